@@ -1,0 +1,208 @@
+"""Every check of a user's tensor or number, and its wording.
+
+Shapes, types and Python numbers are checked always: that costs nothing. What stands inside a
+tensor cannot be read without waiting for the device, so those checks run only inside
+`with value_checks():`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl._eager import is_plain_eager
+
+__all__ = [
+    "bad_value",
+    "check_callable",
+    "check_choice",
+    "check_cost",
+    "check_event_pair",
+    "check_finite",
+    "check_fraction",
+    "check_leading_axes",
+    "check_mask",
+    "check_non_negative",
+    "check_positive_int",
+    "check_real",
+    "check_tensor",
+    "value_checks",
+    "value_checks_enabled",
+]
+
+# A plain module global, so that torch.compile can guard on it.
+_value_checks = False
+
+
+@contextmanager
+def value_checks() -> Iterator[None]:
+    """Check what stands inside tensors too, at the price of waiting for the device.
+
+    Without it a NaN or infinite cost gives a NaN loss; inside it the first offending index is
+    named. It applies to the whole process, and is silent inside `torch.compile` and `torch.vmap`,
+    where values cannot be read.
+
+    Example:
+        >>> import torchmcl as mcl
+        >>> with mcl.value_checks():
+        ...     mcl.match(torch.tensor([[0.5, float("nan")]]), mcl.WTA())
+        Traceback (most recent call last):
+        ValueError: match: `cost` must be finite, got nan at index (0, 1). Look at the step that made it.
+    """
+    global _value_checks
+    before = _value_checks
+    _value_checks = True
+    try:
+        yield
+    finally:
+        _value_checks = before
+
+
+def value_checks_enabled() -> bool:
+    """Return whether values may be read here and now."""
+    return _value_checks and is_plain_eager()
+
+
+def bad_value(owner: str, argument: str, rule: str, value: object, advice: str = "") -> str:
+    """Return the house form of an error message."""
+    return f"{owner}: `{argument}` must {rule}, got {value}.{' ' + advice if advice else ''}"
+
+
+def check_tensor(owner: str, argument: str, value: Any, *, floating: bool = True) -> None:
+    """Check that `value` is a tensor, and by default a floating one."""
+    if not isinstance(value, Tensor):
+        raise TypeError(bad_value(owner, argument, "be a torch.Tensor", f"{type(value).__name__}"))
+    if floating and not value.is_floating_point():
+        advice = f"Convert it first: {argument}.float()."
+        raise TypeError(bad_value(owner, argument, "be a floating tensor", value.dtype, advice))
+
+
+def check_cost(owner: str, cost: Any) -> None:
+    """Check the type and the axes of a pairwise cost [..., targets, hypotheses]."""
+    check_tensor(owner, "cost", cost)
+    if cost.ndim < 2 or cost.shape[-1] < 1:
+        advice = "Any function torchmcl.pairwise_* gives this shape."
+        rule = "have shape [..., targets, hypotheses] with at least one hypothesis"
+        raise ValueError(bad_value(owner, "cost", rule, tuple(cost.shape), advice))
+
+
+def check_mask(owner: str, mask: Any, shape: torch.Size) -> None:
+    """Check that `mask` is boolean, True for a real target, and broadcasts to `shape`."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(bad_value(owner, "mask", "be a torch.Tensor", f"{type(mask).__name__}"))
+    if mask.dtype != torch.bool:
+        advice = "True marks a real target; convert it first: mask.bool()."
+        raise TypeError(bad_value(owner, "mask", "be a boolean tensor", mask.dtype, advice))
+    if not _broadcasts_to(mask.shape, shape):
+        rule = f"have shape {tuple(shape)} ([..., targets]) or broadcast to it"
+        raise ValueError(bad_value(owner, "mask", rule, tuple(mask.shape)))
+
+
+def check_event_pair(owner: str, hypotheses: Any, targets: Any) -> None:
+    """Check hypotheses [..., hypotheses, dim] against targets [..., targets, dim]."""
+    check_tensor(owner, "hypotheses", hypotheses)
+    check_tensor(owner, "targets", targets)
+    for argument, value in (("hypotheses", hypotheses), ("targets", targets)):
+        if value.ndim < 2:
+            rule = f"have shape [..., {argument}, dim]"
+            advice = f"Add the missing axis: {argument}.unsqueeze(-1) for scalars."
+            raise ValueError(bad_value(owner, argument, rule, tuple(value.shape), advice))
+    if hypotheses.shape[-1] != targets.shape[-1]:
+        rule = f"have the same last axis as `hypotheses` {tuple(hypotheses.shape)}"
+        raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
+    check_leading_axes(owner, hypotheses, targets, hypotheses.shape[:-2], targets.shape[:-2])
+
+
+def check_leading_axes(
+    owner: str, hypotheses: Tensor, targets: Tensor, left: torch.Size, right: torch.Size
+) -> None:
+    """Check that the leading axes `left` of the hypotheses and `right` of the targets broadcast."""
+    for a, b in zip(reversed(left), reversed(right), strict=False):
+        if a != b and a != 1 and b != 1:
+            rule = f"have leading axes that broadcast with those of `hypotheses` {tuple(hypotheses.shape)}"
+            advice = "A batch of single targets is [batch, 1, dim]: targets.unsqueeze(-2)."
+            raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape), advice))
+
+
+def check_real(owner: str, argument: str, value: Any) -> None:
+    """Check that `value` is a plain finite-or-infinite number, not NaN and not a boolean."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(bad_value(owner, argument, "be a number", repr(value)))
+    if value != value:
+        raise ValueError(bad_value(owner, argument, "be a number", repr(value)))
+
+
+def check_non_negative(owner: str, argument: str, value: Any, advice: str = "") -> None:
+    """Check a float >= 0, or (inside `value_checks`) a tensor of them."""
+    _check_number_or_tensor(owner, argument, value, "be >= 0", lambda v: v >= 0, advice)
+
+
+def check_fraction(owner: str, argument: str, value: Any) -> None:
+    """Check a float in [0, 1], or (inside `value_checks`) a tensor of them."""
+    _check_number_or_tensor(owner, argument, value, "lie in [0, 1]", lambda v: (v >= 0) & (v <= 1), "")
+
+
+def check_positive_int(owner: str, argument: str, value: Any, advice: str = "") -> None:
+    """Check a whole number >= 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(bad_value(owner, argument, "be a whole number", repr(value), advice))
+    if value < 1:
+        raise ValueError(bad_value(owner, argument, "be >= 1", repr(value), advice))
+
+
+def check_choice(owner: str, argument: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Check that `value` is one of a few words."""
+    if value not in choices:
+        raise ValueError(bad_value(owner, argument, f"be one of {', '.join(map(repr, choices))}", repr(value)))
+
+
+def check_callable(owner: str, argument: str, value: Any, example: str) -> None:
+    """Check that `value` can be called."""
+    if not callable(value):
+        advice = f"For example {example}."
+        raise TypeError(bad_value(owner, argument, "be callable", repr(value), advice))
+
+
+def check_finite(owner: str, argument: str, value: Tensor, real: Tensor | None = None) -> None:
+    """Name the first index of a NaN or infinity; does nothing outside `value_checks`.
+
+    Args:
+        owner: who asks.
+        argument: the name of the tensor.
+        value: any floating tensor.
+        real: True where the entry counts; broadcast to the shape of `value`.
+    """
+    if not value_checks_enabled():
+        return
+    offends = ~value.detach().isfinite()
+    rule = "be finite"
+    if real is not None:
+        offends, rule = offends & real, "be finite where the target is real"
+    _raise_at_first(owner, argument, value, offends, rule, "Look at the step that made it.")
+
+
+def _check_number_or_tensor(
+    owner: str, argument: str, value: Any, rule: str, test: Callable[[Any], Any], advice: str
+) -> None:
+    if isinstance(value, Tensor):
+        if value_checks_enabled():
+            _raise_at_first(owner, argument, value, ~test(value), rule, advice)
+        return
+    check_real(owner, argument, value)
+    if not test(value):
+        raise ValueError(bad_value(owner, argument, rule, repr(value), advice))
+
+
+def _raise_at_first(owner: str, argument: str, value: Tensor, offends: Tensor, rule: str, advice: str) -> None:
+    if offends.any():
+        index = tuple(offends.nonzero()[0].tolist())
+        raise ValueError(bad_value(owner, argument, rule, f"{value[index].item()} at index {index}", advice))
+
+
+def _broadcasts_to(shape: torch.Size, goal: torch.Size) -> bool:
+    if len(shape) > len(goal):
+        return False
+    return all(s in (g, 1) for s, g in zip(reversed(shape), reversed(goal), strict=False))

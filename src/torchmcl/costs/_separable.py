@@ -1,0 +1,139 @@
+"""Costs that are a sum over coordinates of a function of the difference.
+
+Broadcasting would build [..., targets, hypotheses, dim] several times over and keep it for the
+backward pass. Walking the coordinates keeps one [..., targets, hypotheses] tensor, saves nothing
+but the inputs, and takes each difference exactly, so that a large common offset costs no accuracy.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmcl._eager import may_work_in_place
+
+__all__ = ["ABSOLUTE", "SQUARE", "Element", "huber_element", "separable_cost"]
+
+# The coordinate loop is unrolled by torch.compile, so it has at most this many turns; beyond that
+# each turn takes a slab of several coordinates.
+_MAX_TURNS = 32
+_CHUNK_ENTRIES = 1 << 20
+
+
+class Element(NamedTuple):
+    """A function of one coordinate's difference, and its derivative; both may overwrite their argument."""
+
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+
+def _square(difference: Tensor) -> Tensor:
+    return difference.square_()
+
+
+def _twice(difference: Tensor) -> Tensor:
+    return difference.mul_(2)
+
+
+SQUARE = Element(_square, _twice)
+ABSOLUTE = Element(torch.abs, torch.sign)
+
+
+def huber_element(delta: float) -> Element:
+    """Return the Huber function: quadratic within `delta`, linear beyond."""
+
+    def value(difference: Tensor) -> Tensor:
+        inside = difference.abs().clamp(max=delta)
+        return inside * (difference.abs() - 0.5 * inside)
+
+    def slope(difference: Tensor) -> Tensor:
+        return difference.clamp(-delta, delta)
+
+    return Element(value, slope)
+
+
+def separable_cost(hypotheses: Tensor, targets: Tensor, element: Element) -> Tensor:
+    """Return the sum over coordinates of `element.value(hypothesis - target)`, [..., targets, hypotheses]."""
+    cost: Tensor = _SeparableCost.apply(hypotheses, targets, element.value, element.slope)
+    return cost
+
+
+def _slabs(n_dims: int) -> list[slice]:
+    width = max(1, -(-n_dims // _MAX_TURNS))
+    return [slice(start, min(start + width, n_dims)) for start in range(0, n_dims, width)]
+
+
+def _difference(hypotheses: Tensor, targets: Tensor, slab: slice) -> Tensor:
+    """Return [..., targets, hypotheses] for one coordinate, with a trailing slab axis for more."""
+    if slab.stop - slab.start == 1:
+        return hypotheses[..., None, :, slab.start] - targets[..., :, None, slab.start]
+    return hypotheses[..., None, :, slab] - targets[..., :, None, slab]
+
+
+class _SeparableCost(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        hypotheses: Tensor, targets: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        n_dims = hypotheses.shape[-1]
+        cost = None
+        for slab in _slabs(n_dims):
+            part = value(_difference(hypotheses, targets, slab))
+            if slab.stop - slab.start > 1:
+                part = part.sum(dim=-1)
+            cost = part if cost is None else cost.add_(part)
+        if cost is None:  # no coordinates: nothing to differ in
+            return (hypotheses[..., None, :, :] - targets[..., :, None, :]).sum(dim=-1)
+        return cost
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        hypotheses, targets, _, slope = inputs
+        ctx.save_for_backward(hypotheses, targets)
+        ctx.slope = slope
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        hypotheses, targets = ctx.saved_tensors
+        # Made from `grad`, so that under torch.vmap they can take what depends on it.
+        to_hypotheses = grad.new_empty(hypotheses.shape) if ctx.needs_input_grad[0] else None
+        to_targets = grad.new_empty(targets.shape) if ctx.needs_input_grad[1] else None
+        if grad.ndim < 3 or grad.device.type != "cpu" or not may_work_in_place():
+            _pull(hypotheses, targets, grad, ctx.slope, to_hypotheses, to_targets)
+            return to_hypotheses, to_targets, None, None
+        # In the cache, a few samples at a time: on CPUs fresh memory for the intermediates is slow.
+        n_samples = max(1, _CHUNK_ENTRIES // max(grad[0].numel(), 1))
+        for start in range(0, len(grad), n_samples):
+            rows = slice(start, start + n_samples)
+            parts = [None if part is None else part[rows] for part in (to_hypotheses, to_targets)]
+            _pull(hypotheses[rows], targets[rows], grad[rows], ctx.slope, *parts)
+        return to_hypotheses, to_targets, None, None
+
+
+def _pull(
+    hypotheses: Tensor,
+    targets: Tensor,
+    grad: Tensor,
+    slope: Callable[[Tensor], Tensor],
+    to_hypotheses: Tensor | None,
+    to_targets: Tensor | None,
+) -> None:
+    """Write the gradients of the points, given that of the cost."""
+    in_place = may_work_in_place()
+    for slab in _slabs(hypotheses.shape[-1]):
+        pull = slope(_difference(hypotheses, targets, slab))
+        # A single coordinate has no slab axis, neither here nor in what it is written to.
+        single = pull.ndim == grad.ndim
+        where, targets_axis = (slab.start, -2) if single else (slab, -3)
+        alone = pull.shape[targets_axis] == 1
+        if in_place and single and alone and to_hypotheses is not None and to_targets is None:
+            torch.mul(pull.squeeze(-2), grad.squeeze(-2), out=to_hypotheses[..., where])
+            continue
+        pull = pull * (grad if single else grad.unsqueeze(-1))
+        if to_hypotheses is not None:
+            to_hypotheses[..., where] = pull.squeeze(targets_axis) if alone else pull.sum(dim=targets_axis)
+        if to_targets is not None:
+            to_targets[..., where] = pull.sum(dim=targets_axis + 1).neg_()

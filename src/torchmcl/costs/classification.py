@@ -1,0 +1,61 @@
+"""The cost of the original multiple choice learning: cross-entropy of every (class id, guess) pair."""
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_leading_axes, check_tensor, value_checks_enabled
+
+__all__ = ["pairwise_cross_entropy"]
+
+
+def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of every (class id, hypothesis) pair.
+
+    Args:
+        hypotheses: logits [..., hypotheses, classes]
+        targets: class ids [..., targets], whole numbers from 0 to classes - 1, padded ones too.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in the logits.
+
+    Raises:
+        TypeError: if the targets are not whole numbers.
+        ValueError: if the axes do not fit; inside `value_checks` also for an id out of range.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 2.0]])
+        >>> pairwise_cross_entropy(hypotheses=logits, targets=torch.tensor([1]))
+        tensor([[0.6931, 0.1269]])
+    """
+    owner = "pairwise_cross_entropy"
+    _check(owner, hypotheses, targets)
+    hypotheses = hypotheses.to(torch.promote_types(hypotheses.dtype, torch.float32))
+    leading = torch.broadcast_shapes(hypotheses.shape[:-2], targets.shape[:-1])
+    hypotheses = hypotheses.expand(*leading, *hypotheses.shape[-2:])
+    n_hypotheses = hypotheses.shape[-2]
+    ids = targets.long().expand(*leading, targets.shape[-1]).unsqueeze(-1)
+    # Normalising once per hypothesis and then picking needs no [..., targets, hypotheses, classes].
+    log_probs = hypotheses.log_softmax(dim=-1).mT  # [..., classes, hypotheses]
+    return -log_probs.gather(-2, ids.expand(*ids.shape[:-1], n_hypotheses))
+
+
+def _check(owner: str, hypotheses: Tensor, targets: Tensor) -> None:
+    check_tensor(owner, "hypotheses", hypotheses)
+    check_tensor(owner, "targets", targets, floating=False)
+    if targets.is_floating_point() or targets.dtype == torch.bool:
+        rule = "hold class ids as whole numbers"
+        raise TypeError(bad_value(owner, "targets", rule, targets.dtype, "Convert them first: targets.long()."))
+    if hypotheses.ndim < 2:
+        rule = "have shape [..., hypotheses, classes]"
+        raise ValueError(bad_value(owner, "hypotheses", rule, tuple(hypotheses.shape)))
+    if targets.ndim < 1:
+        rule = "have shape [..., targets]"
+        advice = "A batch of single targets is [batch, 1]: targets.unsqueeze(-1)."
+        raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape), advice))
+    check_leading_axes(owner, hypotheses, targets, hypotheses.shape[:-2], targets.shape[:-1])
+    if value_checks_enabled() and targets.numel():
+        n_classes = hypotheses.shape[-1]
+        low, high = int(targets.min()), int(targets.max())
+        if low < 0 or high >= n_classes:
+            rule = f"lie between 0 and {n_classes - 1}"
+            raise ValueError(bad_value(owner, "targets", rule, low if low < 0 else high))

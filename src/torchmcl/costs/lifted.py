@@ -1,0 +1,72 @@
+"""Any loss of one (hypothesis, target) pair, lifted to all pairs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_callable, check_leading_axes, check_tensor
+
+__all__ = ["pairwise"]
+
+
+@dataclass(frozen=True)
+class pairwise:  # noqa: N801  (reads as a function: cost_fn = pairwise(my_loss))
+    """Lift a loss of one hypothesis and one target to a pairwise cost.
+
+    The loss is called under `torch.vmap`, so it must not branch on values. The result is picklable
+    when the loss is, and works wherever a `pairwise_*` function does.
+
+    Args:
+        loss: takes one hypothesis and one target, returns a scalar tensor.
+        hypothesis_dims: how many axes one hypothesis has.
+        target_dims: how many axes one target has (0 for a class id).
+
+    Example:
+        >>> cost_fn = pairwise(lambda hypothesis, target: (hypothesis - target).abs().max())
+        >>> cost_fn(hypotheses=torch.tensor([[0.0, 0.0], [3.0, 3.0]]), targets=torch.tensor([[1.0, 4.0]]))
+        tensor([[4., 2.]])
+    """
+
+    loss: Callable[[Tensor, Tensor], Tensor]
+    hypothesis_dims: int = 1
+    target_dims: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_callable("pairwise", "loss", self.loss, "torchmcl.pairwise(lambda hypothesis, target: ...)")
+        for field in ("hypothesis_dims", "target_dims"):
+            if getattr(self, field) not in range(8):
+                rule = "be a small number of axes >= 0"
+                raise ValueError(bad_value("pairwise", field, rule, repr(getattr(self, field))))
+
+    def __call__(self, *, hypotheses: Tensor, targets: Tensor) -> Tensor:
+        """Return the cost [..., targets, hypotheses]."""
+        check_tensor("pairwise", "hypotheses", hypotheses)
+        check_tensor("pairwise", "targets", targets, floating=False)
+        for name, value, dims in (
+            ("hypotheses", hypotheses, self.hypothesis_dims),
+            ("targets", targets, self.target_dims),
+        ):
+            if value.ndim < dims + 1:
+                rule = f"have shape [..., {name}] followed by {dims} axes"
+                raise ValueError(bad_value("pairwise", name, rule, tuple(value.shape)))
+        split_h, split_t = hypotheses.ndim - self.hypothesis_dims - 1, targets.ndim - self.target_dims - 1
+        check_leading_axes("pairwise", hypotheses, targets, hypotheses.shape[:split_h], targets.shape[:split_t])
+        leading = torch.broadcast_shapes(hypotheses.shape[:split_h], targets.shape[:split_t])
+        hypotheses = hypotheses.expand(*leading, *hypotheses.shape[split_h:])
+        targets = targets.expand(*leading, *targets.shape[split_t:])
+        lifted = torch.vmap(torch.vmap(self._scalar_loss, in_dims=(0, None)), in_dims=(None, 0))
+        for _ in leading:
+            lifted = torch.vmap(lifted)
+        cost: Tensor = lifted(hypotheses, targets)
+        return cost
+
+    def _scalar_loss(self, hypothesis: Tensor, target: Tensor) -> Tensor:
+        value = self.loss(hypothesis, target)
+        if not isinstance(value, Tensor) or value.ndim != 0:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            advice = "Sum or average over the axes of one hypothesis."
+            raise ValueError(bad_value("pairwise", "loss", "return a scalar tensor for one pair", shape, advice))
+        return value

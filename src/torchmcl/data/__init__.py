@@ -1,0 +1,1 @@
+"""Data sets: each returns a Batch, or samples to build one from."""

@@ -1,0 +1,81 @@
+"""From a cost to a loss: `match` applies a rule, `mcl_loss` weighs the cost with it."""
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_choice, check_cost, check_finite, check_mask
+from torchmcl.assignment import AssignmentRule
+from torchmcl.types import Matching
+
+__all__ = ["match", "mcl_loss"]
+
+
+def match(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Matching:
+    """Return who answers for whom under `rule`.
+
+    Args:
+        cost: [..., targets, hypotheses], lower is better.
+        rule: an assignment rule.
+        mask: [..., targets], True where a target is real; None when all are.
+
+    Returns:
+        Matching with the cost (padded rows set to 0), the detached weights and the full mask.
+
+    Raises:
+        TypeError: if `rule` is not an assignment rule or the mask is not boolean.
+
+    Example:
+        >>> from torchmcl import WTA
+        >>> match(torch.tensor([[0.3, 0.1], [9.0, 9.0]]), WTA(), mask=torch.tensor([True, False])).weights
+        tensor([[0., 1.],
+                [0., 0.]])
+    """
+    if not isinstance(rule, AssignmentRule):
+        advice = "An annealed rule is called with the step first: rule_at(step)."
+        raise TypeError(bad_value("match", "rule", "be an assignment rule", repr(rule), advice))
+    check_cost("match", cost)
+    if mask is None:
+        check_finite("match", "cost", cost)
+        real = torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device)
+        return Matching(cost, rule(cost), real)
+    check_mask("match", mask, cost.shape[:-1])
+    mask = mask.expand(cost.shape[:-1])
+    check_finite("match", "cost", cost, mask.unsqueeze(-1))
+    return Matching(cost.masked_fill(~mask.unsqueeze(-1), 0), rule(cost, mask), mask)
+
+
+def mcl_loss(matching: Matching, reduction: str = "mean") -> Tensor:
+    """Return the loss `sum(weights * cost)` of a matching.
+
+    A NaN or infinite cost of a real target gives NaN, whatever its weight.
+
+    Args:
+        matching: from `match`.
+        reduction: "mean" over all real targets; "sample_mean", the mean over samples of the mean
+            over each sample's real targets (samples without any are left out); or "none".
+
+    Returns:
+        A scalar; for "none" the loss of each target [..., targets], 0 where padded. Without any
+        real target the scalar is 0.
+
+    Example:
+        >>> from torchmcl import RelaxedWTA
+        >>> mcl_loss(match(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), RelaxedWTA(0.5)))
+        tensor(2.5000)
+
+    Reference:
+        Eq. (3) with `WTA`, Eq. (6) with `AnnealedWTA`; "sample_mean" is Eq. (39) to (41).
+    """
+    check_choice("mcl_loss", "reduction", reduction, ("mean", "sample_mean", "none"))
+    cost, weights, mask = matching
+    per_target = torch.linalg.vecdot(weights, cost.to(weights.dtype))
+    if reduction == "mean":
+        loss = per_target.sum() / mask.sum().clamp_min(1)
+    elif reduction == "sample_mean":
+        n_real = mask.sum(dim=-1)
+        per_sample = per_target.sum(dim=-1) / n_real.clamp_min(1)
+        loss = per_sample.sum() / (n_real > 0).sum().clamp_min(1)
+    else:
+        loss = per_target
+    # An infinite cost with a positive weight would give infinity, which sorts as a plausible loss.
+    return torch.where(loss.isfinite(), loss, torch.nan)

@@ -1,0 +1,55 @@
+"""Metrics: pure functions of a Matching or of Predictions, and thin torchmetrics shells around them.
+
+The shells (`Distortion`, `HypothesisUsage`, ...) need torchmetrics and are loaded when first used.
+"""
+
+import importlib
+from typing import Any
+
+from torchmcl._optional import optional_import
+from torchmcl.metrics.functions import (
+    assignment_entropy,
+    distortion,
+    energy_score,
+    hypothesis_usage,
+    n_dead_hypotheses,
+    oracle_rmse,
+    rmse_of_mean,
+    score_calibration_error,
+    soft_distortion,
+    wasserstein_to_samples,
+)
+
+__all__ = [
+    "assignment_entropy",
+    "distortion",
+    "energy_score",
+    "hypothesis_usage",
+    "n_dead_hypotheses",
+    "oracle_rmse",
+    "rmse_of_mean",
+    "score_calibration_error",
+    "soft_distortion",
+    "wasserstein_to_samples",
+]
+
+_SHELLS = (
+    "AssignmentEntropy",
+    "DeadHypotheses",
+    "Distortion",
+    "EnergyScore",
+    "HypothesisUsage",
+    "OracleRMSE",
+    "RMSEOfMean",
+    "ScoreCalibrationError",
+    "SoftDistortion",
+    "WassersteinToSamples",
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Load the torchmetrics shells when one is asked for."""
+    if name in _SHELLS:
+        optional_import("torchmetrics", extra="metrics", needed_by=f"torchmcl.metrics.{name}")
+        return getattr(importlib.import_module("torchmcl.metrics.shells"), name)
+    raise AttributeError(f"module 'torchmcl.metrics' has no attribute {name!r}")

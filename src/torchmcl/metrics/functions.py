@@ -1,0 +1,197 @@
+"""Metrics as pure functions. Without any real target they return NaN: there is nothing to average."""
+
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_positive_int
+from torchmcl.metrics import _parts
+from torchmcl.types import Matching, Predictions
+
+__all__ = [
+    "assignment_entropy",
+    "distortion",
+    "energy_score",
+    "hypothesis_usage",
+    "n_dead_hypotheses",
+    "oracle_rmse",
+    "rmse_of_mean",
+    "score_calibration_error",
+    "soft_distortion",
+    "wasserstein_to_samples",
+]
+
+
+def distortion(matching: Matching) -> Tensor:
+    """Return the mean cost of the cheapest hypothesis over all real targets, whatever the weights.
+
+    Example:
+        >>> import torch, torchmcl as mcl
+        >>> distortion(mcl.match(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), mcl.AnnealedWTA(9.0)))
+        tensor(2.)
+
+    Reference:
+        Eq. (1).
+    """
+    costs = _parts.hard_costs(matching)
+    return costs.total / costs.n
+
+
+def soft_distortion(matching: Matching) -> Tensor:
+    """Return the mean weighted cost over all real targets.
+
+    Example:
+        >>> import torch, torchmcl as mcl
+        >>> soft_distortion(mcl.match(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), mcl.RelaxedWTA(0.5)))
+        tensor(2.5000)
+
+    Reference:
+        Eq. (7).
+    """
+    costs = _parts.soft_costs(matching)
+    return costs.total / costs.n
+
+
+def rmse_of_mean(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the root mean squared error of the conditional mean, sum_k score_k f_k(x).
+
+    Args:
+        predictions: hypotheses [..., hypotheses, dim] and score logits; without scores all count alike.
+        targets: [..., targets, dim]
+        mask: [..., targets], True where a target is real; None when all are.
+
+    Example:
+        >>> import torch
+        >>> from torchmcl import Predictions
+        >>> answers = Predictions(torch.tensor([[[0.0], [2.0]]]))
+        >>> rmse_of_mean(answers, torch.tensor([[[3.0]]]))
+        tensor(2.)
+
+    Reference:
+        The RMSE of the UCI study, with scores normalised to sum to 1.
+    """
+    errors = _parts.squared_errors_of_mean(predictions, targets, mask)
+    return (errors.total / errors.n).sqrt()
+
+
+def oracle_rmse(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the root mean squared error of the best hypothesis of each target.
+
+    Args:
+        predictions: hypotheses [..., hypotheses, dim]
+        targets: [..., targets, dim]
+        mask: [..., targets], True where a target is real; None when all are.
+
+    Example:
+        >>> import torch
+        >>> from torchmcl import Predictions
+        >>> oracle_rmse(Predictions(torch.tensor([[[0.0], [2.0]]])), torch.tensor([[[3.0]]]))
+        tensor(1.)
+    """
+    errors = _parts.squared_errors_of_best(predictions, targets, mask)
+    return (errors.total / errors.n).sqrt()
+
+
+def hypothesis_usage(matching: Matching) -> Tensor:
+    """Return the share of the weight that each hypothesis got, [hypotheses], summing to 1.
+
+    Example:
+        >>> import torch, torchmcl as mcl
+        >>> hypothesis_usage(mcl.match(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), mcl.WTA()))
+        tensor([1., 0.])
+    """
+    weight, n_real = _parts.usage_sums(matching)
+    return weight / n_real
+
+
+def assignment_entropy(matching: Matching) -> Tensor:
+    """Return the entropy of hypothesis usage in each sample, in nats, [...]; 0 without real targets.
+
+    Example:
+        >>> import torch, torchmcl as mcl
+        >>> assignment_entropy(mcl.match(torch.tensor([[[1.0, 2.0], [4.0, 3.0]]]), mcl.WTA()))
+        tensor([0.6931])
+
+    Reference:
+        H(q) above Eq. (8), for the weights averaged over the targets of a sample.
+    """
+    return _parts.sample_entropies(matching).values
+
+
+def n_dead_hypotheses(matching: Matching) -> Tensor:
+    """Return how many hypotheses are the cheapest of no real target at all.
+
+    Example:
+        >>> import torch, torchmcl as mcl
+        >>> n_dead_hypotheses(mcl.match(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), mcl.AnnealedWTA(1.0)))
+        tensor(1)
+    """
+    return (_parts.win_counts(matching) == 0).sum()
+
+
+def score_calibration_error(predictions: Predictions, matching: Matching, n_bins: int = 10) -> Tensor:
+    """Return how far scores are from the frequency of winning, averaged over bins of the score.
+
+    Args:
+        predictions: with score logits [..., hypotheses].
+        matching: of the same predictions; the winner is the cheapest hypothesis.
+        n_bins: equal bins of [0, 1].
+
+    Raises:
+        ValueError: if the predictions have no scores.
+
+    Example:
+        >>> import torch, torchmcl as mcl
+        >>> answers = mcl.Predictions(torch.zeros(1, 2, 1), score_logits=torch.tensor([[0.0, 0.0]]))
+        >>> score_calibration_error(answers, mcl.match(torch.tensor([[[1.0, 2.0]]]), mcl.WTA()))
+        tensor(0.)
+    """
+    check_positive_int("score_calibration_error", "n_bins", n_bins)
+    if predictions.score_logits is None:
+        rule = "have score logits"
+        raise ValueError(bad_value("score_calibration_error", "predictions", rule, "none", "Use scores=True."))
+    return _parts.calibration_error(_parts.calibration_bins(predictions.score_logits, matching, n_bins))
+
+
+def energy_score(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the mean energy score of the scored hypotheses, a proper score: lower is better.
+
+    For a target y and X, X' drawn independently from the hypotheses with their normalised scores it
+    is E|X - y| - E|X - X'| / 2; in one dimension this is the CRPS.
+
+    Args:
+        predictions: hypotheses [..., hypotheses, dim] and score logits; without scores all count alike.
+        targets: [..., targets, dim]
+        mask: [..., targets], True where a target is real; None when all are.
+
+    Example:
+        >>> import torch
+        >>> from torchmcl import Predictions
+        >>> energy_score(Predictions(torch.tensor([[[0.0], [2.0]]])), torch.tensor([[[1.0]]]))
+        tensor(0.5000)
+    """
+    scores = _parts.energy_scores(predictions, targets, mask)
+    return scores.total / scores.n
+
+
+def wasserstein_to_samples(
+    predictions: Predictions, samples: Tensor, mask: Tensor | None = None, order: int = 1
+) -> Tensor:
+    """Return the mean Wasserstein distance between scored hypotheses and samples of p(y | x).
+
+    Exact, by linear programming on the CPU (needs SciPy): meant for evaluation.
+
+    Args:
+        predictions: hypotheses [..., hypotheses, dim] and score logits; without scores all count alike.
+        samples: [..., samples, dim], equally weighted.
+        mask: [..., samples], True where a sample is real; None when all are.
+        order: 1 for the earth mover's distance, 2 for the quadratic one.
+
+    Example:
+        >>> import torch
+        >>> from torchmcl import Predictions
+        >>> answers = Predictions(torch.tensor([[[0.0], [2.0]]]))
+        >>> wasserstein_to_samples(answers, torch.tensor([[[0.5], [1.0], [2.0], [2.5]]]))
+        tensor(0.5000)
+    """
+    check_positive_int("wasserstein_to_samples", "order", order)
+    distances = _parts.wasserstein_distances(predictions, samples, mask, order)
+    return distances.total / distances.n

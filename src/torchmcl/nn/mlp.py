@@ -1,0 +1,67 @@
+"""A multilayer perceptron with several answers: the backbone of the paper's UCI and synthetic studies."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from torchmcl._checks import check_callable, check_positive_int
+from torchmcl.nn.heads import MultiHypothesisHead
+from torchmcl.types import Predictions
+
+__all__ = ["MultiHypothesisMLP"]
+
+
+class MultiHypothesisMLP(nn.Module):
+    """Inputs [..., in_features] in, Predictions out, through hidden layers with ReLU.
+
+    Args:
+        in_features: size of the input.
+        out_features: size of one hypothesis.
+        n_hypotheses: how many answers to give.
+        hidden: sizes of the hidden layers; (50,) in the paper's UCI study, (256, 256) in its synthetic one.
+        scores: whether to give score logits too.
+        detach_scores: stop the score loss at the head.
+        activation: makes the activation after each hidden layer.
+        output_activation: applied to the hypotheses, for example `torch.tanh`.
+
+    Example:
+        >>> import torch
+        >>> model = MultiHypothesisMLP(in_features=6, out_features=1, n_hypotheses=5, hidden=(50,))
+        >>> model(torch.randn(8, 6)).hypotheses.shape
+        torch.Size([8, 5, 1])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        n_hypotheses: int,
+        hidden: Sequence[int] = (256, 256),
+        scores: bool = True,
+        detach_scores: bool = False,
+        activation: Callable[[], nn.Module] = nn.ReLU,
+        output_activation: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive_int("MultiHypothesisMLP", "in_features", in_features)
+        check_callable("MultiHypothesisMLP", "activation", activation, "torch.nn.ReLU")
+        layers: list[nn.Module] = []
+        width = in_features
+        for size in hidden:
+            check_positive_int("MultiHypothesisMLP", "hidden", size)
+            layers += [nn.Linear(width, size), activation()]
+            width = size
+        self.trunk = nn.Sequential(*layers)
+        self.head = MultiHypothesisHead(
+            width,
+            out_features,
+            n_hypotheses,
+            scores=scores,
+            detach_scores=detach_scores,
+            output_activation=output_activation,
+        )
+
+    def forward(self, inputs: Tensor) -> Predictions:
+        """Return the predictions for inputs [..., in_features]."""
+        predictions: Predictions = self.head(self.trunk(inputs))
+        return predictions

@@ -1,0 +1,150 @@
+"""Scores: how likely each hypothesis is to be the winner.
+
+The labels are the weights of a second, hard rule on the same cost, so that the score of a
+hypothesis learns the probability mass of its Voronoi cell.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_cost, check_mask, check_tensor
+from torchmcl._eager import is_plain_eager, may_work_in_place
+from torchmcl.assignment import LOG2_E, WTA, AssignmentRule
+
+__all__ = ["normalized_scores", "score_loss", "score_targets"]
+
+# log(1 + e) is summed as the logarithm of a product of this many factors in (1, 2]: far from overflow.
+_FACTORS = 64
+_CHUNK_ENTRIES = 1 << 19
+
+
+def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule | None = None) -> Tensor:
+    """Return the label of each hypothesis: the share of the sample's real targets that it wins.
+
+    Args:
+        cost: [..., targets, hypotheses], lower is better.
+        mask: [..., targets], True where a target is real; None when all are.
+        rule: the hard rule that decides who wins; `WTA()` unless told (`PIT()` for one-to-one).
+
+    Returns:
+        Labels [..., hypotheses] in [0, 1], detached; all 0 for a sample without real targets.
+
+    Example:
+        >>> score_targets(torch.tensor([[0.3, 0.1, 0.9], [0.2, 0.6, 0.9]]))
+        tensor([0.5000, 0.5000, 0.0000])
+
+    Reference:
+        The indicator of Eq. (4), averaged over the targets of the sample.
+    """
+    check_cost("score_targets", cost)
+    weights = (rule or WTA())(cost, mask)
+    if weights.shape[-2] == 1:
+        return weights.squeeze(-2)
+    if mask is None:
+        return weights.mean(dim=-2)
+    n_real = mask.expand(cost.shape[:-1]).sum(dim=-1, keepdim=True)
+    return weights.sum(dim=-2) / n_real.clamp_min(1)
+
+
+def score_loss(score_logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the binary cross-entropy between scores and labels.
+
+    It is averaged over hypotheses and samples (Eq. (4) sums over hypotheses; the mean keeps its
+    weight independent of their number).
+
+    Args:
+        score_logits: [..., hypotheses], before the sigmoid.
+        targets: labels [..., hypotheses] in [0, 1], from `score_targets`.
+        mask: [..., targets] as elsewhere; samples without a real target are left out.
+
+    Returns:
+        A scalar, at least float32; 0 when no sample counts.
+
+    Example:
+        >>> score_loss(torch.zeros(2, 3), torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]))
+        tensor(0.6931)
+
+    Reference:
+        Eq. (4).
+    """
+    check_tensor("score_loss", "score_logits", score_logits)
+    check_tensor("score_loss", "targets", targets)
+    if score_logits.shape != targets.shape:
+        rule = f"have the shape of `score_logits` {tuple(score_logits.shape)}"
+        advice = "score_targets(cost, mask) gives it."
+        raise ValueError(bad_value("score_loss", "targets", rule, tuple(targets.shape), advice))
+    dtype = torch.promote_types(score_logits.dtype, torch.float32)
+    per_sample = _SummedCrossEntropy.apply(score_logits.to(dtype), targets.to(dtype)) / score_logits.shape[-1]
+    if mask is None:
+        loss: Tensor = per_sample.mean() if per_sample.numel() else per_sample.sum()
+        return loss
+    check_mask("score_loss", mask, torch.Size((*per_sample.shape, mask.shape[-1])))
+    counts = mask.any(dim=-1).expand(per_sample.shape)
+    return per_sample.masked_fill(~counts, 0).sum() / counts.sum().clamp_min(1)
+
+
+def normalized_scores(score_logits: Tensor) -> Tensor:
+    """Return scores that sum to 1 over the hypotheses, whatever the logits.
+
+    Args:
+        score_logits: [..., hypotheses], before the sigmoid.
+
+    Returns:
+        sigmoid(score_logits) divided by its sum, [..., hypotheses], computed without underflow.
+
+    Example:
+        >>> normalized_scores(torch.tensor([0.0, 0.0, -500.0]))
+        tensor([0.5000, 0.5000, 0.0000])
+    """
+    check_tensor("normalized_scores", "score_logits", score_logits)
+    return torch.nn.functional.logsigmoid(score_logits).softmax(dim=-1)
+
+
+def _summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    factors = logits.abs().mul_(-LOG2_E).exp2_().add_(1)
+    n_hypotheses = factors.shape[-1]
+    if n_hypotheses > _FACTORS:
+        factors = torch.nn.functional.pad(factors, (0, -n_hypotheses % _FACTORS), value=1.0)
+        logs = factors.unflatten(-1, (-1, _FACTORS)).prod(dim=-1).log().sum(dim=-1)
+    else:
+        logs = factors.prod(dim=-1).log()
+    return logs + torch.addcmul(logits.clamp_min(0), logits, labels, value=-1).sum(dim=-1)
+
+
+class _SummedCrossEntropy(torch.autograd.Function):
+    """sum_k [ max(x, 0) - x y + log(1 + exp(-|x|)) ], keeping nothing but its inputs.
+
+    The sum of logarithms is taken as the logarithm of products, which needs one logarithm per 64
+    hypotheses: a transcendental function per entry is what the plain formula spends its time on.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logits: Tensor, labels: Tensor) -> Tensor:
+        if logits.ndim == 1 or logits.device.type != "cpu" or not is_plain_eager():
+            return _summed_cross_entropy(logits, labels)
+        # Row by row in the cache: on CPUs fresh memory for the intermediates costs more than the arithmetic.
+        n_rows = max(1, _CHUNK_ENTRIES // max(logits[0].numel(), 1))
+        chunks = zip(logits.split(n_rows), labels.split(n_rows), strict=True)
+        return torch.cat([_summed_cross_entropy(x, y) for x, y in chunks])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        logits, labels = ctx.saved_tensors
+        grad = grad.unsqueeze(-1)
+        to_logits = None
+        if ctx.needs_input_grad[0]:
+            if may_work_in_place():
+                scores = logits.mul(-LOG2_E).exp2_().add_(1).reciprocal_()  # the sigmoid, a little faster
+                to_logits = scores.sub_(labels).mul_(grad)
+            else:
+                to_logits = (logits.sigmoid() - labels) * grad
+        to_labels = -logits * grad if ctx.needs_input_grad[1] else None
+        return to_logits, to_labels

@@ -1,0 +1,73 @@
+"""The main path: batch -> predictions -> cost -> matching -> loss. Written here and nowhere else."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_callable, check_mask, check_non_negative
+from torchmcl.assignment import AssignmentRule
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.losses import match, mcl_loss
+from torchmcl.scoring import score_loss, score_targets
+from torchmcl.types import Batch, Predictions, StepOutput
+
+__all__ = ["mcl_step"]
+
+
+def mcl_step(
+    model: Callable[..., Predictions],
+    batch: Batch,
+    rule: AssignmentRule,
+    *,
+    cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
+    score_weight: float = 1.0,
+) -> StepOutput:
+    """Return the loss of a batch and everything that was computed on the way.
+
+    Args:
+        model: takes `batch.inputs`, returns `Predictions`.
+        batch: inputs, targets and mask; what stands in padded targets does not matter.
+        rule: an assignment rule, for example `rule_at(step)`.
+        cost_fn: any `pairwise_*` function or `pairwise(fn)`.
+        score_weight: weight of the score loss; it is not computed at 0 or without score logits.
+
+    Returns:
+        StepOutput; call `.loss.backward()`.
+
+    Raises:
+        TypeError: if the model does not return `Predictions`.
+
+    Example:
+        >>> import torch
+        >>> from torchmcl import AnnealedWTA, Batch, MultiHypothesisMLP
+        >>> model = MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3)
+        >>> batch = Batch(inputs=torch.randn(8, 2), targets=torch.randn(8, 1, 1))
+        >>> output = mcl_step(model, batch, AnnealedWTA(temperature=0.5))
+        >>> output.loss.backward()
+        >>> output.matching.weights.shape
+        torch.Size([8, 1, 3])
+
+    Reference:
+        Eq. (6) plus Eq. (4).
+    """
+    check_callable("mcl_step", "model", model, "MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3)")
+    check_non_negative("mcl_step", "score_weight", score_weight)
+    _, targets, mask = batch
+    predictions = model(batch.inputs)
+    if not isinstance(predictions, Predictions):
+        advice = "End it with a MultiHypothesisHead, or return torchmcl.Predictions(hypotheses, score_logits)."
+        raise TypeError(bad_value("mcl_step", "model", "return Predictions", type(predictions).__name__, advice))
+    if mask is not None:
+        # Whatever pads the targets (NaN, -100) must not reach the cost, whose gradient would carry it on.
+        check_mask("mcl_step", mask, targets.shape[: mask.ndim])
+        targets = targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)), 0)
+    cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets)
+    matching = match(cost, rule, mask)
+    assignment_loss = mcl_loss(matching)
+    if predictions.score_logits is None or score_weight == 0:
+        return StepOutput(assignment_loss, assignment_loss, None, matching, predictions)
+    labels = score_targets(cost, mask)
+    scores = score_loss(predictions.score_logits, labels, mask)
+    loss: Any = assignment_loss + score_weight * scores
+    return StepOutput(loss, assignment_loss, scores, matching, predictions)

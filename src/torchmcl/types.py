@@ -1,0 +1,69 @@
+"""The tuples that travel along the main path: Batch, Predictions, Matching, StepOutput.
+
+All are plain named tuples of tensors: they unpack, they print, and `torch.compile`,
+`torch.vmap` and `torch.utils._pytree` treat them as the tuples they are.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+__all__ = ["Batch", "Matching", "Predictions", "StepOutput"]
+
+
+class Batch(NamedTuple):
+    """What a model is trained on.
+
+    Attributes:
+        inputs: [batch, ...], whatever the model takes.
+        targets: [batch, targets, dim], or [batch, targets] for class ids.
+        mask: [batch, targets], True where a target is real; None when all are.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor | None = None
+
+
+class Predictions(NamedTuple):
+    """What a model returns.
+
+    Attributes:
+        hypotheses: [batch, hypotheses, dim], the answers f_1(x) ... f_n(x).
+        score_logits: [batch, hypotheses]; a sigmoid turns them into scores. None without a score head.
+    """
+
+    hypotheses: Tensor
+    score_logits: Tensor | None = None
+
+
+class Matching(NamedTuple):
+    """Which hypothesis answers for which target, and at what cost.
+
+    Attributes:
+        cost: [..., targets, hypotheses], differentiable; rows of padded targets are 0.
+        weights: [..., targets, hypotheses], detached; real rows sum to 1, padded rows to 0.
+        mask: [..., targets], True where a target is real.
+    """
+
+    cost: Tensor
+    weights: Tensor
+    mask: Tensor
+
+
+class StepOutput(NamedTuple):
+    """What one training step computed; call `.loss.backward()` on it.
+
+    Attributes:
+        loss: scalar, `assignment_loss + score_weight * score_loss`.
+        assignment_loss: scalar, the weighted cost of the matching.
+        score_loss: scalar, or None when the model has no scores.
+        matching: cost, weights and mask, for the metrics.
+        predictions: what the model returned.
+    """
+
+    loss: Tensor
+    assignment_loss: Tensor
+    score_loss: Tensor | None
+    matching: Matching
+    predictions: Predictions
