@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_cost, check_fraction, check_mask, check_non_negative, check_real
+from torchmcl._eager import is_plain_eager
 
 __all__ = ["WTA", "AnnealedWTA", "AssignmentRule", "RelaxedWTA", "TopN"]
 
@@ -85,7 +86,8 @@ def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Te
         top = torch.as_tensor(winner, dtype=cost.dtype, device=cost.device).expand_as(cost)
         rest = torch.as_tensor(other, dtype=cost.dtype, device=cost.device).expand_as(cost)
         return rest.scatter(-1, index, top)
-    return torch.full_like(cost, other).scatter_(-1, index, winner)
+    rest = torch.full_like(cost, other)
+    return rest.scatter_(-1, index, winner) if is_plain_eager() else rest.scatter(-1, index, winner)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,13 +172,17 @@ class AnnealedWTA(AssignmentRule):
 
 def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
     """Return softmin(cost / temperature) over the last axis, for a positive temperature."""
-    # e^(-x / T) = 2^(-x / (T ln 2)), with a finite factor: the winner's excess is 0 and stays 0 for the tiniest T.
-    largest = torch.finfo(cost.dtype).max
+    # On CPUs e^(-x / T) as 2^(-x log2(e) / T), as exp2 is faster there; elsewhere softmax is one fused kernel.
+    on_cpu = cost.device.type == "cpu"
+    numerator, largest = -LOG2_E if on_cpu else -1.0, torch.finfo(cost.dtype).max
+    # With a finite factor the winner's excess of 0 stays 0 for the tiniest temperature.
     excess = cost - cost.amin(dim=-1, keepdim=True)
     if isinstance(temperature, Tensor):
-        excess = excess * (-LOG2_E / temperature).clamp(min=-largest)
+        excess = excess * (numerator / temperature).clamp(min=-largest)
     else:
-        excess = excess.mul_(-min(LOG2_E / temperature, largest))
+        excess = excess.mul_(max(numerator / temperature, -largest))
+    if not on_cpu:
+        return excess.softmax(dim=-1)
     weights = excess.exp2_()
     return weights.div_(weights.sum(dim=-1, keepdim=True))
 

@@ -103,6 +103,9 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
 
 
 def _summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    if logits.device.type != "cpu":  # there a logarithm costs less than one more pass over memory
+        softplus = torch.nn.functional.softplus(logits, threshold=40)
+        return torch.addcmul(softplus, logits, labels, value=-1).sum(dim=-1)
     factors = logits.abs().mul_(-LOG2_E).exp2_().add_(1)
     n_hypotheses = factors.shape[-1]
     if n_hypotheses > _FACTORS:
@@ -142,7 +145,10 @@ class _SummedCrossEntropy(torch.autograd.Function):
         to_logits = None
         if ctx.needs_input_grad[0]:
             if may_work_in_place():
-                scores = logits.mul(-LOG2_E).exp2_().add_(1).reciprocal_()  # the sigmoid, a little faster
+                if logits.device.type == "cpu":
+                    scores = logits.mul(-LOG2_E).exp2_().add_(1).reciprocal_()  # the sigmoid, a little faster
+                else:
+                    scores = logits.sigmoid()
                 to_logits = scores.sub_(labels).mul_(grad)
             else:
                 to_logits = (logits.sigmoid() - labels) * grad

@@ -123,6 +123,13 @@ def _pull(
 ) -> None:
     """Write the gradients of the points, given that of the cost."""
     in_place = may_work_in_place()
+    if in_place and grad.device.type != "cpu" and targets.shape[-2] == 1 and to_hypotheses is not None:
+        # One target: [..., hypotheses, dim] is all there is, and three launches beat three for each coordinate.
+        torch.sub(hypotheses, targets, out=to_hypotheses)
+        to_hypotheses.copy_(slope(to_hypotheses)).mul_(grad.mT)
+        if to_targets is not None:
+            torch.sum(to_hypotheses, dim=-2, keepdim=True, out=to_targets).neg_()
+        return
     for slab in _slabs(hypotheses.shape[-1]):
         pull = slope(_difference(hypotheses, targets, slab))
         # A single coordinate has no slab axis, neither here nor in what it is written to.

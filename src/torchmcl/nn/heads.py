@@ -13,8 +13,9 @@ __all__ = ["MultiHypothesisHead"]
 class MultiHypothesisHead(nn.Module):
     """Features [..., in_features] in, Predictions with n_hypotheses answers out.
 
-    One linear layer serves all hypotheses: their weights have the same initial distribution, as
-    the number of inputs is the same, and one matrix product is faster than n small ones.
+    One linear layer serves all hypotheses and scores: their weights have the same initial
+    distribution, as the number of inputs is the same, and one matrix product is faster than many
+    small ones. Its first n_hypotheses * out_features outputs are the hypotheses, the rest the scores.
 
     Args:
         in_features: size of the features.
@@ -56,20 +57,26 @@ class MultiHypothesisHead(nn.Module):
         self.n_hypotheses = n_hypotheses
         self.detach_scores = detach_scores
         self.output_activation = output_activation
-        self.hypotheses = nn.Linear(in_features, n_hypotheses * out_features)
-        self.score_logits = nn.Linear(in_features, n_hypotheses) if scores else None
+        self.linear = nn.Linear(in_features, n_hypotheses * (out_features + (1 if scores else 0)))
 
     def forward(self, features: Tensor) -> Predictions:
         """Return the predictions for features [..., in_features]."""
         if features.shape[-1] != self.in_features:
             rule = f"have {self.in_features} entries on its last axis"
             raise ValueError(bad_value("MultiHypothesisHead", "features", rule, tuple(features.shape)))
-        hypotheses = self.hypotheses(features).unflatten(-1, (self.n_hypotheses, self.out_features))
+        n_values = self.n_hypotheses * self.out_features
+        has_scores = self.linear.out_features > n_values
+        if has_scores and self.detach_scores:
+            weight, bias = self.linear.weight, self.linear.bias
+            values = nn.functional.linear(features, weight[:n_values], bias[:n_values])
+            score_logits = nn.functional.linear(features.detach(), weight[n_values:], bias[n_values:])
+        else:
+            outputs = self.linear(features)
+            values, score_logits = outputs[..., :n_values], outputs[..., n_values:]
+        hypotheses = values.unflatten(-1, (self.n_hypotheses, self.out_features))
         if self.output_activation is not None:
             hypotheses = self.output_activation(hypotheses)
-        if self.score_logits is None:
-            return Predictions(hypotheses)
-        return Predictions(hypotheses, self.score_logits(features.detach() if self.detach_scores else features))
+        return Predictions(hypotheses, score_logits if has_scores else None)
 
     def extra_repr(self) -> str:
         """Return what `print` shows beyond the layers."""

@@ -1,8 +1,8 @@
 """The main path: batch -> predictions -> cost -> matching -> loss. Written here and nowhere else."""
 
 from collections.abc import Callable
-from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_mask, check_non_negative
@@ -22,6 +22,7 @@ def mcl_step(
     *,
     cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
     score_weight: float = 1.0,
+    stacked: bool = False,
 ) -> StepOutput:
     """Return the loss of a batch and everything that was computed on the way.
 
@@ -31,6 +32,7 @@ def mcl_step(
         rule: an assignment rule, for example `rule_at(step)`.
         cost_fn: any `pairwise_*` function or `pairwise(fn)`.
         score_weight: weight of the score loss; it is not computed at 0 or without score logits.
+        stacked: everything has a leading axis of independent models, and so have the losses, [models].
 
     Returns:
         StepOutput; call `.loss.backward()`.
@@ -64,10 +66,13 @@ def mcl_step(
         targets = targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)), 0)
     cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets)
     matching = match(cost, rule, mask)
-    assignment_loss = mcl_loss(matching)
+    assignment_loss = (torch.vmap(mcl_loss) if stacked else mcl_loss)(matching)
     if predictions.score_logits is None or score_weight == 0:
         return StepOutput(assignment_loss, assignment_loss, None, matching, predictions)
     labels = score_targets(cost, mask)
-    scores = score_loss(predictions.score_logits, labels, mask)
-    loss: Any = assignment_loss + score_weight * scores
-    return StepOutput(loss, assignment_loss, scores, matching, predictions)
+    if stacked:
+        real = matching.mask
+        scores = torch.vmap(score_loss)(predictions.score_logits, labels, real)
+    else:
+        scores = score_loss(predictions.score_logits, labels, mask)
+    return StepOutput(assignment_loss + score_weight * scores, assignment_loss, scores, matching, predictions)

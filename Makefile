@@ -1,0 +1,46 @@
+# Everything a newcomer or CI needs. The virtual environment is made once and again when the pins change.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install demo test check docs bench clean
+
+help:
+	@echo "make demo    set up, train the demonstration, write out/demo/index.html"
+	@echo "make test    set up, run the tests"
+	@echo "make check   ruff, types, import floors, doctests"
+	@echo "make docs    build the documentation into docs/_build/html"
+	@echo "make bench   run the benchmarks of the core on this machine"
+	@echo "make clean   remove what the above made"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit('torchmcl needs Python 3.11 or newer') if sys.version_info < (3, 11) else None"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: install
+	$(BIN)/torchmcl demo --out out/demo
+
+test: install
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py src
+
+docs: install
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
+bench: install
+	$(BIN)/python benchmarks/core.py --out out/bench/core.json
+	$(BIN)/python benchmarks/import_time.py --out out/bench/import_time.json
+
+clean:
+	rm -rf $(VENV) out build dist docs/_build docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache

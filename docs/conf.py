@@ -1,0 +1,82 @@
+"""Configuration of the documentation: no network, no dates, so that two builds of one state are alike."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from torchmcl import __version__
+
+# The examples are small; threads on busy cores would only wait for each other.
+torch.set_num_threads(1)
+
+project = "torchmcl"
+author = "The torchmcl developers"
+copyright = "2026, The torchmcl developers"
+version = release = __version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_gallery.gen_gallery",
+]
+templates_path = ["_templates"]
+exclude_patterns = ["_build", "sg_execution_times.rst"]
+# Single backticks, as in the docstrings, link to a name of the package where there is one.
+default_role = "py:obj"
+
+# Docstrings are Google style; types stand in the signature only.
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_custom_sections = ["Reference"]
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autosummary_generate = True
+# Names are documented where users find them, torchmcl.X, not where they are defined.
+autosummary_imported_members = True
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "within_subsection_order": "gallery_order.ReadingOrder",
+    "min_reported_time": 10**9,
+    "show_signature": False,
+    "write_computation_times": False,
+    "download_all_examples": False,
+    "plot_gallery": "True",
+    "abort_on_example_error": True,
+    "reset_modules": ("matplotlib",),
+}
+sys.path.insert(0, str(Path(__file__).parent))
+
+html_theme = "pydata_sphinx_theme"
+html_title = "torchmcl"
+html_last_updated_fmt = None
+html_show_sphinx = False
+# Pages without pages below them have nothing to list on the left.
+html_sidebars = {
+    page: [] for page in ("index", "first_network", "rules_and_schedules", "targets_and_scores", "speed_and_numerics")
+}
+html_sourcelink_suffix = ""
+html_theme_options = {
+    "show_toc_level": 2,
+    "header_links_before_dropdown": 7,
+    "navigation_with_keys": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+}
+
+
+def escape_bars(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Let |x| in a docstring be an absolute value: no docstring here uses substitutions."""
+    lines[:] = [line if "``" in line or ">>>" in line else line.replace("|", "\\|") for line in lines]
+
+
+def setup(app: Any) -> None:
+    """Connect the hook, after the one that reads Google style."""
+    app.connect("autodoc-process-docstring", escape_bars, priority=900)

@@ -1,0 +1,62 @@
+"""
+EMD: equal parts
+================
+
+:class:`~torchmcl.EMD` gives each hypothesis exactly the same amount of the targets, at the least total
+cost. Trained with it, a set of hypotheses becomes a summary in which every member stands for equally
+many points, so it needs no scores. :class:`~torchmcl.WTA` spreads hypotheses to keep all distances
+small instead, and a member may then stand for two points or for thirty.
+"""
+
+# %%
+# With as many targets as hypotheses the plan is a permutation, the same as :class:`~torchmcl.PIT`. With
+# more targets, rows may be split so that the loads come out even.
+
+import matplotlib.pyplot as plt
+import torch
+
+import torchmcl as mcl
+
+print(mcl.EMD()(torch.tensor([[0.0, 1.0], [0.0, 2.0], [0.0, 4.0]])))
+
+# %%
+# Ninety targets: a crowded group and a sparse one. Six free hypotheses are fitted to them by each rule.
+# EMD solves a linear program on the CPU at every step: it is meant for sets of moderate size.
+
+torch.manual_seed(0)
+crowded = torch.tensor([-0.6, 0.0]) + 0.15 * torch.randn(75, 2)
+sparse = torch.tensor([0.8, 0.0]) + 0.3 * torch.randn(15, 2)
+targets = torch.cat([crowded, sparse])
+start = targets[torch.randperm(90)[:6]]
+
+
+def fit(rule):
+    """Return the fitted hypotheses and their matching."""
+    hypotheses = torch.nn.Parameter(start.clone())
+    optimizer = torch.optim.SGD([hypotheses], lr=1.5)
+    for _ in range(80):
+        matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets), rule)
+        optimizer.zero_grad()
+        mcl.mcl_loss(matching).backward()
+        optimizer.step()
+    return hypotheses.detach(), matching
+
+
+# %%
+# A line joins each target to the hypothesis that carries most of it; the number is how many of the
+# ninety targets a hypothesis stands for.
+
+plt.style.use("tableau-colorblind10")
+fig, axes = plt.subplots(1, 2, figsize=(11, 4), sharex=True, sharey=True, layout="constrained")
+for ax, rule in zip(axes, (mcl.WTA(), mcl.EMD()), strict=True):
+    hypotheses, matching = fit(rule)
+    carrier = hypotheses[matching.weights.argmax(dim=-1)]
+    ax.plot(*torch.stack([targets, carrier]).permute(2, 0, 1), color="C0", linewidth=0.7, alpha=0.6, zorder=1)
+    ax.scatter(*targets.T, s=14, color="0.6", label="targets", zorder=2)
+    ax.scatter(*hypotheses.T, s=330, color="C1", edgecolor="white", label="hypotheses", zorder=3)
+    for h, n in zip(hypotheses, matching.weights.sum(dim=0).tolist(), strict=True):
+        ax.annotate(f"{n:.0f}", h, ha="center", va="center", weight="bold", fontsize=9, zorder=4)
+    ax.set(title=f"{rule!r}, distortion {mcl.metrics.distortion(matching):.3f}", xlabel="$y_1$")
+axes[0].set_ylabel("$y_2$")
+axes[0].legend(loc="upper left", markerscale=0.6)
+plt.show()

@@ -1,0 +1,53 @@
+"""
+Schedules: how the temperature falls
+====================================
+
+A schedule is a small frozen value that turns a step into a number. It can be printed, compared and
+pickled, and :func:`~torchmcl.annealed` attaches it to any field of any rule. Here are the four of the
+annealed MCL paper, with time counted in epochs, and two others that combine.
+"""
+
+# %%
+# Each of the paper's schedules is one expression. The first two come from its study on tables of data,
+# the chunked ones from the study on speech: they end before training does, and from there on the
+# temperature is 0, which is hard winner-takes-all.
+
+import matplotlib.pyplot as plt
+import torch
+
+import torchmcl as mcl
+
+paper = {
+    "linear over 1000 epochs": mcl.Linear(0.5, 0.0, 1000),
+    "exponential, cut off at 5e-4": mcl.Exponential(0.5, 0.95, floor=5e-4),
+    "chunked linear, Eq. (43)": mcl.Until(mcl.Linear(0.1, 0.0, 100), 100),
+    "chunked exponential, Eq. (44)": mcl.Until(mcl.Exponential(0.1, 0.9), 100),
+}
+for name, schedule in paper.items():
+    print(f"{name:30} {schedule}")
+
+# %%
+# Pieces combine. A plateau before cooling is ``Joined``; half a cosine cools gently at both ends.
+
+others = {
+    "hold, then linear": mcl.Joined((mcl.Constant(0.5), mcl.Linear(0.5, 0.0, 100)), boundaries=(50,)),
+    "cosine": mcl.Cosine(0.5, 0.0, 150),
+}
+
+# %%
+# On a logarithmic axis the exponential is a straight line: it spends equally long on every scale of
+# the data. The linear schedule spends nearly all its time at high temperatures.
+
+epochs = torch.arange(0, 201, 0.5)
+plt.style.use("tableau-colorblind10")
+fig, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+lines = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
+colors = ("C0", "C1", "black", "C5", "C4", "C3")
+for (name, schedule), line, color in zip((paper | others).items(), lines, colors, strict=True):
+    values = torch.tensor([schedule(epoch) for epoch in epochs.tolist()])
+    left.plot(epochs, values, linestyle=line, color=color, linewidth=2, label=name)
+    right.plot(epochs, values.masked_fill(values == 0, torch.nan), linestyle=line, color=color, linewidth=2)
+left.set(xlabel="epoch", ylabel="temperature", title="Six schedules", ylim=(-0.01, 0.83))
+right.set(xlabel="epoch", yscale="log", title="The same on a logarithmic axis, zero left out")
+left.legend(loc="upper left", fontsize=8, ncols=2)
+plt.show()

@@ -1,0 +1,44 @@
+"""A progress bar where tqdm is installed, silence where it is not."""
+
+from types import TracebackType
+from typing import Any
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """Count the steps of long work; use it in a `with` block.
+
+    Args:
+        total: how many steps there will be.
+        what: the words in front of the bar.
+        show: False for silence.
+        unit: what is counted.
+    """
+
+    def __init__(self, total: int, what: str, *, show: bool = True, unit: str = "step") -> None:
+        self._bar: Any = None
+        if show:
+            try:
+                from tqdm.auto import tqdm
+            except ImportError:
+                return
+            self._bar = tqdm(total=total, desc=what, unit=unit, mininterval=0.5, dynamic_ncols=True)
+
+    def step(self, n: int = 1, note: str = "") -> None:
+        """Go on by n steps, with a note behind the bar."""
+        if self._bar is not None:
+            if note:
+                self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(n)
+
+    def __enter__(self) -> "Progress":
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,1 @@
+"""Experiments: each trains something and writes records; pictures and tables are made from those."""

@@ -1,0 +1,9 @@
+"""Fleets: many small models trained at once on a leading axis."""
+
+from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.fleet import Fleet
+from torchmcl.fleet.history import FleetHistory
+from torchmcl.fleet.monitors import current_loss, hard_distortion
+from torchmcl.fleet.optimizers import SGD, Adam
+
+__all__ = ["SGD", "Adam", "Fleet", "FleetData", "FleetHistory", "current_loss", "hard_distortion"]

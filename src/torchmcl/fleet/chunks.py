@@ -1,0 +1,44 @@
+"""How many models to train at once."""
+
+import os
+
+import torch
+from torch import Tensor
+
+from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.stacked import StackedModules
+from torchmcl.types import Predictions
+
+__all__ = ["models_at_once"]
+
+# On CPUs a chunk's activations should stay in the last level of the cache.
+_CPU_BYTES = 64 << 20
+# On GPUs half of the free memory may go to activations; gradients and copies take as much again.
+_GPU_SHARE = 0.3
+
+
+def models_at_once(models: StackedModules, data: FleetData, batch_size: int, device: torch.device) -> int:
+    """Return a chunk size from the bytes one model keeps for its backward pass."""
+    per_model = max(1, _saved_bytes(models, data.inputs[:1, :batch_size]))
+    budget = _CPU_BYTES
+    if device.type == "cuda":
+        budget = int(_GPU_SHARE * torch.cuda.mem_get_info(device)[0])
+    if forced := os.environ.get("TORCHMCL_FLEET_BYTES"):
+        budget = int(forced)
+    n_chunks = max(1, -(-len(models) * per_model // budget))
+    return -(-len(models) // min(n_chunks, len(models)))
+
+
+def _saved_bytes(models: StackedModules, inputs: Tensor) -> int:
+    n_bytes = 0
+
+    def pack(tensor: Tensor) -> Tensor:
+        nonlocal n_bytes
+        n_bytes += tensor.numel() * tensor.element_size()
+        return tensor
+
+    one = models.subset(slice(0, 1), models.flat.device)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        predictions: Predictions = one(inputs.to(models.flat.device))
+        (predictions.hypotheses**2).sum()
+    return n_bytes

@@ -1,0 +1,107 @@
+"""The data of a fleet: one or more sets of rows, and which set each model trains on."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value
+
+__all__ = ["FleetData"]
+
+
+class FleetData(NamedTuple):
+    """Rows for many models, stored once for each set and not once for each model.
+
+    Attributes:
+        inputs: [sets, rows, ...], padded at the end where a set is shorter.
+        targets: [sets, rows, targets, dim] (or class ids [sets, rows, targets]).
+        n_rows: [sets], how many rows of each set are real.
+        set_of_model: [models], which set each model has.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    n_rows: Tensor
+    set_of_model: Tensor
+
+    @classmethod
+    def shared(cls, inputs: Tensor, targets: Tensor, n_models: int) -> "FleetData":
+        """Return data in which all models train on the same rows, [rows, ...] and [rows, targets, dim].
+
+        Example:
+            >>> data = FleetData.shared(torch.zeros(10, 3), torch.zeros(10, 1, 1), n_models=4)
+            >>> data.inputs.shape, data.set_of_model.tolist()
+            (torch.Size([1, 10, 3]), [0, 0, 0, 0])
+        """
+        return cls.of_sets([(inputs, targets)], [0] * n_models)
+
+    @classmethod
+    def of_sets(cls, sets: Sequence[tuple[Tensor, Tensor]], set_of_model: Sequence[int]) -> "FleetData":
+        """Return data from sets of (inputs, targets), of different length if need be.
+
+        Raises:
+            ValueError: if a set is empty, its inputs and targets differ in length, or a model's set does not exist.
+        """
+        if not sets:
+            raise ValueError(bad_value("FleetData", "sets", "hold at least one set", "none"))
+        for number, (inputs, targets) in enumerate(sets):
+            if len(inputs) != len(targets) or len(inputs) == 0:
+                rule = "have as many inputs as targets, at least one"
+                got = f"{len(inputs)} and {len(targets)} in set {number}"
+                raise ValueError(bad_value("FleetData", "sets", rule, got))
+        if missing := sorted(set(set_of_model) - set(range(len(sets)))):
+            rule = f"name sets from 0 to {len(sets) - 1}"
+            raise ValueError(bad_value("FleetData", "set_of_model", rule, missing))
+        n_rows = max(len(inputs) for inputs, _ in sets)
+        return cls(
+            torch.stack([_padded(inputs, n_rows) for inputs, _ in sets]),
+            torch.stack([_padded(targets, n_rows) for _, targets in sets]),
+            torch.tensor([len(inputs) for inputs, _ in sets]),
+            torch.tensor(list(set_of_model)),
+        )
+
+    @property
+    def n_models(self) -> int:
+        """How many models the data is for."""
+        return len(self.set_of_model)
+
+    def subset(self, models: slice, device: torch.device) -> "FleetData":
+        """Return the data of some models on `device`, with the sets they do not use left out."""
+        used, set_of_model = self.set_of_model[models].unique(return_inverse=True)
+        n_rows = self.n_rows[used]
+        longest = int(n_rows.max())
+        return FleetData(
+            self.inputs[used, :longest].to(device),
+            self.targets[used, :longest].to(device),
+            n_rows.to(device),
+            set_of_model.to(device),
+        )
+
+    @property
+    def lengths(self) -> Tensor:
+        """How many rows each model has, [models]."""
+        return self.n_rows[self.set_of_model]
+
+    def rows(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of the rows `index` [models, batch] of each model's own set."""
+        n_models, n_batch = index.shape
+        flat = (index + (self.set_of_model * self.inputs.shape[1])[:, None]).reshape(-1)
+        inputs = self.inputs.flatten(0, 1).index_select(0, flat)
+        targets = self.targets.flatten(0, 1).index_select(0, flat)
+        return inputs.unflatten(0, (n_models, n_batch)), targets.unflatten(0, (n_models, n_batch))
+
+    def all_rows(self) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of all rows, padding included, [models, rows, ...]."""
+        if len(self.inputs) == 1:  # the same rows for all: a view, no copy
+            return (
+                self.inputs.expand(self.n_models, *self.inputs.shape[1:]),
+                self.targets.expand(self.n_models, *self.targets.shape[1:]),
+            )
+        return self.inputs[self.set_of_model], self.targets[self.set_of_model]
+
+
+def _padded(rows: Tensor, n_rows: int) -> Tensor:
+    padding = rows.new_zeros(n_rows - len(rows), *rows.shape[1:])
+    return torch.cat([rows, padding])

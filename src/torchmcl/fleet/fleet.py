@@ -1,0 +1,369 @@
+"""The public class: a fleet of models, trained together, used one by one."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl._checks import bad_value, check_callable, check_non_negative, check_positive_int
+from torchmcl._progress import Progress
+from torchmcl.assignment import WTA, AssignmentRule
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.fleet.checkpoints import FleetCheckpoint
+from torchmcl.fleet.chunks import models_at_once
+from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.evaluation import evaluate_models
+from torchmcl.fleet.history import FleetHistory
+from torchmcl.fleet.loop import ChunkTraining, Plan
+from torchmcl.fleet.monitors import hard_distortion
+from torchmcl.fleet.optimizers import Adam, FleetOptimizer
+from torchmcl.fleet.rules import RuleAt, RuleTable
+from torchmcl.fleet.stacked import StackedModules, build_modules
+from torchmcl.schedules import Schedule
+from torchmcl.types import Predictions, StepOutput
+
+__all__ = ["Fleet"]
+
+
+class Fleet:
+    """Many independent models of one architecture, trained in one loop of batched operations.
+
+    Model i is the model that `torch.manual_seed(seeds[i]); module_factory()` makes, trained with its own rule,
+    learning rate, weight decay, shuffles and data, as if it were alone.
+
+    Args:
+        module_factory: makes one module that returns `Predictions`; anything `torch.vmap` can run.
+        n_models: how many.
+        rules: an assignment rule or a function epoch -> rule, for all models or one for each.
+        optimizer: `Adam()` or `SGD()` from `torchmcl.fleet`.
+        lr: learning rate: a number or a schedule epoch -> number, for all or one for each.
+        weight_decay: decoupled weight decay, for all or one for each.
+        seeds: of the initial weights and the shuffles; 0, 1, 2, ... unless told.
+        cost_fn: any `pairwise_*` function.
+        score_weight: weight of the score loss.
+        device: where to train; the models themselves are kept on the CPU in between.
+
+    Example:
+        >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
+        >>> inputs = torch.rand(64, 1)
+        >>> targets = torch.where(torch.rand(64, 1, 1) < 0.5, -inputs[:, None], inputs[:, None])
+        >>> cooling = annealed(AnnealedWTA(0.5), temperature=Exponential(0.5, 0.8, floor=1e-3))
+        >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 1, 2, hidden=(16,)), n_models=4, rules=[WTA()] * 2 + [cooling] * 2)
+        >>> history = fleet.fit(FleetData.shared(inputs, targets, n_models=4), n_epochs=20, progress=False)
+        >>> history.losses.shape, fleet.predict(inputs).hypotheses.shape
+        (torch.Size([20, 4]), torch.Size([4, 64, 2, 1]))
+        >>> type(fleet.models[3]).__name__
+        'MultiHypothesisMLP'
+    """
+
+    def __init__(
+        self,
+        module_factory: Callable[[], nn.Module],
+        n_models: int,
+        *,
+        rules: AssignmentRule | RuleAt | Sequence[AssignmentRule | RuleAt] = WTA(),  # noqa: B008  (frozen)
+        optimizer: FleetOptimizer = Adam(),  # noqa: B008  (frozen)
+        lr: float | Schedule | Sequence[float | Schedule] = 0.01,
+        weight_decay: float | Sequence[float] = 0.0,
+        seeds: Sequence[int] | None = None,
+        cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
+        score_weight: float = 1.0,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        check_callable("Fleet", "module_factory", module_factory, "lambda: MultiHypothesisMLP(6, 1, 5)")
+        check_positive_int("Fleet", "n_models", n_models)
+        check_non_negative("Fleet", "score_weight", score_weight)
+        self.n_models = n_models
+        self.rules = _per_model("rules", rules, n_models)
+        self.lr = _per_model("lr", lr, n_models)
+        self.weight_decay = _per_model("weight_decay", weight_decay, n_models)
+        self.seeds = _per_model("seeds", range(n_models) if seeds is None else seeds, n_models)
+        for decay in set(self.weight_decay):
+            check_non_negative("Fleet", "weight_decay", decay)
+        if not isinstance(optimizer, FleetOptimizer):
+            advice = "Those of torch.optim take one learning rate for all models."
+            rule = "be an optimiser of torchmcl.fleet"
+            raise TypeError(bad_value("Fleet", "optimizer", rule, repr(optimizer), advice))
+        self.optimizer = optimizer
+        self.cost_fn = cost_fn
+        self.score_weight = score_weight
+        self.device = torch.device(device)
+        self._last = StackedModules.of(build_modules(module_factory, self.seeds))
+        self._best: StackedModules | None = None
+
+    @property
+    def models(self) -> "FleetModels":
+        """The models as they are now; `fleet.models[i]` is an ordinary module with a copy of the weights."""
+        return FleetModels(self._last)
+
+    @property
+    def best_models(self) -> "FleetModels":
+        """The models at their best validation, after `fit(..., validation=...)`."""
+        return FleetModels(self._chosen(best=True))
+
+    def fit(
+        self,
+        data: FleetData,
+        n_epochs: int,
+        *,
+        batch_size: int | None = None,
+        validation: FleetData | None = None,
+        monitor: Callable[[StepOutput], Tensor] = hard_distortion,
+        validate_every: int | Sequence[int] = 1,
+        patience: int | None = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int = 100,
+        max_models_at_once: int | None = None,
+        after_epoch: Callable[[int, slice, StackedModules], None] | None = None,
+        progress: bool = True,
+        what: str = "fleet",
+    ) -> FleetHistory:
+        """Train all models.
+
+        Args:
+            data: rows for each model.
+            n_epochs: passes over the data.
+            batch_size: rows of a minibatch, the last short one kept; all rows unless told, or where fewer.
+            validation: rows to watch; each model's best weights are kept.
+            monitor: what is watched, lower is better: `hard_distortion` or `current_loss`.
+            validate_every: epochs between looks, for all or one for each.
+            patience: stop a model after this many epochs without improvement.
+            checkpoint: folder to save to, and to go on from if it holds a state of the same training.
+            checkpoint_every: epochs between saves.
+            max_models_at_once: train in chunks of this many; chosen by memory unless told.
+            after_epoch: called with the epoch, the models of the chunk (a slice) and the stacked models, which
+                can be called with inputs [models, batch, ...]; for records and pictures.
+            progress: show a bar with models per second and the time left.
+            what: the words in front of the bar.
+
+        Returns:
+            FleetHistory. A model whose loss became NaN or infinite is reported in a warning.
+
+        Raises:
+            ValueError: if the data or validation is for another number of models, or a number is out of range.
+        """
+        self._check_fit(data, n_epochs, batch_size, validation, validate_every, patience)
+        check_positive_int("Fleet.fit", "checkpoint_every", checkpoint_every)
+        every = _per_model("validate_every", validate_every, self.n_models)
+        n_rows = data.inputs.shape[1]
+        size = min(batch_size or n_rows, n_rows)
+        chunk = max_models_at_once or models_at_once(self._last, data, size, self.device)
+        saved = None
+        if checkpoint is not None:
+            saved = FleetCheckpoint(Path(checkpoint), self._fingerprint(data, n_epochs, size, chunk, patience))
+        chunks = [slice(low, min(low + chunk, self.n_models)) for low in range(0, self.n_models, chunk)]
+        if validation is not None:
+            self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
+        histories = []
+        with Progress(n_epochs * self.n_models, what, show=progress, unit="model-epoch") as bar:
+            for number, rows in enumerate(chunks):
+                plan = self._plan(rows, n_epochs, size, monitor, every[rows], patience)
+                held_out = None if validation is None else validation.subset(rows, self.device)
+                models = self._last.subset(rows, self.device, copy_rows=True)
+                training = ChunkTraining(models, data.subset(rows, self.device), held_out, plan)
+                def note(epoch: int, rows: slice = rows, models: StackedModules = models) -> None:
+                    bar.step(len(models))
+                    if after_epoch is not None:
+                        after_epoch(epoch, rows, models)
+
+                histories.append(self._run(training, number, saved, checkpoint_every, bar, note))
+                with torch.no_grad():
+                    self._last.flat[rows] = models.flat.to(self._last.flat.device)
+                    if self._best is not None and validation is not None:
+                        self._best.flat[rows] = training.state["best_flat"].to(self._best.flat.device)
+        history = FleetHistory.joined(histories)
+        if (failed := (history.failed_epoch >= 0).nonzero().flatten().tolist()) != []:
+            first = failed[0]
+            warnings.warn(
+                f"Fleet: the loss of {len(failed)} of {self.n_models} models is not finite; model {first} was the first "
+                f"of them, from epoch {int(history.failed_epoch[first])} on. The others are not affected.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return history
+
+    def predict(self, inputs: Tensor, *, best: bool = False) -> Predictions:
+        """Return the predictions of all models, [models, batch, ...].
+
+        Args:
+            inputs: [batch, ...] for all models, or [models, batch, ...] for each its own.
+            best: use the weights of the best validation instead of the last ones.
+        """
+        models = self._chosen(best=best)
+        per_model = next(iter(models.template.parameters())).ndim  # a hint for the message only
+        if inputs.ndim < 2:
+            rule = "have shape [batch, ...] or [models, batch, ...]"
+            raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape), f"Weights: {per_model}-d."))
+        if inputs.ndim == 2 or inputs.shape[0] != self.n_models:
+            inputs = inputs.expand(self.n_models, *inputs.shape)
+        with torch.no_grad():
+            predictions: Predictions = models(inputs)
+        return predictions
+
+    def evaluate(self, data: FleetData, *, best: bool = False) -> dict[str, Tensor]:
+        """Return metrics of each model on its rows: distortion, rmse [models] and usage [models, hypotheses].
+
+        Args:
+            data: rows for each model, with Euclidean targets.
+            best: use the weights of the best validation instead of the last ones.
+        """
+        return evaluate_models(self._chosen(best=best), data, self.device, self.cost_fn)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the weights of all models, [models, parameters], and the best ones where there are any."""
+        state = {"last": self._last.flat}
+        if self._best is not None:
+            state["best"] = self._best.flat
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take weights from `state_dict`.
+
+        Raises:
+            ValueError: if they are not those of such a fleet.
+        """
+        shape = self._last.flat.shape
+        if "last" not in state or set(state) - {"last", "best"} or any(v.shape != shape for v in state.values()):
+            shapes = {name: tuple(value.shape) for name, value in state.items()}
+            rule = f"hold 'last' and maybe 'best' of shape {tuple(shape)}"
+            raise ValueError(bad_value("Fleet", "state", rule, shapes))
+        with torch.no_grad():
+            self._last.flat.copy_(state["last"])
+            if "best" in state:
+                self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
+                self._best.flat.copy_(state["best"])
+
+    def _chosen(self, *, best: bool) -> StackedModules:
+        if not best:
+            return self._last
+        if self._best is None:
+            rule = "be asked for after fit(..., validation=...)"
+            raise ValueError(bad_value("Fleet", "best", rule, "a fleet that was not validated"))
+        return self._best
+
+    def _run(
+        self,
+        training: ChunkTraining,
+        number: int,
+        saved: FleetCheckpoint | None,
+        every: int,
+        bar: Progress,
+        note: Callable[[int], None],
+    ) -> FleetHistory:
+        n_models, n_epochs = len(training.models), training.plan.n_epochs
+        first, seconds = (0, 0.0) if saved is None else saved.load(number, training.state)
+        bar.step(first * n_models)
+        while first < n_epochs:
+            last = n_epochs if saved is None else min(n_epochs, first + every)
+            seconds += training.run(first, last, note)
+            first = last
+            if saved is not None:
+                saved.save(number, first, seconds, training.state)
+        return training.history(seconds)
+
+    def _plan(
+        self,
+        rows: slice,
+        n_epochs: int,
+        batch_size: int,
+        monitor: Callable[[StepOutput], Tensor],
+        every: Sequence[int],
+        patience: int | None,
+    ) -> Plan:
+        return Plan(
+            n_epochs=n_epochs,
+            batch_size=batch_size,
+            rules=RuleTable(self.rules[rows], n_epochs),
+            learning_rates=_rates(self.lr[rows], n_epochs),
+            weight_decays=torch.tensor([float(decay) for decay in self.weight_decay[rows]]),
+            seeds=torch.tensor(list(self.seeds[rows])),
+            optimizer=self.optimizer,
+            cost_fn=self.cost_fn,
+            score_weight=self.score_weight,
+            monitor=monitor,
+            validate_every=every,
+            patience=patience,
+        )
+
+    def _check_fit(
+        self,
+        data: FleetData,
+        n_epochs: int,
+        batch_size: int | None,
+        validation: FleetData | None,
+        validate_every: int | Sequence[int],
+        patience: int | None,
+    ) -> None:
+        check_positive_int("Fleet.fit", "n_epochs", n_epochs)
+        if batch_size is not None:
+            check_positive_int("Fleet.fit", "batch_size", batch_size)
+        for every in {validate_every} if isinstance(validate_every, int) else set(validate_every):
+            check_positive_int("Fleet.fit", "validate_every", every)
+        if patience is not None:
+            check_positive_int("Fleet.fit", "patience", patience)
+            if validation is None:
+                raise ValueError(bad_value("Fleet.fit", "patience", "come with `validation` rows", repr(patience)))
+        for name, value in (("data", data), ("validation", validation)):
+            if value is not None and value.n_models != self.n_models:
+                rule = f"be for {self.n_models} models"
+                raise ValueError(bad_value("Fleet.fit", name, rule, value.n_models))
+
+    def _fingerprint(self, data: FleetData, n_epochs: int, size: int, chunk: int, patience: int | None) -> dict[str, Any]:
+        return {
+            "n_models": self.n_models,
+            "n_epochs": n_epochs,
+            "batch_size": size,
+            "models_at_once": chunk,
+            "patience": patience,
+            "optimizer": repr(self.optimizer),
+            "rules": [repr(rule) for rule in self.rules],
+            "lr": [repr(rate) for rate in self.lr],
+            "weight_decay": [float(decay) for decay in self.weight_decay],
+            "seeds": [int(seed) for seed in self.seeds],
+            "rows": [tuple(data.inputs.shape), data.inputs.double().sum().item(), data.targets.double().sum().item()],
+        }
+
+
+class FleetModels:
+    """The models of a fleet as a sequence of ordinary modules."""
+
+    def __init__(self, stacked: StackedModules) -> None:
+        self._stacked = stacked
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._stacked)
+
+    def __getitem__(self, index: int) -> nn.Module:
+        """Return model `index` as a module of its own."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(bad_value("Fleet.models", "index", f"lie below {len(self)}", index))
+        return self._stacked.module(index % len(self))
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        """Go through the models."""
+        return (self[index] for index in range(len(self)))
+
+
+def _per_model(name: str, value: Any, n_models: int) -> list[Any]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        return [value] * n_models
+    if len(value) != n_models:
+        rule = f"have one entry for each of the {n_models} models"
+        raise ValueError(bad_value("Fleet", name, rule, f"{len(value)} entries"))
+    return list(value)
+
+
+def _rates(rates: Sequence[float | Schedule], n_epochs: int) -> Tensor:
+    """Return the learning rates [epochs, models]."""
+    columns: dict[int, Tensor] = {}
+    for rate in rates:
+        if id(rate) not in columns:
+            values = [rate(epoch) for epoch in range(n_epochs)] if callable(rate) else [rate] * n_epochs
+            for value in set(values):
+                check_non_negative("Fleet", "lr", value)
+            columns[id(rate)] = torch.tensor(values, dtype=torch.float32)
+    return torch.stack([columns[id(rate)] for rate in rates], dim=1)

@@ -1,0 +1,61 @@
+"""Running an epoch: as it is on the CPU, as a captured graph on CUDA devices.
+
+A small model's epoch is some hundred kernels of a few microseconds; launching them one by one from
+Python takes ten times as long as running them. A captured graph replays them in one go.
+"""
+
+import warnings
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["EpochRunner"]
+
+
+class EpochRunner:
+    """Call `epoch(key)`; on CUDA capture it once for each key and replay it from then on.
+
+    Args:
+        epoch: changes tensors in place, reads nothing on the host, and depends on Python values only through its key.
+        state: the tensors that it changes, put back after the warm-up that comes before a capture.
+        device: where they are.
+    """
+
+    def __init__(self, epoch: Callable[[Any], None], state: list[Tensor], device: torch.device) -> None:
+        self._epoch, self._state, self._device = epoch, state, device
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
+
+    def __call__(self, key: Hashable) -> None:
+        """Run one epoch."""
+        if self._device.type != "cuda":
+            self._epoch(key)
+            return
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(key)
+        graph = self._graphs[key]
+        if graph is None:
+            self._epoch(key)
+        else:
+            graph.replay()
+
+    def _capture(self, key: Hashable) -> torch.cuda.CUDAGraph | None:
+        before = [tensor.clone() for tensor in self._state]
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            self._epoch(key)  # libraries set themselves up on first use, which a capture does not allow
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        graph: torch.cuda.CUDAGraph | None = torch.cuda.CUDAGraph()
+        try:
+            torch.cuda.synchronize(self._device)
+            with torch.cuda.graph(graph):
+                self._epoch(key)
+        except RuntimeError as error:
+            warnings.warn(f"Fleet: this epoch cannot be captured as a CUDA graph and runs eagerly: {error}", stacklevel=2)
+            graph = None
+            torch.cuda.synchronize(self._device)
+        for tensor, value in zip(self._state, before, strict=True):
+            tensor.copy_(value)
+        return graph

@@ -1,0 +1,197 @@
+"""The training of one chunk of a fleet: epochs, minibatches, validation, all on the device."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.graphs import EpochRunner
+from torchmcl.fleet.history import FleetHistory
+from torchmcl.fleet.optimizers import FleetOptimizer
+from torchmcl.fleet.rules import RuleTable, StackedRule
+from torchmcl.fleet.shuffles import shuffled_rows
+from torchmcl.fleet.stacked import StackedModules
+from torchmcl.training import mcl_step
+from torchmcl.types import Batch, StepOutput
+
+__all__ = ["ChunkTraining", "Plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a chunk is trained; everything per model is a sequence with an entry each."""
+
+    n_epochs: int
+    batch_size: int
+    rules: RuleTable
+    learning_rates: Tensor
+    weight_decays: Tensor
+    seeds: Tensor
+    optimizer: FleetOptimizer
+    cost_fn: Callable[..., Tensor]
+    score_weight: float
+    monitor: Callable[[StepOutput], Tensor]
+    validate_every: Sequence[int]
+    patience: int | None
+
+
+class ChunkTraining:
+    """The state of a chunk in training. All of it is in tensors that are changed in place."""
+
+    def __init__(self, models: StackedModules, data: FleetData, validation: FleetData | None, plan: Plan) -> None:
+        self.models, self.data, self.validation, self.plan = models, data, validation, plan
+        device, n_models = models.flat.device, len(models)
+        self.device = device
+        self.n_rows = data.inputs.shape[1]
+        self.lengths = data.lengths
+        self.same_length = bool((data.n_rows == self.n_rows).all())
+        # With one batch an epoch the order of the rows is of no consequence.
+        self.one_batch = plan.batch_size >= self.n_rows
+        self.whole = data.all_rows() if self.one_batch else None
+        self.order = torch.zeros(n_models, self.n_rows, dtype=torch.long, device=device) if not self.one_batch else None
+        self.rule_values = plan.rules.buffers(device)
+        self.lr = torch.zeros(n_models, 1, device=device)
+        self.learning_rates = plan.learning_rates.to(device)
+        self.decay = plan.weight_decays.to(device).view(-1, 1) if plan.weight_decays.any() else None
+        self.seeds = plan.seeds.to(device)
+        self.state: dict[str, Tensor] = {
+            "flat": models.flat,
+            "epoch": torch.zeros((), dtype=torch.long, device=device),
+            "losses": torch.zeros(plan.n_epochs, n_models, device=device),
+            "best_flat": models.flat.clone() if validation is not None else torch.zeros(n_models, 0, device=device),
+            "best_value": torch.full((n_models,), torch.inf, device=device),
+            "best_epoch": torch.full((n_models,), -1, device=device),
+            "stopped_epoch": torch.full((n_models,), -1, device=device),
+            "failed_epoch": torch.full((n_models,), -1, device=device),
+        }
+        self.optimizer_state = plan.optimizer.init(models.flat)
+        self.state |= {f"optimizer.{name}": value for name, value in self.optimizer_state.items()}
+        self.validation_rows = validation.all_rows() if validation is not None else None
+        self._watched: dict[tuple[int, int], StackedModules] = {}
+        self._runner = EpochRunner(self._epoch, list(self.state.values()), device)
+
+    def run(self, first_epoch: int, last_epoch: int, after_epoch: Callable[[int], None]) -> float:
+        """Train from `first_epoch` up to but not including `last_epoch`; return the seconds it took."""
+        start = time.perf_counter()
+        for epoch in range(first_epoch, last_epoch):
+            self._prepare(epoch)
+            self._runner((self.plan.rules.pattern(epoch), self._due(epoch)))
+            after_epoch(epoch)
+            if self.plan.patience is not None and epoch % 10 == 9 and bool((self.state["stopped_epoch"] >= 0).all()):
+                break
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - start
+
+    def history(self, seconds: float) -> FleetHistory:
+        """Return what was recorded so far."""
+        names = ("losses", "best_value", "best_epoch", "stopped_epoch", "failed_epoch")
+        return FleetHistory(*(self.state[name].cpu() for name in names), seconds=seconds)
+
+    def _prepare(self, epoch: int) -> None:
+        """Write what changes from epoch to epoch into the tensors that the epoch reads."""
+        self.plan.rules.fill(self.rule_values, epoch)
+        self.lr.copy_(self.learning_rates[epoch].view(-1, 1))
+        self.state["epoch"].fill_(epoch)
+        if self.order is not None:
+            self.order.copy_(shuffled_rows(self.seeds, epoch, self.lengths, self.n_rows))
+
+    def _due(self, epoch: int) -> tuple[tuple[int, int], ...]:
+        """Return the runs of neighbouring models whose validation is due."""
+        if self.validation is None:
+            return ()
+        due = [(epoch + 1) % every == 0 for every in self.plan.validate_every]
+        edges = [i for i in range(len(due) + 1) if (i < len(due) and due[i]) != (i > 0 and due[i - 1])]
+        return tuple(zip(edges[::2], edges[1::2], strict=True))
+
+    def _epoch(self, key: tuple[Any, ...]) -> None:
+        """Go once through the data, then validate: no value is read on the host."""
+        pattern, due = key
+        rule = self.plan.rules.rule(self.rule_values, pattern)
+        total = torch.zeros_like(self.state["best_value"])
+        for start in range(0, self.n_rows, self.plan.batch_size):
+            total += self._step(rule, start, min(start + self.plan.batch_size, self.n_rows))
+        loss = total / self.lengths
+        # index_copy with the epoch as a tensor: in a captured graph a Python number would be frozen.
+        self.state["losses"].index_copy_(0, self.state["epoch"].view(1), loss.unsqueeze(0))
+        failed = ~loss.isfinite() & (self.state["failed_epoch"] < 0)
+        self.state["failed_epoch"].copy_(torch.where(failed, self.state["epoch"], self.state["failed_epoch"]))
+        for low, high in due:
+            self._validate(pattern, slice(low, high))
+
+    def _step(self, rule: StackedRule, start: int, stop: int) -> Tensor:
+        """Take one optimiser step; return each model's loss times its number of rows."""
+        if self.whole is not None:
+            inputs, targets = self.whole
+        else:
+            assert self.order is not None
+            inputs, targets = self.data.rows(self.order[:, start:stop])
+        n_real = (self.lengths - start).clamp(0, stop - start)
+        mask = None
+        if not self.same_length:
+            real = torch.arange(stop - start, device=self.device) < n_real[:, None]
+            mask = real.unsqueeze(-1).expand(targets.shape[:3])
+        output = self._output(self.models, Batch(inputs, targets, mask), rule)
+        gradient = self.models.gradient(output.loss.sum())
+        with torch.no_grad():
+            self._update(gradient, n_real)
+            return output.loss.detach() * n_real
+
+    def _update(self, gradient: Tensor, n_real: Tensor) -> None:
+        """Change the parameters of those models that have rows in this batch and were not stopped."""
+        optimizer = self.plan.optimizer
+        if self.same_length and self.plan.patience is None:
+            optimizer.update(self.models.flat, gradient, self.optimizer_state, self.lr, self.decay)
+            return
+        active = ((n_real > 0) & (self.state["stopped_epoch"] < 0)).unsqueeze(-1)
+        flat = self.models.flat.clone()
+        state = {name: value.clone() for name, value in self.optimizer_state.items()}
+        optimizer.update(flat, gradient, state, self.lr, self.decay)
+        self.models.flat.copy_(torch.where(active, flat, self.models.flat))
+        for name, value in self.optimizer_state.items():
+            value.copy_(torch.where(active, state[name], value))
+
+    @torch.no_grad()
+    def _validate(self, pattern: tuple[bool, ...], rows: slice) -> None:
+        """Compare the monitored value of some models with their best, and keep what is better."""
+        assert self.validation is not None
+        assert self.validation_rows is not None
+        models = self._some(rows)
+        inputs, targets = (part[rows] for part in self.validation_rows)
+        mask = None
+        if bool_is_ragged(self.validation):
+            real = torch.arange(inputs.shape[1], device=self.device) < self.validation.lengths[rows, None]
+            mask = real.unsqueeze(-1).expand(targets.shape[:3])
+        rule = self.plan.rules.rule(self.rule_values, pattern, rows)
+        value = self.plan.monitor(self._output(models, Batch(inputs, targets, mask), rule))
+        state = {name: self.state[name][rows] for name in ("best_value", "best_epoch", "best_flat", "stopped_epoch")}
+        running = state["stopped_epoch"] < 0
+        better = (value < state["best_value"]) & running
+        state["best_value"].copy_(torch.where(better, value, state["best_value"]))
+        state["best_epoch"].copy_(torch.where(better, self.state["epoch"], state["best_epoch"]))
+        state["best_flat"].copy_(torch.where(better.unsqueeze(-1), models.flat, state["best_flat"]))
+        if self.plan.patience is not None:
+            waited = self.state["epoch"] - state["best_epoch"].clamp_min(0)
+            ends = running & (waited >= self.plan.patience)
+            state["stopped_epoch"].copy_(torch.where(ends, self.state["epoch"], state["stopped_epoch"]))
+
+    def _output(self, models: StackedModules, batch: Batch, rule: StackedRule) -> StepOutput:
+        plan = self.plan
+        return mcl_step(models, batch, rule, cost_fn=plan.cost_fn, score_weight=plan.score_weight, stacked=True)
+
+    def _some(self, rows: slice) -> StackedModules:
+        if (rows.start, rows.stop) == (0, len(self.models)):
+            return self.models
+        key = (rows.start, rows.stop)
+        if key not in self._watched:
+            self._watched[key] = self.models.subset(rows, self.device)
+        return self._watched[key]
+
+
+def bool_is_ragged(data: FleetData) -> bool:
+    """Return whether some set is shorter than the longest."""
+    return len(set(data.n_rows.tolist())) > 1

@@ -1,0 +1,89 @@
+"""Many modules of one shape as one: their parameters in a matrix, a row each, and one batched forward pass."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+__all__ = ["StackedModules", "build_modules"]
+
+
+def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> list[nn.Module]:
+    """Return one module for each seed, as `torch.manual_seed(seed); factory()` would make it."""
+    modules = []
+    with torch.random.fork_rng(devices=[]):
+        for seed in seeds:
+            torch.manual_seed(seed)
+            modules.append(factory())
+    return modules
+
+
+class StackedModules:
+    """The parameters of n models as rows of one matrix [models, parameters], and their common forward pass.
+
+    A single matrix lets the optimiser, checkpoints and the best-so-far copy work in a handful of
+    operations, whatever the number of layers. The per-layer tensors are views of it.
+    """
+
+    def __init__(self, template: nn.Module, flat: Tensor, buffers: dict[str, Tensor]) -> None:
+        self.template = template
+        self.flat = flat
+        self.buffers = buffers
+        self.shapes = {name: parameter.shape for name, parameter in template.named_parameters()}
+        self.views: dict[str, Tensor] = {}
+        start = 0
+        for name, shape in self.shapes.items():
+            stop = start + shape.numel()
+            # detach() shares the memory, so that updating the matrix updates the leaves.
+            self.views[name] = flat[:, start:stop].view(-1, *shape).detach().requires_grad_()
+            start = stop
+        self._forward = torch.vmap(self._forward_one, randomness="different")
+
+    @classmethod
+    def of(cls, modules: Sequence[nn.Module]) -> "StackedModules":
+        """Stack modules that have the same structure."""
+        rows = [torch.cat([p.detach().reshape(-1) for p in module.parameters()]) for module in modules]
+        buffers = {
+            name: torch.stack([dict(module.named_buffers())[name] for module in modules])
+            for name, _ in modules[0].named_buffers()
+        }
+        return cls(copy.deepcopy(modules[0]), torch.stack(rows), buffers)
+
+    def __len__(self) -> int:
+        """Return the number of models."""
+        return len(self.flat)
+
+    def __call__(self, inputs: Tensor) -> Any:
+        """Return what the models give for inputs [models, batch, ...]."""
+        return self._forward(self.views, self.buffers, inputs)
+
+    def subset(self, rows: slice, device: torch.device, *, copy_rows: bool = False) -> "StackedModules":
+        """Return some of the models on `device`; they share memory only if nothing had to move."""
+        flat = self.flat[rows].to(device)
+        buffers = {name: buffer[rows].to(device) for name, buffer in self.buffers.items()}
+        template = copy.deepcopy(self.template).to(device)
+        return StackedModules(template, flat.clone() if copy_rows else flat, buffers)
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Return the gradient of a scalar as a matrix like `flat`; unused parameters have gradient 0."""
+        leaves = list(self.views.values())
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+        parts = [leaf if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
+        parts = [torch.zeros_like(p) if g is None else p for p, g in zip(parts, gradients, strict=True)]
+        return torch.cat([part.reshape(len(self), -1) for part in parts], dim=1)
+
+    def module(self, index: int) -> nn.Module:
+        """Return model `index` as an ordinary module of its own."""
+        module = copy.deepcopy(self.template)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                parameter.copy_(self.views[name][index])
+            for name, buffer in module.named_buffers():
+                buffer.copy_(self.buffers[name][index])
+        return module
+
+    def _forward_one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Any:
+        return functional_call(self.template, (parameters, buffers), (inputs,))

@@ -1,0 +1,73 @@
+"""A self-contained HTML page: one file, no network, readable on a phone."""
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["escape", "image", "page", "table"]
+
+_STYLE = """
+:root { --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --paper: #ffffff; --accent: #0b6e99; --wash: #f4f6f8; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e8ebef; --soft: #a2acb9; --line: #363e49; --paper: #14181d; --accent: #62b5dc; --wash: #1d232b; }
+  img { background: #fff; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
+main { max-width: 70rem; margin: 0 auto; padding: 2rem 1.2rem 4rem; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .6rem; } h2 { font-size: 1.25rem; margin: 2.4rem 0 .6rem; }
+p { max-width: 46rem; } .lead { font-size: 1.1rem; } .note { color: var(--soft); font-size: .92rem; }
+img { width: 100%; height: auto; border-radius: 6px; display: block; }
+figure { margin: 0; } figcaption { color: var(--soft); font-size: .92rem; margin-top: .4rem; max-width: 46rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .95rem; }
+th, td { padding: .4rem .8rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid var(--ink); }
+tr.best td { font-weight: 650; } td u { text-underline-offset: 3px; }
+button { font: inherit; padding: .3rem 1rem; border-radius: 6px; border: 1px solid var(--line);
+  background: var(--wash); color: var(--ink); cursor: pointer; }
+input[type=range] { flex: 1; min-width: 8rem; accent-color: var(--accent); }
+.controls { display: flex; gap: .8rem; align-items: center; margin: .6rem 0; flex-wrap: wrap; }
+canvas { width: 100%; border: 1px solid var(--line); border-radius: 6px; background: #fff; display: block; }
+code { background: var(--wash); padding: .1rem .3rem; border-radius: 4px; font-size: .9em; }
+"""
+
+
+def escape(text: object) -> str:
+    """Return text that a browser shows as it is, whatever it contains."""
+    return html.escape(str(text), quote=True)
+
+
+def page(title: str, body: str, script: str = "") -> str:
+    """Return a whole page. `body` and `script` are trusted: escape what comes from outside."""
+    scripts = f"<script>\n{script}\n</script>" if script else ""
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n{scripts}\n</body>\n</html>\n"
+    )
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None, identity: str = "") -> str:
+    """Return a table; cells are HTML already, so escape what comes from outside."""
+    head = "".join(f"<th>{cell}</th>" for cell in header)
+    lines = []
+    for number, row in enumerate(rows):
+        mark = ' class="best"' if number == best else ""
+        lines.append(f"<tr{mark}>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>")
+    name = f' id="{escape(identity)}"' if identity else ""
+    return (
+        f'<div class="scroll"><table{name}><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    )
+
+
+def image(figure: Any, alternative: str, caption: str = "") -> str:
+    """Return a matplotlib figure as a picture inside the page."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=160, bbox_inches="tight")
+    data = base64.b64encode(buffer.getvalue()).decode()
+    below = f"<figcaption>{caption}</figcaption>" if caption else ""
+    return f'<figure><img alt="{escape(alternative)}" src="data:image/png;base64,{data}">{below}</figure>'

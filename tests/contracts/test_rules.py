@@ -1,0 +1,556 @@
+"""The contract of every assignment rule, and the limits that tie the rules together."""
+
+import copy
+import math
+import pickle
+import shutil
+
+import numpy as np
+import ot
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import oracles
+import torchmcl as mcl
+from families import ALL_RULE_CASES, ALL_RULES, DEVICE_RULES, RULE_CASES, rule_id
+
+for_all_rules = pytest.mark.parametrize("rule", ALL_RULES, ids=rule_id)
+for_device_rules = pytest.mark.parametrize("rule", DEVICE_RULES, ids=rule_id)
+
+
+def make_cost(*leading, n_targets=3, n_hypotheses=4, dtype=torch.float32):
+    return torch.rand(*leading, n_targets, n_hypotheses, dtype=dtype)
+
+
+def make_mask(*leading, n_targets=3):
+    """Full, partly padded and empty samples in turn."""
+    n_samples = math.prod(leading)
+    n_real = torch.arange(n_samples).reshape(*leading, 1) % (n_targets + 1)
+    return torch.arange(n_targets).flip(0) < n_real
+
+
+# ------------------------------------------------------------------ against the oracles
+
+
+@pytest.mark.parametrize("case", ALL_RULE_CASES, ids=rule_id)
+def test_weights_agree_with_the_oracle(case):
+    cost = make_cost(6, dtype=torch.float64, n_targets=2, n_hypotheses=3)
+    mask = make_mask(6, n_targets=2)
+    torch.testing.assert_close(case.rule(cost), case.expected(cost), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(case.rule(cost, mask), case.expected(cost, mask), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_targets", [1, 2, 3, 4, 5])
+def test_emd_agrees_with_pot(n_targets):
+    cost = make_cost(4, n_targets=n_targets, n_hypotheses=4, dtype=torch.float64)
+    weights = mcl.EMD()(cost)
+    for sample, plan in zip(cost.numpy(), weights.numpy(), strict=True):
+        expected = ot.emd(np.full(n_targets, 1 / n_targets), np.full(4, 1 / 4), sample)
+        np.testing.assert_allclose(plan, expected * n_targets, atol=1e-6)
+
+
+def test_emd_of_masked_targets_agrees_with_pot_on_the_real_ones():
+    cost = make_cost(n_targets=5, n_hypotheses=3, dtype=torch.float64)
+    mask = torch.tensor([True, False, True, True, True])
+    expected = ot.emd(np.full(4, 1 / 4), np.full(3, 1 / 3), cost[mask].numpy())
+    np.testing.assert_allclose(mcl.EMD()(cost, mask)[mask].numpy(), expected * 4, atol=1e-6)
+
+
+# ------------------------------------------------------------------ the contract
+
+
+@for_all_rules
+def test_weights_are_detached(rule):
+    cost = make_cost(4).requires_grad_()
+    assert not rule(cost).requires_grad
+    assert not rule(cost, make_mask(4)).requires_grad
+
+
+@pytest.mark.parametrize(
+    "rule_of", [mcl.AnnealedWTA, mcl.RelaxedWTA, mcl.Sinkhorn, mcl.TopN], ids=lambda rule_of: rule_of.__name__
+)
+def test_weights_are_detached_from_a_learnable_parameter(rule_of):
+    parameter = torch.tensor(1.0, requires_grad=True)
+    assert not rule_of(parameter)(make_cost(4)).requires_grad
+    assert not rule_of(parameter)(make_cost(4), make_mask(4)).requires_grad
+
+
+@for_all_rules
+def test_weights_have_the_shape_of_the_cost_and_are_not_negative(rule):
+    cost = make_cost(4)
+    for weights in (rule(cost), rule(cost, make_mask(4))):
+        assert weights.shape == cost.shape
+        assert (weights >= 0).all()
+
+
+@for_all_rules
+def test_rows_of_real_targets_sum_to_one_and_padded_rows_to_zero(rule):
+    cost, mask = make_cost(8), make_mask(8)
+    torch.testing.assert_close(rule(cost).sum(-1), torch.ones(8, 3))
+    torch.testing.assert_close(rule(cost, mask).sum(-1), mask.float())
+    assert (rule(cost, mask)[~mask] == 0).all()
+
+
+@for_all_rules
+def test_cost_and_mask_are_never_modified(rule):
+    cost, mask = make_cost(4), make_mask(4)
+    cost_before, mask_before = cost.clone(), mask.clone()
+    rule(cost)
+    rule(cost, mask)
+    assert torch.equal(cost, cost_before)
+    assert torch.equal(mask, mask_before)
+    assert cost._version == 0
+    assert mask._version == 0
+
+
+@for_all_rules
+@pytest.mark.parametrize("padding", [math.nan, math.inf, -math.inf, -100.0, 1e30])
+def test_content_of_padded_rows_is_irrelevant(rule, padding):
+    cost, mask = make_cost(8), make_mask(8)
+    padded = cost.masked_fill(~mask.unsqueeze(-1), padding)
+    assert torch.equal(rule(padded, mask), rule(cost, mask))
+
+
+@for_all_rules
+@pytest.mark.parametrize("leading", [(), (1,), (5,), (2, 3), (2, 1, 3)])
+def test_leading_axes_are_free(rule, leading):
+    cost, mask = make_cost(*leading), make_mask(*leading)
+    n = math.prod(leading)
+    flat, flat_mask = cost.reshape(n, 3, 4), mask.reshape(n, 3)
+    one_by_one = torch.stack([rule(sample, real) for sample, real in zip(flat, flat_mask, strict=True)])
+    torch.testing.assert_close(rule(cost, mask), one_by_one.reshape(cost.shape))
+
+
+@for_all_rules
+def test_a_mask_broadcasts_over_leading_axes(rule):
+    cost, mask = make_cost(2, 3), torch.tensor([True, False, True])
+    torch.testing.assert_close(rule(cost, mask), rule(cost, mask.expand(2, 3, 3)))
+
+
+@for_all_rules
+def test_a_full_mask_is_no_mask(rule):
+    cost = make_cost(5)
+    torch.testing.assert_close(rule(cost, torch.ones(5, 3, dtype=torch.bool)), rule(cost))
+
+
+@for_all_rules
+def test_a_sample_without_real_targets_has_no_weights(rule):
+    cost, mask = make_cost(2), torch.tensor([[False] * 3, [True] * 3])
+    weights = rule(cost, mask)
+    assert (weights[0] == 0).all()
+    torch.testing.assert_close(weights[1], rule(cost[1]))
+
+
+@for_all_rules
+def test_an_empty_batch_gives_empty_weights(rule):
+    assert rule(torch.zeros(0, 3, 4)).shape == (0, 3, 4)
+    assert rule(torch.zeros(0, 3, 4), torch.zeros(0, 3, dtype=torch.bool)).shape == (0, 3, 4)
+
+
+@for_all_rules
+def test_no_targets_at_all_give_empty_weights(rule):
+    assert rule(torch.zeros(2, 0, 4)).shape == (2, 0, 4)
+    assert rule(torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.bool)).shape == (2, 0, 4)
+
+
+@for_all_rules
+def test_float64_stays_float64(rule):
+    cost, mask = make_cost(4, dtype=torch.float64), make_mask(4)
+    assert rule(cost).dtype == torch.float64
+    assert rule(cost, mask).dtype == torch.float64
+    torch.testing.assert_close(rule(cost, mask).sum(-1), mask.double(), rtol=0, atol=1e-7)
+
+
+@for_all_rules
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_cost_gives_float32_weights(rule, dtype):
+    cost, mask = make_cost(4).to(dtype), make_mask(4)
+    weights = rule(cost, mask)
+    assert weights.dtype == torch.float32
+    assert torch.equal(weights, rule(cost.float(), mask))
+
+
+@for_all_rules
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_changes_nothing(rule, dtype):
+    cost, mask = make_cost(4), make_mask(4)
+    with torch.autocast("cpu", dtype=dtype):
+        weights = rule(cost, mask)
+    assert weights.dtype == torch.float32
+    torch.testing.assert_close(weights, rule(cost, mask))
+
+
+@for_all_rules
+@pytest.mark.parametrize(
+    "copy_of", [copy.deepcopy, lambda rule: pickle.loads(pickle.dumps(rule))], ids=["deep", "pickle"]
+)
+def test_a_copy_is_equal_and_does_the_same(rule, copy_of):
+    cost, twin = make_cost(4), copy_of(rule)
+    assert twin == rule
+    assert hash(twin) == hash(rule)
+    assert torch.equal(twin(cost), rule(cost))
+
+
+def test_rules_are_equal_only_to_the_same_rule_with_the_same_fields():
+    numbers = [case.rule for case in RULE_CASES]
+    for i, left in enumerate(numbers):
+        for j, right in enumerate(numbers):
+            assert (left == right) == (i == j)
+    assert mcl.AnnealedWTA(torch.tensor([0.0, 1.0])) == mcl.AnnealedWTA(torch.tensor([0.0, 1.0]))
+    assert mcl.AnnealedWTA(torch.tensor([0.0, 1.0])) != mcl.AnnealedWTA(torch.tensor([0.0, 2.0]))
+    assert mcl.AnnealedWTA(torch.tensor([0.0, 1.0])) != mcl.AnnealedWTA(torch.tensor([0.0]))
+    assert mcl.AnnealedWTA(torch.tensor(1.0)) != mcl.AnnealedWTA(1.0)
+    assert mcl.WTA() != "WTA()"
+    assert mcl.AnnealedWTA(0.5) != mcl.Sinkhorn(0.5)
+
+
+def test_equal_rules_are_one_key_of_a_dictionary():
+    rules = {mcl.AnnealedWTA(1): "first"}
+    rules[mcl.AnnealedWTA(1.0)] = "second"
+    assert list(rules.values()) == ["second"]
+
+
+@pytest.mark.parametrize("rule", [case.rule for case in RULE_CASES], ids=repr)
+def test_repr_can_be_read_back(rule):
+    assert eval(repr(rule), vars(mcl) | {"inf": math.inf}) == rule
+
+
+@for_all_rules
+def test_rules_are_frozen(rule):
+    with pytest.raises(AttributeError):
+        rule.temperature = 3.0
+
+
+# ------------------------------------------------------------------ one parameter per model on a leading axis
+
+PER_MODEL = [
+    (mcl.AnnealedWTA, [0.0, 0.1, 5.0, math.inf]),
+    (mcl.Sinkhorn, [0.0, 0.3, 5.0, math.inf]),
+    (mcl.RelaxedWTA, [0.0, 0.1, 0.5, 1.0]),
+    (mcl.TopN, [1.0, 2.0, 3.0, 4.0]),
+]
+
+
+@pytest.mark.parametrize(("rule_of", "values"), PER_MODEL, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_parameter_per_model_equals_one_rule_per_model(rule_of, values, dtype):
+    cost, mask = make_cost(4, 5, dtype=dtype), make_mask(4, 5)
+    together = rule_of(torch.tensor(values).view(4, 1, 1, 1))
+    for m in (None, mask):
+        weights = together(cost, m)
+        assert weights.shape == cost.shape
+        assert weights.dtype == dtype
+        for index, value in enumerate(values):
+            alone = rule_of(value)(cost[index], None if m is None else m[index])
+            torch.testing.assert_close(weights[index], alone, rtol=1e-5, atol=1e-6)
+
+
+# ------------------------------------------------------------------ compile, vmap, no waiting for the device
+
+
+@for_device_rules
+def test_rule_compiles_into_one_graph(rule):
+    torch._dynamo.reset()
+    cost, mask = make_cost(4), make_mask(4)
+    compiled = torch.compile(lambda cost, mask: (rule(cost), rule(cost, mask)), fullgraph=True, backend="aot_eager")
+    plain, masked = compiled(cost, mask)
+    torch.testing.assert_close(plain, rule(cost))
+    torch.testing.assert_close(masked, rule(cost, mask))
+
+
+@pytest.mark.parametrize(("rule_of", "values"), PER_MODEL, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_rule_can_be_made_inside_the_compiled_function(rule_of, values):
+    torch._dynamo.reset()
+    cost, parameter = make_cost(4, 2), torch.tensor(values).view(4, 1, 1, 1)
+    compiled = torch.compile(lambda cost, value: rule_of(value)(cost), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(cost, parameter), rule_of(parameter)(cost))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="the default backend of torch.compile needs a C++ compiler")
+@pytest.mark.filterwarnings(  # both raised by torch.compile itself
+    "ignore:.*should not be instantiated:DeprecationWarning", "ignore:.*torch.jit:DeprecationWarning"
+)
+def test_the_main_path_compiles_with_the_default_backend():
+    torch._dynamo.reset()
+    hypotheses, targets = torch.randn(8, 4, 2), torch.randn(8, 3, 2)
+    logits, mask, temperature = torch.randn(8, 4), make_mask(8), torch.tensor([0.0, 0.5]).view(2, 1, 1, 1)
+
+    def main_path(hypotheses, targets, logits, mask, temperature):
+        cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
+        matching = mcl.match(cost, mcl.AnnealedWTA(0.5), mask)
+        per_model = mcl.AnnealedWTA(temperature)(cost.expand(2, -1, -1, -1))
+        loss = mcl.mcl_loss(matching) + mcl.score_loss(logits, mcl.score_targets(cost, mask), mask)
+        return loss, per_model
+
+    def gradients(fn):
+        leaves = [hypotheses.clone().requires_grad_(), logits.clone().requires_grad_()]
+        loss, per_model = fn(leaves[0], targets, leaves[1], mask, temperature)
+        loss.backward()
+        return loss.detach(), per_model, *(leaf.grad for leaf in leaves)
+
+    torch.testing.assert_close(gradients(torch.compile(main_path, fullgraph=True)), gradients(main_path))
+
+
+@for_device_rules
+def test_rule_runs_under_vmap(rule):
+    cost, mask = make_cost(4, 2), make_mask(4, 2)
+    torch.testing.assert_close(torch.vmap(rule)(cost, mask), rule(cost, mask))
+    torch.testing.assert_close(torch.vmap(rule)(cost), rule(cost))
+    one_cost = torch.vmap(rule, in_dims=(None, 0))(cost[0, 0], mask[:, 0])
+    torch.testing.assert_close(one_cost, rule(cost[0, 0].expand(4, -1, -1), mask[:, 0]))
+
+
+@pytest.mark.parametrize(("rule_of", "values"), PER_MODEL, ids=lambda value: getattr(value, "__name__", ""))
+def test_vmap_over_the_parameter(rule_of, values):
+    cost = make_cost(5)
+    mapped = torch.vmap(lambda value: rule_of(value)(cost))(torch.tensor(values))
+    for weights, value in zip(mapped, values, strict=True):
+        torch.testing.assert_close(weights, rule_of(value)(cost), rtol=1e-5, atol=1e-6)
+
+
+@for_device_rules
+def test_rule_never_reads_a_value_on_the_host(rule):
+    with FakeTensorMode(allow_non_fake_inputs=True):  # tensors without values: reading one raises
+        cost, mask = torch.rand(4, 3, 4), torch.ones(4, 3, dtype=torch.bool)
+        assert rule(cost).shape == cost.shape
+        assert rule(cost, mask).shape == cost.shape
+
+
+# ------------------------------------------------------------------ limits
+
+
+def test_cold_annealing_is_winner_takes_all():
+    cost = make_cost(20)
+    for temperature in (0.0, 1e-6, 1e-30, 5e-324):
+        torch.testing.assert_close(mcl.AnnealedWTA(temperature)(cost), mcl.WTA()(cost))
+        torch.testing.assert_close(mcl.AnnealedWTA(torch.tensor(temperature))(cost), mcl.WTA()(cost))
+
+
+def test_hot_annealing_is_uniform():
+    cost = make_cost(20)
+    for temperature in (1e8, 1e300, math.inf):
+        torch.testing.assert_close(mcl.AnnealedWTA(temperature)(cost), torch.full_like(cost, 1 / 4))
+        torch.testing.assert_close(mcl.AnnealedWTA(torch.tensor(temperature))(cost), torch.full_like(cost, 1 / 4))
+
+
+def test_hot_annealing_is_uniform_for_the_largest_costs():
+    cost = torch.tensor([[3e38, -3e38]])
+    torch.testing.assert_close(mcl.AnnealedWTA(math.inf)(cost), torch.tensor([[0.5, 0.5]]))
+
+
+def test_annealing_does_not_underflow_far_from_every_hypothesis():
+    cost = torch.tensor([[1e6, 1e6 + 1.0]])
+    torch.testing.assert_close(
+        mcl.AnnealedWTA(1.0)(cost), torch.tensor([[1.0, 0.0]]) + torch.tensor([[-1.0, 1.0]]) / (1 + math.e)
+    )
+
+
+def test_annealing_depends_on_cost_differences_over_temperature_only():
+    cost = make_cost(5, dtype=torch.float64)
+    torch.testing.assert_close(mcl.AnnealedWTA(0.3)(cost), mcl.AnnealedWTA(0.6)(2 * cost + 7))
+
+
+def test_relaxation_of_zero_is_winner_takes_all():
+    cost = make_cost(20)
+    assert torch.equal(mcl.RelaxedWTA(0.0)(cost), mcl.WTA()(cost))
+    assert torch.equal(mcl.RelaxedWTA(torch.tensor(0.0))(cost), mcl.WTA()(cost))
+
+
+@for_all_rules
+def test_a_single_hypothesis_takes_everything(rule):
+    if isinstance(rule, mcl.TopN):
+        rule = mcl.TopN(1)
+    cost = torch.rand(5, 1, 1)
+    assert torch.equal(rule(cost), torch.ones_like(cost))
+
+
+def test_top_one_is_winner_takes_all_and_top_all_is_uniform():
+    cost = make_cost(20)
+    assert torch.equal(mcl.TopN(1)(cost), mcl.WTA()(cost))
+    assert torch.equal(mcl.TopN(4)(cost), torch.full_like(cost, 1 / 4))
+
+
+@pytest.mark.parametrize(("n", "rounded"), [(1.49, 1), (1.5, 2), (2.49, 2), (2.5, 3), (3.5, 4)])
+def test_a_fractional_n_is_rounded_to_the_nearest_whole_number(n, rounded):
+    cost = make_cost(5)
+    assert torch.equal(mcl.TopN(n)(cost), mcl.TopN(rounded)(cost))
+    assert torch.equal(mcl.TopN(torch.tensor(n))(cost), mcl.TopN(rounded)(cost))
+
+
+def test_pit_with_one_target_is_winner_takes_all():
+    cost = make_cost(20, n_targets=1)
+    assert torch.equal(mcl.PIT()(cost), mcl.WTA()(cost))
+
+
+def test_pit_with_one_real_target_is_winner_takes_all():
+    cost, mask = make_cost(20), torch.tensor([False, True, False])
+    assert torch.equal(mcl.PIT()(cost, mask), mcl.WTA()(cost, mask))
+
+
+def test_pit_uses_no_hypothesis_twice():
+    weights = mcl.PIT()(make_cost(20))
+    assert (weights.sum(-2) <= 1).all()
+
+
+def test_emd_of_a_square_cost_is_pit():
+    cost = make_cost(20, n_targets=4)
+    assert torch.equal(mcl.EMD()(cost), mcl.PIT()(cost))
+
+
+def test_emd_of_a_single_target_is_uniform():
+    cost = make_cost(5, n_targets=1)
+    torch.testing.assert_close(mcl.EMD()(cost), torch.full_like(cost, 1 / 4))
+
+
+def test_cold_sinkhorn_of_a_square_cost_is_pit():
+    cost = make_cost(10, n_targets=4, dtype=torch.float64)
+    torch.testing.assert_close(mcl.Sinkhorn(temperature=5e-3, n_iters=800)(cost), mcl.PIT()(cost), rtol=0, atol=1e-3)
+
+
+def test_cold_sinkhorn_is_emd():
+    cost = make_cost(10, n_targets=3, n_hypotheses=2, dtype=torch.float64)
+    torch.testing.assert_close(mcl.Sinkhorn(temperature=5e-3, n_iters=800)(cost), mcl.EMD()(cost), rtol=0, atol=1e-2)
+
+
+def test_sinkhorn_at_temperature_zero_is_winner_takes_all():
+    cost = make_cost(20)
+    assert torch.equal(mcl.Sinkhorn(0.0)(cost), mcl.WTA()(cost))
+    assert torch.equal(mcl.Sinkhorn(torch.tensor(0.0))(cost), mcl.WTA()(cost))
+
+
+def test_hot_sinkhorn_is_uniform():
+    cost = make_cost(20)
+    torch.testing.assert_close(mcl.Sinkhorn(math.inf)(cost), torch.full_like(cost, 1 / 4))
+
+
+@pytest.mark.parametrize("temperature", [1e-10, 1e-30, 1e-40, 1e-300])
+def test_sinkhorn_stays_a_distribution_at_the_lowest_temperatures(temperature):
+    weights = mcl.Sinkhorn(temperature)(make_cost(5))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(5, 3))
+
+
+def test_sinkhorn_uses_every_hypothesis_alike():
+    weights = mcl.Sinkhorn(temperature=0.3, n_iters=200)(make_cost(5, dtype=torch.float64))
+    torch.testing.assert_close(weights.sum(-2), torch.full((5, 4), 3 / 4, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+def test_the_first_of_equal_hypotheses_is_the_only_winner():
+    cost = torch.ones(3, 4)
+    for rule in (mcl.WTA(), mcl.TopN(1), mcl.AnnealedWTA(0.0), mcl.RelaxedWTA(0.0)):
+        assert torch.equal(rule(cost).sum(-1), torch.ones(3))
+        assert ((rule(cost) == 0) | (rule(cost) == 1)).all()
+
+
+# ------------------------------------------------------------------ bad values inside the cost
+
+BAD_ROWS = {
+    "nan": [math.nan, 1.0, 2.0, 3.0],
+    "nan_last": [1.0, 2.0, 3.0, math.nan],
+    "inf_at_a_loser": [1.0, math.inf, 2.0, 3.0],
+    "inf_everywhere": [math.inf] * 4,
+    "minus_inf_at_the_winner": [1.0, 2.0, 3.0, -math.inf],
+}
+
+
+@for_all_rules
+@pytest.mark.parametrize("row", BAD_ROWS.values(), ids=BAD_ROWS.keys())
+@pytest.mark.parametrize("reduction", ["mean", "sample_mean"])
+def test_a_cost_that_is_not_finite_gives_a_nan_loss(rule, row, reduction):
+    cost = make_cost(5)
+    cost[2, 1] = torch.tensor(row)
+    assert mcl.mcl_loss(mcl.match(cost, rule), reduction).isnan()
+    mask = torch.ones(5, 3, dtype=torch.bool)
+    mask[0, 0] = mask[2, 2] = False
+    assert mcl.mcl_loss(mcl.match(cost, rule, mask), reduction).isnan()
+
+
+@for_all_rules
+@pytest.mark.parametrize("row", BAD_ROWS.values(), ids=BAD_ROWS.keys())
+def test_a_cost_that_is_not_finite_spoils_its_own_target_and_no_other_sample(rule, row):
+    cost = make_cost(5)
+    cost[2, 1] = torch.tensor(row)
+    losses = mcl.mcl_loss(mcl.match(cost, rule), reduction="none")
+    assert losses[2, 1].isnan()
+    assert losses[[0, 1, 3, 4]].isfinite().all()
+
+
+@for_all_rules
+def test_an_infinite_cost_of_a_lonely_hypothesis_gives_a_nan_loss(rule):
+    if isinstance(rule, mcl.TopN):
+        rule = mcl.TopN(1)
+    assert mcl.mcl_loss(mcl.match(torch.tensor([[math.inf]]), rule)).isnan()
+
+
+# ------------------------------------------------------------------ properties
+
+
+@st.composite
+def costs_and_masks(draw, dtype=torch.float64):
+    leading = draw(st.lists(st.integers(1, 3), max_size=2))
+    n_targets = draw(st.integers(1, 3))
+    n_hypotheses = draw(st.integers(3, 5))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    scale = 10.0 ** draw(st.integers(-20, 20))
+    offset = draw(st.sampled_from([0.0, -1.0, 1.0]))
+    cost = torch.rand(*leading, n_targets, n_hypotheses, generator=generator, dtype=dtype)
+    if draw(st.booleans()):
+        cost = cost.round(decimals=1)  # brings ties
+    mask = torch.rand(*leading, n_targets, generator=generator) < draw(st.sampled_from([0.0, 0.5, 1.0]))
+    return (cost + offset) * scale, mask
+
+
+# EMD is slow and has a test of its own; long Sinkhorn loops add nothing here.
+PROPERTY_RULES = [rule for rule in ALL_RULES if not isinstance(rule, mcl.EMD) and getattr(rule, "n_iters", 0) < 50]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(data=st.data())
+def test_contract_holds_for_any_shape_mask_and_magnitude(dtype, data):
+    cost, mask = data.draw(costs_and_masks(dtype))
+    spoiled = cost.masked_fill(~mask.unsqueeze(-1), math.nan)
+    for rule in PROPERTY_RULES:
+        weights = rule(cost, mask)
+        assert weights.shape == cost.shape, rule
+        assert (weights >= 0).all(), rule
+        torch.testing.assert_close(weights.sum(-1), mask.to(dtype), rtol=0, atol=1e-5, msg=repr(rule))
+        assert torch.equal(rule(spoiled, mask), weights), rule
+
+
+@given(costs_and_masks())
+def test_emd_keeps_the_contract_for_any_shape_mask_and_magnitude(case):
+    cost, mask = case
+    weights = mcl.EMD()(cost, mask)
+    assert (weights >= 0).all()
+    torch.testing.assert_close(weights.sum(-1), mask.double(), rtol=0, atol=1e-6)
+
+
+@given(costs_and_masks())
+def test_rules_without_ties_agree_with_their_oracles_at_any_magnitude(case):
+    cost, mask = case
+    ranked = cost.sort(-1).values
+    gaps = ranked.diff(dim=-1).amin() if ranked.shape[-1] > 1 else torch.ones(())
+    if gaps <= 1e-12 * cost.abs().amax():
+        return  # who wins among equals is free for rules that couple targets
+    for rule_case in ALL_RULE_CASES:
+        if not isinstance(rule_case.rule, (mcl.EMD, mcl.Sinkhorn)):
+            torch.testing.assert_close(
+                rule_case.rule(cost, mask),
+                rule_case.expected(cost, mask),
+                rtol=1e-6,
+                atol=1e-7,
+                msg=repr(rule_case.rule),
+            )
+
+
+@given(costs_and_masks(), st.floats(-20, 20))
+def test_annealed_weights_agree_with_the_oracle_at_any_temperature(case, exponent):
+    cost, mask = case
+    temperature = 10.0**exponent
+    expected = oracles.apply_rule(oracles.annealed_wta, cost, mask, temperature)
+    torch.testing.assert_close(mcl.AnnealedWTA(temperature)(cost, mask), expected, rtol=1e-6, atol=1e-9)
+    per_model = mcl.AnnealedWTA(torch.tensor(temperature, dtype=torch.float64))(cost, mask)
+    torch.testing.assert_close(per_model, expected, rtol=1e-6, atol=1e-9)

@@ -1,0 +1,443 @@
+"""The contract of every schedule: a frozen, pure, printable value; exact on both sides of every boundary."""
+
+import copy
+import dataclasses
+import math
+import pickle
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torchmcl as mcl
+
+SCHEDULES = [
+    mcl.Constant(0.3),
+    mcl.Linear(1.0, 0.0, 4),
+    mcl.Linear(0.0, 2.0, 3),
+    mcl.Cosine(1.0, 0.0, 4),
+    mcl.Exponential(0.5, 0.95),
+    mcl.Exponential(0.5, 0.95, floor=5e-4),
+    mcl.Until(mcl.Linear(1.0, 0.0, 4), 2),
+    mcl.Joined((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 2)), (10,)),
+]
+for_all_schedules = pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+STEPS = [0, 0.5, 1, 2, 3, 3.999, 4, 5, 9, 10, 11, 12, 134, 135, 10**6]
+
+
+# ------------------------------------------------------------------ the contract
+
+
+@for_all_schedules
+def test_schedules_are_frozen(schedule):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(schedule, dataclasses.fields(schedule)[0].name, 7.0)
+
+
+@for_all_schedules
+def test_copies_are_equal_hash_alike_and_do_the_same(schedule):
+    for twin in (pickle.loads(pickle.dumps(schedule)), copy.deepcopy(schedule)):
+        assert twin == schedule
+        assert hash(twin) == hash(schedule)
+        assert [twin(step) for step in STEPS] == [schedule(step) for step in STEPS]
+
+
+def test_different_schedules_are_not_equal():
+    for i, left in enumerate(SCHEDULES):
+        for j, right in enumerate(SCHEDULES):
+            assert (left == right) == (i == j)
+
+
+@for_all_schedules
+def test_repr_can_be_read_back(schedule):
+    assert eval(repr(schedule), vars(mcl)) == schedule
+
+
+@for_all_schedules
+def test_schedules_are_pure(schedule):
+    forwards = [schedule(step) for step in STEPS]
+    backwards = [schedule(step) for step in reversed(STEPS)]
+    assert forwards == backwards[::-1]
+
+
+@for_all_schedules
+def test_values_are_plain_finite_numbers(schedule):
+    for step in STEPS:
+        assert isinstance(schedule(step), float)
+        assert math.isfinite(schedule(step))
+
+
+@for_all_schedules
+def test_steps_before_the_first_count_as_the_first(schedule):
+    assert schedule(-1) == schedule(0)
+
+
+# ------------------------------------------------------------------ both sides of every boundary
+
+
+def test_constant_never_changes():
+    assert [mcl.Constant(0.3)(step) for step in STEPS] == [0.3] * len(STEPS)
+
+
+def test_linear_starts_and_ends_exactly():
+    schedule = mcl.Linear(0.7, 0.1, 3)
+    assert schedule(0) == 0.7
+    assert schedule(1) == pytest.approx(0.5)
+    assert schedule(2.5) == pytest.approx(0.2)
+    assert 0.1 < schedule(2.999) < 0.11
+    assert schedule(3) == 0.1
+    assert schedule(4) == 0.1
+
+
+def test_linear_of_one_step():
+    assert [mcl.Linear(1.0, 0.0, 1)(step) for step in (0, 1, 2)] == [1.0, 0.0, 0.0]
+
+
+def test_cosine_starts_and_ends_exactly_and_is_halfway_in_the_middle():
+    schedule = mcl.Cosine(0.7, 0.1, 10)
+    assert schedule(0) == 0.7
+    assert schedule(5) == pytest.approx(0.4)
+    assert schedule(2) == pytest.approx(0.1 + 0.6 * (1 + math.cos(math.pi * 0.2)) / 2)
+    assert schedule(10) == pytest.approx(0.1, abs=1e-15)
+    assert schedule(11) == schedule(10)
+    assert schedule(0) - schedule(0.01) < 1e-5
+    assert schedule(9.99) - schedule(10) < 1e-5
+
+
+def test_exponential_is_cut_to_zero_just_below_its_floor():
+    schedule = mcl.Exponential(1.0, 0.5, floor=0.25)
+    assert [schedule(step) for step in (0, 1, 2)] == [1.0, 0.5, 0.25]
+    assert schedule(2.0001) == 0.0
+    assert schedule(3) == 0.0
+
+
+def test_exponential_without_a_floor_never_reaches_zero_too_early():
+    schedule = mcl.Exponential(0.5, 0.9)
+    assert schedule(1000) == pytest.approx(0.5 * 0.9**1000)
+    assert schedule(1000) > 0
+
+
+def test_until_is_zero_from_its_step_on():
+    schedule = mcl.Until(mcl.Constant(2.0), step=3)
+    assert [schedule(step) for step in (0, 2, 2.999, 3, 4)] == [2.0, 2.0, 2.0, 0.0, 0.0]
+    assert mcl.Until(mcl.Constant(2.0), step=0)(0) == 0.0
+
+
+def test_joined_begins_the_next_schedule_at_each_boundary_and_counts_from_there():
+    schedule = mcl.Joined([mcl.Linear(0.0, 1.0, 10), mcl.Constant(5.0), mcl.Linear(3.0, 0.0, 3)], [10, 20])
+    assert schedule(5) == pytest.approx(0.5)
+    assert schedule(9.999) == pytest.approx(0.9999)
+    assert [schedule(step) for step in (10, 19.999, 20, 21, 23, 24)] == [5.0, 5.0, 3.0, 2.0, 0.0, 0.0]
+
+
+def test_joined_accepts_lists_and_stays_hashable():
+    from_lists = mcl.Joined([mcl.Constant(1.0), mcl.Constant(0.0)], [3])
+    from_tuples = mcl.Joined((mcl.Constant(1.0), mcl.Constant(0.0)), (3,))
+    assert from_lists == from_tuples
+    assert hash(from_lists) == hash(from_tuples)
+
+
+def test_a_function_of_the_step_may_stand_for_a_schedule():
+    assert mcl.Until(lambda step: 2.0 * step, step=3)(2) == 4.0
+    assert mcl.annealed(mcl.AnnealedWTA(1.0), temperature=lambda step: 1.0 + step)(2) == mcl.AnnealedWTA(3.0)
+
+
+@pytest.mark.parametrize("schedule_of", [mcl.Linear, mcl.Cosine])
+def test_a_ramp_never_gives_nan(schedule_of):
+    schedule = schedule_of(math.inf, 0.0, 5)
+    assert schedule(0) == math.inf
+    assert schedule(5) == 0.0
+
+
+# ------------------------------------------------------------------ the paper's schedules
+
+
+def test_the_linear_schedule_of_the_paper():
+    schedule = mcl.Linear(0.5, 0.0, 1000)
+    for t in (0, 1, 500, 999, 1000):
+        assert schedule(t) == pytest.approx(0.5 * (1 - t / 1000))
+
+
+def test_the_exponential_schedule_of_the_paper_ends_below_its_cut_off():
+    schedule = mcl.Exponential(0.5, 0.95, floor=5e-4)
+    for t in range(300):
+        temperature = 0.5 * 0.95**t
+        assert schedule(t) == (pytest.approx(temperature) if temperature >= 5e-4 else 0.0)
+    assert schedule(134) > 0
+    assert schedule(135) == 0
+
+
+def test_the_chunked_linear_schedule_of_the_paper():
+    schedule = mcl.Until(mcl.Linear(0.1, 0.0, 100), 100)
+    for t in (0, 1, 50, 99, 100, 101, 200):
+        assert schedule(t) == pytest.approx(0.1 * (1 - t / 100) * (t < 100))
+
+
+def test_the_chunked_exponential_schedule_of_the_paper():
+    schedule = mcl.Until(mcl.Exponential(5.0, 0.9), 100)
+    for t in (0, 1, 50, 99, 100, 101, 200):
+        assert schedule(t) == pytest.approx(5.0 * 0.9**t * (t < 100))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        mcl.Linear(0.5, 0.0, 10),
+        mcl.Exponential(0.5, 0.95, floor=5e-4),
+        mcl.Until(mcl.Linear(0.1, 0.0, 10), 10),
+        mcl.Until(mcl.Exponential(5.0, 0.9), 10),
+    ],
+    ids=repr,
+)
+def test_annealing_ends_in_winner_takes_all(schedule):
+    cost = torch.rand(5, 2, 4)
+    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=schedule)
+    assert not torch.equal(rule_at(0)(cost), mcl.WTA()(cost))
+    assert torch.equal(rule_at(200)(cost), mcl.WTA()(cost))
+
+
+# ------------------------------------------------------------------ annealed
+
+
+@pytest.mark.parametrize(
+    ("rule", "field", "start", "end"),
+    [
+        (mcl.AnnealedWTA(1.0), "temperature", 0.5, 0.0),
+        (mcl.RelaxedWTA(0.5), "epsilon", 0.5, 0.0),
+        (mcl.TopN(8), "n", 8, 1),
+        (mcl.Sinkhorn(1.0), "temperature", 1.0, 0.0),
+        (mcl.Sinkhorn(1.0), "n_iters", 10, 50),
+    ],
+    ids=lambda value: repr(value),
+)
+def test_any_field_of_any_rule_can_be_annealed(rule, field, start, end):
+    rule_at = mcl.annealed(rule, **{field: mcl.Linear(start, end, 7)})
+    cost = torch.rand(3, 2, 8)
+    for step in range(9):
+        now = rule_at(step)
+        assert type(now) is type(rule)
+        expected = start + min(step / 7, 1) * (end - start)
+        assert getattr(now, field) == pytest.approx(expected, abs=0.5 if field == "n_iters" else 1e-12)
+        torch.testing.assert_close(now(cost).sum(-1), torch.ones(3, 2))
+
+
+def test_two_fields_can_be_annealed_and_the_others_stay():
+    rule_at = mcl.annealed(mcl.Sinkhorn(1.0, n_iters=7), temperature=mcl.Constant(0.2), n_iters=mcl.Constant(9))
+    assert rule_at(3) == mcl.Sinkhorn(0.2, n_iters=9)
+    assert mcl.annealed(mcl.Sinkhorn(1.0, n_iters=7), temperature=mcl.Constant(0.2))(0).n_iters == 7
+
+
+def test_an_annealed_rule_is_a_value():
+    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))
+    twin = pickle.loads(pickle.dumps(rule_at))
+    assert twin == rule_at
+    assert hash(twin) == hash(rule_at)
+    assert copy.deepcopy(rule_at) == rule_at
+    assert "Linear(start=1.0, end=0.0, n_steps=4)" in repr(rule_at)
+    assert rule_at.values(1) == {"temperature": 0.75}
+    assert rule_at.rule == mcl.AnnealedWTA(1.0)
+
+
+def test_a_schedule_that_leaves_the_allowed_range_is_an_error():
+    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, -1.0, 2))
+    assert rule_at(1) == mcl.AnnealedWTA(0.0)
+    with pytest.raises(ValueError, match=r"AnnealedWTA: `temperature` must be >= 0, got -1\.0"):
+        rule_at(2)
+
+
+# ------------------------------------------------------------------ TemperatureScheduler
+
+
+def make_scheduler(n_steps=4):
+    return mcl.TemperatureScheduler(mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, n_steps)))
+
+
+def test_scheduler_walks_through_the_schedule():
+    scheduler = make_scheduler()
+    seen = []
+    for _ in range(6):
+        seen.append(scheduler.rule.temperature)
+        scheduler.step()
+    assert seen == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+
+
+def test_scheduler_goes_on_from_a_saved_state(tmp_path):
+    scheduler = make_scheduler()
+    for _ in range(3):
+        scheduler.step()
+    torch.save(scheduler.state_dict(), tmp_path / "state.pt")
+    other = make_scheduler()
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert other.rule == scheduler.rule == mcl.AnnealedWTA(0.25)
+    other.step()
+    assert other.rule == mcl.AnnealedWTA(0.0)
+
+
+def test_saved_state_does_not_follow_the_scheduler():
+    scheduler = make_scheduler()
+    state = scheduler.state_dict()
+    scheduler.step()
+    assert state["n_steps"] == 0
+
+
+def test_scheduler_can_be_pickled():
+    scheduler = make_scheduler()
+    scheduler.step()
+    assert pickle.loads(pickle.dumps(scheduler)).rule == scheduler.rule
+
+
+def test_a_state_of_another_schedule_is_refused():
+    state = make_scheduler(n_steps=5).state_dict()
+    with pytest.raises(ValueError, match="TemperatureScheduler: `state` must have been saved under the same schedule"):
+        make_scheduler(n_steps=4).load_state_dict(state)
+
+
+def test_a_state_of_a_plain_function_is_accepted():
+    scheduler = mcl.TemperatureScheduler(lambda step: mcl.AnnealedWTA(1.0 / (1 + step)))
+    scheduler.step()
+    other = mcl.TemperatureScheduler(lambda step: mcl.AnnealedWTA(1.0 / (1 + step)))
+    other.load_state_dict(scheduler.state_dict())
+    assert other.rule == mcl.AnnealedWTA(0.5)
+
+
+@pytest.mark.parametrize("state", [{}, {"n_steps": 1}, {"last_epoch": 1, "rule_at": ""}])
+def test_a_state_with_other_keys_is_refused(state):
+    with pytest.raises(ValueError, match=r"TemperatureScheduler: `state` must have the keys \['n_steps', 'rule_at'\]"):
+        make_scheduler().load_state_dict(state)
+
+
+@pytest.mark.parametrize("n_steps", [-1, 1.5, True, "3", None])
+def test_a_state_with_a_bad_count_is_refused(n_steps):
+    state = make_scheduler().state_dict() | {"n_steps": n_steps}
+    scheduler = make_scheduler()
+    with pytest.raises(ValueError, match="must have a whole number n_steps >= 0, got"):
+        scheduler.load_state_dict(state)
+    assert scheduler.n_steps == 0
+
+
+# ------------------------------------------------------------------ bad input
+
+NUMBER = "must be a number, got"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: mcl.Linear(1.0, 0.0, 0), ValueError, r"Linear: `n_steps` must be >= 1, got 0\. Use Constant"),
+        (lambda: mcl.Cosine(1.0, 0.0, 0), ValueError, r"Cosine: `n_steps` must be >= 1, got 0\. Use Constant"),
+        (lambda: mcl.Linear(1.0, 0.0, -3), ValueError, "Linear: `n_steps` must be >= 1, got -3"),
+        (lambda: mcl.Linear(1.0, 0.0, 2.5), TypeError, r"Linear: `n_steps` must be a whole number, got 2\.5"),
+        (lambda: mcl.Linear(1.0, 0.0, True), TypeError, "Linear: `n_steps` must be a whole number, got True"),
+        (lambda: mcl.Linear("1", 0.0, 4), TypeError, f"Linear: `start` {NUMBER} '1'"),
+        (lambda: mcl.Linear(1.0, None, 4), TypeError, f"Linear: `end` {NUMBER} None"),
+        (lambda: mcl.Linear(math.nan, 0.0, 4), ValueError, f"Linear: `start` {NUMBER} nan"),
+        (lambda: mcl.Cosine(1.0, math.nan, 4), ValueError, f"Cosine: `end` {NUMBER} nan"),
+        (lambda: mcl.Constant(True), TypeError, f"Constant: `value` {NUMBER} True"),
+        (lambda: mcl.Constant(math.nan), ValueError, f"Constant: `value` {NUMBER} nan"),
+        (lambda: mcl.Exponential(-0.5, 0.9), ValueError, r"Exponential: `start` must be >= 0, got -0\.5"),
+        (lambda: mcl.Exponential(0.5, 1.1), ValueError, r"Exponential: `decay` must lie in \(0, 1\], got 1\.1\. 0\.95"),
+        (lambda: mcl.Exponential(0.5, 0.0), ValueError, r"Exponential: `decay` must lie in \(0, 1\], got 0\.0"),
+        (lambda: mcl.Exponential(0.5, math.nan), ValueError, f"Exponential: `decay` {NUMBER} nan"),
+        (lambda: mcl.Exponential(0.5, 0.9, floor=-1), ValueError, "Exponential: `floor` must be >= 0, got -1"),
+        (lambda: mcl.Until(0.3, 10), TypeError, r"Until: `schedule` must be callable, got 0\.3\. For example Until\("),
+        (lambda: mcl.Until(mcl.Constant(1.0), -1), ValueError, "Until: `step` must be >= 0, got -1"),
+        (lambda: mcl.Until(mcl.Constant(1.0), "9"), TypeError, f"Until: `step` {NUMBER} '9'"),
+        (
+            lambda: mcl.Joined((1.0, mcl.Constant(1.0)), (3,)),
+            TypeError,
+            r"Joined: `schedules` must be callable, got 1\.0",
+        ),
+        (
+            lambda: mcl.Joined((mcl.Constant(1.0),), (3,)),
+            ValueError,
+            r"Joined: `boundaries` must be one fewer than the 1 schedules, got \(3,\)",
+        ),
+        (
+            lambda: mcl.Joined((mcl.Constant(1.0),) * 3, (5, 5)),
+            ValueError,
+            r"Joined: `boundaries` must increase, got \(5, 5\)",
+        ),
+        (
+            lambda: mcl.Joined((mcl.Constant(1.0),) * 2, (-5,)),
+            ValueError,
+            "Joined: `boundaries` must be >= 0, got -5",
+        ),
+        (
+            lambda: mcl.annealed(mcl.AnnealedWTA(1.0), temprature=mcl.Constant(1.0)),
+            ValueError,
+            r"annealed: AnnealedWTA has no field \['temprature'\]; its fields are \['temperature'\]",
+        ),
+        (
+            lambda: mcl.annealed(mcl.WTA(), temperature=mcl.Constant(1.0)),
+            ValueError,
+            r"annealed: WTA has no field \['temperature'\]; its fields are \[\]",
+        ),
+        (
+            lambda: mcl.annealed(mcl.AnnealedWTA(1.0)),
+            ValueError,
+            r"annealed: `schedules` must not be empty, got none\. Name at least one of \['temperature'\]",
+        ),
+        (
+            lambda: mcl.annealed(mcl.AnnealedWTA(1.0), temperature=0.5),
+            TypeError,
+            r"annealed: `temperature` must be callable, got 0\.5\. For example temperature=Linear",
+        ),
+        (
+            lambda: mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Constant(1.0)),
+            TypeError,
+            "annealed: `rule` must be an assignment rule, got <class",
+        ),
+        (
+            lambda: mcl.annealed("wta", temperature=mcl.Constant(1.0)),
+            TypeError,
+            r"annealed: `rule` must be an assignment rule, got 'wta'\. For example annealed\(",
+        ),
+        (
+            lambda: mcl.TemperatureScheduler(mcl.AnnealedWTA(1.0).temperature),
+            TypeError,
+            r"TemperatureScheduler: `rule_at` must be callable, got 1\.0\. For example annealed\(",
+        ),
+    ],
+)
+def test_bad_schedules_are_refused_in_words(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
+
+
+# ------------------------------------------------------------------ properties
+
+values = st.floats(-1e6, 1e6)
+
+
+@given(values, values, st.integers(1, 10**6), st.floats(-10, 2e6))
+def test_ramps_stay_between_their_ends_and_never_turn_back(start, end, n_steps, step):
+    low, high = min(start, end), max(start, end)
+    slack = 1e-9 * (abs(start) + abs(end))
+    for schedule in (mcl.Linear(start, end, n_steps), mcl.Cosine(start, end, n_steps)):
+        assert schedule(0) == start
+        assert schedule(n_steps) == end
+        assert low - slack <= schedule(step) <= high + slack
+        ahead = schedule(step + n_steps / 3) - schedule(step)
+        assert ahead * (end - start) >= -slack * max(abs(end - start), 1)
+
+
+@given(st.floats(0, 1e6), st.floats(0.01, 1.0), st.floats(0, 1.0), st.floats(0, 1e4))
+def test_exponential_is_the_formula_or_zero_below_the_floor(start, decay, floor, step):
+    formula = start * decay**step
+    assert mcl.Exponential(start, decay, floor)(step) == (formula if formula >= floor else 0.0)
+
+
+@given(st.floats(0, 100), st.floats(-5, 200))
+def test_until_equals_the_schedule_before_and_zero_after(end, step):
+    schedule = mcl.Exponential(2.0, 0.9)
+    assert mcl.Until(schedule, end)(step) == (schedule(step) if step < end else 0.0)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=4, unique=True), st.integers(0, 60))
+def test_joined_equals_the_schedule_in_charge(boundaries, step):
+    boundaries = tuple(sorted(boundaries))
+    schedules = tuple(mcl.Linear(10.0 * i, 10.0 * i + 1.0, 7) for i in range(len(boundaries) + 1))
+    in_charge = sum(step >= boundary for boundary in boundaries)
+    began = boundaries[in_charge - 1] if in_charge else 0
+    assert mcl.Joined(schedules, boundaries)(step) == schedules[in_charge](step - began)

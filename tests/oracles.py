@@ -1,0 +1,352 @@
+"""Slow plain-loop float64 versions of everything, written from the equations of the paper.
+
+A cost oracle takes one hypothesis and one target as float64 tensors and returns a scalar, so that
+autograd gives the gradient as well. A rule oracle takes the cost of one sample as a list of rows
+and which rows are real. Nothing here imports torchmcl.
+"""
+
+import itertools
+import math
+
+import torch
+
+# ------------------------------------------------------------------ costs of one pair
+
+
+def _dot(a, b):
+    total = torch.zeros((), dtype=torch.float64)
+    for x, y in zip(a, b, strict=True):
+        total = total + x * y
+    return total
+
+
+def _without_mean(a):
+    return a - sum(a) / len(a)
+
+
+def sq_euclidean(h, t):
+    """l of Eq. (1): |y - f|^2."""
+    return _dot(t - h, t - h)
+
+
+def euclidean(h, t):
+    return sq_euclidean(h, t).sqrt()
+
+
+def l1(h, t):
+    return sum(d if d > 0 else -d for d in t - h)
+
+
+def huber(h, t, delta=1.0):
+    return sum(d * d / 2 if abs(d) <= delta else delta * (abs(d) - delta / 2) for d in t - h)
+
+
+def cosine(h, t):
+    return 1 - _dot(h, t) / (_dot(h, h) * _dot(t, t)).sqrt()
+
+
+def cross_entropy(h, t):
+    return sum(h.exp()).log() - h[int(t)]
+
+
+def neg_si_sdr(h, t, zero_mean=False):
+    """Eq. (42) with the sign turned."""
+    if zero_mean:
+        h, t = _without_mean(h), _without_mean(t)
+    cross = _dot(t, h) ** 2
+    return -10 * torch.log10(cross / (_dot(t, t) * _dot(h, h) - cross))
+
+
+def neg_snr(h, t, zero_mean=False):
+    if zero_mean:
+        h, t = _without_mean(h), _without_mean(t)
+    return -10 * torch.log10(_dot(t, t) / _dot(t - h, t - h))
+
+
+def pairwise(fn, hypotheses, targets, target_dims=1):
+    """Apply `fn` to every pair of one sample, or of samples on equal leading axes."""
+    if hypotheses.ndim > 2:
+        return torch.stack([pairwise(fn, h, t, target_dims) for h, t in zip(hypotheses, targets, strict=True)])
+    return torch.stack([torch.stack([fn(h, t) for h in hypotheses]) for t in targets])
+
+
+# ------------------------------------------------------------------ rules of one sample
+
+
+def _winner(row):
+    best = 0
+    for k, value in enumerate(row):
+        if value < row[best]:
+            best = k
+    return best
+
+
+def wta(cost, real):
+    """Eq. (2): the Voronoi cell of each real target."""
+    return [[float(is_real and k == _winner(row)) for k in range(len(row))] for row, is_real in zip(cost, real)]
+
+
+def relaxed_wta(cost, real, epsilon):
+    """q_epsilon below Eq. (41); a single hypothesis has nobody to share with."""
+    weights = []
+    for row, is_real in zip(cost, real, strict=True):
+        n = len(row)
+        if n == 1:
+            weights.append([float(is_real)])
+            continue
+        won = _winner(row)
+        weights.append([is_real * (1 - epsilon if k == won else epsilon / (n - 1)) for k in range(n)])
+    return weights
+
+
+def annealed_wta(cost, real, temperature):
+    """Eq. (5), with its limits at 0 and infinity."""
+    if temperature == 0:
+        return wta(cost, real)
+    weights = []
+    for row, is_real in zip(cost, real, strict=True):
+        lowest = min(row)
+        terms = [math.exp(max(-(value - lowest) / temperature, -1e6)) for value in row]
+        weights.append([is_real * term / sum(terms) for term in terms])
+    return weights
+
+
+def top_n(cost, real, n):
+    weights = []
+    for row, is_real in zip(cost, real, strict=True):
+        chosen = sorted(range(len(row)), key=lambda k: (row[k], k))[:n]
+        weights.append([is_real / n if k in chosen else 0.0 for k in range(len(row))])
+    return weights
+
+
+def pit(cost, real):
+    """Eq. (38) by trying every injection of the real targets into the hypotheses."""
+    rows = [s for s, is_real in enumerate(real) if is_real]
+    n = len(cost[0]) if cost else 0
+    best, best_cost = None, math.inf
+    for chosen in itertools.permutations(range(n), len(rows)):
+        total = sum(cost[s][k] for s, k in zip(rows, chosen, strict=True))
+        if total < best_cost:
+            best, best_cost = chosen, total
+    weights = [[0.0] * n for _ in cost]
+    for s, k in zip(rows, best, strict=True):
+        weights[s][k] = 1.0
+    return weights
+
+
+def sinkhorn(cost, real, temperature, n_iters):
+    """Rows and columns of exp(-cost / T) scaled in turn to uniform masses, rows once more at the end."""
+    if temperature == 0:
+        return wta(cost, real)
+    rows = [s for s, is_real in enumerate(real) if is_real]
+    n = len(cost[0]) if cost else 0
+    weights = [[0.0] * n for _ in cost]
+    if not rows:
+        return weights
+    plan = [[math.exp(-cost[s][k] / temperature) for k in range(n)] for s in rows]
+
+    def scale_rows():
+        for row in plan:
+            total = sum(row)
+            for k in range(n):
+                row[k] /= total
+
+    for _ in range(n_iters):
+        scale_rows()
+        for k in range(n):
+            total = sum(row[k] for row in plan)
+            for row in plan:
+                row[k] *= len(rows) / n / total
+    scale_rows()
+    for s, row in zip(rows, plan, strict=True):
+        weights[s] = row
+    return weights
+
+
+def emd(cost, real):
+    """Exact uniform transport: split every mass into equal grains, then try all permutations of them."""
+    rows = [s for s, is_real in enumerate(real) if is_real]
+    n = len(cost[0])
+    weights = [[0.0] * n for _ in cost]
+    if not rows:
+        return weights
+    n_grains = math.lcm(len(rows), n)
+    assert n_grains <= 6, "brute force is for tiny problems"
+    sources = [s for s in rows for _ in range(n_grains // len(rows))]
+    sinks = [k for k in range(n) for _ in range(n_grains // n)]
+    best = min(itertools.permutations(sinks), key=lambda p: sum(cost[s][k] for s, k in zip(sources, p, strict=True)))
+    for s, k in zip(sources, best, strict=True):
+        weights[s][k] += len(rows) / n_grains
+    return weights
+
+
+def apply_rule(oracle, cost, mask=None, *parameters):
+    """Apply a rule oracle to a tensor [..., targets, hypotheses]; returns float64."""
+    n_targets, n_hypotheses = cost.shape[-2:]
+    mask = torch.ones(cost.shape[:-1], dtype=torch.bool) if mask is None else mask.expand(cost.shape[:-1])
+    flat = cost.detach().double().reshape(-1, n_targets, n_hypotheses).tolist()
+    reals = mask.reshape(-1, n_targets).tolist()
+    weights = [oracle(sample, real, *parameters) for sample, real in zip(flat, reals, strict=True)]
+    return torch.tensor(weights, dtype=torch.float64).reshape(cost.shape)
+
+
+# ------------------------------------------------------------------ loss and scores
+
+
+def loss(cost, weights, mask, reduction="mean"):
+    """Eq. (3) and (6) as an average over real targets, or Eq. (39) to (41) averaged over samples.
+
+    cost, weights [batch, targets, hypotheses] and mask [batch, targets] are nested lists.
+    """
+    totals, means = [], []
+    for rows, shares, reals in zip(cost, weights, mask, strict=True):
+        mine = [
+            sum(q * c for q, c in zip(share, row, strict=True))
+            for row, share, real in zip(rows, shares, reals, strict=True)
+            if real
+        ]
+        totals += mine
+        if mine:
+            means.append(sum(mine) / len(mine))
+    chosen = totals if reduction == "mean" else means
+    return sum(chosen) / len(chosen) if chosen else 0.0
+
+
+def score_targets(cost, real):
+    """The indicator of Eq. (4), averaged over the real targets of one sample."""
+    n = len(cost[0])
+    won = [_winner(row) for row, is_real in zip(cost, real, strict=True) if is_real]
+    return [won.count(k) / len(won) if won else 0.0 for k in range(n)]
+
+
+def _log_sigmoid(x):
+    return -math.log1p(math.exp(-x)) if x > 0 else x - math.log1p(math.exp(x))
+
+
+def score_loss(logits, labels, counts=None):
+    """Eq. (4), averaged over hypotheses and over the samples that count."""
+    values = []
+    for index, (row, label_row) in enumerate(zip(logits, labels, strict=True)):
+        if counts is None or counts[index]:
+            bce = [-y * _log_sigmoid(x) - (1 - y) * _log_sigmoid(-x) for x, y in zip(row, label_row, strict=True)]
+            values.append(sum(bce) / len(bce))
+    return sum(values) / len(values) if values else 0.0
+
+
+def normalized_scores(logits):
+    logs = [_log_sigmoid(x) for x in logits]
+    highest = max(logs)
+    terms = [math.exp(value - highest) for value in logs]
+    return [term / sum(terms) for term in terms]
+
+
+# ------------------------------------------------------------------ metrics; samples are nested lists
+
+
+def _mean(values):
+    return sum(values) / len(values) if values else math.nan
+
+
+def _distance(a, b):
+    return math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b, strict=True)))
+
+
+def distortion(cost, mask):
+    """Eq. (1)."""
+    return _mean([min(row) for rows, reals in zip(cost, mask) for row, real in zip(rows, reals) if real])
+
+
+def soft_distortion(cost, weights, mask):
+    """Eq. (7)."""
+    return _mean(
+        [
+            sum(q * c for q, c in zip(share, row))
+            for rows, shares, reals in zip(cost, weights, mask)
+            for row, share, real in zip(rows, shares, reals)
+            if real
+        ]
+    )
+
+
+def rmse_of_mean(hypotheses, probabilities, targets, mask):
+    errors = []
+    for answers, scores, truths, reals in zip(hypotheses, probabilities, targets, mask):
+        mean = [sum(p * answer[d] for p, answer in zip(scores, answers)) for d in range(len(answers[0]))]
+        errors += [_distance(mean, truth) ** 2 for truth, real in zip(truths, reals) if real]
+    return math.sqrt(_mean(errors))
+
+
+def oracle_rmse(hypotheses, targets, mask):
+    errors = [
+        min(_distance(answer, truth) ** 2 for answer in answers)
+        for answers, truths, reals in zip(hypotheses, targets, mask)
+        for truth, real in zip(truths, reals)
+        if real
+    ]
+    return math.sqrt(_mean(errors))
+
+
+def hypothesis_usage(weights, mask):
+    rows = [share for shares, reals in zip(weights, mask) for share, real in zip(shares, reals) if real]
+    return [sum(share[k] for share in rows) / len(rows) for k in range(len(rows[0]))]
+
+
+def assignment_entropy(weights, real):
+    """H of one sample's weights, averaged over its real targets."""
+    rows = [share for share, is_real in zip(weights, real) if is_real]
+    if not rows:
+        return 0.0
+    usage = [sum(share[k] for share in rows) / len(rows) for k in range(len(rows[0]))]
+    return -sum(p * math.log(p) for p in usage if p > 0)
+
+
+def n_dead_hypotheses(cost, mask):
+    winners = {_winner(row) for rows, reals in zip(cost, mask) for row, real in zip(rows, reals) if real}
+    return len(cost[0][0]) - len(winners)
+
+
+def score_calibration_error(scores, cost, mask, n_bins):
+    bins = {}
+    for score_row, rows, reals in zip(scores, cost, mask):
+        for row, real in zip(rows, reals):
+            for k, score in enumerate(score_row):
+                if real:
+                    bins.setdefault(min(int(score * n_bins), n_bins - 1), []).append((score, k == _winner(row)))
+    n = sum(len(members) for members in bins.values())
+    gaps = [
+        len(members) * abs(_mean([s for s, _ in members]) - _mean([float(w) for _, w in members]))
+        for members in bins.values()
+    ]
+    return sum(gaps) / n
+
+
+def energy_score(hypotheses, probabilities, targets, mask):
+    values = []
+    for answers, scores, truths, reals in zip(hypotheses, probabilities, targets, mask):
+        pairs = list(zip(scores, answers))
+        spread = sum(p * q * _distance(a, b) for p, a in pairs for q, b in pairs)
+        for truth, real in zip(truths, reals):
+            if real:
+                values.append(sum(p * _distance(a, truth) for p, a in pairs) - spread / 2)
+    return _mean(values)
+
+
+def wasserstein_1d(points, masses, samples, order):
+    """Distance between sum_k m_k delta(points_k) and equally weighted samples: match equal quantiles."""
+    left = sorted(zip(points, masses, strict=True))
+    right = sorted((y, 1 / len(samples)) for y in samples)
+    (x, p), (y, q) = left.pop(0), right.pop(0)
+    total = 0.0
+    while True:
+        moved = min(p, q)
+        total += moved * abs(x - y) ** order
+        p, q = p - moved, q - moved
+        if p <= q:
+            if not left:
+                break
+            x, p = left.pop(0)
+        else:
+            if not right:
+                break
+            y, q = right.pop(0)
+    return total ** (1 / order)

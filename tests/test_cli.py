@@ -1,0 +1,42 @@
+"""The command line teaches, and refuses bad input with exit code 2."""
+
+import subprocess
+import sys
+
+import pytest
+
+from torchmcl.cli import main
+
+
+def test_without_a_command_the_help_is_shown(capsys):
+    assert main([]) == 0
+    assert "demo" in capsys.readouterr().out
+
+
+def test_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert "torchmcl 0." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", ["0", "-3", "many", "1.5"])
+def test_counts_must_be_positive(value, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["demo", "--seeds", value])
+    assert stop.value.code == 2
+    assert "whole number >= 1" in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_written_gives_exit_code_2(tmp_path, capsys):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    assert main(["demo", "--seeds", "1", "--epochs", "1", "--out", str(blocked / "demo"), "--quiet"]) == 2
+    assert "torchmcl:" in capsys.readouterr().err
+    assert blocked.read_text() == "not a folder"
+
+
+def test_the_module_runs_as_a_script():
+    run = subprocess.run([sys.executable, "-m", "torchmcl.cli", "--help"], capture_output=True, text=True)
+    assert run.returncode == 0
+    assert "several answers" in run.stdout.lower()

@@ -1,0 +1,75 @@
+"""The gallery runs, covers every rule, and the Python of the documentation pages runs too."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import torchmcl as mcl
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("plot_*.py"))
+PAGES = sorted(
+    page
+    for page in (ROOT / "docs").rglob("*.rst")
+    if not {"_build", "gallery", "generated"} & set(page.relative_to(ROOT / "docs").parts)
+)
+RULES = ("WTA", "RelaxedWTA", "AnnealedWTA", "TopN", "PIT", "Sinkhorn", "EMD")
+BLOCK = re.compile(r"^\.\. code-block:: python\n(?:[ ]+:[^\n]*\n)*\n((?:(?:[ ]+[^\n]*)?\n)+)", re.MULTILINE)
+
+
+def file_name_of(rule):
+    """RelaxedWTA -> plot_relaxed_wta.py, TopN -> plot_top_n.py."""
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", rule)
+    return f"plot_{'_'.join(words).lower()}.py"
+
+
+def python_blocks(page):
+    return [textwrap.dedent(block) for block in BLOCK.findall(page.read_text(encoding="utf-8") + "\n")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example_runs_without_warning(example, tmp_path):
+    # One thread: the examples are small, and threads on busy cores wait for each other.
+    env = os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "MPLCONFIGDIR": str(tmp_path)}
+    command = [sys.executable, "-W", "error", "-W", "ignore:FigureCanvasAgg is non-interactive", str(example)]
+    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_an_example_that_uses_it(rule):
+    example = ROOT / "examples" / file_name_of(rule)
+    assert example in EXAMPLES
+    assert f"mcl.{rule}(" in example.read_text(encoding="utf-8")
+
+
+def test_the_list_of_rules_is_complete():
+    public = [getattr(mcl, name) for name in mcl.__all__]
+    rules = {item.__name__ for item in public if isinstance(item, type) and issubclass(item, mcl.AssignmentRule)}
+    assert rules - {"AssignmentRule"} == set(RULES)
+
+
+def test_every_public_name_is_in_the_reference():
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.rst"))
+    listed = set(re.findall(r"^   (?:~?[\w.]+\.)?(\w+)$", text, re.MULTILINE))
+    names = {name for name in mcl.__all__ if name not in ("__version__", "metrics", "nn")}
+    assert not (names | set(mcl.metrics.__all__)) - listed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_python_of_a_page_runs_from_top_to_bottom(page):
+    blocks = python_blocks(page)
+    if not blocks:
+        assert "code-block:: python" not in page.read_text(encoding="utf-8")
+        return
+    torch.manual_seed(0)
+    namespace = {"__name__": f"docs.{page.stem}"}
+    for number, block in enumerate(blocks, start=1):
+        exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)

@@ -1,0 +1,360 @@
+"""Metrics against plain loops: the functions, the torchmetrics shells over batches, and over processes."""
+
+import math
+import pickle
+
+import numpy as np
+import ot
+import pytest
+import torch
+
+import oracles
+import torchmcl as mcl
+from families import ALL_RULES, rule_id
+from torchmcl import metrics
+
+
+def make_predictions(n_samples=6, dim=2, scores=True):
+    hypotheses = torch.randn(n_samples, 4, dim, dtype=torch.float64)
+    return mcl.Predictions(hypotheses, torch.randn(n_samples, 4, dtype=torch.float64) if scores else None)
+
+
+def make_mask(n_samples=6):
+    return torch.arange(3) < (torch.arange(n_samples) % 4).unsqueeze(-1)
+
+
+def make_problem(n_samples=6, dim=2, scores=True, rule=None):
+    answers = make_predictions(n_samples, dim, scores)
+    targets, mask = torch.randn(n_samples, 3, dim, dtype=torch.float64), make_mask(n_samples)
+    cost = mcl.pairwise_sq_euclidean(hypotheses=answers.hypotheses, targets=targets)
+    return answers, targets, mask, mcl.match(cost, rule or mcl.AnnealedWTA(0.5), mask)
+
+
+def probabilities(answers):
+    if answers.score_logits is None:
+        return [[1 / 4] * 4 for _ in answers.hypotheses]
+    return [oracles.normalized_scores(row) for row in answers.score_logits.tolist()]
+
+
+def lists(*tensors):
+    return [tensor.tolist() for tensor in tensors]
+
+
+# ------------------------------------------------------------------ functions of a matching
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=rule_id)
+def test_metrics_of_a_matching_agree_with_their_oracles(rule):
+    _, _, mask, matching = make_problem(rule=rule)
+    cost, weights, reals = lists(matching.cost, matching.weights, mask)
+    assert metrics.distortion(matching).item() == pytest.approx(oracles.distortion(cost, reals))
+    assert metrics.soft_distortion(matching).item() == pytest.approx(oracles.soft_distortion(cost, weights, reals))
+    assert metrics.hypothesis_usage(matching).tolist() == pytest.approx(oracles.hypothesis_usage(weights, reals))
+    expected = [oracles.assignment_entropy(w, r) for w, r in zip(weights, reals, strict=True)]
+    assert metrics.assignment_entropy(matching).tolist() == pytest.approx(expected)
+    assert metrics.n_dead_hypotheses(matching).item() == oracles.n_dead_hypotheses(cost, reals)
+
+
+def test_distortion_is_the_same_under_every_rule_and_bounds_the_soft_one():
+    cost = torch.rand(6, 3, 4, dtype=torch.float64)
+    hard = mcl.match(cost, mcl.WTA(), make_mask())
+    torch.testing.assert_close(metrics.distortion(hard), metrics.soft_distortion(hard))
+    for rule in ALL_RULES:
+        matching = mcl.match(cost, rule, make_mask())
+        torch.testing.assert_close(metrics.distortion(matching), metrics.distortion(hard))
+        assert metrics.soft_distortion(matching) >= metrics.distortion(hard) - 1e-12
+
+
+def test_usage_sums_to_one_and_entropy_lies_between_zero_and_log_n():
+    for rule in ALL_RULES:
+        matching = make_problem(rule=rule)[-1]
+        assert metrics.hypothesis_usage(matching).sum().item() == pytest.approx(1)
+        entropy = metrics.assignment_entropy(matching)
+        assert (entropy >= 0).all()
+        assert (entropy <= math.log(4) + 1e-6).all()
+    uniform = make_problem(rule=mcl.AnnealedWTA(math.inf))[-1]
+    counted = uniform.mask.any(-1)
+    torch.testing.assert_close(metrics.assignment_entropy(uniform), math.log(4) * counted.double(), check_dtype=False)
+
+
+def test_a_hypothesis_with_soft_weight_but_no_win_is_dead():
+    cost = torch.tensor([[[1.0, 2.0, 3.0]], [[1.0, 0.0, 3.0]]])
+    for rule in (mcl.WTA(), mcl.AnnealedWTA(100.0), mcl.RelaxedWTA(0.5)):
+        assert metrics.n_dead_hypotheses(mcl.match(cost, rule)).item() == 1
+
+
+def test_a_win_of_a_padded_target_does_not_count():
+    cost = torch.tensor([[[1.0, 2.0], [2.0, 1.0]]])
+    mask = torch.tensor([[True, False]])
+    assert metrics.n_dead_hypotheses(mcl.match(cost, mcl.WTA(), mask)).item() == 1
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 5, 3, 4)])
+def test_leading_axes_are_free(shape):
+    matching = mcl.match(torch.rand(shape), mcl.AnnealedWTA(0.5))
+    flat = mcl.match(matching.cost.reshape(-1, 3, 4), mcl.AnnealedWTA(0.5))
+    for metric in (metrics.distortion, metrics.soft_distortion, metrics.hypothesis_usage, metrics.n_dead_hypotheses):
+        torch.testing.assert_close(metric(matching), metric(flat))
+    assert metrics.assignment_entropy(matching).shape == shape[:-2]
+
+
+def test_without_real_targets_means_are_nan_and_entropy_is_zero():
+    answers, targets, _, matching = make_problem()
+    nobody = torch.zeros(6, 3, dtype=torch.bool)
+    empty = mcl.match(matching.cost, mcl.WTA(), nobody)
+    assert metrics.distortion(empty).isnan()
+    assert metrics.soft_distortion(empty).isnan()
+    assert metrics.hypothesis_usage(empty).isnan().all()
+    assert metrics.n_dead_hypotheses(empty).item() == 4
+    assert metrics.score_calibration_error(answers, empty).isnan()
+    assert torch.equal(metrics.assignment_entropy(empty), torch.zeros(6, dtype=torch.float64))
+    for metric in (metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score, metrics.wasserstein_to_samples):
+        assert metric(answers, targets, nobody).isnan()
+
+
+# ------------------------------------------------------------------ functions of predictions
+
+
+@pytest.mark.parametrize("scores", [True, False])
+@pytest.mark.parametrize("dim", [1, 2, 40])
+def test_metrics_of_predictions_agree_with_their_oracles(scores, dim):
+    answers, targets, mask, _ = make_problem(dim=dim, scores=scores)
+    for m in (None, mask):
+        full = torch.ones(6, 3, dtype=torch.bool) if m is None else m
+        hypotheses, truths, reals = lists(answers.hypotheses, targets, full)
+        chances = probabilities(answers)
+        assert metrics.rmse_of_mean(answers, targets, m).item() == pytest.approx(
+            oracles.rmse_of_mean(hypotheses, chances, truths, reals)
+        )
+        assert metrics.oracle_rmse(answers, targets, m).item() == pytest.approx(
+            oracles.oracle_rmse(hypotheses, truths, reals)
+        )
+        assert metrics.energy_score(answers, targets, m).item() == pytest.approx(
+            oracles.energy_score(hypotheses, chances, truths, reals), rel=1e-6
+        )
+
+
+@pytest.mark.parametrize("n_bins", [1, 3, 10])
+def test_calibration_agrees_with_the_oracle(n_bins):
+    answers, _, mask, matching = make_problem(n_samples=30)
+    expected = oracles.score_calibration_error(
+        answers.score_logits.sigmoid().tolist(), *lists(matching.cost, mask), n_bins
+    )
+    assert metrics.score_calibration_error(answers, matching, n_bins).item() == pytest.approx(expected)
+
+
+def test_calibrated_scores_have_no_calibration_error():
+    cost = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]).unsqueeze(1)
+    logits = torch.logit(torch.tensor([0.75, 0.25])).expand(4, 2)
+    answers = mcl.Predictions(torch.zeros(4, 2, 1), logits)
+    assert metrics.score_calibration_error(answers, mcl.match(cost, mcl.WTA())).item() == pytest.approx(0, abs=1e-6)
+    sure = mcl.Predictions(torch.zeros(4, 2, 1), torch.tensor([100.0, -100.0]).expand(4, 2))
+    assert metrics.score_calibration_error(sure, mcl.match(cost, mcl.WTA())).item() == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("scores", [True, False])
+def test_wasserstein_in_one_dimension_matches_quantiles(order, scores):
+    answers, samples, mask, _ = make_problem(dim=1, scores=scores)
+    values = [
+        oracles.wasserstein_1d([h[0] for h in points], chances, [y[0] for y, r in zip(truths, reals) if r], order)
+        for points, chances, truths, reals in zip(
+            answers.hypotheses.tolist(), probabilities(answers), samples.tolist(), mask.tolist(), strict=True
+        )
+        if any(reals)
+    ]
+    expected = sum(values) / len(values)
+    assert metrics.wasserstein_to_samples(answers, samples, mask, order=order).item() == pytest.approx(
+        expected, rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_wasserstein_agrees_with_pot(order):
+    answers, samples, _, _ = make_problem(dim=3)
+    values = [
+        ot.emd2(np.full(3, 1 / 3), np.array(chances) / sum(chances), torch.cdist(y, h).numpy() ** order) ** (1 / order)
+        for h, y, chances in zip(answers.hypotheses, samples, probabilities(answers), strict=True)
+    ]
+    assert metrics.wasserstein_to_samples(answers, samples, order=order).item() == pytest.approx(
+        np.mean(values), rel=1e-6
+    )
+
+
+def test_the_energy_score_of_one_hypothesis_is_its_distance():
+    answers = mcl.Predictions(torch.zeros(1, 1, 2), torch.zeros(1, 1))
+    assert metrics.energy_score(answers, torch.tensor([[[3.0, 4.0]]])).item() == pytest.approx(5)
+
+
+@pytest.mark.parametrize(
+    "metric", [metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score, metrics.wasserstein_to_samples]
+)
+def test_targets_shared_by_all_samples_broadcast(metric):
+    answers, targets = make_predictions(), torch.randn(1, 3, 2, dtype=torch.float64)
+    mask = torch.tensor([[True, False, True]])
+    expected = metric(answers, targets.expand(6, 3, 2), mask.expand(6, 3))
+    torch.testing.assert_close(metric(answers, targets, mask), expected)
+
+
+@pytest.mark.parametrize("metric", [metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score])
+def test_padded_targets_do_not_change_a_metric(metric):
+    answers, targets, mask, _ = make_problem()
+    padded = targets.masked_fill(~mask.unsqueeze(-1), math.nan)
+    before = padded.clone()
+    torch.testing.assert_close(metric(answers, padded, mask), metric(answers, targets, mask))
+    torch.testing.assert_close(padded, before, equal_nan=True)
+
+
+def test_padded_samples_do_not_change_the_wasserstein_distance():
+    answers, samples, mask, _ = make_problem()
+    padded = samples.masked_fill(~mask.unsqueeze(-1), 1e6)
+    torch.testing.assert_close(
+        metrics.wasserstein_to_samples(answers, padded, mask), metrics.wasserstein_to_samples(answers, samples, mask)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_metrics_take_half_precision_predictions(dtype):
+    answers, targets, mask, _ = make_problem()
+    half = mcl.Predictions(answers.hypotheses.to(dtype), answers.score_logits.to(dtype))
+    wide = mcl.Predictions(half.hypotheses.float(), half.score_logits.float())
+    targets = targets.float()
+    matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=half.hypotheses, targets=targets), mcl.WTA(), mask)
+    for metric in (metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score, metrics.wasserstein_to_samples):
+        value = metric(half, targets, mask)
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value, metric(wide, targets, mask), rtol=2e-2, atol=1e-3)
+    torch.testing.assert_close(
+        metrics.score_calibration_error(half, matching),
+        metrics.score_calibration_error(wide, matching),
+        rtol=0,
+        atol=0.02,
+    )
+
+
+# ------------------------------------------------------------------ shells
+
+SHELLS = {
+    "Distortion": (lambda: metrics.Distortion(), lambda a, t, m, q: (q,), metrics.distortion),
+    "SoftDistortion": (lambda: metrics.SoftDistortion(), lambda a, t, m, q: (q,), metrics.soft_distortion),
+    "HypothesisUsage": (lambda: metrics.HypothesisUsage(4), lambda a, t, m, q: (q,), metrics.hypothesis_usage),
+    "DeadHypotheses": (lambda: metrics.DeadHypotheses(4), lambda a, t, m, q: (q,), metrics.n_dead_hypotheses),
+    "RMSEOfMean": (lambda: metrics.RMSEOfMean(), lambda a, t, m, q: (a, t, m), metrics.rmse_of_mean),
+    "OracleRMSE": (lambda: metrics.OracleRMSE(), lambda a, t, m, q: (a, t, m), metrics.oracle_rmse),
+    "EnergyScore": (lambda: metrics.EnergyScore(), lambda a, t, m, q: (a, t, m), metrics.energy_score),
+    "ScoreCalibrationError": (
+        lambda: metrics.ScoreCalibrationError(n_bins=5),
+        lambda a, t, m, q: (a, q),
+        lambda a, q: metrics.score_calibration_error(a, q, n_bins=5),
+    ),
+    "WassersteinToSamples": (
+        lambda: metrics.WassersteinToSamples(order=2),
+        lambda a, t, m, q: (a, t, m),
+        lambda a, t, m: metrics.wasserstein_to_samples(a, t, m, order=2),
+    ),
+    "AssignmentEntropy": (
+        lambda: metrics.AssignmentEntropy(),
+        lambda a, t, m, q: (q,),
+        lambda q: metrics.assignment_entropy(q)[q.mask.any(-1)].mean(),
+    ),
+}
+for_all_shells = pytest.mark.parametrize(("make", "pick", "function"), SHELLS.values(), ids=SHELLS.keys())
+
+
+def rows(problem, index):
+    return tuple(
+        type(part)(*(leaf[index] for leaf in part)) if isinstance(part, tuple) else part[index] for part in problem
+    )
+
+
+@for_all_shells
+def test_a_shell_over_batches_equals_the_function_on_everything(make, pick, function):
+    problem = make_problem(n_samples=11)
+    metric = make()
+    for index in (slice(0, 1), slice(1, 2), slice(2, 7), slice(7, 11)):
+        metric.update(*pick(*rows(problem, index)))
+    expected = function(*pick(*problem))
+    torch.testing.assert_close(metric.compute().double(), expected.double(), rtol=1e-6, atol=1e-7)
+
+
+@for_all_shells
+def test_a_shell_can_be_reset_pickled_and_used_for_one_batch(make, pick, function):
+    problem = make_problem(n_samples=5)
+    metric = make()
+    first = metric(*pick(*problem))
+    torch.testing.assert_close(first.double(), function(*pick(*problem)).double(), rtol=1e-6, atol=1e-7)
+    twin = pickle.loads(pickle.dumps(metric))
+    torch.testing.assert_close(twin.compute(), metric.compute())
+    other = make_problem(n_samples=8)
+    metric.reset()
+    metric.update(*pick(*other))
+    torch.testing.assert_close(metric.compute().double(), function(*pick(*other)).double(), rtol=1e-6, atol=1e-7)
+
+
+@for_all_shells
+def test_a_shell_keeps_no_graph(make, pick, function):
+    answers = make_predictions()
+    answers.hypotheses.requires_grad_()
+    targets, mask = torch.randn(6, 3, 2, dtype=torch.float64), make_mask()
+    cost = mcl.pairwise_sq_euclidean(hypotheses=answers.hypotheses, targets=targets)
+    metric = make()
+    metric.update(*pick(answers, targets, mask, mcl.match(cost, mcl.WTA(), mask)))
+    for name in metric._defaults:
+        assert not getattr(metric, name).requires_grad
+
+
+def test_shells_are_loaded_by_name_and_unknown_names_are_refused():
+    for name in SHELLS:
+        assert isinstance(getattr(metrics, name), type)
+    with pytest.raises(AttributeError, match="module 'torchmcl.metrics' has no attribute 'Accuracy'"):
+        metrics.Accuracy  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: metrics.HypothesisUsage(0), "HypothesisUsage: `n_hypotheses` must be >= 1, got 0"),
+        (lambda: metrics.DeadHypotheses(0), "DeadHypotheses: `n_hypotheses` must be >= 1, got 0"),
+        (lambda: metrics.ScoreCalibrationError(n_bins=0), "ScoreCalibrationError: `n_bins` must be >= 1, got 0"),
+        (lambda: metrics.WassersteinToSamples(order=0), "WassersteinToSamples: `order` must be >= 1, got 0"),
+    ],
+)
+def test_bad_options_of_a_shell_are_refused_in_words(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_a_shell_refuses_predictions_without_scores():
+    answers, _, _, matching = make_problem(scores=False)
+    with pytest.raises(ValueError, match="ScoreCalibrationError: `predictions` must have score logits, got none"):
+        metrics.ScoreCalibrationError().update(answers, matching)
+
+
+def one_of_two_processes(rank, address, results):
+    torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    try:
+        torch.manual_seed(0)
+        problem = make_problem(n_samples=8)
+        share = rows(problem, slice(0, 3) if rank == 0 else slice(3, 8))
+        values = {}
+        for name in ("Distortion", "HypothesisUsage", "DeadHypotheses", "RMSEOfMean"):
+            make, pick, _ = SHELLS[name]
+            metric = make()
+            metric.update(*pick(*share))
+            values[name] = metric.compute().double()
+        torch.save(values, f"{results}/{rank}.pt")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
+def test_shells_add_up_over_two_processes(tmp_path):
+    address = (tmp_path / "meeting_point").as_uri()
+    torch.multiprocessing.spawn(one_of_two_processes, args=(address, str(tmp_path)), nprocs=2)
+    torch.manual_seed(0)
+    problem = make_problem(n_samples=8)
+    for rank in range(2):
+        for name, value in torch.load(tmp_path / f"{rank}.pt").items():
+            _, pick, function = SHELLS[name]
+            torch.testing.assert_close(value, function(*pick(*problem)).double(), rtol=1e-6, atol=1e-7)

@@ -1,0 +1,115 @@
+"""The names that users rely on: adding or removing one must be a decision, seen in this file."""
+
+import subprocess
+import sys
+
+import torchmcl
+from torchmcl import metrics
+
+PUBLIC = [
+    "AnnealedWTA",
+    "AssignmentRule",
+    "Batch",
+    "Constant",
+    "Cosine",
+    "EMD",
+    "Exponential",
+    "Joined",
+    "Linear",
+    "Matching",
+    "MultiHypothesisHead",
+    "MultiHypothesisMLP",
+    "PIT",
+    "Predictions",
+    "RelaxedWTA",
+    "Sinkhorn",
+    "StepOutput",
+    "TemperatureScheduler",
+    "TopN",
+    "Until",
+    "WTA",
+    "__version__",
+    "annealed",
+    "match",
+    "mcl_loss",
+    "mcl_step",
+    "metrics",
+    "nn",
+    "normalized_scores",
+    "pairwise",
+    "pairwise_cosine",
+    "pairwise_cross_entropy",
+    "pairwise_euclidean",
+    "pairwise_huber",
+    "pairwise_l1",
+    "pairwise_neg_si_sdr",
+    "pairwise_neg_snr",
+    "pairwise_sq_euclidean",
+    "score_loss",
+    "score_targets",
+    "value_checks",
+]
+PUBLIC_METRICS = [
+    "assignment_entropy",
+    "distortion",
+    "energy_score",
+    "hypothesis_usage",
+    "n_dead_hypotheses",
+    "oracle_rmse",
+    "rmse_of_mean",
+    "score_calibration_error",
+    "soft_distortion",
+    "wasserstein_to_samples",
+]
+SHELLS = [
+    "AssignmentEntropy",
+    "DeadHypotheses",
+    "Distortion",
+    "EnergyScore",
+    "HypothesisUsage",
+    "OracleRMSE",
+    "RMSEOfMean",
+    "ScoreCalibrationError",
+    "SoftDistortion",
+    "WassersteinToSamples",
+]
+
+
+def test_public_names_are_these():
+    assert sorted(torchmcl.__all__) == sorted(PUBLIC)
+    assert len(torchmcl.__all__) <= 42
+
+
+def test_public_metrics_are_these():
+    assert sorted(metrics.__all__) == sorted(PUBLIC_METRICS)
+    for name in SHELLS:
+        assert getattr(metrics, name).__name__ == name
+
+
+def test_every_public_name_exists_and_is_documented():
+    for module in (torchmcl, metrics):
+        assert module.__doc__
+        for name in module.__all__:
+            value = getattr(module, name)
+            assert name == "__version__" or value.__doc__, name
+
+
+def test_the_version_is_the_installed_one():
+    from importlib.metadata import version
+
+    assert torchmcl.__version__ == version("torchmcl")
+
+
+def test_importing_the_package_loads_no_optional_package():
+    program = (
+        "import sys, torch; before = set(sys.modules); import torchmcl;"
+        "heavy = 'scipy sklearn lightning pytorch_lightning torchmetrics matplotlib tqdm pandas ot'.split();"
+        "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before} & set(heavy)))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_importing_the_package_gives_no_warning():
+    program = "import torch, warnings; warnings.simplefilter('error'); import torchmcl"
+    subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

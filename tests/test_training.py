@@ -1,0 +1,215 @@
+"""The step: the formula written by hand, and padding that changes nothing."""
+
+import math
+
+import pytest
+import torch
+
+import torchmcl as mcl
+from families import ALL_RULES, rule_id
+
+
+def make_model(**options):
+    torch.manual_seed(1)
+    return mcl.MultiHypothesisMLP(3, 2, 4, hidden=(8,), **options).double()
+
+
+def make_batch(mask=None):
+    torch.manual_seed(2)
+    return mcl.Batch(torch.randn(6, 3, dtype=torch.float64), torch.randn(6, 3, 2, dtype=torch.float64), mask)
+
+
+def make_mask():
+    return torch.arange(3) < (torch.arange(6) % 4).unsqueeze(-1)
+
+
+def gradients(model):
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+@pytest.mark.parametrize("score_weight", [1.0, 0.3])
+def test_step_is_the_formula(temperature, score_weight):
+    model, batch, mask = make_model(), make_batch(), make_mask()
+    output = mcl.mcl_step(model, batch._replace(mask=mask), mcl.AnnealedWTA(temperature), score_weight=score_weight)
+
+    hypotheses, logits = model(batch.inputs)
+    assignment, scoring, n_real, n_samples = 0.0, 0.0, 0, 0
+    for answers, scores, truths, reals in zip(hypotheses, logits, batch.targets, mask, strict=True):
+        wins = torch.zeros(4, dtype=torch.float64)
+        for truth in truths[reals]:
+            losses = torch.stack([((truth - answer) ** 2).sum() for answer in answers])
+            winner = torch.nn.functional.one_hot(losses.argmin(), 4).double()
+            weights = torch.softmax(-losses.detach() / temperature, 0) if temperature else winner
+            assignment = assignment + (weights * losses).sum()
+            wins = wins + winner
+            n_real += 1
+        if reals.any():
+            label, gamma = wins / reals.sum(), scores.sigmoid()
+            scoring = scoring + (-label * gamma.log() - (1 - label) * (1 - gamma).log()).mean()
+            n_samples += 1
+    expected = assignment / n_real + score_weight * scoring / n_samples
+
+    torch.testing.assert_close(output.loss, expected)
+    torch.testing.assert_close(output.assignment_loss, assignment / n_real)
+    torch.testing.assert_close(output.score_loss, scoring / n_samples)
+    output.loss.backward()
+    actual = gradients(model)
+    model.zero_grad()
+    expected.backward()
+    torch.testing.assert_close(actual, gradients(model))
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=rule_id)
+def test_step_is_the_composition_of_its_parts(rule):
+    model, batch = make_model(), make_batch()
+    output = mcl.mcl_step(model, batch, rule)
+    cost = mcl.pairwise_sq_euclidean(hypotheses=model(batch.inputs).hypotheses, targets=batch.targets)
+    matching = mcl.match(cost, rule)
+    torch.testing.assert_close(output.matching, matching)
+    torch.testing.assert_close(output.predictions, model(batch.inputs))
+    torch.testing.assert_close(output.assignment_loss, mcl.mcl_loss(matching))
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=rule_id)
+@pytest.mark.parametrize("padding", [math.nan, math.inf, -100.0, 1e30])
+def test_padded_targets_change_neither_loss_nor_gradients(rule, padding):
+    mask, results = make_mask(), []
+    batch = make_batch(mask)
+    for targets in (batch.targets, batch.targets.masked_fill(~mask.unsqueeze(-1), padding)):
+        model = make_model()
+        before = targets.clone()
+        output = mcl.mcl_step(model, batch._replace(targets=targets), rule)
+        output.loss.backward()
+        torch.testing.assert_close(targets, before, equal_nan=True)
+        results.append((output.loss.detach(), gradients(model)))
+    assert results[0][0].isfinite()
+    torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.parametrize(
+    "cost_fn",
+    [mcl.pairwise_euclidean, mcl.pairwise_l1, mcl.pairwise_huber, mcl.pairwise_cosine, mcl.pairwise_neg_si_sdr],
+)
+def test_padded_targets_are_harmless_under_every_cost(cost_fn):
+    mask, results = make_mask(), []
+    batch = make_batch(mask)
+    for targets in (batch.targets, batch.targets.masked_fill(~mask.unsqueeze(-1), math.nan)):
+        model = make_model()
+        output = mcl.mcl_step(model, batch._replace(targets=targets), mcl.AnnealedWTA(0.5), cost_fn=cost_fn)
+        output.loss.backward()
+        results.append((output.loss.detach(), gradients(model)))
+    assert results[0][0].isfinite()
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_class_ids_with_cross_entropy_and_padding_of_minus_100():
+    torch.manual_seed(0)
+    model = mcl.MultiHypothesisMLP(3, 5, 4, hidden=(8,))
+    inputs, ids = torch.randn(6, 3), torch.randint(0, 5, (6, 2))
+    mask = torch.tensor([[True, True], [True, False], [False, False]] * 2)
+    padded = mcl.mcl_step(
+        model,
+        mcl.Batch(inputs, ids.masked_fill(~mask, -100), mask),
+        mcl.WTA(),
+        cost_fn=mcl.pairwise_cross_entropy,
+        score_weight=0,
+    )
+    logits = model(inputs).hypotheses
+    expected = torch.stack(
+        [
+            torch.stack([torch.nn.functional.cross_entropy(answer, ids[b, t]) for answer in logits[b]]).amin()
+            for b, t in mask.nonzero().tolist()
+        ]
+    ).mean()
+    torch.testing.assert_close(padded.loss, expected)
+
+
+def test_step_without_scores_has_no_score_loss():
+    for output in (
+        mcl.mcl_step(make_model(scores=False), make_batch(), mcl.WTA()),
+        mcl.mcl_step(make_model(), make_batch(), mcl.WTA(), score_weight=0),
+    ):
+        assert output.score_loss is None
+        assert torch.equal(output.loss, output.assignment_loss)
+
+
+def test_step_without_any_real_target_is_zero_with_zero_gradients():
+    model = make_model()
+    output = mcl.mcl_step(model, make_batch(torch.zeros(6, 3, dtype=torch.bool)), mcl.AnnealedWTA(0.5))
+    output.loss.backward()
+    assert output.loss.item() == 0
+    for gradient in gradients(model):
+        assert torch.equal(gradient, torch.zeros_like(gradient))
+
+
+def test_scores_are_taught_the_hard_winner_whatever_the_rule():
+    model, batch = make_model(), make_batch()
+    hot = mcl.mcl_step(model, batch, mcl.AnnealedWTA(1e6)).score_loss
+    torch.testing.assert_close(hot, mcl.mcl_step(model, batch, mcl.WTA()).score_loss)
+
+
+def test_detached_scores_keep_the_score_loss_out_of_the_trunk():
+    plain, detached = make_model(scores=True), make_model(detach_scores=True)
+    mcl.mcl_step(plain, make_batch(), mcl.WTA(), score_weight=0).loss.backward()
+    mcl.mcl_step(detached, make_batch(), mcl.WTA(), score_weight=10.0).loss.backward()
+    torch.testing.assert_close(plain.trunk[0].weight.grad, detached.trunk[0].weight.grad)
+    plain_head, detached_head = (list(model.head.parameters()) for model in (plain, detached))
+    assert any(not torch.equal(a.grad, b.grad) for a, b in zip(plain_head, detached_head, strict=True))
+
+
+def test_a_bad_value_anywhere_gives_a_nan_loss():
+    model, batch = make_model(), make_batch()
+    batch.targets[3, 1, 0] = math.nan
+    assert mcl.mcl_step(model, batch, mcl.AnnealedWTA(0.5)).loss.isnan()
+    mask = torch.ones(6, 3, dtype=torch.bool)
+    mask[3, 1] = False
+    assert mcl.mcl_step(model, batch._replace(mask=mask), mcl.AnnealedWTA(0.5)).loss.isfinite()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_step_under_autocast_keeps_cost_weights_and_loss_in_float32(dtype):
+    torch.manual_seed(0)
+    model = mcl.MultiHypothesisMLP(3, 2, 4, hidden=(8,))
+    batch = mcl.Batch(torch.randn(6, 3), torch.randn(6, 3, 2), make_mask())
+    with torch.autocast("cpu", dtype=dtype):
+        output = mcl.mcl_step(model, batch, mcl.AnnealedWTA(0.5))
+    assert output.predictions.hypotheses.dtype == dtype
+    assert output.matching.cost.dtype == torch.float32
+    assert output.matching.weights.dtype == torch.float32
+    assert output.loss.dtype == torch.float32
+    output.loss.backward()
+    assert all(gradient.isfinite().all() for gradient in gradients(model))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised by torch.compile itself
+def test_step_compiles_into_one_graph():
+    torch._dynamo.reset()
+    model, batch = make_model(), make_batch(make_mask())
+
+    def loss_of(inputs, targets, mask):
+        return mcl.mcl_step(model, mcl.Batch(inputs, targets, mask), mcl.AnnealedWTA(0.5)).loss
+
+    results = []
+    for fn in (loss_of, torch.compile(loss_of, fullgraph=True, backend="aot_eager")):
+        model.zero_grad()
+        loss = fn(*batch)
+        loss.backward()
+        results.append((loss.detach(), gradients(model)))
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_step_maps_over_models_and_temperatures():
+    models = [mcl.MultiHypothesisMLP(3, 2, 4, hidden=(8,)).double() for _ in range(3)]
+    batch, temperatures = make_batch(make_mask()), torch.tensor([0.0, 0.3, 2.0], dtype=torch.float64)
+    weights, buffers = torch.func.stack_module_state(models)
+
+    def loss_of(weights, buffers, temperature):
+        def model(inputs):
+            return torch.func.functional_call(models[0], (weights, buffers), (inputs,))
+
+        return mcl.mcl_step(model, batch, mcl.AnnealedWTA(temperature)).loss
+
+    losses = torch.vmap(loss_of)(weights, buffers, temperatures)
+    for model, temperature, loss in zip(models, temperatures.tolist(), losses, strict=True):
+        torch.testing.assert_close(loss, mcl.mcl_step(model, batch, mcl.AnnealedWTA(temperature)).loss)
