@@ -49,7 +49,7 @@ def draw(n_samples):
 model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=3, hidden=(64, 64))
 optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
 rule = mcl.PIT()
-for _ in range(350):
+for _ in range(300):
     inputs, targets, mask = draw(64)
     hypotheses, score_logits = model(inputs)
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)

@@ -26,7 +26,7 @@ for epsilon in (0.0, 0.1, 0.5):
 # :func:`~torchmcl.annealed` schedules any field of any rule.
 
 CENTRES = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]])
-N_STEPS = 700
+N_STEPS = 600
 
 
 def draw(n_points):

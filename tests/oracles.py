@@ -83,7 +83,9 @@ def _winner(row):
 
 def wta(cost, real):
     """Eq. (2): the Voronoi cell of each real target."""
-    return [[float(is_real and k == _winner(row)) for k in range(len(row))] for row, is_real in zip(cost, real)]
+    return [
+        [float(is_real and k == _winner(row)) for k in range(len(row))] for row, is_real in zip(cost, real, strict=True)
+    ]
 
 
 def relaxed_wta(cost, real, epsilon):
@@ -253,16 +255,23 @@ def _distance(a, b):
 
 def distortion(cost, mask):
     """Eq. (1)."""
-    return _mean([min(row) for rows, reals in zip(cost, mask) for row, real in zip(rows, reals) if real])
+    return _mean(
+        [
+            min(row)
+            for rows, reals in zip(cost, mask, strict=True)
+            for row, real in zip(rows, reals, strict=True)
+            if real
+        ]
+    )
 
 
 def soft_distortion(cost, weights, mask):
     """Eq. (7)."""
     return _mean(
         [
-            sum(q * c for q, c in zip(share, row))
-            for rows, shares, reals in zip(cost, weights, mask)
-            for row, share, real in zip(rows, shares, reals)
+            sum(q * c for q, c in zip(share, row, strict=True))
+            for rows, shares, reals in zip(cost, weights, mask, strict=True)
+            for row, share, real in zip(rows, shares, reals, strict=True)
             if real
         ]
     )
@@ -270,30 +279,35 @@ def soft_distortion(cost, weights, mask):
 
 def rmse_of_mean(hypotheses, probabilities, targets, mask):
     errors = []
-    for answers, scores, truths, reals in zip(hypotheses, probabilities, targets, mask):
-        mean = [sum(p * answer[d] for p, answer in zip(scores, answers)) for d in range(len(answers[0]))]
-        errors += [_distance(mean, truth) ** 2 for truth, real in zip(truths, reals) if real]
+    for answers, scores, truths, reals in zip(hypotheses, probabilities, targets, mask, strict=True):
+        mean = [sum(p * answer[d] for p, answer in zip(scores, answers, strict=True)) for d in range(len(answers[0]))]
+        errors += [_distance(mean, truth) ** 2 for truth, real in zip(truths, reals, strict=True) if real]
     return math.sqrt(_mean(errors))
 
 
 def oracle_rmse(hypotheses, targets, mask):
     errors = [
         min(_distance(answer, truth) ** 2 for answer in answers)
-        for answers, truths, reals in zip(hypotheses, targets, mask)
-        for truth, real in zip(truths, reals)
+        for answers, truths, reals in zip(hypotheses, targets, mask, strict=True)
+        for truth, real in zip(truths, reals, strict=True)
         if real
     ]
     return math.sqrt(_mean(errors))
 
 
 def hypothesis_usage(weights, mask):
-    rows = [share for shares, reals in zip(weights, mask) for share, real in zip(shares, reals) if real]
+    rows = [
+        share
+        for shares, reals in zip(weights, mask, strict=True)
+        for share, real in zip(shares, reals, strict=True)
+        if real
+    ]
     return [sum(share[k] for share in rows) / len(rows) for k in range(len(rows[0]))]
 
 
 def assignment_entropy(weights, real):
     """H of one sample's weights, averaged over its real targets."""
-    rows = [share for share, is_real in zip(weights, real) if is_real]
+    rows = [share for share, is_real in zip(weights, real, strict=True) if is_real]
     if not rows:
         return 0.0
     usage = [sum(share[k] for share in rows) / len(rows) for k in range(len(rows[0]))]
@@ -301,14 +315,19 @@ def assignment_entropy(weights, real):
 
 
 def n_dead_hypotheses(cost, mask):
-    winners = {_winner(row) for rows, reals in zip(cost, mask) for row, real in zip(rows, reals) if real}
+    winners = {
+        _winner(row)
+        for rows, reals in zip(cost, mask, strict=True)
+        for row, real in zip(rows, reals, strict=True)
+        if real
+    }
     return len(cost[0][0]) - len(winners)
 
 
 def score_calibration_error(scores, cost, mask, n_bins):
     bins = {}
-    for score_row, rows, reals in zip(scores, cost, mask):
-        for row, real in zip(rows, reals):
+    for score_row, rows, reals in zip(scores, cost, mask, strict=True):
+        for row, real in zip(rows, reals, strict=True):
             for k, score in enumerate(score_row):
                 if real:
                     bins.setdefault(min(int(score * n_bins), n_bins - 1), []).append((score, k == _winner(row)))
@@ -322,10 +341,10 @@ def score_calibration_error(scores, cost, mask, n_bins):
 
 def energy_score(hypotheses, probabilities, targets, mask):
     values = []
-    for answers, scores, truths, reals in zip(hypotheses, probabilities, targets, mask):
-        pairs = list(zip(scores, answers))
+    for answers, scores, truths, reals in zip(hypotheses, probabilities, targets, mask, strict=True):
+        pairs = list(zip(scores, answers, strict=True))
         spread = sum(p * q * _distance(a, b) for p, a in pairs for q, b in pairs)
-        for truth, real in zip(truths, reals):
+        for truth, real in zip(truths, reals, strict=True):
             if real:
                 values.append(sum(p * _distance(a, truth) for p, a in pairs) - spread / 2)
     return _mean(values)

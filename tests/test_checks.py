@@ -72,10 +72,10 @@ BAD_CALLS = {
         ValueError,
         "Sinkhorn: `n_iters` must be >= 1, got 0",
     ),
-    "Sinkhorn half loop": (
-        lambda: mcl.Sinkhorn(1.0, n_iters=1.5),
+    "Sinkhorn loop in words": (
+        lambda: mcl.Sinkhorn(1.0, n_iters="many"),
         TypeError,
-        r"Sinkhorn: `n_iters` must be a whole number, got 1\.5",
+        r"Sinkhorn: `n_iters` must be a whole number, got 'many'",
     ),
     # rules: cost and mask
     "cost is a list": (lambda: mcl.WTA()([[1.0]]), TypeError, r"WTA: `cost` must be a torch\.Tensor, got list"),

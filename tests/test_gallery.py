@@ -37,7 +37,7 @@ def python_blocks(page):
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs_without_warning(example, tmp_path):
     # One thread: the examples are small, and threads on busy cores wait for each other.
-    env = os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "MPLCONFIGDIR": str(tmp_path)}
+    env = os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", "-W", "ignore:FigureCanvasAgg is non-interactive", str(example)]
     result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr

@@ -16,6 +16,7 @@ FLOORS = {
     "_optional": 0,
     "_progress": 0,
     "_version": 0,
+    "kernels": 0,  # GPU kernels that the costs and rules call; they know nothing of either
     "costs": 1,
     "assignment": 1,
     "transport": 1,

@@ -157,7 +157,9 @@ def test_calibrated_scores_have_no_calibration_error():
 def test_wasserstein_in_one_dimension_matches_quantiles(order, scores):
     answers, samples, mask, _ = make_problem(dim=1, scores=scores)
     values = [
-        oracles.wasserstein_1d([h[0] for h in points], chances, [y[0] for y, r in zip(truths, reals) if r], order)
+        oracles.wasserstein_1d(
+            [h[0] for h in points], chances, [y[0] for y, r in zip(truths, reals, strict=True) if r], order
+        )
         for points, chances, truths, reals in zip(
             answers.hypotheses.tolist(), probabilities(answers), samples.tolist(), mask.tolist(), strict=True
         )
@@ -306,7 +308,7 @@ def test_a_shell_keeps_no_graph(make, pick, function):
 def test_shells_are_loaded_by_name_and_unknown_names_are_refused():
     for name in SHELLS:
         assert isinstance(getattr(metrics, name), type)
-    with pytest.raises(AttributeError, match="module 'torchmcl.metrics' has no attribute 'Accuracy'"):
+    with pytest.raises(AttributeError, match=r"module 'torchmcl\.metrics' has no attribute 'Accuracy'"):
         metrics.Accuracy  # noqa: B018
 
 

@@ -6,73 +6,24 @@ import sys
 import torchmcl
 from torchmcl import metrics
 
-PUBLIC = [
-    "AnnealedWTA",
-    "AssignmentRule",
-    "Batch",
-    "Constant",
-    "Cosine",
-    "EMD",
-    "Exponential",
-    "Joined",
-    "Linear",
-    "Matching",
-    "MultiHypothesisHead",
-    "MultiHypothesisMLP",
-    "PIT",
-    "Predictions",
-    "RelaxedWTA",
-    "Sinkhorn",
-    "StepOutput",
-    "TemperatureScheduler",
-    "TopN",
-    "Until",
-    "WTA",
-    "__version__",
-    "annealed",
-    "match",
-    "mcl_loss",
-    "mcl_step",
-    "metrics",
-    "nn",
-    "normalized_scores",
-    "pairwise",
-    "pairwise_cosine",
-    "pairwise_cross_entropy",
-    "pairwise_euclidean",
-    "pairwise_huber",
-    "pairwise_l1",
-    "pairwise_neg_si_sdr",
-    "pairwise_neg_snr",
-    "pairwise_sq_euclidean",
-    "score_loss",
-    "score_targets",
-    "value_checks",
-]
-PUBLIC_METRICS = [
-    "assignment_entropy",
-    "distortion",
-    "energy_score",
-    "hypothesis_usage",
-    "n_dead_hypotheses",
-    "oracle_rmse",
-    "rmse_of_mean",
-    "score_calibration_error",
-    "soft_distortion",
-    "wasserstein_to_samples",
-]
-SHELLS = [
-    "AssignmentEntropy",
-    "DeadHypotheses",
-    "Distortion",
-    "EnergyScore",
-    "HypothesisUsage",
-    "OracleRMSE",
-    "RMSEOfMean",
-    "ScoreCalibrationError",
-    "SoftDistortion",
-    "WassersteinToSamples",
-]
+PUBLIC = {
+    *("AnnealedWTA", "AssignmentRule", "EMD", "PIT", "RelaxedWTA", "Sinkhorn", "TopN", "WTA"),
+    *("Constant", "Cosine", "Exponential", "Joined", "Linear", "TemperatureScheduler", "Until", "annealed"),
+    *("pairwise", "pairwise_cosine", "pairwise_cross_entropy", "pairwise_euclidean", "pairwise_huber", "pairwise_l1"),
+    *("pairwise_neg_si_sdr", "pairwise_neg_snr", "pairwise_sq_euclidean"),
+    *("match", "mcl_loss", "mcl_step", "normalized_scores", "score_loss", "score_targets"),
+    *("Batch", "Matching", "Predictions", "StepOutput"),
+    *("MultiHypothesisHead", "MultiHypothesisMLP", "metrics", "nn"),
+    *("__version__", "value_checks"),
+}
+PUBLIC_METRICS = {
+    *("assignment_entropy", "distortion", "energy_score", "hypothesis_usage", "n_dead_hypotheses", "oracle_rmse"),
+    *("rmse_of_mean", "score_calibration_error", "soft_distortion", "wasserstein_to_samples"),
+}
+SHELLS = {
+    *("AssignmentEntropy", "DeadHypotheses", "Distortion", "EnergyScore", "HypothesisUsage", "OracleRMSE"),
+    *("RMSEOfMean", "ScoreCalibrationError", "SoftDistortion", "WassersteinToSamples"),
+}
 
 
 def test_public_names_are_these():

@@ -177,6 +177,8 @@ def test_step_under_autocast_keeps_cost_weights_and_loss_in_float32(dtype):
     assert output.predictions.hypotheses.dtype == dtype
     assert output.matching.cost.dtype == torch.float32
     assert output.matching.weights.dtype == torch.float32
+    assert output.assignment_loss.dtype == torch.float32
+    assert output.score_loss.dtype == torch.float32
     assert output.loss.dtype == torch.float32
     output.loss.backward()
     assert all(gradient.isfinite().all() for gradient in gradients(model))
@@ -213,3 +215,29 @@ def test_step_maps_over_models_and_temperatures():
     losses = torch.vmap(loss_of)(weights, buffers, temperatures)
     for model, temperature, loss in zip(models, temperatures.tolist(), losses, strict=True):
         torch.testing.assert_close(loss, mcl.mcl_step(model, batch, mcl.AnnealedWTA(temperature)).loss)
+
+
+@pytest.mark.parametrize("score_weight", [0.0, 1.0])
+@pytest.mark.parametrize("padded", [False, True])
+def test_stacked_models_have_the_losses_of_each_model_alone(score_weight, padded):
+    models = [mcl.MultiHypothesisMLP(3, 2, 4, hidden=(8,)).double() for _ in range(3)]
+    weights, buffers = torch.func.stack_module_state(models)
+    temperatures = [0.0, 0.3, 2.0]
+    inputs, targets = torch.randn(3, 6, 3, dtype=torch.float64), torch.randn(3, 6, 3, 2, dtype=torch.float64)
+    mask = torch.rand(3, 6, 3) < 0.6 if padded else None
+
+    def stacked_model(inputs):
+        return torch.vmap(lambda w, b, x: torch.func.functional_call(models[0], (w, b), (x,)))(weights, buffers, inputs)
+
+    rule = mcl.AnnealedWTA(torch.tensor(temperatures, dtype=torch.float64).view(3, 1, 1, 1))
+    together = mcl.mcl_step(
+        stacked_model, mcl.Batch(inputs, targets, mask), rule, score_weight=score_weight, stacked=True
+    )
+    assert together.loss.shape == (3,)
+    for index, (model, temperature) in enumerate(zip(models, temperatures, strict=True)):
+        batch = mcl.Batch(inputs[index], targets[index], None if mask is None else mask[index])
+        alone = mcl.mcl_step(model, batch, mcl.AnnealedWTA(temperature), score_weight=score_weight)
+        torch.testing.assert_close(together.loss[index], alone.loss)
+        torch.testing.assert_close(together.assignment_loss[index], alone.assignment_loss)
+        if score_weight:
+            torch.testing.assert_close(together.score_loss[index], alone.score_loss)

@@ -17,6 +17,9 @@ from torchmcl._eager import is_plain_eager
 
 __all__ = [
     "bad_value",
+    "check_at_least_one",
+    "check_at_most",
+    "check_boolean",
     "check_callable",
     "check_choice",
     "check_cost",
@@ -91,14 +94,19 @@ def check_cost(owner: str, cost: Any) -> None:
 
 def check_mask(owner: str, mask: Any, shape: torch.Size) -> None:
     """Check that `mask` is boolean, True for a real target, and broadcasts to `shape`."""
-    if not isinstance(mask, Tensor):
-        raise TypeError(bad_value(owner, "mask", "be a torch.Tensor", f"{type(mask).__name__}"))
-    if mask.dtype != torch.bool:
-        advice = "True marks a real target; convert it first: mask.bool()."
-        raise TypeError(bad_value(owner, "mask", "be a boolean tensor", mask.dtype, advice))
+    check_boolean(owner, "mask", mask)
     if not _broadcasts_to(mask.shape, shape):
         rule = f"have shape {tuple(shape)} ([..., targets]) or broadcast to it"
         raise ValueError(bad_value(owner, "mask", rule, tuple(mask.shape)))
+
+
+def check_boolean(owner: str, argument: str, value: Any) -> None:
+    """Check that `value` is a boolean tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(bad_value(owner, argument, "be a torch.Tensor", f"{type(value).__name__}"))
+    if value.dtype != torch.bool:
+        advice = f"True marks a real target; convert it first: {argument}.bool()."
+        raise TypeError(bad_value(owner, argument, "be a boolean tensor", value.dtype, advice))
 
 
 def check_event_pair(owner: str, hypotheses: Any, targets: Any) -> None:
@@ -143,6 +151,16 @@ def check_non_negative(owner: str, argument: str, value: Any, advice: str = "") 
 def check_fraction(owner: str, argument: str, value: Any) -> None:
     """Check a float in [0, 1], or (inside `value_checks`) a tensor of them."""
     _check_number_or_tensor(owner, argument, value, "lie in [0, 1]", lambda v: (v >= 0) & (v <= 1), "")
+
+
+def check_at_least_one(owner: str, argument: str, value: Any, advice: str = "") -> None:
+    """Check a number >= 1, or (inside `value_checks`) a tensor of them."""
+    _check_number_or_tensor(owner, argument, value, "be >= 1", lambda v: v >= 1, advice)
+
+
+def check_at_most(owner: str, argument: str, value: Any, bound: int, meaning: str) -> None:
+    """Check a number <= bound, or (inside `value_checks`) a tensor of them."""
+    _check_number_or_tensor(owner, argument, value, f"be at most {meaning} {bound}", lambda v: v <= bound, "")
 
 
 def check_positive_int(owner: str, argument: str, value: Any, advice: str = "") -> None:

@@ -4,6 +4,7 @@ Every method of the family is such a rule, and the loss is always `sum(weights *
 here treat each target by itself; those that couple several targets are in `torchmcl.transport`.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,13 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_cost, check_fraction, check_mask, check_non_negative, check_real
+from torchmcl import kernels
+from torchmcl._checks import (
+    check_at_least_one,
+    check_at_most,
+    check_cost,
+    check_fraction,
+    check_mask,
+    check_non_negative,
+)
 from torchmcl._eager import is_plain_eager
 
 __all__ = ["WTA", "AnnealedWTA", "AssignmentRule", "RelaxedWTA", "TopN"]
 
 # exp(x) = exp2(x * log2(e)): processors do exp2 faster than exp.
 LOG2_E = 1.4426950408889634
+# A kernel holds a whole row of hypotheses.
+_MAX_ROW = 8192
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +60,10 @@ class AssignmentRule(ABC):
         cost = cost.detach()
         cost = cost.to(torch.promote_types(cost.dtype, torch.float32))
         if mask is None:
-            return self._assign(cost, None)
+            return self._assign(cost, None).detach()  # a parameter may require a gradient, weights never do
         mask = mask.expand(cost.shape[:-1])
         padded = ~mask.unsqueeze(-1)
-        return self._assign(cost.masked_fill(padded, 0), mask).masked_fill(padded, 0)
+        return self._assign(cost.masked_fill(padded, 0), mask).masked_fill(padded, 0).detach()
 
     @abstractmethod
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
@@ -81,8 +92,13 @@ def _same(left: Any, right: Any) -> bool:
 
 def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
     """Return `winner` at the cheapest hypothesis of each row and `other` elsewhere."""
+    plain = not isinstance(winner, Tensor) and not isinstance(other, Tensor)
+    if plain and kernels.usable(cost) and cost.shape[-1] <= _MAX_ROW:
+        from torchmcl.kernels.rows import winner_rows
+
+        return winner_rows(cost, winner, other)
     index = cost.min(dim=-1, keepdim=True).indices  # min with indices is twice as fast as argmin on CPUs
-    if isinstance(winner, Tensor) or isinstance(other, Tensor):
+    if not plain:
         top = torch.as_tensor(winner, dtype=cost.dtype, device=cost.device).expand_as(cost)
         rest = torch.as_tensor(other, dtype=cost.dtype, device=cost.device).expand_as(cost)
         return rest.scatter(-1, index, top)
@@ -132,7 +148,8 @@ class RelaxedWTA(AssignmentRule):
         n_others = cost.shape[-1] - 1
         if n_others == 0:
             return torch.ones_like(cost)
-        return winner_weights(cost, 1 - self.epsilon, self.epsilon / n_others)
+        epsilon = self.epsilon.to(cost.dtype) if isinstance(self.epsilon, Tensor) else self.epsilon
+        return winner_weights(cost, 1 - epsilon, epsilon / n_others)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,17 +189,22 @@ class AnnealedWTA(AssignmentRule):
 
 def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
     """Return softmin(cost / temperature) over the last axis, for a positive temperature."""
-    # On CPUs e^(-x / T) as 2^(-x log2(e) / T), as exp2 is faster there; elsewhere softmax is one fused kernel.
-    on_cpu = cost.device.type == "cpu"
-    numerator, largest = -LOG2_E if on_cpu else -1.0, torch.finfo(cost.dtype).max
-    # With a finite factor the winner's excess of 0 stays 0 for the tiniest temperature.
+    # e^(-x / T) as 2^(-x log2(e) / T), which processors do faster; with a finite factor the winner's
+    # excess of 0 stays 0 for the tiniest temperature.
+    largest = torch.finfo(cost.dtype).max
+    if not isinstance(temperature, Tensor):
+        if math.isinf(temperature):
+            return torch.full_like(cost, 1 / cost.shape[-1])
+        factor = max(-LOG2_E / temperature, -largest)
+        if kernels.usable(cost) and cost.shape[-1] <= _MAX_ROW:
+            from torchmcl.kernels.rows import softmin_rows
+
+            return softmin_rows(cost, factor)
     excess = cost - cost.amin(dim=-1, keepdim=True)
     if isinstance(temperature, Tensor):
-        excess = excess * (numerator / temperature).clamp(min=-largest)
+        excess = excess * (-LOG2_E / temperature).clamp(min=-largest)
     else:
-        excess = excess.mul_(max(numerator / temperature, -largest))
-    if not on_cpu:
-        return excess.softmax(dim=-1)
+        excess = excess.mul_(factor)
     weights = excess.exp2_()
     return weights.div_(weights.sum(dim=-1, keepdim=True))
 
@@ -205,16 +227,11 @@ class TopN(AssignmentRule):
 
     def __post_init__(self) -> None:
         """Check the field."""
-        if not isinstance(self.n, Tensor):
-            check_real("TopN", "n", self.n)
-            if self.n < 1:
-                raise ValueError(bad_value("TopN", "n", "be >= 1", repr(self.n), "1 is winner-takes-all."))
+        check_at_least_one("TopN", "n", self.n, "1 is winner-takes-all.")
 
     def _check_against(self, cost: Tensor) -> None:
         n_hypotheses = cost.shape[-1]
-        if not isinstance(self.n, Tensor) and self.n > n_hypotheses:
-            rule = f"be at most the number of hypotheses {n_hypotheses}"
-            raise ValueError(bad_value("TopN", "n", rule, repr(self.n)))
+        check_at_most("TopN", "n", self.n, n_hypotheses, "the number of hypotheses")
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         n_hypotheses = cost.shape[-1]

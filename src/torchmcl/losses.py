@@ -68,7 +68,7 @@ def mcl_loss(matching: Matching, reduction: str = "mean") -> Tensor:
     """
     check_choice("mcl_loss", "reduction", reduction, ("mean", "sample_mean", "none"))
     cost, weights, mask = matching
-    per_target = torch.linalg.vecdot(weights, cost.to(weights.dtype))
+    per_target = (weights * cost).sum(dim=-1)
     if reduction == "mean":
         loss = per_target.sum() / mask.sum().clamp_min(1)
     elif reduction == "sample_mean":

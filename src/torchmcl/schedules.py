@@ -79,8 +79,7 @@ class Linear:
 
     def __call__(self, step: float) -> float:
         """Return the value at `step`."""
-        done = _share(step, self.n_steps)
-        return (1 - done) * self.start + done * self.end
+        return _between(self.start, self.end, _share(step, self.n_steps))
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,7 @@ class Cosine:
 
     def __call__(self, step: float) -> float:
         """Return the value at `step`."""
-        done = (1 - math.cos(math.pi * _share(step, self.n_steps))) / 2
-        return (1 - done) * self.start + done * self.end
+        return _between(self.start, self.end, (1 - math.cos(math.pi * _share(step, self.n_steps))) / 2)
 
 
 @dataclass(frozen=True)
@@ -303,6 +301,12 @@ class TemperatureScheduler:
             rule = "have a whole number n_steps >= 0"
             raise ValueError(bad_value("TemperatureScheduler", "state", rule, repr(state["n_steps"])))
         self.n_steps = state["n_steps"]
+
+
+def _between(start: float, end: float, done: float) -> float:
+    if done in (0.0, 1.0):  # the ends exactly, infinite ones too
+        return end if done else start
+    return (1 - done) * start + done * end
 
 
 def _share(step: float, n_steps: int) -> float:

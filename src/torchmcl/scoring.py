@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_cost, check_mask, check_tensor
+from torchmcl import kernels
+from torchmcl._checks import bad_value, check_boolean, check_cost, check_mask, check_tensor
 from torchmcl._eager import is_plain_eager, may_work_in_place
 from torchmcl.assignment import LOG2_E, WTA, AssignmentRule
 
@@ -18,6 +19,8 @@ __all__ = ["normalized_scores", "score_loss", "score_targets"]
 # log(1 + e) is summed as the logarithm of a product of this many factors in (1, 2]: far from overflow.
 _FACTORS = 64
 _CHUNK_ENTRIES = 1 << 19
+# A kernel holds a whole row of hypotheses.
+_MAX_ROW = 8192
 
 
 def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule | None = None) -> Tensor:
@@ -43,7 +46,7 @@ def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule
     if weights.shape[-2] == 1:
         return weights.squeeze(-2)
     if mask is None:
-        return weights.mean(dim=-2)
+        return weights.sum(dim=-2) / max(weights.shape[-2], 1)
     n_real = mask.expand(cost.shape[:-1]).sum(dim=-1, keepdim=True)
     return weights.sum(dim=-2) / n_real.clamp_min(1)
 
@@ -80,6 +83,7 @@ def score_loss(score_logits: Tensor, targets: Tensor, mask: Tensor | None = None
     if mask is None:
         loss: Tensor = per_sample.mean() if per_sample.numel() else per_sample.sum()
         return loss
+    check_boolean("score_loss", "mask", mask)
     check_mask("score_loss", mask, torch.Size((*per_sample.shape, mask.shape[-1])))
     counts = mask.any(dim=-1).expand(per_sample.shape)
     return per_sample.masked_fill(~counts, 0).sum() / counts.sum().clamp_min(1)
@@ -103,9 +107,6 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
 
 
 def _summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    if logits.device.type != "cpu":  # there a logarithm costs less than one more pass over memory
-        softplus = torch.nn.functional.softplus(logits, threshold=40)
-        return torch.addcmul(softplus, logits, labels, value=-1).sum(dim=-1)
     factors = logits.abs().mul_(-LOG2_E).exp2_().add_(1)
     n_hypotheses = factors.shape[-1]
     if n_hypotheses > _FACTORS:
@@ -127,10 +128,14 @@ class _SummedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(logits: Tensor, labels: Tensor) -> Tensor:
+        if kernels.usable(logits, labels) and logits.shape[-1] <= _MAX_ROW:
+            from torchmcl.kernels.rows import bce_rows
+
+            return bce_rows(logits, labels)
         if logits.ndim == 1 or logits.device.type != "cpu" or not is_plain_eager():
             return _summed_cross_entropy(logits, labels)
         # Row by row in the cache: on CPUs fresh memory for the intermediates costs more than the arithmetic.
-        n_rows = max(1, _CHUNK_ENTRIES // max(logits[0].numel(), 1))
+        n_rows = max(1, _CHUNK_ENTRIES * len(logits) // max(logits.numel(), 1))
         chunks = zip(logits.split(n_rows), labels.split(n_rows), strict=True)
         return torch.cat([_summed_cross_entropy(x, y) for x, y in chunks])
 
@@ -144,11 +149,12 @@ class _SummedCrossEntropy(torch.autograd.Function):
         grad = grad.unsqueeze(-1)
         to_logits = None
         if ctx.needs_input_grad[0]:
-            if may_work_in_place():
-                if logits.device.type == "cpu":
-                    scores = logits.mul(-LOG2_E).exp2_().add_(1).reciprocal_()  # the sigmoid, a little faster
-                else:
-                    scores = logits.sigmoid()
+            if may_work_in_place() and kernels.usable(logits, labels) and logits.shape[-1] <= _MAX_ROW:
+                from torchmcl.kernels.rows import bce_rows_backward
+
+                to_logits = bce_rows_backward(logits, labels, grad.squeeze(-1))
+            elif may_work_in_place():
+                scores = logits.mul(-LOG2_E).exp2_().add_(1).reciprocal_()  # the sigmoid, a little faster
                 to_logits = scores.sub_(labels).mul_(grad)
             else:
                 to_logits = (logits.sigmoid() - labels) * grad

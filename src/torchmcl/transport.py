@@ -5,6 +5,7 @@ combinatorial problem per sample with SciPy on the CPU: they wait for the device
 inside `torch.compile(fullgraph=True)`, `torch.vmap` or a captured CUDA graph.
 """
 
+import math
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -31,12 +32,13 @@ class Sinkhorn(AssignmentRule):
     Args:
         temperature: >= 0, in the units of the cost. A float, or a tensor that broadcasts against
             the cost and is constant within a sample.
-        n_iters: how many times rows and columns are rescaled in turn.
+        n_iters: how many times rows and columns are rescaled in turn; a fractional number, as a schedule
+            gives, is rounded.
 
     Example:
-        >>> Sinkhorn(temperature=0.2)(torch.tensor([[0.0, 1.0], [0.0, 3.0]])).round(decimals=2)
-        tensor([[0.0100, 0.9900],
-                [0.9900, 0.0100]])
+        >>> Sinkhorn(temperature=0.5)(torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
+        tensor([[0.1192, 0.8808],
+                [0.8808, 0.1192]])
     """
 
     temperature: float | Tensor
@@ -46,6 +48,8 @@ class Sinkhorn(AssignmentRule):
         """Check the fields."""
         advice = "0 is hard winner-takes-all."
         check_non_negative("Sinkhorn", "temperature", self.temperature, advice)
+        if isinstance(self.n_iters, float):  # what a schedule gives
+            object.__setattr__(self, "n_iters", round(self.n_iters))
         check_positive_int("Sinkhorn", "n_iters", self.n_iters)
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
@@ -57,8 +61,11 @@ class Sinkhorn(AssignmentRule):
 
     def _plan(self, cost: Tensor, mask: Tensor | None, temperature: float | Tensor) -> Tensor:
         # Subtracting the row minima changes no plan and keeps the exponents near 0.
-        affinity = -(cost - cost.amin(dim=-1, keepdim=True)) / temperature
-        n_targets, n_hypotheses = cost.shape[-2:]
+        excess = cost - cost.amin(dim=-1, keepdim=True)
+        largest = torch.finfo(cost.dtype).max
+        factor = (1 / temperature).clamp(max=largest) if isinstance(temperature, Tensor) else min(1 / temperature, largest)
+        affinity = (-excess * factor).clamp(min=-largest / 1e6)  # minus infinity would meet plus infinity
+        n_hypotheses = cost.shape[-1]
         if mask is None:
             mask = torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device)
         padded = ~mask.unsqueeze(-1)
@@ -118,8 +125,9 @@ class EMD(AssignmentRule):
 def _solve_on_cpu(cost: Tensor, mask: Tensor | None, owner: str, solve: Any) -> Tensor:
     """Apply `solve(cost, optimize) -> weights` to the real rows of every sample."""
     optimize = optional_import("scipy.optimize", extra="transport", needed_by=owner)
-    flat = cost.reshape(-1, *cost.shape[-2:]).cpu().double().numpy()
-    real = np.ones(flat.shape[:-1], dtype=bool) if mask is None else mask.reshape(-1, cost.shape[-2]).cpu().numpy()
+    n_samples = math.prod(cost.shape[:-2])
+    flat = cost.reshape(n_samples, *cost.shape[-2:]).cpu().double().numpy()
+    real = np.ones(flat.shape[:-1], dtype=bool) if mask is None else mask.reshape(flat.shape[:-1]).cpu().numpy()
     weights = np.zeros_like(flat)
     for index, (sample, rows) in enumerate(zip(flat, real, strict=True)):
         if not rows.any():

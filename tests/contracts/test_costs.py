@@ -94,9 +94,7 @@ def test_gradient_of_one_input_alone_is_the_same(case):
     st.integers(-6, 6),
     st.integers(0, 2**31),
 )
-def test_vector_costs_agree_with_the_oracle_for_any_shape_and_magnitude(
-    case, n_targets, n_hypotheses, dim, power, seed
-):
+def test_vector_costs_agree_with_the_oracle_at_any_shape_and_scale(case, n_targets, n_hypotheses, dim, power, seed):
     torch.manual_seed(seed)
     hypotheses, targets = case.inputs(2, n_targets=n_targets, n_hypotheses=n_hypotheses, dim=dim)
     hypotheses, targets = hypotheses * 10.0**power, targets * 10.0**power
@@ -532,8 +530,7 @@ def test_long_vectors_meet_the_documented_bound(dim, offset):
     lengths = (wide_h - centre).square().sum(-1)[:, None] + (wide_t - centre).square().sum(-1)[:, :, None]
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
     error = (cost.double() - exact).abs()
-    rounding = offset * 2**-23 * dim * 4  # of the centre itself: subtraction from inputs near the offset
-    assert (error <= 1e-6 * lengths + rounding * (offset > 1)).all(), (error / lengths).max()
+    assert (error <= 1e-6 * lengths).all(), (error / lengths).max()
     assert (cost >= 0).all()
 
 

@@ -10,19 +10,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmcl import kernels
 from torchmcl._eager import may_work_in_place
 
 __all__ = ["centred_sq_euclidean"]
 
+_MAX_TILE = 64
+
 
 def centred_sq_euclidean(hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the cost [..., targets, hypotheses] of points with equal leading axes."""
-    cost: Tensor = _CentredSqEuclidean.apply(hypotheses, targets)
+    # The kernel holds all targets of a sample in one tile.
+    fused = targets.shape[-2] <= _MAX_TILE and kernels.usable(hypotheses, targets)
+    cost: Tensor = (_FusedSqEuclidean if fused else _CentredSqEuclidean).apply(hypotheses, targets)
     return cost
 
 
 def _centred(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    centre = targets.mean(dim=-2, keepdim=True)
+    centre = targets.sum(dim=-2, keepdim=True) / max(targets.shape[-2], 1)
     return hypotheses - centre, targets - centre
 
 
@@ -56,3 +61,31 @@ class _CentredSqEuclidean(torch.autograd.Function):
                 else:
                     to_hypotheses = hypotheses * total - grad.mT @ targets
         return to_hypotheses, to_targets
+
+
+class _FusedSqEuclidean(torch.autograd.Function):
+    """The same in kernels that centre the points as they read them, so that nothing is copied."""
+
+    @staticmethod
+    def forward(ctx: Any, hypotheses: Tensor, targets: Tensor) -> Tensor:
+        from torchmcl.kernels import pairs
+
+        ctx.save_for_backward(hypotheses, targets)
+        h, t = (x.contiguous().view(-1, *x.shape[-2:]) for x in (hypotheses, targets))
+        cost = pairs.sq_many_dims(h, t, t.mean(dim=-2))
+        return cost.view(*hypotheses.shape[:-2], targets.shape[-2], hypotheses.shape[-2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        if not may_work_in_place():  # differentiated again: take the way that autograd can follow
+            return _CentredSqEuclidean.backward(ctx, grad)
+        from torchmcl.kernels import pairs
+
+        hypotheses, targets = ctx.saved_tensors
+        h, t, g = (x.contiguous().view(-1, *x.shape[-2:]) for x in (hypotheses, targets, grad))
+        centre = t.mean(dim=-2)
+        needs = ctx.needs_input_grad
+        return (
+            pairs.sq_many_dims_to_hypotheses(h, t, centre, g).view(hypotheses.shape) if needs[0] else None,
+            pairs.sq_many_dims_to_targets(h, t, centre, g).view(targets.shape) if needs[1] else None,
+        )

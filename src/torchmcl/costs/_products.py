@@ -8,10 +8,12 @@ from torch import Tensor
 
 from torchmcl._eager import is_plain_eager, may_work_in_place
 
-__all__ = ["InnerProducts", "inner_products", "wide_dtype"]
+__all__ = ["SILENCE", "InnerProducts", "inner_products", "wide_dtype"]
 
 # Upcasting goes a few samples at a time, about this many entries, so that the wide copies stay in the cache.
 _CHUNK_ENTRIES = 1 << 20
+# A vector with less energy than this counts as zero (a waveform as silence): gradients would leave float32.
+SILENCE = 1e-30
 # From this many entries on, a GPU needs the rows cut into pieces to be busy.
 _LONG = 4096
 
@@ -98,8 +100,8 @@ def _wide_products(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor,
 
 def _wide_products_in_chunks(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Do the same a few samples at a time, on all cores: CPU libraries give such flat products one core."""
-    per_sample = max(hypotheses[0].numel(), targets[0].numel(), 1) if len(hypotheses) else 1
-    n_samples = max(1, _CHUNK_ENTRIES // per_sample)
+    per_sample = max(hypotheses.numel(), targets.numel(), 1) // max(len(hypotheses), 1)
+    n_samples = max(1, _CHUNK_ENTRIES // max(per_sample, 1))
     if n_samples >= len(hypotheses):
         return _wide_products(hypotheses, targets)
 

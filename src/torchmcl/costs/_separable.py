@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torchmcl import kernels
 from torchmcl._eager import may_work_in_place
 
 __all__ = ["ABSOLUTE", "SQUARE", "Element", "huber_element", "separable_cost"]
@@ -29,7 +30,7 @@ class Element(NamedTuple):
 
 
 def _square(difference: Tensor) -> Tensor:
-    return difference.square_()
+    return difference.mul_(difference)
 
 
 def _twice(difference: Tensor) -> Tensor:
@@ -55,6 +56,9 @@ def huber_element(delta: float) -> Element:
 
 def separable_cost(hypotheses: Tensor, targets: Tensor, element: Element) -> Tensor:
     """Return the sum over coordinates of `element.value(hypothesis - target)`, [..., targets, hypotheses]."""
+    if element is SQUARE and hypotheses.shape[-1] <= _MAX_TURNS and kernels.usable(hypotheses, targets):
+        fused: Tensor = _FusedSquares.apply(hypotheses, targets)
+        return fused
     cost: Tensor = _SeparableCost.apply(hypotheses, targets, element.value, element.slope)
     return cost
 
@@ -105,7 +109,7 @@ class _SeparableCost(torch.autograd.Function):
             _pull(hypotheses, targets, grad, ctx.slope, to_hypotheses, to_targets)
             return to_hypotheses, to_targets, None, None
         # In the cache, a few samples at a time: on CPUs fresh memory for the intermediates is slow.
-        n_samples = max(1, _CHUNK_ENTRIES // max(grad[0].numel(), 1))
+        n_samples = max(1, _CHUNK_ENTRIES * len(grad) // max(grad.numel(), 1))
         for start in range(0, len(grad), n_samples):
             rows = slice(start, start + n_samples)
             parts = [None if part is None else part[rows] for part in (to_hypotheses, to_targets)]
@@ -123,13 +127,6 @@ def _pull(
 ) -> None:
     """Write the gradients of the points, given that of the cost."""
     in_place = may_work_in_place()
-    if in_place and grad.device.type != "cpu" and targets.shape[-2] == 1 and to_hypotheses is not None:
-        # One target: [..., hypotheses, dim] is all there is, and three launches beat three for each coordinate.
-        torch.sub(hypotheses, targets, out=to_hypotheses)
-        to_hypotheses.copy_(slope(to_hypotheses)).mul_(grad.mT)
-        if to_targets is not None:
-            torch.sum(to_hypotheses, dim=-2, keepdim=True, out=to_targets).neg_()
-        return
     for slab in _slabs(hypotheses.shape[-1]):
         pull = slope(_difference(hypotheses, targets, slab))
         # A single coordinate has no slab axis, neither here nor in what it is written to.
@@ -144,3 +141,31 @@ def _pull(
             to_hypotheses[..., where] = pull.squeeze(targets_axis) if alone else pull.sum(dim=targets_axis)
         if to_targets is not None:
             to_targets[..., where] = pull.sum(dim=targets_axis + 1).neg_()
+
+
+class _FusedSquares(torch.autograd.Function):
+    """The squared Euclidean cost in one kernel each way."""
+
+    @staticmethod
+    def forward(ctx: Any, hypotheses: Tensor, targets: Tensor) -> Tensor:
+        from torchmcl.kernels import pairs
+
+        ctx.save_for_backward(hypotheses, targets)
+        flat = [x.contiguous().view(-1, *x.shape[-2:]) for x in (hypotheses, targets)]
+        return pairs.sq_few_dims(*flat).view(*hypotheses.shape[:-2], targets.shape[-2], hypotheses.shape[-2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        hypotheses, targets = ctx.saved_tensors
+        if not may_work_in_place():  # differentiated again: take the way that autograd can follow
+            difference = hypotheses.unsqueeze(-3) - targets.unsqueeze(-2)
+            pull = 2 * grad.unsqueeze(-1) * difference
+            return pull.sum(dim=-3), -pull.sum(dim=-2)
+        from torchmcl.kernels import pairs
+
+        flat = [x.contiguous().view(-1, *x.shape[-2:]) for x in (hypotheses, targets, grad)]
+        needs = ctx.needs_input_grad
+        return (
+            pairs.sq_few_dims_to_hypotheses(*flat).view(hypotheses.shape) if needs[0] else None,
+            pairs.sq_few_dims_to_targets(*flat).view(targets.shape) if needs[1] else None,
+        )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import check_event_pair
-from torchmcl.costs._products import InnerProducts, inner_products
+from torchmcl.costs._products import SILENCE, InnerProducts, inner_products
 from torchmcl.costs._shapes import aligned_pair
 
 __all__ = ["pairwise_neg_si_sdr", "pairwise_neg_snr"]
@@ -17,8 +17,6 @@ __all__ = ["pairwise_neg_si_sdr", "pairwise_neg_snr"]
 # Values are confined to +-100 dB, far beyond what speech systems reach, so that a perfect
 # reconstruction has a finite value and a finite gradient.
 _FLOOR = 1e-10
-# A waveform with less energy than this is silence.
-_SILENCE = 1e-30
 
 
 def pairwise_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool = False) -> Tensor:
@@ -47,10 +45,10 @@ def pairwise_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool 
     """
     products = _energies("pairwise_neg_si_sdr", hypotheses, targets, zero_mean)
     energy = products.target_energy[..., :, None] * products.hypothesis_energy[..., None, :]
-    silent = energy <= _SILENCE**2
-    explained = (products.cross.square() / energy.masked_fill(silent, 1)).clamp(max=1)
+    mute = (products.target_energy[..., :, None] <= SILENCE) | (products.hypothesis_energy[..., None, :] <= SILENCE)
+    explained = (products.cross.square().masked_fill(mute, 0) / energy.masked_fill(mute, 1)).clamp(max=1)
     decibels = 10 * torch.log10((1 - explained + _FLOOR) / (explained + _FLOOR))
-    return _unless_silent(decibels, products, hypotheses)
+    return _unless_silent(decibels, products).to(_result_dtype(hypotheses, targets))
 
 
 def pairwise_neg_snr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool = False) -> Tensor:
@@ -75,9 +73,9 @@ def pairwise_neg_snr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool = F
     products = _energies("pairwise_neg_snr", hypotheses, targets, zero_mean)
     signal = products.target_energy[..., :, None]
     noise = signal + products.hypothesis_energy[..., None, :] - 2 * products.cross
-    loud = signal.masked_fill(signal <= _SILENCE, 1)
+    loud = signal.masked_fill(signal <= SILENCE, 1)
     decibels = 10 * torch.log10(noise.clamp_min(0) / loud + _FLOOR)
-    return _unless_silent(decibels, products, hypotheses)
+    return _unless_silent(decibels, products).to(_result_dtype(hypotheses, targets))
 
 
 def _energies(owner: str, hypotheses: Tensor, targets: Tensor, zero_mean: bool) -> InnerProducts:
@@ -89,7 +87,9 @@ def _energies(owner: str, hypotheses: Tensor, targets: Tensor, zero_mean: bool) 
     return inner_products(hypotheses, targets)
 
 
-def _unless_silent(decibels: Tensor, products: InnerProducts, hypotheses: Tensor) -> Tensor:
-    silent = products.target_energy[..., :, None] <= _SILENCE
-    dtype = torch.promote_types(hypotheses.dtype, torch.float32)
-    return decibels.masked_fill(silent, 0).to(dtype)
+def _unless_silent(decibels: Tensor, products: InnerProducts) -> Tensor:
+    return decibels.masked_fill(products.target_energy[..., :, None] <= SILENCE, 0)
+
+
+def _result_dtype(hypotheses: Tensor, targets: Tensor) -> torch.dtype:
+    return torch.promote_types(torch.promote_types(hypotheses.dtype, targets.dtype), torch.float32)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from torchmcl._checks import check_event_pair, check_real
 from torchmcl.costs._centred import centred_sq_euclidean
-from torchmcl.costs._products import inner_products
+from torchmcl.costs._products import SILENCE, inner_products
 from torchmcl.costs._separable import ABSOLUTE, SQUARE, huber_element, separable_cost
 from torchmcl.costs._shapes import aligned_pair
 
@@ -110,7 +110,8 @@ def pairwise_huber(*, hypotheses: Tensor, targets: Tensor, delta: float = 1.0) -
 def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return 1 - cosine similarity of every (target, hypothesis) pair, in [0, 2].
 
-    A zero vector has no direction: its cosine counts as 0 and its cost as 1, with zero gradient.
+    A zero vector (shorter than 1e-15) has no direction: its cosine counts as 0 and its cost as 1,
+    with zero gradient.
 
     Args:
         hypotheses: [..., hypotheses, dim]
@@ -127,9 +128,9 @@ def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     hypotheses, targets = aligned_pair(hypotheses, targets)
     products = inner_products(hypotheses, targets)
     squared = products.target_energy[..., :, None] * products.hypothesis_energy[..., None, :]
-    zero = squared == 0
+    zero = (products.target_energy[..., :, None] <= SILENCE) | (products.hypothesis_energy[..., None, :] <= SILENCE)
     cosine = products.cross.masked_fill(zero, 0) / squared.masked_fill(zero, 1).sqrt()
-    return (1 - cosine).to(hypotheses.dtype)
+    return (1 - cosine).clamp(0, 2).to(hypotheses.dtype)
 
 
 def _sq_euclidean(hypotheses: Tensor, targets: Tensor) -> Tensor:

@@ -29,7 +29,8 @@ def evaluate_models(
         inputs, targets = own.all_rows()
         real = torch.arange(inputs.shape[1], device=device) < own.lengths[:, None]
         mask = real.unsqueeze(-1).expand(targets.shape[:3])
-        predictions: Predictions = some(inputs)
+        with some.evaluating():
+            predictions: Predictions = some(inputs)
         cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets)
         matching = match(cost, WTA(), mask)
         parts.append(

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -185,21 +186,21 @@ class Fleet:
             )
         return history
 
-    def predict(self, inputs: Tensor, *, best: bool = False) -> Predictions:
+    def predict(self, inputs: Tensor, *, best: bool = False, stochastic: bool = False) -> Predictions:
         """Return the predictions of all models, [models, batch, ...].
 
         Args:
             inputs: [batch, ...] for all models, or [models, batch, ...] for each its own.
             best: use the weights of the best validation instead of the last ones.
+            stochastic: leave dropout on.
         """
         models = self._chosen(best=best)
-        per_model = next(iter(models.template.parameters())).ndim  # a hint for the message only
         if inputs.ndim < 2:
             rule = "have shape [batch, ...] or [models, batch, ...]"
-            raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape), f"Weights: {per_model}-d."))
+            raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
         if inputs.ndim == 2 or inputs.shape[0] != self.n_models:
             inputs = inputs.expand(self.n_models, *inputs.shape)
-        with torch.no_grad():
+        with torch.no_grad(), nullcontext() if stochastic else models.evaluating():
             predictions: Predictions = models(inputs)
         return predictions
 

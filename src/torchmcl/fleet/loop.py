@@ -71,6 +71,7 @@ class ChunkTraining:
         self.optimizer_state = plan.optimizer.init(models.flat)
         self.state |= {f"optimizer.{name}": value for name, value in self.optimizer_state.items()}
         self.validation_rows = validation.all_rows() if validation is not None else None
+        self.ragged_validation = validation is not None and len(set(validation.n_rows.tolist())) > 1
         self._watched: dict[tuple[int, int], StackedModules] = {}
         self._runner = EpochRunner(self._epoch, list(self.state.values()), device)
 
@@ -163,11 +164,12 @@ class ChunkTraining:
         models = self._some(rows)
         inputs, targets = (part[rows] for part in self.validation_rows)
         mask = None
-        if bool_is_ragged(self.validation):
+        if self.ragged_validation:
             real = torch.arange(inputs.shape[1], device=self.device) < self.validation.lengths[rows, None]
             mask = real.unsqueeze(-1).expand(targets.shape[:3])
         rule = self.plan.rules.rule(self.rule_values, pattern, rows)
-        value = self.plan.monitor(self._output(models, Batch(inputs, targets, mask), rule))
+        with models.evaluating():
+            value = self.plan.monitor(self._output(models, Batch(inputs, targets, mask), rule))
         state = {name: self.state[name][rows] for name in ("best_value", "best_epoch", "best_flat", "stopped_epoch")}
         running = state["stopped_epoch"] < 0
         better = (value < state["best_value"]) & running
@@ -191,7 +193,3 @@ class ChunkTraining:
             self._watched[key] = self.models.subset(rows, self.device)
         return self._watched[key]
 
-
-def bool_is_ragged(data: FleetData) -> bool:
-    """Return whether some set is shorter than the longest."""
-    return len(set(data.n_rows.tolist())) > 1

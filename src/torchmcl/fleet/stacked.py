@@ -1,12 +1,16 @@
 """Many modules of one shape as one: their parameters in a matrix, a row each, and one batched forward pass."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+
+from torchmcl._checks import bad_value
+from torchmcl.types import Predictions
 
 __all__ = ["StackedModules", "build_modules"]
 
@@ -56,9 +60,9 @@ class StackedModules:
         """Return the number of models."""
         return len(self.flat)
 
-    def __call__(self, inputs: Tensor) -> Any:
-        """Return what the models give for inputs [models, batch, ...]."""
-        return self._forward(self.views, self.buffers, inputs)
+    def __call__(self, inputs: Tensor) -> Predictions:
+        """Return the predictions of the models for inputs [models, batch, ...]."""
+        return Predictions(*self._forward(self.views, self.buffers, inputs))
 
     def subset(self, rows: slice, device: torch.device, *, copy_rows: bool = False) -> "StackedModules":
         """Return some of the models on `device`; they share memory only if nothing had to move."""
@@ -66,6 +70,16 @@ class StackedModules:
         buffers = {name: buffer[rows].to(device) for name, buffer in self.buffers.items()}
         template = copy.deepcopy(self.template).to(device)
         return StackedModules(template, flat.clone() if copy_rows else flat, buffers)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Switch dropout and the like off inside a `with` block."""
+        before = self.template.training
+        self.template.eval()
+        try:
+            yield
+        finally:
+            self.template.train(before)
 
     def gradient(self, loss: Tensor) -> Tensor:
         """Return the gradient of a scalar as a matrix like `flat`; unused parameters have gradient 0."""
@@ -86,4 +100,8 @@ class StackedModules:
         return module
 
     def _forward_one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Any:
-        return functional_call(self.template, (parameters, buffers), (inputs,))
+        predictions = functional_call(self.template, (parameters, buffers), (inputs,))
+        if not isinstance(predictions, Predictions):
+            rule = "make modules that return Predictions"
+            raise TypeError(bad_value("Fleet", "module_factory", rule, type(predictions).__name__))
+        return tuple(part for part in predictions if part is not None)  # torch.vmap hands on tensors only

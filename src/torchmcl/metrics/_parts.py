@@ -75,7 +75,9 @@ def squared_errors_of_best(predictions: Predictions, targets: Tensor, mask: Tens
 def energy_scores(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:
     """Return E|X - y| - E|X - X'| / 2 of each target y, X drawn from the scored hypotheses."""
     mask = _checked_mask("energy_score", predictions, targets, mask)
-    hypotheses, weights = predictions.hypotheses, probabilities(predictions)
+    weights = probabilities(predictions)
+    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    hypotheses = predictions.hypotheses.to(weights.dtype)
     to_target = pairwise_euclidean(hypotheses=hypotheses, targets=targets) @ weights.unsqueeze(-1)
     spread = pairwise_euclidean(hypotheses=hypotheses, targets=hypotheses) @ weights.unsqueeze(-1)
     spread = weights.unsqueeze(-2) @ spread  # [..., 1, 1]
@@ -126,7 +128,9 @@ def _checked_mask(owner: str, predictions: Predictions, targets: Tensor, mask: T
     if not isinstance(predictions, Predictions):
         raise TypeError(bad_value(owner, "predictions", "be Predictions", type(predictions).__name__))
     check_event_pair(owner, predictions.hypotheses, targets)
+    leading = torch.broadcast_shapes(predictions.hypotheses.shape[:-2], targets.shape[:-2])
+    shape = torch.Size((*leading, targets.shape[-2]))
     if mask is None:
-        return torch.ones(targets.shape[:-1], dtype=torch.bool, device=targets.device)
-    check_mask(owner, mask, targets.shape[:-1])
-    return mask.expand(targets.shape[:-1])
+        return torch.ones(shape, dtype=torch.bool, device=targets.device)
+    check_mask(owner, mask, shape)
+    return mask.expand(shape)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from torchmcl._checks import check_callable, check_positive_int
+from torchmcl._checks import bad_value, check_callable, check_positive_int
 from torchmcl.nn.heads import MultiHypothesisHead
 from torchmcl.types import Predictions
 
@@ -45,6 +45,9 @@ class MultiHypothesisMLP(nn.Module):
         super().__init__()
         check_positive_int("MultiHypothesisMLP", "in_features", in_features)
         check_callable("MultiHypothesisMLP", "activation", activation, "torch.nn.ReLU")
+        if not isinstance(hidden, Sequence):
+            advice = "One layer of 50 units is (50,)."
+            raise TypeError(bad_value("MultiHypothesisMLP", "hidden", "be a sequence of sizes", repr(hidden), advice))
         layers: list[nn.Module] = []
         width = in_features
         for size in hidden:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_callable, check_mask, check_non_negative
+from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_non_negative
 from torchmcl.assignment import AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.losses import match, mcl_loss
@@ -62,9 +62,13 @@ def mcl_step(
         raise TypeError(bad_value("mcl_step", "model", "return Predictions", type(predictions).__name__, advice))
     if mask is not None:
         # Whatever pads the targets (NaN, -100) must not reach the cost, whose gradient would carry it on.
+        check_boolean("mcl_step", "mask", mask)
         check_mask("mcl_step", mask, targets.shape[: mask.ndim])
         targets = targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)), 0)
     cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets)
+    if mask is not None and mask.shape != cost.shape[:-1]:
+        rule = f"have shape {tuple(cost.shape[:-1])} ([batch, targets])"
+        raise ValueError(bad_value("mcl_step", "mask", rule, tuple(mask.shape)))
     matching = match(cost, rule, mask)
     assignment_loss = (torch.vmap(mcl_loss) if stacked else mcl_loss)(matching)
     if predictions.score_logits is None or score_weight == 0:

@@ -1,0 +1,1 @@
+"""The paper's UCI study: its methods, under three protocols, on the official folds."""

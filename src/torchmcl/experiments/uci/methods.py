@@ -1,0 +1,113 @@
+"""The methods of the UCI study as data: which network, which rule, how often to look."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchmcl.assignment import WTA, AnnealedWTA, RelaxedWTA
+from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.schedules import Exponential, Linear, annealed
+from torchmcl.types import Predictions
+
+__all__ = ["METHODS", "N_HYPOTHESES", "Method", "method_named"]
+
+N_HYPOTHESES = 5
+_N_MEMBERS = 5
+_DROPOUT = 0.05
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the tables.
+
+    Attributes:
+        name: as in records and on the command line.
+        label: as in reports.
+        published: its name in the published tables, "" if it is not there.
+        rule: epochs -> rule, or epoch -> rule.
+        looks_every: epochs between looks at the checkpoint under `test-selected`, as in the authors' scripts.
+        n_members: networks that are averaged into one answer; 1 for the multi-hypothesis methods.
+        dropout: share of hidden units dropped, at prediction too.
+    """
+
+    name: str
+    label: str
+    published: str
+    rule: Callable[[int], Any]
+    looks_every: int = 10
+    n_members: int = 1
+    dropout: float = 0.0
+
+    @property
+    def single_answer(self) -> bool:
+        """Whether the method gives one answer only."""
+        return self.n_members > 1 or self.dropout > 0
+
+    def build(self, n_features: int, hidden: int) -> nn.Module:
+        """Return the network: one hidden layer with ReLU."""
+        if self.single_answer:
+            return SingleAnswer(n_features, hidden, self.dropout)
+        return MultiHypothesisMLP(n_features, 1, N_HYPOTHESES, hidden=(hidden,))
+
+
+class SingleAnswer(nn.Module):
+    """The same backbone with one answer: the building block of MC dropout and deep ensembles."""
+
+    def __init__(self, n_features: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        layers = [nn.Linear(n_features, hidden), nn.ReLU()]
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+        self.layers = nn.Sequential(*layers, nn.Linear(hidden, 1))
+
+    def forward(self, inputs: Tensor) -> Predictions:
+        """Return one hypothesis without a score."""
+        return Predictions(self.layers(inputs).unsqueeze(-2))
+
+
+def _relaxed(epsilon: float) -> Method:
+    published = {0.1: "relaxed_wta_eps0.1", 0.5: "relaxed_wta_eps0.5"}.get(epsilon, "")
+    return Method(f"relaxed-{epsilon}", f"Relaxed-WTA (ε = {epsilon})", published, lambda _: RelaxedWTA(epsilon))
+
+
+def _annealed_epsilon(n_epochs: int) -> Any:
+    return annealed(RelaxedWTA(0.5), epsilon=Linear(0.5, 0.0, n_epochs))
+
+
+def _exponential(n_epochs: int) -> Any:
+    return annealed(AnnealedWTA(0.5), temperature=Exponential(0.5, 0.95, floor=5e-4))
+
+
+def _linear(n_epochs: int) -> Any:
+    return annealed(AnnealedWTA(0.5), temperature=Linear(0.5, 0.0, n_epochs))
+
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method("mcl", "MCL", "mcl", lambda _: WTA(), looks_every=1),
+        *(_relaxed(epsilon) for epsilon in (0.05, 0.1, 0.2, 0.5)),
+        Method("relaxed-annealed", "Relaxed-WTA (ε annealed)", "relaxed_wta_annealed", _annealed_epsilon),
+        Method("amcl-exponential", "aMCL (exponential)", "amcl_exp", _exponential),
+        Method("amcl-linear", "aMCL (linear)", "amcl_lin", _linear),
+        Method("mc-dropout", "MC dropout", "mc_dropout", lambda _: WTA(), dropout=_DROPOUT),
+        Method("deep-ensemble", "Deep ensemble", "deep_ensembles", lambda _: WTA(), n_members=_N_MEMBERS),
+    )
+}
+
+
+def method_named(name: str) -> Method:
+    """Return a method.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest one.
+    """
+    import difflib
+
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=1, cutoff=0.4)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"reproduce uci: `methods` must be among {', '.join(METHODS)}, got {name!r}.{hint}")
+    return METHODS[name]

@@ -1,0 +1,46 @@
+"""The records of the study: one JSON line for each set, fold, method, protocol and seed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torchmcl._files import write_atomically
+
+__all__ = ["KEYS", "Records"]
+
+KEYS = ("set", "fold", "method", "protocol", "seed")
+
+
+class Records:
+    """Rows on disk, kept in memory, written whole and atomically: a file of them is small.
+
+    Raises:
+        ValueError: if the file holds something else.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        self.path, self.settings = path, settings
+        self.rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        if path.exists():
+            for number, line in enumerate(path.read_text().splitlines(), start=1):
+                try:
+                    row = json.loads(line)
+                    key = tuple(row[name] for name in KEYS)
+                except (json.JSONDecodeError, KeyError, TypeError) as error:
+                    raise ValueError(f"reproduce uci: {path} line {number} is not a record: {error!r}.") from error
+                if row.get("epochs") != settings["epochs"]:
+                    raise ValueError(
+                        f"reproduce uci: {path} was made with {row.get('epochs')} epochs, not {settings['epochs']}. "
+                        "Give another --out."
+                    )
+                self.rows[key] = row
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        """Return whether there is a row for (set, fold, method, protocol, seed)."""
+        return key in self.rows
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Add rows and write the file."""
+        for row in rows:
+            self.rows[tuple(row[name] for name in KEYS)] = row | self.settings
+        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows.values()))

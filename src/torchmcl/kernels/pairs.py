@@ -1,0 +1,187 @@
+"""Kernels of the pairwise squared Euclidean cost: coordinate by coordinate for few dimensions, by tiles for many."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = [
+    "sq_few_dims",
+    "sq_few_dims_to_hypotheses",
+    "sq_few_dims_to_targets",
+    "sq_many_dims",
+    "sq_many_dims_to_hypotheses",
+    "sq_many_dims_to_targets",
+]
+
+
+@triton.jit
+def _few(h, t, cost, n_rows, T, K, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # a (sample, target) pair
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    real = (row < n_rows) & (column < K)
+    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for d in tl.static_range(D):
+        x = tl.load(h + ((row // T) * K + column) * D + d, mask=real, other=0.0)
+        y = tl.load(t + row * D + d, mask=row < n_rows, other=0.0)
+        total += (x - y) * (x - y)
+    tl.store(cost + row * K + column, total, mask=real)
+
+
+@triton.jit
+def _few_to_h(h, t, grad, out, n_rows, K, T, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # a sample
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    real = (row < n_rows) & (column < K)
+    for d in tl.static_range(D):
+        x = tl.load(h + (row * K + column) * D + d, mask=real, other=0.0)
+        pull = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+        for target in range(T):
+            y = tl.load(t + (row * T + target) * D + d, mask=row < n_rows, other=0.0)
+            g = tl.load(grad + (row * T + target) * K + column, mask=real, other=0.0)
+            pull += g * (x - y)
+        tl.store(out + (row * K + column) * D + d, 2 * pull, mask=real)
+
+
+@triton.jit
+def _few_to_t(h, t, grad, out, n_rows, T, K, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # a (sample, target) pair
+    for d in tl.static_range(D):
+        y = tl.load(t + row * D + d, mask=row < n_rows, other=0.0)
+        pull = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+        for start in range(0, K, COLUMNS):
+            column = start + tl.arange(0, COLUMNS)[None, :]
+            real = (row < n_rows) & (column < K)
+            x = tl.load(h + ((row // T) * K + column) * D + d, mask=real, other=0.0)
+            pull += tl.load(grad + row * K + column, mask=real, other=0.0) * (y - x)
+        first = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        tl.store(out + first * D + d, 2 * tl.sum(pull, axis=1), mask=first < n_rows)
+
+
+def _few_blocks(K: int) -> dict[str, int]:
+    columns = min(triton.next_power_of_2(K), 256)
+    return {"ROWS": max(1, 1024 // columns), "COLUMNS": columns}
+
+
+def sq_few_dims(h: Tensor, t: Tensor) -> Tensor:
+    """Return the cost [n, targets, hypotheses] of contiguous h [n, hypotheses, dim] and t [n, targets, dim]."""
+    (n, K, D), T = h.shape, t.shape[1]
+    cost = h.new_empty(n, T, K)
+    blocks = _few_blocks(K)
+    grid = (triton.cdiv(n * T, blocks["ROWS"]), triton.cdiv(K, blocks["COLUMNS"]))
+    _few[grid](h, t, cost, n * T, T, K, D=D, **blocks)
+    return cost
+
+
+def sq_few_dims_to_hypotheses(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient at the hypotheses, [n, hypotheses, dim]."""
+    (n, K, D), T = h.shape, t.shape[1]
+    out = torch.empty_like(h)
+    blocks = _few_blocks(K)
+    grid = (triton.cdiv(n, blocks["ROWS"]), triton.cdiv(K, blocks["COLUMNS"]))
+    _few_to_h[grid](h, t, grad, out, n, K, T, D=D, **blocks)
+    return out
+
+
+def sq_few_dims_to_targets(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient at the targets, [n, targets, dim]."""
+    (n, K, D), T = h.shape, t.shape[1]
+    out = torch.empty_like(t)
+    blocks = _few_blocks(K)
+    _few_to_t[(triton.cdiv(n * T, blocks["ROWS"]),)](h, t, grad, out, n * T, T, K, D=D, **blocks)
+    return out
+
+
+@triton.jit
+def _many(h, t, centre, cost, T, K, D, BT: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    sample = tl.program_id(0).to(tl.int64)
+    k = tl.program_id(1) * BK + tl.arange(0, BK)
+    i = tl.arange(0, BT)
+    cross = tl.zeros((BT, BK), dtype=tl.float32)
+    h_square = tl.zeros((BK,), dtype=tl.float32)
+    t_square = tl.zeros((BT,), dtype=tl.float32)
+    for start in range(0, D, BD):
+        d = start + tl.arange(0, BD)
+        inside = d < D
+        c = tl.load(centre + sample * D + d, mask=inside, other=0.0)
+        x = tl.load(h + (sample * K + k[:, None]) * D + d[None, :], mask=(k < K)[:, None] & inside[None, :], other=0.0)
+        y = tl.load(t + (sample * T + i[:, None]) * D + d[None, :], mask=(i < T)[:, None] & inside[None, :], other=0.0)
+        x = tl.where((k < K)[:, None], x - c[None, :], 0.0)
+        y = tl.where((i < T)[:, None], y - c[None, :], 0.0)
+        cross += tl.dot(y, tl.trans(x), input_precision="ieee")
+        h_square += tl.sum(x * x, axis=1)
+        t_square += tl.sum(y * y, axis=1)
+    value = t_square[:, None] + h_square[None, :] - 2 * cross
+    value = tl.where(value < 0, 0.0, value)  # not max(), which would hide a NaN
+    tl.store(cost + (sample * T + i[:, None]) * K + k[None, :], value, mask=(i < T)[:, None] & (k < K)[None, :])
+
+
+@triton.jit
+def _many_to_h(h, t, centre, grad, out, T, K, D, BT: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    sample = tl.program_id(0).to(tl.int64)
+    k = tl.program_id(1) * BK + tl.arange(0, BK)
+    i = tl.arange(0, BT)
+    g = tl.load(grad + (sample * T + i[:, None]) * K + k[None, :], mask=(i < T)[:, None] & (k < K)[None, :], other=0.0)
+    total = tl.sum(g, axis=0)
+    for start in range(0, D, BD):
+        d = start + tl.arange(0, BD)
+        inside = d < D
+        real = (k < K)[:, None] & inside[None, :]
+        c = tl.load(centre + sample * D + d, mask=inside, other=0.0)
+        x = tl.load(h + (sample * K + k[:, None]) * D + d[None, :], mask=real, other=0.0)
+        y = tl.load(t + (sample * T + i[:, None]) * D + d[None, :], mask=(i < T)[:, None] & inside[None, :], other=0.0)
+        y = tl.where((i < T)[:, None], y - c[None, :], 0.0)
+        pull = total[:, None] * (x - c[None, :]) - tl.dot(tl.trans(g), y, input_precision="ieee")
+        tl.store(out + (sample * K + k[:, None]) * D + d[None, :], 2 * pull, mask=real)
+
+
+@triton.jit
+def _many_to_t(h, t, centre, grad, out, T, K, D, BT: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    sample = tl.program_id(0).to(tl.int64)
+    d = tl.program_id(1) * BD + tl.arange(0, BD)
+    inside = d < D
+    i = tl.arange(0, BT)
+    c = tl.load(centre + sample * D + d, mask=inside, other=0.0)
+    pull = tl.zeros((BT, BD), dtype=tl.float32)
+    total = tl.zeros((BT,), dtype=tl.float32)
+    for start in range(0, K, BK):
+        k = start + tl.arange(0, BK)
+        x = tl.load(h + (sample * K + k[:, None]) * D + d[None, :], mask=(k < K)[:, None] & inside[None, :], other=0.0)
+        x = tl.where((k < K)[:, None], x - c[None, :], 0.0)
+        g = tl.load(grad + (sample * T + i[:, None]) * K + k[None, :], mask=(i < T)[:, None] & (k < K)[None, :], other=0.0)
+        pull += tl.dot(g, x, input_precision="ieee")
+        total += tl.sum(g, axis=1)
+    real = (i < T)[:, None] & inside[None, :]
+    y = tl.load(t + (sample * T + i[:, None]) * D + d[None, :], mask=real, other=0.0) - c[None, :]
+    tl.store(out + (sample * T + i[:, None]) * D + d[None, :], 2 * (total[:, None] * y - pull), mask=real)
+
+
+def _many_blocks(T: int) -> dict[str, int]:
+    return {"BT": max(16, triton.next_power_of_2(T)), "BK": 64, "BD": 64}
+
+
+def sq_many_dims(h: Tensor, t: Tensor, centre: Tensor) -> Tensor:
+    """Return the cost [n, targets, hypotheses]; both sets are centred on `centre` [n, 1, dim] as they are read."""
+    (n, K, D), T = h.shape, t.shape[1]
+    cost = h.new_empty(n, T, K)
+    blocks = _many_blocks(T)
+    _many[(n, triton.cdiv(K, blocks["BK"]))](h, t, centre, cost, T, K, D, **blocks)
+    return cost
+
+
+def sq_many_dims_to_hypotheses(h: Tensor, t: Tensor, centre: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient at the hypotheses, [n, hypotheses, dim]."""
+    (n, K, D), T = h.shape, t.shape[1]
+    out = torch.empty_like(h)
+    blocks = _many_blocks(T)
+    _many_to_h[(n, triton.cdiv(K, blocks["BK"]))](h, t, centre, grad, out, T, K, D, **blocks)
+    return out
+
+
+def sq_many_dims_to_targets(h: Tensor, t: Tensor, centre: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient at the targets, [n, targets, dim]."""
+    (n, K, D), T = h.shape, t.shape[1]
+    out = torch.empty_like(t)
+    blocks = _many_blocks(T)
+    _many_to_t[(n, triton.cdiv(D, blocks["BD"]))](h, t, centre, grad, out, T, K, D, **blocks)
+    return out
