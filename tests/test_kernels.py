@@ -1,4 +1,4 @@
-"""The Triton kernels compute what the plain code computes: in Triton's interpreter here, on a GPU where there is one."""
+"""The Triton kernels compute what the plain code computes: in Triton's interpreter, or on a GPU where there is one."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 _CHECKS = """
 import math, torch
 from torch.testing import assert_close
-from torchmcl.kernels import pairs, rows
+from torchmcl.kernels import adam, pairs, rows
 device = "{device}"
 torch.manual_seed(0)
 draw = lambda *shape: torch.randn(*shape, device=device)
@@ -21,6 +21,16 @@ for shape in ((1, 1), (5, 7), (3, 2, 49), (70, 64), (2, 130)):
     cost, logits, upstream = draw(*shape).square(), 5 * draw(*shape), draw(*shape[:-1])
     labels = torch.rand(*shape, device=device)
     assert_close(rows.softmin_rows(cost, -math.log2(math.e) / 0.3), (-cost / 0.3).softmax(-1))
+    if cost.ndim > 1:
+        n = len(cost)
+        warm = torch.arange(n, device=device) % 2 == 0
+        factors = torch.where(warm, -math.log2(math.e) / 0.3, 0.0)
+        epsilons = torch.full((n,), 0.1, device=device)
+        flags = warm.view(n, *[1] * (cost.ndim - 1))
+        others = max(shape[-1] - 1, 1)
+        hard = rows.winner_rows(cost, 0.9, 0.1 / others) if shape[-1] > 1 else torch.ones_like(cost)
+        expected = torch.where(flags, rows.softmin_rows(cost, -math.log2(math.e) / 0.3), hard)
+        assert_close(rows.mixed_rows(cost, factors, epsilons), expected)
     onehot = torch.nn.functional.one_hot(cost.argmin(-1), shape[-1]).to(cost)
     assert_close(rows.winner_rows(cost, 0.9, 0.1), 0.1 + 0.8 * onehot)
     bce = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(-1)
@@ -30,6 +40,23 @@ for shape in ((1, 1), (5, 7), (3, 2, 49), (70, 64), (2, 130)):
 spoilt = torch.tensor([[1.0, float("nan"), 2.0], [0.0, 1.0, float("inf")]], device=device)
 weights = rows.softmin_rows(spoilt, -1.0)
 assert (weights * spoilt).sum(-1).isnan().all(), weights
+
+from torchmcl.fleet import Adam
+flat, reference = draw(3, 700), None
+for decay in (None, torch.tensor([[0.1], [0.0], [0.3]], device=device)):
+    mine, lr = flat.clone(), torch.tensor([[0.01], [0.1], [0.003]], device=device)
+    state = Adam().init(mine)
+    alone = [torch.nn.Parameter(row.clone()) for row in flat]
+    optimizers = [torch.optim.AdamW([p], lr=float(lr[i]), weight_decay=0.0 if decay is None else float(decay[i]))
+                  for i, p in enumerate(alone)]
+    for step in range(5):
+        grad = draw(3, 700)
+        state["n_steps"].add_(1)
+        adam.adam_rows(mine, grad, state["mean"], state["square"], state["n_steps"], lr, decay, (0.9, 0.999), 1e-8)
+        for p, optimizer, g in zip(alone, optimizers, grad):
+            p.grad = g.clone()
+            optimizer.step()
+    assert_close(mine, torch.stack([p.detach() for p in alone]), rtol=1e-4, atol=1e-5)
 
 def check(few, n, T, K, D):
     h, t, g = draw(n, K, D), draw(n, T, D), draw(n, T, K)

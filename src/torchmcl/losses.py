@@ -44,7 +44,7 @@ def match(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Mat
     return Matching(cost.masked_fill(~mask.unsqueeze(-1), 0), rule(cost, mask), mask)
 
 
-def mcl_loss(matching: Matching, reduction: str = "mean") -> Tensor:
+def mcl_loss(matching: Matching, reduction: str = "mean", *, model_axes: int = 0) -> Tensor:
     """Return the loss `sum(weights * cost)` of a matching.
 
     A NaN or infinite cost of a real target gives NaN, whatever its weight.
@@ -53,9 +53,10 @@ def mcl_loss(matching: Matching, reduction: str = "mean") -> Tensor:
         matching: from `match`.
         reduction: "mean" over all real targets; "sample_mean", the mean over samples of the mean
             over each sample's real targets (samples without any are left out); or "none".
+        model_axes: how many leading axes are independent models, whose losses are kept apart.
 
     Returns:
-        A scalar; for "none" the loss of each target [..., targets], 0 where padded. Without any
+        A scalar, or [models] with a model axis; for "none" the loss of each target [..., targets], 0 where padded. Without any
         real target the scalar is 0.
 
     Example:
@@ -69,12 +70,14 @@ def mcl_loss(matching: Matching, reduction: str = "mean") -> Tensor:
     check_choice("mcl_loss", "reduction", reduction, ("mean", "sample_mean", "none"))
     cost, weights, mask = matching
     per_target = (weights * cost).sum(dim=-1)
+    axes = tuple(range(model_axes, mask.ndim))
     if reduction == "mean":
-        loss = per_target.sum() / mask.sum().clamp_min(1)
+        loss = per_target.sum(dim=axes) / mask.sum(dim=axes).clamp_min(1)
     elif reduction == "sample_mean":
         n_real = mask.sum(dim=-1)
         per_sample = per_target.sum(dim=-1) / n_real.clamp_min(1)
-        loss = per_sample.sum() / (n_real > 0).sum().clamp_min(1)
+        samples = axes[:-1]
+        loss = per_sample.sum(dim=samples) / (n_real > 0).sum(dim=samples).clamp_min(1) if samples else per_sample
     else:
         loss = per_target
     # An infinite cost with a positive weight would give infinity, which sorts as a plausible loss.

@@ -4,6 +4,7 @@ The labels are the weights of a second, hard rule on the same cost, so that the 
 hypothesis learns the probability mass of its Voronoi cell.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -51,7 +52,9 @@ def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule
     return weights.sum(dim=-2) / n_real.clamp_min(1)
 
 
-def score_loss(score_logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+def score_loss(
+    score_logits: Tensor, targets: Tensor, mask: Tensor | None = None, *, model_axes: int = 0
+) -> Tensor:
     """Return the binary cross-entropy between scores and labels.
 
     It is averaged over hypotheses and samples (Eq. (4) sums over hypotheses; the mean keeps its
@@ -61,9 +64,10 @@ def score_loss(score_logits: Tensor, targets: Tensor, mask: Tensor | None = None
         score_logits: [..., hypotheses], before the sigmoid.
         targets: labels [..., hypotheses] in [0, 1], from `score_targets`.
         mask: [..., targets] as elsewhere; samples without a real target are left out.
+        model_axes: how many leading axes are independent models, whose losses are kept apart.
 
     Returns:
-        A scalar, at least float32; 0 when no sample counts.
+        A scalar, or [models] with a model axis, at least float32; 0 when no sample counts.
 
     Example:
         >>> score_loss(torch.zeros(2, 3), torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]))
@@ -80,13 +84,17 @@ def score_loss(score_logits: Tensor, targets: Tensor, mask: Tensor | None = None
         raise ValueError(bad_value("score_loss", "targets", rule, tuple(targets.shape), advice))
     dtype = torch.promote_types(score_logits.dtype, torch.float32)
     per_sample = _SummedCrossEntropy.apply(score_logits.to(dtype), targets.to(dtype)) / score_logits.shape[-1]
+    axes = tuple(range(model_axes, per_sample.ndim))
+    if not axes:
+        return per_sample if mask is None else per_sample.masked_fill(~mask.any(dim=-1), 0)
     if mask is None:
-        loss: Tensor = per_sample.mean() if per_sample.numel() else per_sample.sum()
+        n_samples = math.prod(per_sample.shape[model_axes:])
+        loss: Tensor = per_sample.sum(dim=axes) / max(n_samples, 1)
         return loss
     check_boolean("score_loss", "mask", mask)
     check_mask("score_loss", mask, torch.Size((*per_sample.shape, mask.shape[-1])))
     counts = mask.any(dim=-1).expand(per_sample.shape)
-    return per_sample.masked_fill(~counts, 0).sum() / counts.sum().clamp_min(1)
+    return per_sample.masked_fill(~counts, 0).sum(dim=axes) / counts.sum(dim=axes).clamp_min(1)
 
 
 def normalized_scores(score_logits: Tensor) -> Tensor:

@@ -94,4 +94,6 @@ def assert_same_bits(left, right):
     left, right = (x._asdict() if hasattr(x, "_asdict") else x for x in (left, right))
     assert left.keys() == right.keys()
     for name in left.keys() - {"seconds"}:
-        torch.testing.assert_close(left[name], right[name], atol=0, rtol=0, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            left[name], right[name], atol=0, rtol=0, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}"
+        )

@@ -47,15 +47,16 @@ class EpochRunner:
         with torch.cuda.stream(stream):
             self._epoch(key)  # libraries set themselves up on first use, which a capture does not allow
         torch.cuda.current_stream(self._device).wait_stream(stream)
-        graph: torch.cuda.CUDAGraph | None = torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph()
+        captured: torch.cuda.CUDAGraph | None = graph
         try:
             torch.cuda.synchronize(self._device)
             with torch.cuda.graph(graph):
                 self._epoch(key)
         except RuntimeError as error:
             warnings.warn(f"Fleet: this epoch cannot be captured as a CUDA graph and runs eagerly: {error}", stacklevel=2)
-            graph = None
+            captured = None
             torch.cuda.synchronize(self._device)
         for tensor, value in zip(self._state, before, strict=True):
             tensor.copy_(value)
-        return graph
+        return captured

@@ -30,5 +30,6 @@ class FleetHistory(NamedTuple):
     @classmethod
     def joined(cls, parts: "list[FleetHistory]") -> "FleetHistory":
         """Return the history of a fleet from those of its chunks."""
-        columns = [torch.cat([part[i] for part in parts], dim=-1) for i in range(5)]
-        return cls(*columns, seconds=sum(part.seconds for part in parts))
+        *columns, seconds = zip(*parts, strict=True)
+        losses, value, epoch, stopped, failed = (torch.cat(column, dim=-1) for column in columns)
+        return cls(losses, value, epoch, stopped, failed, sum(seconds))

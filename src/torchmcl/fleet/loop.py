@@ -66,7 +66,6 @@ class ChunkTraining:
             "best_value": torch.full((n_models,), torch.inf, device=device),
             "best_epoch": torch.full((n_models,), -1, device=device),
             "stopped_epoch": torch.full((n_models,), -1, device=device),
-            "failed_epoch": torch.full((n_models,), -1, device=device),
         }
         self.optimizer_state = plan.optimizer.init(models.flat)
         self.state |= {f"optimizer.{name}": value for name, value in self.optimizer_state.items()}
@@ -90,8 +89,12 @@ class ChunkTraining:
 
     def history(self, seconds: float) -> FleetHistory:
         """Return what was recorded so far."""
-        names = ("losses", "best_value", "best_epoch", "stopped_epoch", "failed_epoch")
-        return FleetHistory(*(self.state[name].cpu() for name in names), seconds=seconds)
+        losses, value, epoch, stopped = (
+            self.state[name].cpu() for name in ("losses", "best_value", "best_epoch", "stopped_epoch")
+        )
+        bad = ~losses.isfinite()
+        failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1)
+        return FleetHistory(losses, value, epoch, stopped, failed, seconds)
 
     def _prepare(self, epoch: int) -> None:
         """Write what changes from epoch to epoch into the tensors that the epoch reads."""
@@ -113,34 +116,38 @@ class ChunkTraining:
         """Go once through the data, then validate: no value is read on the host."""
         pattern, due = key
         rule = self.plan.rules.rule(self.rule_values, pattern)
-        total = torch.zeros_like(self.state["best_value"])
+        loss: Tensor | None = None
         for start in range(0, self.n_rows, self.plan.batch_size):
-            total += self._step(rule, start, min(start + self.plan.batch_size, self.n_rows))
-        loss = total / self.lengths
+            part = self._step(rule, start, min(start + self.plan.batch_size, self.n_rows))
+            loss = part if loss is None else loss + part
+        assert loss is not None
         # index_copy with the epoch as a tensor: in a captured graph a Python number would be frozen.
         self.state["losses"].index_copy_(0, self.state["epoch"].view(1), loss.unsqueeze(0))
-        failed = ~loss.isfinite() & (self.state["failed_epoch"] < 0)
-        self.state["failed_epoch"].copy_(torch.where(failed, self.state["epoch"], self.state["failed_epoch"]))
         for low, high in due:
             self._validate(pattern, slice(low, high))
 
     def _step(self, rule: StackedRule, start: int, stop: int) -> Tensor:
-        """Take one optimiser step; return each model's loss times its number of rows."""
+        """Take one optimiser step; return each model's loss times the share of its rows."""
         if self.whole is not None:
             inputs, targets = self.whole
         else:
             assert self.order is not None
             inputs, targets = self.data.rows(self.order[:, start:stop])
-        n_real = (self.lengths - start).clamp(0, stop - start)
         mask = None
+        n_real = self.lengths
         if not self.same_length:
+            n_real = (self.lengths - start).clamp(0, stop - start)
             real = torch.arange(stop - start, device=self.device) < n_real[:, None]
             mask = real.unsqueeze(-1).expand(targets.shape[:3])
         output = self._output(self.models, Batch(inputs, targets, mask), rule)
         gradient = self.models.gradient(output.loss.sum())
         with torch.no_grad():
             self._update(gradient, n_real)
-            return output.loss.detach() * n_real
+            loss = output.loss.detach()
+            if self.one_batch:
+                return loss
+            # A model without rows in this batch has loss 0 there.
+            return loss * ((stop - start) / self.n_rows if self.same_length else n_real / self.lengths)
 
     def _update(self, gradient: Tensor, n_real: Tensor) -> None:
         """Change the parameters of those models that have rows in this batch and were not stopped."""

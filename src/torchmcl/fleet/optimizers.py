@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchmcl import kernels
 from torchmcl._checks import bad_value, check_real
 
 __all__ = ["SGD", "Adam", "FleetOptimizer"]
@@ -59,6 +60,11 @@ class Adam(FleetOptimizer):
         """Change parameters, moments and counts by one step."""
         mean, square, n_steps = state["mean"], state["square"], state["n_steps"]
         n_steps.add_(1)
+        if self.beta1 > 0 and flat.is_contiguous() and kernels.usable(flat, grad):
+            from torchmcl.kernels.adam import adam_rows
+
+            adam_rows(flat, grad, mean, square, n_steps, lr, decay, (self.beta1, self.beta2), self.epsilon)
+            return
         mean.lerp_(grad, 1 - self.beta1)
         square.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
         if decay is not None:

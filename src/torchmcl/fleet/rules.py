@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from torchmcl import kernels
 from torchmcl._checks import bad_value
-from torchmcl.assignment import AssignmentRule
+from torchmcl.assignment import LOG2_E, WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 
 __all__ = ["RuleTable", "StackedRule"]
 
@@ -21,15 +22,33 @@ class StackedRule(AssignmentRule):
 
     Attributes:
         parts: (models, rule) pairs that cover the axis in order.
+        packed: [2, models], exponent factor and epsilon of each model, where all rules are of the kind that one
+            GPU kernel serves whatever their mixture.
     """
 
     parts: tuple[tuple[slice, AssignmentRule], ...]
+    packed: Tensor | None = None
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        if self.packed is not None and kernels.usable(cost):
+            from torchmcl.kernels.rows import mixed_rows
+
+            return mixed_rows(cost, self.packed[0], self.packed[1])
         if len(self.parts) == 1:
             return self.parts[0][1]._assign(cost, mask)
         weights = [rule._assign(cost[rows], None if mask is None else mask[rows]) for rows, rule in self.parts]
         return torch.cat(weights)
+
+
+_PER_TARGET = (WTA, RelaxedWTA, AnnealedWTA)
+
+
+class RuleBuffers(NamedTuple):
+    """What a captured epoch reads: the fields of each group, or all of them packed, with the table they come from."""
+
+    groups: list[dict[str, Tensor]]
+    packed: Tensor | None
+    table: Tensor | None
 
 
 class RuleTable:
@@ -40,6 +59,8 @@ class RuleTable:
     """
 
     def __init__(self, rules: Sequence[AssignmentRule | RuleAt], n_epochs: int) -> None:
+        self.n_epochs = n_epochs
+        self._patterns: list[tuple[bool, ...]] | None = None
         cache: dict[int, list[AssignmentRule]] = {}
         by_model = []
         for rule in rules:
@@ -61,25 +82,53 @@ class RuleTable:
 
     def pattern(self, epoch: int) -> tuple[bool, ...]:
         """Return for each group whether it is cold: all its temperatures 0, so that hard WTA serves."""
-        return tuple(
-            "temperature" in columns and not columns["temperature"][epoch].any() for _, _, columns in self.groups
-        )
+        if self._patterns is None:
+            self._patterns = self._all_patterns()
+        return self._patterns[epoch]
 
-    def buffers(self, device: torch.device) -> list[dict[str, Tensor]]:
-        """Return tensors that `fill` writes an epoch's values into, one dictionary for each group."""
-        return [{name: column[0].to(device).clone() for name, column in columns.items()} for _, _, columns in self.groups]
+    def _all_patterns(self) -> list[tuple[bool, ...]]:
+        cold = [
+            ~columns["temperature"].any(dim=1) if "temperature" in columns else torch.zeros(self.n_epochs, dtype=torch.bool)
+            for _, _, columns in self.groups
+        ]
+        return [tuple(row) for row in torch.stack(cold, dim=1).tolist()]
 
-    def fill(self, buffers: list[dict[str, Tensor]], epoch: int) -> None:
+    def buffers(self, device: torch.device) -> RuleBuffers:
+        """Return tensors that `fill` writes an epoch's values into."""
+        if device.type == "cuda" and all(type(rule) in _PER_TARGET for _, rule, _ in self.groups):
+            table = self._packed().to(device)
+            return RuleBuffers([{} for _ in self.groups], table[0].clone(), table)
+        groups = [{name: column[0].to(device) for name, column in columns.items()} for _, _, columns in self.groups]
+        return RuleBuffers(groups, None, None)
+
+    def fill(self, buffers: RuleBuffers, epoch: int) -> None:
         """Write the values of an epoch."""
-        for (_, _, columns), group in zip(self.groups, buffers, strict=True):
+        if buffers.packed is not None and buffers.table is not None:
+            buffers.packed.copy_(buffers.table[epoch])
+            return
+        for (_, _, columns), group in zip(self.groups, buffers.groups, strict=True):
             for name, buffer in group.items():
-                buffer.copy_(columns[name][epoch], non_blocking=True)
+                buffer.copy_(columns[name][epoch])
 
-    def rule(self, buffers: list[dict[str, Tensor]], pattern: tuple[bool, ...], models: slice | None = None) -> StackedRule:
+    def _packed(self) -> Tensor:
+        """Return [epochs, 2, models]: exponent factors (0 for hard weights) and epsilons."""
+        parts = []
+        for rows, rule, columns in self.groups:
+            zeros = torch.zeros(self.n_epochs, rows.stop - rows.start)
+            temperature = columns.get("temperature", zeros) if isinstance(rule, AnnealedWTA) else zeros
+            factor = (-LOG2_E / temperature).clamp(min=-torch.finfo(torch.float32).max)
+            factor = torch.where(temperature > 0, factor, 0.0)
+            parts.append(torch.stack([factor, columns.get("epsilon", zeros)], dim=1))
+        return torch.cat(parts, dim=-1)
+
+    def rule(self, buffers: RuleBuffers, pattern: tuple[bool, ...], models: slice | None = None) -> StackedRule:
         """Return the rule that reads `buffers`, for all models or a slice of them."""
+        if buffers.packed is not None:
+            packed = buffers.packed if models is None else buffers.packed[:, models]
+            return StackedRule((), packed)
         parts = []
         start = 0
-        for (rows, rule, _), group, cold in zip(self.groups, buffers, pattern, strict=True):
+        for (rows, rule, _), group, cold in zip(self.groups, buffers.groups, pattern, strict=True):
             low, high = (rows.start, rows.stop) if models is None else _overlap(rows, models)
             if low >= high:
                 continue

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["bce_rows", "bce_rows_backward", "softmin_rows", "winner_rows"]
+__all__ = ["bce_rows", "bce_rows_backward", "mixed_rows", "softmin_rows", "winner_rows"]
 
 
 def _launch(n_rows: int, n_columns: int) -> tuple[tuple[int], dict[str, int]]:
@@ -38,6 +38,22 @@ def _winner(cost, weights, top, rest, n_rows, n_columns, ROWS: tl.constexpr, COL
     value = tl.load(cost + row * n_columns + column, mask=real, other=float("inf"))
     winner = tl.argmin(value, axis=1)[:, None]
     tl.store(weights + row * n_columns + column, tl.where(column == winner, top, rest), mask=real)
+
+
+@triton.jit
+def _mixed(  # type: ignore[no-untyped-def]  # noqa: ANN202
+    cost, factors, epsilons, weights, n_rows, n_columns, rows_per_model, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
+    value = tl.load(cost + row * n_columns + column, mask=real, other=float("inf"))
+    model = row // rows_per_model
+    factor = tl.load(factors + model, mask=row < n_rows, other=0.0)
+    epsilon = tl.load(epsilons + model, mask=(row < n_rows) & (n_columns > 1), other=0.0)
+    excess = value - tl.min(value, axis=1)[:, None]
+    power = tl.where(real, tl.exp2(excess * factor), 0.0)
+    soft = power / tl.sum(power, axis=1)[:, None]
+    hard = tl.where(column == tl.argmin(value, axis=1)[:, None], 1 - epsilon, epsilon / (n_columns - 1))
+    tl.store(weights + row * n_columns + column, tl.where(factor < 0, soft, hard), mask=real)
 
 
 @triton.jit
@@ -77,6 +93,23 @@ def winner_rows(cost: Tensor, top: float, rest: float) -> Tensor:
     n_columns = cost.shape[-1]
     grid, blocks = _launch(cost.numel() // n_columns, n_columns)
     _winner[grid](cost, weights, top, rest, cost.numel() // n_columns, n_columns, **blocks)
+    return weights
+
+
+def mixed_rows(cost: Tensor, factors: Tensor, epsilons: Tensor) -> Tensor:
+    """Return softmin weights where a model's factor is negative, winner weights where it is 0.
+
+    Args:
+        cost: [models, ..., hypotheses], contiguous.
+        factors: [models], -log2(e) / temperature, or 0 for hard weights.
+        epsilons: [models], what the winner leaves to the others under hard weights.
+    """
+    cost = cost.contiguous()
+    weights = torch.empty_like(cost)
+    n_columns = cost.shape[-1]
+    n_rows = cost.numel() // n_columns
+    grid, blocks = _launch(n_rows, n_columns)
+    _mixed[grid](cost, factors.contiguous(), epsilons.contiguous(), weights, n_rows, n_columns, n_rows // len(cost), **blocks)
     return weights
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_non_negative
@@ -70,13 +69,9 @@ def mcl_step(
         rule = f"have shape {tuple(cost.shape[:-1])} ([batch, targets])"
         raise ValueError(bad_value("mcl_step", "mask", rule, tuple(mask.shape)))
     matching = match(cost, rule, mask)
-    assignment_loss = (torch.vmap(mcl_loss) if stacked else mcl_loss)(matching)
+    assignment_loss = mcl_loss(matching, model_axes=int(stacked))
     if predictions.score_logits is None or score_weight == 0:
         return StepOutput(assignment_loss, assignment_loss, None, matching, predictions)
     labels = score_targets(cost, mask)
-    if stacked:
-        real = matching.mask
-        scores = torch.vmap(score_loss)(predictions.score_logits, labels, real)
-    else:
-        scores = score_loss(predictions.score_logits, labels, mask)
+    scores = score_loss(predictions.score_logits, labels, mask, model_axes=int(stacked))
     return StepOutput(assignment_loss + score_weight * scores, assignment_loss, scores, matching, predictions)

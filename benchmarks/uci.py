@@ -1,0 +1,47 @@
+"""Time of the UCI study: all sets, methods, folds and protocols, or a part of them.
+
+python benchmarks/uci.py --data FOLDER --work FOLDER [--device cpu|cuda] [--sets ...] [--methods ...] [--protocols ...]
+"""
+
+import time
+from pathlib import Path
+
+from _common import parser, report
+
+from torchmcl.experiments.uci.methods import METHODS
+from torchmcl.experiments.uci.run import PROTOCOLS, UciStudy, run_study
+
+if __name__ == "__main__":
+    arguments = parser(__doc__)
+    arguments.add_argument("--data", type=Path)
+    arguments.add_argument("--work", type=Path, required=True, help="folder for the records; must not hold any yet")
+    arguments.add_argument("--sets", default=",".join(UciStudy().sets))
+    arguments.add_argument("--methods", default=",".join(METHODS))
+    arguments.add_argument("--protocols", default=",".join(PROTOCOLS))
+    arguments.add_argument("--epochs", type=int, default=1000)
+    options = arguments.parse_args()
+    rows = []
+    for name in options.sets.split(","):
+        study = UciStudy(
+            sets=(name,),
+            methods=options.methods.split(","),
+            protocols=options.protocols.split(","),
+            n_epochs=options.epochs,
+            data=options.data,
+            device=options.device,
+        )
+        start = time.perf_counter()
+        records = run_study(study, options.work, progress=False)
+        seconds = time.perf_counter() - start
+        own = [row for row in records.rows.values() if row["set"] == name]
+        trained: dict[tuple[object, ...], float] = {}  # last and test-selected share a training
+        for row in own:
+            key = (row["fold"], row["method"], row["seed"], row["protocol"] == "validation")
+            trained[key] = row["seconds"]
+        rows.append(
+            {"set": name, "wall_seconds": seconds, "training_seconds": sum(trained.values()), "trainings": len(trained)}
+        )
+        print(rows[-1], flush=True)
+    total = {key: sum(row[key] for row in rows) for key in ("wall_seconds", "training_seconds", "trainings")}
+    rows.append({"set": "all", **total, "epochs": options.epochs, "methods": options.methods, "protocols": options.protocols})
+    report("uci", options.device, rows, options.out)

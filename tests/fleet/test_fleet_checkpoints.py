@@ -1,0 +1,192 @@
+"""An interrupted training goes on to the same bits; that of another training is refused."""
+
+import os
+
+import pytest
+import torch
+from plain_loop import assert_same_bits, rows, small_mlp
+from safetensors.torch import load_file
+
+import torchmcl as mcl
+from torchmcl.fleet import SGD, Fleet, FleetData, current_loss
+
+COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 8))
+SETS = [rows(13, seed=0), rows(8, seed=1)]
+DATA = FleetData.of_sets(SETS, [0, 1, 0])
+HELD_OUT = FleetData.shared(*rows(9, seed=2), 3)
+# Model 0 gets worse on these rows from the start.
+OPPOSITE = FleetData.of_sets([(SETS[0][0], -5 * SETS[0][1]), SETS[1]], [0, 1, 1])
+
+
+class PowerCutError(Exception):
+    pass
+
+
+def new_fleet(factory=small_mlp, **options):
+    defaults = {"rules": [mcl.WTA(), COOLING, mcl.RelaxedWTA(0.1)], "lr": [0.01, mcl.Linear(0.02, 0.0, 12), 0.005]}
+    return Fleet(factory, 3, **(defaults | options))
+
+
+def train(fleet, folder=None, cut=None, **options):
+    """Train for 12 epochs; `cut` is the epoch and the first model of the chunk to be interrupted in."""
+
+    def after_epoch(epoch, models, _):
+        if (epoch, models.start) == cut:
+            raise PowerCutError
+
+    options = {"data": DATA, "n_epochs": 12, "checkpoint": folder, "checkpoint_every": 3} | options
+    return fleet.fit(options.pop("data"), options.pop("n_epochs"), after_epoch=after_epoch, progress=False, **options)
+
+
+CASES = {
+    "full batch": ({}, {}, (7, 0)),
+    "before the first save": ({}, {}, (1, 0)),
+    "at a save": ({}, {}, (6, 0)),
+    "minibatches": ({}, {"batch_size": 5}, (7, 0)),
+    "validation": ({}, {"batch_size": 5, "validation": HELD_OUT, "validate_every": [1, 2, 3]}, (7, 0)),
+    "first chunk": ({}, {"max_models_at_once": 2, "validation": HELD_OUT}, (7, 0)),
+    "second chunk": ({}, {"max_models_at_once": 2, "batch_size": 5, "validation": HELD_OUT}, (7, 2)),
+    "momentum and decay": ({"optimizer": SGD(0.9), "weight_decay": 0.1}, {"batch_size": 5}, (7, 0)),
+    "early stopping": ({}, {"validation": OPPOSITE, "patience": 2}, (7, 0)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_interrupted_training_goes_on_to_the_same_bits(case, tmp_path):
+    fleet_options, options, cut = CASES[case]
+    whole = new_fleet(**fleet_options)
+    expected = train(whole, **options)
+    with pytest.raises(PowerCutError):
+        train(new_fleet(**fleet_options), tmp_path, cut, **options)
+    resumed = new_fleet(**fleet_options)
+    history = train(resumed, tmp_path, **options)
+    assert_same_bits(whole.state_dict(), resumed.state_dict())
+    assert_same_bits(expected, history)
+    assert history.seconds > 0
+
+
+def test_a_finished_training_is_not_repeated(tmp_path):
+    first = new_fleet()
+    expected = train(first, tmp_path, validation=HELD_OUT)
+    again = new_fleet()
+    history = train(again, tmp_path, cut=(0, 0), validation=HELD_OUT)  # would raise if an epoch were run
+    assert_same_bits(first.state_dict(), again.state_dict())
+    assert_same_bits(expected, history)
+    assert history.seconds == expected.seconds
+
+
+def test_a_training_with_a_failed_model_goes_on_too(tmp_path):
+    broken = (SETS[0][0].clone(), SETS[0][1])
+    broken[0][2] = torch.nan
+    data = FleetData.of_sets([*SETS, broken], [0, 2, 1])
+    whole, resumed = new_fleet(), new_fleet()
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        expected = train(whole, data=data)
+    with pytest.raises(PowerCutError):
+        train(new_fleet(), tmp_path, (7, 0), data=data)
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        history = train(resumed, tmp_path, data=data)
+    assert_same_bits(expected, history)
+    assert_same_bits(whole.state_dict(), resumed.state_dict())
+
+
+class BatchNormNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(2)
+        self.mlp = small_mlp()
+
+    def forward(self, inputs):
+        return self.mlp(self.norm(inputs))
+
+
+def test_buffers_of_the_modules_are_saved_too(tmp_path):
+    data = FleetData.shared(*SETS[0], 3)
+    whole, resumed = new_fleet(BatchNormNet), new_fleet(BatchNormNet)
+    train(whole, data=data)
+    with pytest.raises(PowerCutError):
+        train(new_fleet(BatchNormNet), tmp_path, (7, 0), data=data)
+    train(resumed, tmp_path, data=data)
+    for left, right in zip(whole.models, resumed.models, strict=True):
+        assert_same_bits(dict(left.named_buffers()), dict(right.named_buffers()))
+
+
+def one_hidden_layer_more():
+    return mcl.MultiHypothesisMLP(2, 2, 3, hidden=(8, 8))
+
+
+FLIPPED = FleetData.of_sets([tuple(part.flip(0) for part in SETS[0]), SETS[1]], [0, 1, 0])
+OTHERS = {
+    "n_epochs": ({}, {"n_epochs": 13}),
+    "batch_size": ({}, {"batch_size": 4}),
+    "rules": ({"rules": mcl.WTA()}, {}),
+    "schedule": ({"rules": mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 9))}, {}),
+    "lr": ({"lr": 0.01}, {}),
+    "weight_decay": ({"weight_decay": [0.0, 0.0, 0.1]}, {}),
+    "seeds": ({"seeds": [0, 1, 3]}, {}),
+    "optimizer": ({"optimizer": SGD()}, {}),
+    "chunks": ({}, {"max_models_at_once": 1}),
+    "patience": ({}, {"patience": 3}),
+    "data": ({}, {"data": FleetData.of_sets([SETS[1], SETS[0]], [0, 1, 0])}),
+    "set of each model": ({}, {"data": FleetData.of_sets(SETS, [0, 1, 1])}),
+    "order of the rows": ({}, {"data": FLIPPED}),
+    "score_weight": ({"score_weight": 0.5}, {}),
+    "cost_fn": ({"cost_fn": mcl.pairwise_l1}, {}),
+    "no validation": ({}, {"validation": None}),
+    "validation rows": ({}, {"validation": OPPOSITE}),
+    "validate_every": ({}, {"validate_every": 2}),
+    "monitor": ({}, {"monitor": current_loss}),
+    "module": ({"factory": one_hidden_layer_more}, {}),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_folder_of_another_training_is_refused(name, tmp_path):
+    with pytest.raises(PowerCutError):
+        train(new_fleet(), tmp_path, (7, 0), validation=HELD_OUT)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    fleet_options, options = OTHERS[name]
+    words = (
+        "Fleet.fit: `checkpoint` must be empty or hold this very training, got .* which differs in .* another folder"
+    )
+    with pytest.raises(ValueError, match=words):
+        train(new_fleet(**fleet_options), tmp_path, **({"validation": HELD_OUT} | options))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_nothing_but_finished_files_is_left(tmp_path):
+    with pytest.raises(PowerCutError):
+        train(new_fleet(), tmp_path / "deep" / "folder", (7, 2), max_models_at_once=2)
+    names = sorted(path.name for path in (tmp_path / "deep" / "folder").iterdir())
+    assert names == ["chunk-0000.safetensors", "chunk-0001.safetensors", "plan.json"]
+
+
+def test_a_full_disk_leaves_the_last_state_as_it_was(tmp_path, monkeypatch):
+    expected = train(new_fleet())
+    with pytest.raises(PowerCutError):
+        train(new_fleet(), tmp_path, (4, 0))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            train(new_fleet(), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert_same_bits(expected, train(new_fleet(), tmp_path))
+
+
+@pytest.mark.parametrize("every", [0, -1])
+def test_saving_every_zero_epochs_is_refused(every, tmp_path):
+    with pytest.raises(ValueError, match="Fleet.fit: `checkpoint_every` must be >= 1"):
+        train(new_fleet(), tmp_path, checkpoint_every=every)
+
+
+def test_adam_does_not_count_the_batches_in_which_a_model_has_no_rows(tmp_path):
+    sets = [rows(13), rows(4), rows(5), rows(6)]
+    fleet = Fleet(small_mlp, 4)
+    fleet.fit(FleetData.of_sets(sets, [0, 1, 2, 3]), 7, batch_size=5, checkpoint=tmp_path, progress=False)
+    saved = load_file(tmp_path / "chunk-0000.safetensors")
+    assert saved["optimizer.n_steps"].flatten().tolist() == [3 * 7, 7, 7, 2 * 7]

@@ -1,0 +1,63 @@
+"""A fleet cut into chunks is the whole fleet."""
+
+import pytest
+import torch
+from plain_loop import assert_same_bits, rows, small_mlp
+
+import torchmcl as mcl
+from torchmcl.fleet import Fleet, FleetData
+
+RULES = [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.AnnealedWTA(0.0), mcl.RelaxedWTA(0.1), mcl.WTA(), mcl.TopN(2), mcl.WTA()]
+SETS = [rows(13, seed=0), rows(7, seed=1)]
+RAGGED = FleetData.of_sets(SETS, [0, 1, 1, 0, 1, 0, 1])
+SHARED = FleetData.shared(*SETS[0], 7)
+
+
+def trained(data, **options):
+    fleet = Fleet(small_mlp, 7, rules=RULES, lr=[0.01, 0.02] * 3 + [0.005], weight_decay=[0.0, 0.1] * 3 + [0.0])
+    return fleet, fleet.fit(data, 12, progress=False, **options)
+
+
+@pytest.mark.parametrize("n_at_once", [1, 3, 7, 100])
+@pytest.mark.parametrize("data", [SHARED, RAGGED], ids=["same rows", "sets of different length"])
+@pytest.mark.parametrize(
+    "options", [{}, {"batch_size": 5}, {"batch_size": 5, "validation": RAGGED, "validate_every": 3}]
+)
+def test_chunks_train_as_the_whole(data, options, n_at_once):
+    whole, history = trained(data, max_models_at_once=7, **options)
+    cut, cut_history = trained(data, max_models_at_once=n_at_once, **options)
+    if n_at_once >= 7:
+        assert_same_bits(whole.state_dict(), cut.state_dict())
+        assert_same_bits(history, cut_history)
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(cut.state_dict()[name], value, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(cut_history.losses, history.losses, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(cut_history.best_value, history.best_value, atol=1e-6, rtol=1e-6)
+    assert torch.equal(cut_history.best_epoch, history.best_epoch)
+
+
+def test_early_stopping_records_the_same_in_chunks():
+    still = [SETS[0], (SETS[0][0], -5 * SETS[0][1])]  # a set on which training makes most models worse
+    options = {"validation": FleetData.of_sets(still, [1, 0, 1, 0, 1, 0, 0]), "patience": 2}
+    _, history = trained(SHARED, max_models_at_once=7, **options)
+    _, cut_history = trained(SHARED, max_models_at_once=1, **options)
+    assert 0 < (history.stopped_epoch >= 0).sum() < 7
+    assert torch.equal(cut_history.stopped_epoch, history.stopped_epoch)
+    torch.testing.assert_close(cut_history.losses, history.losses, atol=1e-6, rtol=1e-6, equal_nan=True)
+
+
+def test_little_memory_cuts_the_fleet_by_itself(monkeypatch):
+    def chunks():
+        seen = []
+        trained(SHARED, after_epoch=lambda epoch, models, _: seen.append((models.start, models.stop)))
+        return sorted(set(seen))
+
+    assert chunks() == [(0, 7)]
+    monkeypatch.setenv("TORCHMCL_FLEET_BYTES", "1")
+    assert chunks() == [(i, i + 1) for i in range(7)]
+
+
+@pytest.mark.parametrize("n_at_once", [0, -1, 2.5])
+def test_a_chunk_needs_at_least_one_model(n_at_once):
+    with pytest.raises((ValueError, TypeError), match="Fleet.fit: `max_models_at_once` must"):
+        trained(SHARED, max_models_at_once=n_at_once)

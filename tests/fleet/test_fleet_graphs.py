@@ -1,0 +1,101 @@
+"""Epochs run as they are on the CPU and as captured graphs on GPUs, with the same results."""
+
+import pytest
+import torch
+from plain_loop import assert_same_bits, rows, small_mlp
+
+import torchmcl as mcl
+from torchmcl.fleet import Fleet, FleetData
+from torchmcl.fleet.graphs import EpochRunner
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+SETS = [rows(23, seed=0), rows(9, seed=1)]
+SHARED = FleetData.shared(*SETS[0], 4)
+RAGGED = FleetData.of_sets(SETS, [0, 1, 0, 1])
+COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 12))
+RULES = [mcl.WTA(), COOLING, mcl.RelaxedWTA(0.1), mcl.Sinkhorn(0.5, n_iters=5)]
+CASES = {
+    "full batch": (SHARED, {}),
+    "minibatches": (SHARED, {"batch_size": 6}),
+    "sets of different length": (RAGGED, {"batch_size": 6}),
+    "validation": (SHARED, {"validation": RAGGED, "validate_every": [1, 2, 3, 3]}),
+    "early stopping": (RAGGED, {"validation": SHARED, "batch_size": 6, "patience": 3}),
+    "chunks": (RAGGED, {"max_models_at_once": 3, "validation": SHARED}),
+}
+
+
+def trained(device, data, rules=RULES, **options):
+    fleet = Fleet(small_mlp, 4, rules=rules, weight_decay=[0.0, 0.1, 0.0, 0.01], device=device)
+    return fleet, fleet.fit(data, 25, progress=False, **options)
+
+
+def test_on_the_cpu_an_epoch_runs_as_it_is():
+    keys = []
+    runner = EpochRunner(keys.append, [], torch.device("cpu"))
+    for key in ("a", "b", "a"):
+        runner(key)
+    assert keys == ["a", "b", "a"]
+
+
+@needs_cuda
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_captured_epochs_give_the_bits_of_eager_ones(case, monkeypatch):
+    data, options = CASES[case]
+    graph, history = trained("cuda", data, **options)
+    monkeypatch.setattr(EpochRunner, "__call__", lambda self, key: self._epoch(key))
+    eager, eager_history = trained("cuda", data, **options)
+    assert_same_bits(graph.state_dict(), eager.state_dict())
+    assert_same_bits(history, eager_history)
+
+
+@needs_cuda
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_a_gpu_trains_as_the_cpu(case):
+    data, options = CASES[case]
+    device, history = trained("cuda", data, **options)
+    cpu, cpu_history = trained("cpu", data, **options)
+    torch.testing.assert_close(device.state_dict()["last"], cpu.state_dict()["last"], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(history.losses, cpu_history.losses, atol=1e-4, rtol=1e-4)
+    assert history.losses.device.type == "cpu"
+    torch.testing.assert_close(
+        device.evaluate(data)["distortion"], cpu.evaluate(data)["distortion"], atol=1e-4, rtol=1e-4
+    )
+
+
+@needs_cuda
+@pytest.mark.gpu
+def test_each_kind_of_epoch_is_captured_once_and_replayed(monkeypatch):
+    captured = []
+    capture = EpochRunner._capture
+
+    def count(self, key):
+        captured.append(key)
+        return capture(self, key)
+
+    monkeypatch.setattr(EpochRunner, "_capture", count)
+    trained("cuda", SHARED, validation=SHARED, validate_every=5)
+    assert len(captured) == len(set(captured)) <= 4  # warm or cold, looked at or not
+
+
+@needs_cuda
+@pytest.mark.gpu
+def test_what_cannot_be_captured_runs_eagerly_and_says_so():
+    pytest.importorskip("scipy")
+    with pytest.warns(UserWarning, match="cannot be captured as a CUDA graph and runs eagerly"):
+        device, _ = trained("cuda", SHARED, rules=mcl.PIT())
+    cpu, _ = trained("cpu", SHARED, rules=mcl.PIT())
+    torch.testing.assert_close(device.state_dict()["last"], cpu.state_dict()["last"], atol=1e-4, rtol=1e-4)
+
+
+@needs_cuda
+@pytest.mark.gpu
+def test_a_nan_in_one_model_harms_no_other_on_the_gpu():
+    bad = (SETS[0][0].clone(), SETS[0][1])
+    bad[0][3] = torch.nan
+    clean, _ = trained("cuda", FleetData.of_sets([SETS[0], SETS[0]], [0, 1, 0, 0]))
+    with pytest.warns(RuntimeWarning, match="1 of 4 models is not finite; model 1"):
+        harmed, history = trained("cuda", FleetData.of_sets([SETS[0], bad], [0, 1, 0, 0]))
+    assert history.failed_epoch.tolist() == [-1, 0, -1, -1]
+    assert torch.equal(harmed.state_dict()["last"][[0, 2, 3]], clean.state_dict()["last"][[0, 2, 3]])
