@@ -27,8 +27,6 @@ __all__ = ["WTA", "AnnealedWTA", "AssignmentRule", "RelaxedWTA", "TopN"]
 
 # exp(x) = exp2(x * log2(e)): processors do exp2 faster than exp.
 LOG2_E = 1.4426950408889634
-# A kernel holds a whole row of hypotheses.
-_MAX_ROW = 8192
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +91,7 @@ def _same(left: Any, right: Any) -> bool:
 def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
     """Return `winner` at the cheapest hypothesis of each row and `other` elsewhere."""
     plain = not isinstance(winner, Tensor) and not isinstance(other, Tensor)
-    if plain and kernels.usable(cost) and cost.shape[-1] <= _MAX_ROW:
+    if plain and kernels.usable(cost) and cost.shape[-1] <= kernels.MAX_ROW:
         from torchmcl.kernels.rows import winner_rows
 
         return winner_rows(cost, winner, other)
@@ -196,7 +194,7 @@ def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
         if math.isinf(temperature):
             return torch.full_like(cost, 1 / cost.shape[-1])
         factor = max(-LOG2_E / temperature, -largest)
-        if kernels.usable(cost) and cost.shape[-1] <= _MAX_ROW:
+        if kernels.usable(cost) and cost.shape[-1] <= kernels.MAX_ROW:
             from torchmcl.kernels.rows import softmin_rows
 
             return softmin_rows(cost, factor)

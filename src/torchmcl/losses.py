@@ -1,9 +1,13 @@
 """From a cost to a loss: `match` applies a rule, `mcl_loss` weighs the cost with it."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from torchmcl import kernels
 from torchmcl._checks import bad_value, check_choice, check_cost, check_finite, check_mask
+from torchmcl._eager import is_plain_eager
 from torchmcl.assignment import AssignmentRule
 from torchmcl.types import Matching
 
@@ -69,7 +73,7 @@ def mcl_loss(matching: Matching, reduction: str = "mean", *, model_axes: int = 0
     """
     check_choice("mcl_loss", "reduction", reduction, ("mean", "sample_mean", "none"))
     cost, weights, mask = matching
-    per_target = (weights * cost).sum(dim=-1)
+    per_target = _weighted_sum(weights, cost)
     axes = tuple(range(model_axes, mask.ndim))
     if reduction == "mean":
         loss = per_target.sum(dim=axes) / mask.sum(dim=axes).clamp_min(1)
@@ -80,5 +84,35 @@ def mcl_loss(matching: Matching, reduction: str = "mean", *, model_axes: int = 0
         loss = per_sample.sum(dim=samples) / (n_real > 0).sum(dim=samples).clamp_min(1) if samples else per_sample
     else:
         loss = per_target
-    # An infinite cost with a positive weight would give infinity, which sorts as a plausible loss.
+    return _nan_unless_finite(loss)
+
+
+def _weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:
+    """Return sum(weights * cost) over the hypotheses, [..., targets]."""
+    if weights.shape[-1] <= kernels.MAX_ROW and kernels.usable(weights, cost):
+        total: Tensor = _FusedWeightedSum.apply(cost, weights)
+        return total
+    return (weights * cost).sum(dim=-1)
+
+
+def _nan_unless_finite(loss: Tensor) -> Tensor:
+    """Return NaN for infinity: a cost that overflowed must not sort as a plausible loss."""
+    if is_plain_eager():
+        return torch.sub(loss, loss.detach(), alpha=0)  # 0 * infinity is NaN, in one operation
     return torch.where(loss.isfinite(), loss, torch.nan)
+
+
+class _FusedWeightedSum(torch.autograd.Function):
+    """The weighted sum in one pass; only the cost gets a gradient, as weights are detached."""
+
+    @staticmethod
+    def forward(ctx: Any, cost: Tensor, weights: Tensor) -> Tensor:
+        from torchmcl.kernels.rows import dot_rows
+
+        ctx.save_for_backward(weights)
+        return dot_rows(cost, weights)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (weights,) = ctx.saved_tensors
+        return weights * grad.unsqueeze(-1), None

@@ -20,8 +20,6 @@ __all__ = ["normalized_scores", "score_loss", "score_targets"]
 # log(1 + e) is summed as the logarithm of a product of this many factors in (1, 2]: far from overflow.
 _FACTORS = 64
 _CHUNK_ENTRIES = 1 << 19
-# A kernel holds a whole row of hypotheses.
-_MAX_ROW = 8192
 
 
 def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule | None = None) -> Tensor:
@@ -83,18 +81,19 @@ def score_loss(
         advice = "score_targets(cost, mask) gives it."
         raise ValueError(bad_value("score_loss", "targets", rule, tuple(targets.shape), advice))
     dtype = torch.promote_types(score_logits.dtype, torch.float32)
-    per_sample = _SummedCrossEntropy.apply(score_logits.to(dtype), targets.to(dtype)) / score_logits.shape[-1]
+    n_hypotheses = score_logits.shape[-1]
+    per_sample: Tensor = _SummedCrossEntropy.apply(score_logits.to(dtype), targets.to(dtype))  # sums over hypotheses
     axes = tuple(range(model_axes, per_sample.ndim))
     if not axes:
+        per_sample = per_sample / n_hypotheses
         return per_sample if mask is None else per_sample.masked_fill(~mask.any(dim=-1), 0)
     if mask is None:
         n_samples = math.prod(per_sample.shape[model_axes:])
-        loss: Tensor = per_sample.sum(dim=axes) / max(n_samples, 1)
-        return loss
+        return per_sample.sum(dim=axes) / max(n_samples * n_hypotheses, 1)
     check_boolean("score_loss", "mask", mask)
     check_mask("score_loss", mask, torch.Size((*per_sample.shape, mask.shape[-1])))
     counts = mask.any(dim=-1).expand(per_sample.shape)
-    return per_sample.masked_fill(~counts, 0).sum(dim=axes) / counts.sum(dim=axes).clamp_min(1)
+    return per_sample.masked_fill(~counts, 0).sum(dim=axes) / (n_hypotheses * counts.sum(dim=axes).clamp_min(1))
 
 
 def normalized_scores(score_logits: Tensor) -> Tensor:
@@ -136,7 +135,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(logits: Tensor, labels: Tensor) -> Tensor:
-        if kernels.usable(logits, labels) and logits.shape[-1] <= _MAX_ROW:
+        if kernels.usable(logits, labels) and logits.shape[-1] <= kernels.MAX_ROW:
             from torchmcl.kernels.rows import bce_rows
 
             return bce_rows(logits, labels)
@@ -157,7 +156,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         grad = grad.unsqueeze(-1)
         to_logits = None
         if ctx.needs_input_grad[0]:
-            if may_work_in_place() and kernels.usable(logits, labels) and logits.shape[-1] <= _MAX_ROW:
+            if may_work_in_place() and kernels.usable(logits, labels) and logits.shape[-1] <= kernels.MAX_ROW:
                 from torchmcl.kernels.rows import bce_rows_backward
 
                 to_logits = bce_rows_backward(logits, labels, grad.squeeze(-1))

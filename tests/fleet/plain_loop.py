@@ -24,7 +24,7 @@ def rows(n_rows, n_targets=2, seed=0):
 
 
 def adamw(parameters, lr, weight_decay):
-    return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
+    return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)  # the same steps, faster
 
 
 def value_at(value, epoch):

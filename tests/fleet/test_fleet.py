@@ -102,12 +102,8 @@ def test_evaluation_gives_the_metrics_of_each_model_on_its_own_rows():
         torch.testing.assert_close(result["distortion"][i], cost.amin(dim=-1).mean())
         usage = cost.argmin(dim=-1).flatten().bincount(minlength=3) / cost[..., 0].numel()
         torch.testing.assert_close(result["usage"][i], usage)
-        scores = score_logits.sigmoid()
-        mean = (hypotheses * (scores / scores.sum(dim=-1, keepdim=True)).unsqueeze(-1)).sum(dim=1)
-        rmse = (mean.unsqueeze(1) - targets).square().sum(dim=-1).mean().sqrt()
         expected = mcl.metrics.rmse_of_mean(mcl.Predictions(hypotheses, score_logits), targets)
         torch.testing.assert_close(result["rmse"][i], expected)
-        assert result["rmse"][i] <= rmse + 1e-6  # whether averaged over dimensions or summed
 
 
 def test_a_fleet_without_scores_is_trained_and_evaluated():
@@ -310,7 +306,6 @@ def not_a_fleet_rule(epoch):
         ({"rules": "wta"}, TypeError, "Fleet: `rules` must be rules or functions step -> rule"),
         ({"rules": mcl.TopN(4)}, ValueError, "`n` must be at most the number of hypotheses 3, got 4"),
     ],
-    ids=repr,
 )
 def test_bad_options_of_a_fleet_are_refused(options, error, words):
     options = {"module_factory": small_mlp, "n_models": 3} | options
@@ -372,12 +367,12 @@ def test_evaluation_refuses_data_for_another_number_of_models(n_models):
 
 
 def test_prediction_refuses_inputs_for_another_number_of_models():
-    with pytest.raises(ValueError, match="Fleet.predict: `inputs` must"):
+    with pytest.raises(ValueError, match=r"Fleet\.predict: `inputs` must"):
         Fleet(small_mlp, 3).predict(torch.zeros(5, 8, 2))
 
 
 def test_a_module_that_returns_a_plain_tensor_is_refused():
-    with pytest.raises(TypeError, match="must return Predictions, got Tensor"):
+    with pytest.raises(TypeError, match="return Predictions, got Tensor"):
         fit(Fleet(lambda: torch.nn.Linear(2, 2), 3))
 
 

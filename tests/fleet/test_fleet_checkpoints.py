@@ -14,8 +14,7 @@ COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 8)
 SETS = [rows(13, seed=0), rows(8, seed=1)]
 DATA = FleetData.of_sets(SETS, [0, 1, 0])
 HELD_OUT = FleetData.shared(*rows(9, seed=2), 3)
-# Model 0 gets worse on these rows from the start.
-OPPOSITE = FleetData.of_sets([(SETS[0][0], -5 * SETS[0][1]), SETS[1]], [0, 1, 1])
+OTHER_ROWS = FleetData.shared(*rows(9, seed=3), 3)
 
 
 class PowerCutError(Exception):
@@ -47,7 +46,8 @@ CASES = {
     "first chunk": ({}, {"max_models_at_once": 2, "validation": HELD_OUT}, (7, 0)),
     "second chunk": ({}, {"max_models_at_once": 2, "batch_size": 5, "validation": HELD_OUT}, (7, 2)),
     "momentum and decay": ({"optimizer": SGD(0.9), "weight_decay": 0.1}, {"batch_size": 5}, (7, 0)),
-    "early stopping": ({}, {"validation": OPPOSITE, "patience": 2}, (7, 0)),
+    "early stopping of all": ({"lr": 0.0}, {"validation": HELD_OUT, "patience": 2}, (7, 0)),
+    "early stopping of one": ({"lr": [0.0, 0.01, 0.02]}, {"validation": HELD_OUT, "patience": 2}, (7, 0)),
 }
 
 
@@ -133,7 +133,7 @@ OTHERS = {
     "score_weight": ({"score_weight": 0.5}, {}),
     "cost_fn": ({"cost_fn": mcl.pairwise_l1}, {}),
     "no validation": ({}, {"validation": None}),
-    "validation rows": ({}, {"validation": OPPOSITE}),
+    "validation rows": ({}, {"validation": OTHER_ROWS}),
     "validate_every": ({}, {"validate_every": 2}),
     "monitor": ({}, {"monitor": current_loss}),
     "module": ({"factory": one_hidden_layer_more}, {}),
@@ -180,7 +180,7 @@ def test_a_full_disk_leaves_the_last_state_as_it_was(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("every", [0, -1])
 def test_saving_every_zero_epochs_is_refused(every, tmp_path):
-    with pytest.raises(ValueError, match="Fleet.fit: `checkpoint_every` must be >= 1"):
+    with pytest.raises(ValueError, match=r"Fleet\.fit: `checkpoint_every` must be >= 1"):
         train(new_fleet(), tmp_path, checkpoint_every=every)
 
 

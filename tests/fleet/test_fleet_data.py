@@ -88,5 +88,5 @@ def test_sets_with_different_columns_are_refused():
 
 
 def test_no_models_are_refused():
-    with pytest.raises(ValueError, match="FleetData: `(n_models|set_of_model)` must"):
+    with pytest.raises(ValueError, match=r"FleetData: `(n_models|set_of_model)` must"):
         FleetData.shared(*rows(5), n_models=0)

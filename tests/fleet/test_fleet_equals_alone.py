@@ -19,18 +19,18 @@ RULES = {
     "AnnealedWTA, one cold": [mcl.AnnealedWTA(0.0), mcl.AnnealedWTA(0.5)],
     "TopN": [mcl.TopN(2), mcl.TopN(3)],
     "TopN annealed": [mcl.annealed(mcl.TopN(3), n=mcl.Linear(3, 1, 20)), mcl.TopN(1)],
-    "Sinkhorn": [mcl.Sinkhorn(0.5, n_iters=10), mcl.Sinkhorn(0.2, n_iters=10)],
+    "Sinkhorn": [mcl.Sinkhorn(0.5, n_iters=5), mcl.Sinkhorn(0.2, n_iters=5)],
     "Sinkhorn annealed": [
-        mcl.annealed(mcl.Sinkhorn(1.0, n_iters=10), temperature=mcl.Exponential(1.0, 0.8, floor=0.05)),
-        mcl.Sinkhorn(0.0, n_iters=10),
+        mcl.annealed(mcl.Sinkhorn(1.0, n_iters=5), temperature=mcl.Exponential(1.0, 0.8, floor=0.05)),
+        mcl.Sinkhorn(0.0, n_iters=5),
     ],
-    "Sinkhorn, different iterations": [mcl.Sinkhorn(0.5, n_iters=10), mcl.Sinkhorn(0.5, n_iters=3)],
+    "Sinkhorn, different iterations": [mcl.Sinkhorn(0.5, n_iters=5), mcl.Sinkhorn(0.5, n_iters=3)],
     "PIT": [mcl.PIT(), mcl.PIT()],
     "EMD": [mcl.EMD(), mcl.EMD()],
 }
 # Rows, rows in a batch, epochs: 100 steps each. EMD solves a linear program for each row, so it gets fewer.
 BATCHES = {"full batch": (20, None, 100), "minibatches with a short last one": (23, 6, 25)}
-EMD_BATCHES = {"full batch": (2, None, 100), "minibatches with a short last one": (3, 2, 50)}
+EMD_BATCHES = {"full batch": (1, None, 100), "minibatches with a short last one": (3, 2, 50)}
 
 
 @pytest.mark.parametrize("batches", BATCHES)
@@ -219,6 +219,7 @@ class TiedNet(NormalizedNet):
 class BatchNormNet(NormalizedNet):
     def __init__(self):
         super().__init__()
+        self.body[0] = nn.Linear(2, 8, bias=False)  # a bias would have gradient 0 and follow the rounding errors
         self.body[1] = nn.BatchNorm1d(8)
 
 

@@ -99,3 +99,16 @@ def test_a_nan_in_one_model_harms_no_other_on_the_gpu():
         harmed, history = trained("cuda", FleetData.of_sets([SETS[0], bad], [0, 1, 0, 0]))
     assert history.failed_epoch.tolist() == [-1, 0, -1, -1]
     assert torch.equal(harmed.state_dict()["last"][[0, 2, 3]], clean.state_dict()["last"][[0, 2, 3]])
+
+
+@needs_cuda
+@pytest.mark.gpu
+def test_models_of_double_precision_train_on_the_gpu():
+    data = SHARED._replace(inputs=SHARED.inputs.double(), targets=SHARED.targets.double())
+    fleets = [
+        Fleet(lambda: small_mlp().double(), 4, rules=[mcl.WTA(), COOLING, mcl.WTA(), COOLING], device=d)
+        for d in ("cuda", "cpu")
+    ]
+    for fleet in fleets:
+        fleet.fit(data, 25, progress=False)
+    torch.testing.assert_close(fleets[0].state_dict()["last"], fleets[1].state_dict()["last"], atol=1e-6, rtol=1e-6)

@@ -69,6 +69,15 @@ def test_filling_changes_the_buffers_in_place():
         torch.testing.assert_close(rule(cost), COOLING(epoch)(cost))
 
 
+def test_epochs_can_be_filled_in_any_order():
+    table = RuleTable([COOLING], N_EPOCHS)
+    buffers = table.buffers(torch.device("cpu"))
+    cost = torch.rand(1, 2, 1, 3)
+    for epoch in (3, 0, 2, 1, 0):
+        table.fill(buffers, epoch)
+        torch.testing.assert_close(table.rule(buffers, table.pattern(epoch))(cost), COOLING(epoch)(cost))
+
+
 def test_a_function_that_gives_no_rule_is_refused():
     with pytest.raises(TypeError, match=r"Fleet: `rules` must be rules or functions step -> rule, got 0\.5"):
         RuleTable([lambda epoch: 0.5], 2)

@@ -3,6 +3,7 @@
 They compute what `torch.optim.AdamW` and `torch.optim.SGD` compute; those take one rate for all.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -60,7 +61,7 @@ class Adam(FleetOptimizer):
         """Change parameters, moments and counts by one step."""
         mean, square, n_steps = state["mean"], state["square"], state["n_steps"]
         n_steps.add_(1)
-        if self.beta1 > 0 and flat.is_contiguous() and kernels.usable(flat, grad):
+        if min(self.beta1, self.beta2) > 0 and flat.is_contiguous() and kernels.usable(flat, grad):
             from torchmcl.kernels.adam import adam_rows
 
             adam_rows(flat, grad, mean, square, n_steps, lr, decay, (self.beta1, self.beta2), self.epsilon)
@@ -69,9 +70,13 @@ class Adam(FleetOptimizer):
         square.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
         if decay is not None:
             flat.mul_(1 - lr * decay)
-        rate = lr / (1 - self.beta1**n_steps)
-        deviation = square.sqrt().div_((1 - self.beta2**n_steps).sqrt_()).add_(self.epsilon)
-        flat.sub_((mean * rate).div_(deviation))
+        deviation = square.sqrt().div_(_correction(self.beta2, n_steps).sqrt_()).add_(self.epsilon)
+        flat.sub_((mean * (lr / _correction(self.beta1, n_steps))).div_(deviation))
+
+
+def _correction(beta: float, n_steps: Tensor) -> Tensor:
+    """Return 1 - beta^steps, written so that 1 - 0.999 keeps its digits."""
+    return torch.expm1(n_steps * (math.log(beta) if beta > 0 else -math.inf)).neg_()
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,9 @@ class RuleTable:
                 names = _stackable(group[0][0])
                 columns: dict[str, Tensor] = {}
                 for name in names:
-                    unique = {id(r): torch.tensor([float(getattr(x, name)) for x in r]) for r in group}
-                    columns[name] = torch.stack([unique[id(r)] for r in group], dim=1)  # [epochs, models]
+                    unique = {id(r): r for r in group}
+                    values = {key: torch.tensor([float(getattr(x, name)) for x in r]) for key, r in unique.items()}
+                    columns[name] = torch.stack([values[id(r)] for r in group], dim=1)  # [epochs, models]
                 self.groups.append((slice(start, stop), group[0][0], columns))
                 start = stop
 

@@ -1,5 +1,7 @@
 """Adam for a matrix of parameters, a row for each model, in one pass over memory."""
 
+import math
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -8,8 +10,15 @@ __all__ = ["adam_rows"]
 
 
 @triton.jit
+def _one_minus_exp(x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return 1 - e^x for x <= 0; near 0 by its series, as the difference would lose its digits."""
+    near = -x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5))))
+    return tl.where(x > -0.1, near, 1 - tl.exp(x))
+
+
+@triton.jit
 def _adam(  # type: ignore[no-untyped-def]  # noqa: ANN202
-    flat, grad, mean, square, n_steps, lr, decay, width, beta1, beta2, epsilon, HAS_DECAY: tl.constexpr, BLOCK: tl.constexpr
+    flat, grad, mean, square, n_steps, lr, decay, width, beta1, beta2, log1, log2, epsilon, HAS_DECAY: tl.constexpr, BLOCK: tl.constexpr
 ):
     model = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -19,15 +28,13 @@ def _adam(  # type: ignore[no-untyped-def]  # noqa: ANN202
     m = tl.load(mean + place, mask=inside, other=0.0)
     v = tl.load(square + place, mask=inside, other=0.0)
     p = tl.load(flat + place, mask=inside, other=0.0)
-    steps = tl.load(n_steps + model)
     rate = tl.load(lr + model)
     m = m + (1 - beta1) * (g - m)
     v = beta2 * v + (1 - beta2) * g * g
     if HAS_DECAY:
         p = p * (1 - rate * tl.load(decay + model))
-    # beta ** steps by way of logarithms, which the device has.
-    correct1 = 1 - tl.exp(steps * tl.log(beta1))
-    correct2 = 1 - tl.exp(steps * tl.log(beta2))
+    steps = tl.load(n_steps + model)
+    correct1, correct2 = _one_minus_exp(steps * log1), _one_minus_exp(steps * log2)
     p = p - (rate / correct1) * m / (tl.sqrt(v) / tl.sqrt(correct2) + epsilon)
     tl.store(mean + place, m, mask=inside)
     tl.store(square + place, v, mask=inside)
@@ -49,6 +56,6 @@ def adam_rows(
     n_models, width = flat.shape
     grid = (n_models, triton.cdiv(width, 512))
     _adam[grid](
-        flat, grad, mean, square, n_steps, lr, lr if decay is None else decay, width, betas[0], betas[1], epsilon,
+        flat, grad, mean, square, n_steps, lr, lr if decay is None else decay, width, *betas, *map(math.log, betas), epsilon,
         HAS_DECAY=decay is not None, BLOCK=512,
     )

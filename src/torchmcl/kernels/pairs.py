@@ -31,16 +31,15 @@ def _few(h, t, cost, n_rows, T, K, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS:
 @triton.jit
 def _few_to_h(h, t, grad, out, n_rows, K, T, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # a sample
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    real = (row < n_rows) & (column < K)
-    for d in tl.static_range(D):
-        x = tl.load(h + (row * K + column) * D + d, mask=real, other=0.0)
-        pull = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-        for target in range(T):
-            y = tl.load(t + (row * T + target) * D + d, mask=row < n_rows, other=0.0)
-            g = tl.load(grad + (row * T + target) * K + column, mask=real, other=0.0)
-            pull += g * (x - y)
-        tl.store(out + (row * K + column) * D + d, 2 * pull, mask=real)
+    entry = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]  # hypotheses and coordinates in one run of memory
+    real = (row < n_rows) & (entry < K * D)
+    x = tl.load(h + row * K * D + entry, mask=real, other=0.0)
+    pull = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for target in range(T):
+        y = tl.load(t + (row * T + target) * D + entry % D, mask=real, other=0.0)
+        g = tl.load(grad + (row * T + target) * K + entry // D, mask=real, other=0.0)
+        pull += g * (x - y)
+    tl.store(out + row * K * D + entry, 2 * pull, mask=real)
 
 
 @triton.jit
@@ -77,8 +76,8 @@ def sq_few_dims_to_hypotheses(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
     """Return the gradient at the hypotheses, [n, hypotheses, dim]."""
     (n, K, D), T = h.shape, t.shape[1]
     out = torch.empty_like(h)
-    blocks = _few_blocks(K)
-    grid = (triton.cdiv(n, blocks["ROWS"]), triton.cdiv(K, blocks["COLUMNS"]))
+    blocks = _few_blocks(K * D)
+    grid = (triton.cdiv(n, blocks["ROWS"]), triton.cdiv(K * D, blocks["COLUMNS"]))
     _few_to_h[grid](h, t, grad, out, n, K, T, D=D, **blocks)
     return out
 

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["bce_rows", "bce_rows_backward", "mixed_rows", "softmin_rows", "winner_rows"]
+__all__ = ["bce_rows", "bce_rows_backward", "dot_rows", "mixed_rows", "softmin_rows", "winner_rows"]
 
 
 def _launch(n_rows: int, n_columns: int) -> tuple[tuple[int], dict[str, int]]:
@@ -48,12 +48,22 @@ def _mixed(  # type: ignore[no-untyped-def]  # noqa: ANN202
     value = tl.load(cost + row * n_columns + column, mask=real, other=float("inf"))
     model = row // rows_per_model
     factor = tl.load(factors + model, mask=row < n_rows, other=0.0)
-    epsilon = tl.load(epsilons + model, mask=(row < n_rows) & (n_columns > 1), other=0.0)
+    epsilon = tl.load(epsilons + model, mask=row < n_rows, other=0.0)
+    epsilon = tl.where(n_columns > 1, epsilon, 0.0)  # a single hypothesis has all the weight
     excess = value - tl.min(value, axis=1)[:, None]
     power = tl.where(real, tl.exp2(excess * factor), 0.0)
     soft = power / tl.sum(power, axis=1)[:, None]
-    hard = tl.where(column == tl.argmin(value, axis=1)[:, None], 1 - epsilon, epsilon / (n_columns - 1))
+    hard = tl.where(column == tl.argmin(value, axis=1)[:, None], 1 - epsilon, epsilon / tl.maximum(n_columns - 1, 1))
     tl.store(weights + row * n_columns + column, tl.where(factor < 0, soft, hard), mask=real)
+
+
+@triton.jit
+def _dot(left, right, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
+    x = tl.load(left + row * n_columns + column, mask=real, other=0.0)
+    y = tl.load(right + row * n_columns + column, mask=real, other=0.0)
+    first = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    tl.store(sums + first, tl.sum(x * y, axis=1), mask=first < n_rows)
 
 
 @triton.jit
@@ -111,6 +121,16 @@ def mixed_rows(cost: Tensor, factors: Tensor, epsilons: Tensor) -> Tensor:
     grid, blocks = _launch(n_rows, n_columns)
     _mixed[grid](cost, factors.contiguous(), epsilons.contiguous(), weights, n_rows, n_columns, n_rows // len(cost), **blocks)
     return weights
+
+
+def dot_rows(left: Tensor, right: Tensor) -> Tensor:
+    """Return the sum of products over the last axis."""
+    left, right = left.contiguous(), right.contiguous()
+    sums = left.new_empty(left.shape[:-1])
+    n_columns = left.shape[-1]
+    grid, blocks = _launch(sums.numel(), n_columns)
+    _dot[grid](left, right, sums, sums.numel(), n_columns, **blocks)
+    return sums
 
 
 def bce_rows(logits: Tensor, labels: Tensor) -> Tensor:

@@ -74,4 +74,5 @@ def mcl_step(
         return StepOutput(assignment_loss, assignment_loss, None, matching, predictions)
     labels = score_targets(cost, mask)
     scores = score_loss(predictions.score_logits, labels, mask, model_axes=int(stacked))
-    return StepOutput(assignment_loss + score_weight * scores, assignment_loss, scores, matching, predictions)
+    loss = assignment_loss + (scores if score_weight == 1 else score_weight * scores)
+    return StepOutput(loss, assignment_loss, scores, matching, predictions)
