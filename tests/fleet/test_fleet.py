@@ -52,7 +52,7 @@ def test_models_are_ordinary_modules_with_the_outputs_of_the_fleet():
 def test_each_model_can_have_inputs_of_its_own():
     fleet = Fleet(small_mlp, 3)
     inputs = torch.randn(3, 4, 2)
-    hypotheses = fleet.predict(inputs).hypotheses
+    hypotheses = fleet.predict(inputs, per_model=True).hypotheses
     for i, module in enumerate(fleet.models):
         torch.testing.assert_close(hypotheses[i], module(inputs[i]).hypotheses)
 
@@ -80,7 +80,7 @@ def test_an_index_out_of_range_is_refused(index):
 
 @pytest.mark.parametrize("inputs", [torch.zeros(2), torch.tensor(0.0)])
 def test_inputs_without_a_batch_axis_are_refused(inputs):
-    with pytest.raises(ValueError, match=r"Fleet.predict: `inputs` must have shape \[batch, ...\] or \[models, batch"):
+    with pytest.raises(ValueError, match=r"Fleet.predict: `inputs` must have shape \[batch, ...\]"):
         Fleet(small_mlp, 3).predict(inputs)
 
 
@@ -293,7 +293,7 @@ def not_a_fleet_rule(epoch):
         ({"seeds": range(2)}, ValueError, "`seeds` must have one entry for each of the 3 models, got 2 entries"),
         ({"weight_decay": -0.1}, ValueError, "Fleet: `weight_decay` must be >= 0, got -0.1"),
         ({"weight_decay": [0.0, -0.1, 0.0]}, ValueError, "Fleet: `weight_decay` must be >= 0, got -0.1"),
-        ({"weight_decay": "0.1"}, TypeError, "Fleet: `weight_decay` must be a number, got '0.1'"),
+        ({"weight_decay": "0.1"}, TypeError, "Fleet: `weight_decay` must be one value or a sequence of them, got '0.1'"),
         ({"score_weight": -1.0}, ValueError, "Fleet: `score_weight` must be >= 0, got -1.0"),
         ({"optimizer": torch.optim.Adam}, TypeError, "`optimizer` must be an optimiser of torchmcl.fleet.*torch.optim"),
         ({"optimizer": "adam"}, TypeError, "`optimizer` must be an optimiser of torchmcl.fleet, got 'adam'"),
@@ -301,9 +301,9 @@ def not_a_fleet_rule(epoch):
         ({"lr": [0.1, 0.1, -0.2]}, ValueError, "Fleet: `lr` must be >= 0, got -0.2"),
         ({"lr": mcl.Linear(0.1, -0.1, 2)}, ValueError, "Fleet: `lr` must be >= 0, got -0.1"),
         ({"lr": float("nan")}, ValueError, "Fleet: `lr` must be a number, got nan"),
-        ({"lr": "0.1"}, TypeError, "Fleet: `lr` must be a number, got '0.1'"),
+        ({"lr": "0.1"}, TypeError, "Fleet: `lr` must be one value or a sequence of them, got '0.1'"),
         ({"rules": not_a_fleet_rule}, TypeError, "Fleet: `rules` must be rules or functions step -> rule, got 0.5"),
-        ({"rules": "wta"}, TypeError, "Fleet: `rules` must be rules or functions step -> rule"),
+        ({"rules": "wta"}, TypeError, "Fleet: `rules` must be one value or a sequence of them"),
         ({"rules": mcl.TopN(4)}, ValueError, "`n` must be at most the number of hypotheses 3, got 4"),
     ],
 )
@@ -368,7 +368,7 @@ def test_evaluation_refuses_data_for_another_number_of_models(n_models):
 
 def test_prediction_refuses_inputs_for_another_number_of_models():
     with pytest.raises(ValueError, match=r"Fleet\.predict: `inputs` must"):
-        Fleet(small_mlp, 3).predict(torch.zeros(5, 8, 2))
+        Fleet(small_mlp, 3).predict(torch.zeros(5, 8, 2), per_model=True)
 
 
 def test_a_module_that_returns_a_plain_tensor_is_refused():

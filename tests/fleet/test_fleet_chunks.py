@@ -15,14 +15,12 @@ SHARED = FleetData.shared(*SETS[0], 7)
 
 def trained(data, **options):
     fleet = Fleet(small_mlp, 7, rules=RULES, lr=[0.01, 0.02] * 3 + [0.005], weight_decay=[0.0, 0.1] * 3 + [0.0])
-    return fleet, fleet.fit(data, 12, progress=False, **options)
+    return fleet, fleet.fit(data, 9, progress=False, **options)
 
 
-@pytest.mark.parametrize("n_at_once", [1, 3, 7, 100])
+@pytest.mark.parametrize("n_at_once", [1, 3, 100])
 @pytest.mark.parametrize("data", [SHARED, RAGGED], ids=["same rows", "sets of different length"])
-@pytest.mark.parametrize(
-    "options", [{}, {"batch_size": 5}, {"batch_size": 5, "validation": RAGGED, "validate_every": 3}]
-)
+@pytest.mark.parametrize("options", [{}, {"batch_size": 5, "validation": RAGGED, "validate_every": 3}])
 def test_chunks_train_as_the_whole(data, options, n_at_once):
     whole, history = trained(data, max_models_at_once=7, **options)
     cut, cut_history = trained(data, max_models_at_once=n_at_once, **options)

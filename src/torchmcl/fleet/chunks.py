@@ -37,7 +37,7 @@ def _saved_bytes(models: StackedModules, inputs: Tensor) -> int:
         n_bytes += tensor.numel() * tensor.element_size()
         return tensor
 
-    one = models.subset(slice(0, 1), models.flat.device)
+    one = models.subset(slice(0, 1), models.flat.device, copy_rows=True)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         predictions: Predictions = one(inputs.to(models.flat.device))
         (predictions.hypotheses**2).sum()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value
+from torchmcl._checks import bad_value, check_positive_int
 
 __all__ = ["FleetData"]
 
@@ -35,6 +35,7 @@ class FleetData(NamedTuple):
             >>> data.inputs.shape, data.set_of_model.tolist()
             (torch.Size([1, 10, 3]), [0, 0, 0, 0])
         """
+        check_positive_int("FleetData", "n_models", n_models)
         return cls.of_sets([(inputs, targets)], [0] * n_models)
 
     @classmethod
@@ -51,6 +52,10 @@ class FleetData(NamedTuple):
                 rule = "have as many inputs as targets, at least one"
                 got = f"{len(inputs)} and {len(targets)} in set {number}"
                 raise ValueError(bad_value("FleetData", "sets", rule, got))
+            for name, part, first in (("inputs", inputs, sets[0][0]), ("targets", targets, sets[0][1])):
+                if part.shape[1:] != first.shape[1:]:
+                    rule = f"have {name} of the same columns, {tuple(first.shape[1:])} in set 0"
+                    raise ValueError(bad_value("FleetData", "sets", rule, f"{tuple(part.shape[1:])} in set {number}"))
         if missing := sorted(set(set_of_model) - set(range(len(sets)))):
             rule = f"name sets from 0 to {len(sets) - 1}"
             raise ValueError(bad_value("FleetData", "set_of_model", rule, missing))

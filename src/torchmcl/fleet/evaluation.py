@@ -16,6 +16,11 @@ from torchmcl.types import Predictions
 __all__ = ["evaluate_models"]
 
 
+def _rmse(*parts: Tensor) -> Tensor:
+    *predictions, targets, mask = parts
+    return metrics.rmse_of_mean(Predictions(*predictions), targets, mask)
+
+
 @torch.no_grad()
 def evaluate_models(
     models: StackedModules, data: FleetData, device: torch.device, cost_fn: Callable[..., Tensor]
@@ -36,7 +41,7 @@ def evaluate_models(
         parts.append(
             {
                 "distortion": torch.vmap(metrics.distortion)(matching).cpu(),
-                "rmse": torch.vmap(metrics.rmse_of_mean)(predictions, targets, mask).cpu(),
+                "rmse": torch.vmap(_rmse)(*(part for part in predictions if part is not None), targets, mask).cpu(),
                 "usage": torch.vmap(metrics.hypothesis_usage)(matching).cpu(),
             }
         )

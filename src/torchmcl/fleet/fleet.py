@@ -1,5 +1,6 @@
 """The public class: a fleet of models, trained together, used one by one."""
 
+import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -75,6 +76,10 @@ class Fleet:
         device: str | torch.device = "cpu",
     ) -> None:
         check_callable("Fleet", "module_factory", module_factory, "lambda: MultiHypothesisMLP(6, 1, 5)")
+        if isinstance(module_factory, nn.Module):
+            advice = "For example lambda: MultiHypothesisMLP(6, 1, 5)."
+            rule = "be a function that makes a module, not a module"
+            raise TypeError(bad_value("Fleet", "module_factory", rule, type(module_factory).__name__, advice))
         check_positive_int("Fleet", "n_models", n_models)
         check_non_negative("Fleet", "score_weight", score_weight)
         self.n_models = n_models
@@ -148,23 +153,32 @@ class Fleet:
         """
         self._check_fit(data, n_epochs, batch_size, validation, validate_every, patience)
         check_positive_int("Fleet.fit", "checkpoint_every", checkpoint_every)
+        if max_models_at_once is not None:
+            check_positive_int("Fleet.fit", "max_models_at_once", max_models_at_once)
         every = _per_model("validate_every", validate_every, self.n_models)
+        with torch.no_grad():
+            one = self._last.subset(slice(0, 1), self._last.flat.device, copy_rows=True)
+            with one.evaluating():
+                n_hypotheses = one(data.inputs[:1, :1].to(self._last.flat.device)).hypotheses.shape[2]
+        RuleTable(self.rules, n_epochs).check_hypotheses(n_hypotheses)
         n_rows = data.inputs.shape[1]
         size = min(batch_size or n_rows, n_rows)
         chunk = max_models_at_once or models_at_once(self._last, data, size, self.device)
         saved = None
         if checkpoint is not None:
-            saved = FleetCheckpoint(Path(checkpoint), self._fingerprint(data, n_epochs, size, chunk, patience))
+            looks = {"every": every, "monitor": _name(monitor), "rows": None if validation is None else _digest(validation)}
+            plan = self._fingerprint(data, n_epochs, size, chunk, patience) | {"validation": looks}
+            saved = FleetCheckpoint(Path(checkpoint), plan)
         chunks = [slice(low, min(low + chunk, self.n_models)) for low in range(0, self.n_models, chunk)]
         if validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
         histories = []
         with Progress(n_epochs * self.n_models, what, show=progress, unit="model-epoch") as bar:
             for number, rows in enumerate(chunks):
-                plan = self._plan(rows, n_epochs, size, monitor, every[rows], patience)
+                chunk_plan = self._plan(rows, n_epochs, size, monitor, every[rows], patience)
                 held_out = None if validation is None else validation.subset(rows, self.device)
                 models = self._last.subset(rows, self.device, copy_rows=True)
-                training = ChunkTraining(models, data.subset(rows, self.device), held_out, plan)
+                training = ChunkTraining(models, data.subset(rows, self.device), held_out, chunk_plan)
                 def note(epoch: int, rows: slice = rows, models: StackedModules = models) -> None:
                     bar.step(len(models))
                     if after_epoch is not None:
@@ -173,6 +187,8 @@ class Fleet:
                 histories.append(self._run(training, number, saved, checkpoint_every, bar, note))
                 with torch.no_grad():
                     self._last.flat[rows] = models.flat.to(self._last.flat.device)
+                    for buffer, trained in zip(self._last.buffers.values(), models.buffers.values(), strict=True):
+                        buffer[rows] = trained.to(buffer.device)
                     if self._best is not None and validation is not None:
                         self._best.flat[rows] = training.state["best_flat"].to(self._best.flat.device)
         history = FleetHistory.joined(histories)
@@ -186,20 +202,26 @@ class Fleet:
             )
         return history
 
-    def predict(self, inputs: Tensor, *, best: bool = False, stochastic: bool = False) -> Predictions:
+    def predict(
+        self, inputs: Tensor, *, per_model: bool = False, best: bool = False, stochastic: bool = False
+    ) -> Predictions:
         """Return the predictions of all models, [models, batch, ...].
 
         Args:
-            inputs: [batch, ...] for all models, or [models, batch, ...] for each its own.
+            inputs: [batch, ...] for all models.
+            per_model: inputs are [models, batch, ...], for each model its own.
             best: use the weights of the best validation instead of the last ones.
             stochastic: leave dropout on.
         """
         models = self._chosen(best=best)
         if inputs.ndim < 2:
-            rule = "have shape [batch, ...] or [models, batch, ...]"
+            rule = "have shape [batch, ...]"
             raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
-        if inputs.ndim == 2 or inputs.shape[0] != self.n_models:
+        if not per_model:
             inputs = inputs.expand(self.n_models, *inputs.shape)
+        elif inputs.shape[0] != self.n_models:
+            rule = f"have {self.n_models} models on its first axis"
+            raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
         with torch.no_grad(), nullcontext() if stochastic else models.evaluating():
             predictions: Predictions = models(inputs)
         return predictions
@@ -211,6 +233,7 @@ class Fleet:
             data: rows for each model, with Euclidean targets.
             best: use the weights of the best validation instead of the last ones.
         """
+        self._check_data("Fleet.evaluate", "data", data)
         return evaluate_models(self._chosen(best=best), data, self.device, self.cost_fn)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -257,7 +280,7 @@ class Fleet:
         n_models, n_epochs = len(training.models), training.plan.n_epochs
         first, seconds = (0, 0.0) if saved is None else saved.load(number, training.state)
         bar.step(first * n_models)
-        while first < n_epochs:
+        while first < n_epochs and not training.all_stopped():
             last = n_epochs if saved is None else min(n_epochs, first + every)
             seconds += training.run(first, last, note)
             first = last
@@ -307,10 +330,16 @@ class Fleet:
             check_positive_int("Fleet.fit", "patience", patience)
             if validation is None:
                 raise ValueError(bad_value("Fleet.fit", "patience", "come with `validation` rows", repr(patience)))
-        for name, value in (("data", data), ("validation", validation)):
-            if value is not None and value.n_models != self.n_models:
-                rule = f"be for {self.n_models} models"
-                raise ValueError(bad_value("Fleet.fit", name, rule, value.n_models))
+        self._check_data("Fleet.fit", "data", data)
+        if validation is not None:
+            self._check_data("Fleet.fit", "validation", validation)
+
+    def _check_data(self, owner: str, name: str, data: FleetData) -> None:
+        if not isinstance(data, FleetData):
+            advice = "FleetData.shared(inputs, targets, n_models) makes it."
+            raise TypeError(bad_value(owner, name, "be FleetData", type(data).__name__, advice))
+        if data.n_models != self.n_models:
+            raise ValueError(bad_value(owner, name, f"be for {self.n_models} models", data.n_models))
 
     def _fingerprint(self, data: FleetData, n_epochs: int, size: int, chunk: int, patience: int | None) -> dict[str, Any]:
         return {
@@ -320,11 +349,14 @@ class Fleet:
             "models_at_once": chunk,
             "patience": patience,
             "optimizer": repr(self.optimizer),
-            "rules": [repr(rule) for rule in self.rules],
-            "lr": [repr(rate) for rate in self.lr],
+            "rules": [_name(rule) for rule in self.rules],
+            "lr": [_name(rate) for rate in self.lr],
             "weight_decay": [float(decay) for decay in self.weight_decay],
             "seeds": [int(seed) for seed in self.seeds],
-            "rows": [tuple(data.inputs.shape), data.inputs.double().sum().item(), data.targets.double().sum().item()],
+            "score_weight": self.score_weight,
+            "cost_fn": _name(self.cost_fn),
+            "modules": {name: list(shape) for name, shape in self._last.shapes.items()},
+            "rows": _digest(data),
         }
 
 
@@ -350,12 +382,32 @@ class FleetModels:
 
 
 def _per_model(name: str, value: Any, n_models: int) -> list[Any]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+    if isinstance(value, (str, bytes, Tensor)):
+        advice = "A tensor becomes a list with .tolist()." if isinstance(value, Tensor) else ""
+        rule = "be one value or a sequence of them"
+        raise TypeError(bad_value("Fleet", name, rule, repr(value), advice))
+    if not isinstance(value, Sequence):
         return [value] * n_models
     if len(value) != n_models:
         rule = f"have one entry for each of the {n_models} models"
         raise ValueError(bad_value("Fleet", name, rule, f"{len(value)} entries"))
     return list(value)
+
+
+def _name(value: Any) -> str:
+    """Return a name that is the same in another process: a function's repr holds an address."""
+    if " at 0x" in (text := repr(value)):
+        return f"{type(value).__name__} {getattr(value, '__qualname__', '')}"
+    return text
+
+
+def _digest(data: FleetData) -> str:
+    """Return a checksum of the rows and of who trains on them."""
+    digest = hashlib.sha256()
+    for part in data:
+        digest.update(repr(tuple(part.shape)).encode())
+        digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _rates(rates: Sequence[float | Schedule], n_epochs: int) -> Tensor:

@@ -12,7 +12,7 @@ class FleetHistory(NamedTuple):
     """The course of a training, on the CPU.
 
     Attributes:
-        losses: [epochs, models], mean training loss of each epoch.
+        losses: [epochs, models], mean training loss of each epoch; NaN after early stopping ended a model.
         best_value: [models], best monitored value (infinite without validation).
         best_epoch: [models], the epoch it was reached at, counted from 0 (-1 without validation).
         stopped_epoch: [models], the epoch early stopping ended a model at (-1: it trained to the end).

@@ -53,21 +53,24 @@ class ChunkTraining:
         self.one_batch = plan.batch_size >= self.n_rows
         self.whole = data.all_rows() if self.one_batch else None
         self.order = torch.zeros(n_models, self.n_rows, dtype=torch.long, device=device) if not self.one_batch else None
-        self.rule_values = plan.rules.buffers(device)
-        self.lr = torch.zeros(n_models, 1, device=device)
-        self.learning_rates = plan.learning_rates.to(device)
-        self.decay = plan.weight_decays.to(device).view(-1, 1) if plan.weight_decays.any() else None
+        self.rule_values = plan.rules.buffers(device, models.flat.dtype)
+        self.lr = torch.zeros(n_models, 1, dtype=models.flat.dtype, device=device)
+        self.learning_rates = plan.learning_rates.to(models.flat)
+        self.decay = plan.weight_decays.to(models.flat).view(-1, 1) if plan.weight_decays.any() else None
         self.seeds = plan.seeds.to(device)
+        frozen = torch.cat([torch.full((v[0].numel(),), not v.requires_grad) for v in models.views.values()])
+        self.frozen = frozen.to(device) if frozen.any() else None
         self.state: dict[str, Tensor] = {
             "flat": models.flat,
             "epoch": torch.zeros((), dtype=torch.long, device=device),
-            "losses": torch.zeros(plan.n_epochs, n_models, device=device),
+            "losses": torch.zeros(plan.n_epochs, n_models, dtype=models.flat.dtype, device=device),
             "best_flat": models.flat.clone() if validation is not None else torch.zeros(n_models, 0, device=device),
-            "best_value": torch.full((n_models,), torch.inf, device=device),
+            "best_value": torch.full((n_models,), torch.inf, dtype=models.flat.dtype, device=device),
             "best_epoch": torch.full((n_models,), -1, device=device),
             "stopped_epoch": torch.full((n_models,), -1, device=device),
         }
         self.optimizer_state = plan.optimizer.init(models.flat)
+        self.state |= {f"buffer.{name}": value for name, value in models.buffers.items()}
         self.state |= {f"optimizer.{name}": value for name, value in self.optimizer_state.items()}
         self.validation_rows = validation.all_rows() if validation is not None else None
         self.ragged_validation = validation is not None and len(set(validation.n_rows.tolist())) > 1
@@ -81,18 +84,25 @@ class ChunkTraining:
             self._prepare(epoch)
             self._runner((self.plan.rules.pattern(epoch), self._due(epoch)))
             after_epoch(epoch)
-            if self.plan.patience is not None and epoch % 10 == 9 and bool((self.state["stopped_epoch"] >= 0).all()):
+            if epoch % 10 == 9 and self.all_stopped():
                 break
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - start
+
+    def all_stopped(self) -> bool:
+        """Return whether early stopping has ended every model."""
+        return self.plan.patience is not None and bool((self.state["stopped_epoch"] >= 0).all())
 
     def history(self, seconds: float) -> FleetHistory:
         """Return what was recorded so far."""
         losses, value, epoch, stopped = (
             self.state[name].cpu() for name in ("losses", "best_value", "best_epoch", "stopped_epoch")
         )
-        bad = ~losses.isfinite()
+        # After its end a model has no loss; what its rows gave while others went on is of no interest.
+        epochs = torch.arange(len(losses)).unsqueeze(-1)
+        losses = losses.masked_fill((stopped >= 0) & (epochs > stopped), torch.nan)
+        bad = ~losses.isfinite() & ((stopped < 0) | (epochs <= stopped))
         failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1)
         return FleetHistory(losses, value, epoch, stopped, failed, seconds)
 
@@ -139,6 +149,7 @@ class ChunkTraining:
             n_real = (self.lengths - start).clamp(0, stop - start)
             real = torch.arange(stop - start, device=self.device) < n_real[:, None]
             mask = real.unsqueeze(-1).expand(targets.shape[:3])
+            inputs = inputs.masked_fill(~real.view(*real.shape, *[1] * (inputs.ndim - 2)), 0)
         output = self._output(self.models, Batch(inputs, targets, mask), rule)
         gradient = self.models.gradient(output.loss.sum())
         with torch.no_grad():
@@ -152,6 +163,14 @@ class ChunkTraining:
     def _update(self, gradient: Tensor, n_real: Tensor) -> None:
         """Change the parameters of those models that have rows in this batch and were not stopped."""
         optimizer = self.plan.optimizer
+        if self.frozen is not None:  # weight decay would move them even without a gradient
+            before = self.models.flat.clone()
+            self._update_active(optimizer, gradient, n_real)
+            self.models.flat.copy_(torch.where(self.frozen, before, self.models.flat))
+            return
+        self._update_active(optimizer, gradient, n_real)
+
+    def _update_active(self, optimizer: FleetOptimizer, gradient: Tensor, n_real: Tensor) -> None:
         if self.same_length and self.plan.patience is None:
             optimizer.update(self.models.flat, gradient, self.optimizer_state, self.lr, self.decay)
             return

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmcl import kernels
-from torchmcl._checks import bad_value, check_real
+from torchmcl._checks import bad_value, check_non_negative, check_real
 
 __all__ = ["SGD", "Adam", "FleetOptimizer"]
 
@@ -51,6 +51,7 @@ class Adam(FleetOptimizer):
             check_real("Adam", name, getattr(self, name))
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(bad_value("Adam", name, "lie in [0, 1)", repr(getattr(self, name))))
+        check_non_negative("Adam", "epsilon", self.epsilon)
 
     def init(self, flat: Tensor) -> dict[str, Tensor]:
         """Return zero moments and step counts."""

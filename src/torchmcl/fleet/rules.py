@@ -34,8 +34,6 @@ class StackedRule(AssignmentRule):
             from torchmcl.kernels.rows import mixed_rows
 
             return mixed_rows(cost, self.packed[0], self.packed[1])
-        if len(self.parts) == 1:
-            return self.parts[0][1]._assign(cost, mask)
         weights = [rule._assign(cost[rows], None if mask is None else mask[rows]) for rows, rule in self.parts]
         return torch.cat(weights)
 
@@ -72,6 +70,8 @@ class RuleTable:
         for stop in range(1, len(by_model) + 1):
             if stop == len(by_model) or _kind(by_model[stop][0]) != _kind(by_model[start][0]):
                 group = by_model[start:stop]
+                for made in {id(r): r for r in group}.values():
+                    _check_one_kind(made)
                 names = _stackable(group[0][0])
                 columns: dict[str, Tensor] = {}
                 for name in names:
@@ -80,6 +80,12 @@ class RuleTable:
                     columns[name] = torch.stack([values[id(r)] for r in group], dim=1)  # [epochs, models]
                 self.groups.append((slice(start, stop), group[0][0], columns))
                 start = stop
+
+    def check_hypotheses(self, n_hypotheses: int) -> None:
+        """Check what a rule says of the number of hypotheses; afterwards its values are in tensors."""
+        for _, rule, columns in self.groups:
+            if "n" in columns:
+                replace(rule, n=float(columns["n"].max()))._check_against(torch.empty(1, n_hypotheses))
 
     def pattern(self, epoch: int) -> tuple[bool, ...]:
         """Return for each group whether it is cold: all its temperatures 0, so that hard WTA serves."""
@@ -94,12 +100,13 @@ class RuleTable:
         ]
         return [tuple(row) for row in torch.stack(cold, dim=1).tolist()]
 
-    def buffers(self, device: torch.device) -> RuleBuffers:
+    def buffers(self, device: torch.device, dtype: torch.dtype = torch.float32) -> RuleBuffers:
         """Return tensors that `fill` writes an epoch's values into."""
-        if device.type == "cuda" and all(type(rule) in _PER_TARGET for _, rule, _ in self.groups):
+        # What the kernels cannot serve (float64 models, say) reads the groups.
+        if device.type == "cuda" and dtype == torch.float32 and all(type(rule) in _PER_TARGET for _, rule, _ in self.groups):
             table = self._packed().to(device)
             return RuleBuffers([{} for _ in self.groups], table[0].clone(), table)
-        groups = [{name: column[0].to(device) for name, column in columns.items()} for _, _, columns in self.groups]
+        groups = [{name: column[0].to(device, copy=True) for name, column in columns.items()} for _, _, columns in self.groups]
         return RuleBuffers(groups, None, None)
 
     def fill(self, buffers: RuleBuffers, epoch: int) -> None:
@@ -155,6 +162,14 @@ def _rule_at(rule: AssignmentRule | RuleAt, epoch: int) -> AssignmentRule:
         advice = "For example annealed(AnnealedWTA(1.0), temperature=Linear(1.0, 0.0, 100))."
         raise TypeError(bad_value("Fleet", "rules", "be rules or functions step -> rule", repr(made), advice))
     return made
+
+
+def _check_one_kind(rules: list[AssignmentRule]) -> None:
+    for epoch, rule in enumerate(rules):
+        if _kind(rule) != _kind(rules[0]):
+            advice = "Let a field change, for example annealed(RelaxedWTA(0.5), epsilon=...)."
+            got = f"{rules[0]!r} at epoch 0 and {rule!r} at epoch {epoch}"
+            raise ValueError(bad_value("Fleet", "rules", "keep their kind during a training", got, advice))
 
 
 def _stackable(rule: AssignmentRule) -> list[str]:

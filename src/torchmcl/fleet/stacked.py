@@ -21,7 +21,11 @@ def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> lis
     with torch.random.fork_rng(devices=[]):
         for seed in seeds:
             torch.manual_seed(seed)
-            modules.append(factory())
+            module = factory()
+            if not isinstance(module, nn.Module):
+                rule = "return a torch.nn.Module"
+                raise TypeError(bad_value("Fleet", "module_factory", rule, type(module).__name__))
+            modules.append(module)
     return modules
 
 
@@ -42,13 +46,23 @@ class StackedModules:
         for name, shape in self.shapes.items():
             stop = start + shape.numel()
             # detach() shares the memory, so that updating the matrix updates the leaves.
-            self.views[name] = flat[:, start:stop].view(-1, *shape).detach().requires_grad_()
+            view = flat[:, start:stop].view(-1, *shape).detach()
+            self.views[name] = view.requires_grad_(template.get_parameter(name).requires_grad)
             start = stop
         self._forward = torch.vmap(self._forward_one, randomness="different")
 
     @classmethod
     def of(cls, modules: Sequence[nn.Module]) -> "StackedModules":
-        """Stack modules that have the same structure."""
+        """Stack modules that have the same structure.
+
+        Raises:
+            ValueError: if their parameters differ in name or shape.
+        """
+        shapes = [{name: tuple(p.shape) for name, p in module.named_parameters()} for module in modules]
+        if odd := next((i for i, own in enumerate(shapes) if own != shapes[0]), None):
+            rule = "make modules of one shape"
+            got = f"{shapes[0]} for model 0 and {shapes[odd]} for model {odd}"
+            raise ValueError(bad_value("Fleet", "module_factory", rule, got))
         rows = [torch.cat([p.detach().reshape(-1) for p in module.parameters()]) for module in modules]
         buffers = {
             name: torch.stack([dict(module.named_buffers())[name] for module in modules])
@@ -67,26 +81,28 @@ class StackedModules:
     def subset(self, rows: slice, device: torch.device, *, copy_rows: bool = False) -> "StackedModules":
         """Return some of the models on `device`; they share memory only if nothing had to move."""
         flat = self.flat[rows].to(device)
-        buffers = {name: buffer[rows].to(device) for name, buffer in self.buffers.items()}
+        buffers = {name: buffer[rows].to(device, copy=copy_rows) for name, buffer in self.buffers.items()}
         template = copy.deepcopy(self.template).to(device)
         return StackedModules(template, flat.clone() if copy_rows else flat, buffers)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Switch dropout and the like off inside a `with` block."""
-        before = self.template.training
+        before = {module: module.training for module in self.template.modules()}
         self.template.eval()
         try:
             yield
         finally:
-            self.template.train(before)
+            for module, training in before.items():
+                module.training = training
 
     def gradient(self, loss: Tensor) -> Tensor:
         """Return the gradient of a scalar as a matrix like `flat`; unused parameters have gradient 0."""
         leaves = list(self.views.values())
-        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
-        parts = [leaf if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
-        parts = [torch.zeros_like(p) if g is None else p for p, g in zip(parts, gradients, strict=True)]
+        trained = [leaf for leaf in leaves if leaf.requires_grad]
+        found = iter(torch.autograd.grad(loss, trained, allow_unused=True))
+        gradients = [next(found) if leaf.requires_grad else None for leaf in leaves]
+        parts = [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
         return torch.cat([part.reshape(len(self), -1) for part in parts], dim=1)
 
     def module(self, index: int) -> nn.Module:

@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("n_rows", "T", "K"))
 def _few(h, t, cost, n_rows, T, K, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # a (sample, target) pair
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
@@ -28,7 +28,7 @@ def _few(h, t, cost, n_rows, T, K, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS:
     tl.store(cost + row * K + column, total, mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("n_rows", "T", "K"))
 def _few_to_h(h, t, grad, out, n_rows, K, T, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # a sample
     entry = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]  # hypotheses and coordinates in one run of memory
@@ -42,7 +42,7 @@ def _few_to_h(h, t, grad, out, n_rows, K, T, D: tl.constexpr, ROWS: tl.constexpr
     tl.store(out + row * K * D + entry, 2 * pull, mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("n_rows", "T", "K"))
 def _few_to_t(h, t, grad, out, n_rows, T, K, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # a (sample, target) pair
     for d in tl.static_range(D):

@@ -7,6 +7,9 @@ from torch import Tensor
 
 __all__ = ["bce_rows", "bce_rows_backward", "dot_rows", "mixed_rows", "softmin_rows", "winner_rows"]
 
+# Compiled once for all sizes: a fleet of another size must not wait for the compiler.
+_SIZES = ("n_rows", "n_columns")
+
 
 def _launch(n_rows: int, n_columns: int) -> tuple[tuple[int], dict[str, int]]:
     """Return a grid and block sizes: about two thousand entries for each program."""
@@ -22,7 +25,7 @@ def _block(n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # typ
     return row, column, (row < n_rows) & (column < n_columns)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _softmin(cost, factor, weights, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     value = tl.load(cost + row * n_columns + column, mask=real, other=float("inf"))
@@ -32,7 +35,7 @@ def _softmin(cost, factor, weights, n_rows, n_columns, ROWS: tl.constexpr, COLUM
     tl.store(weights + row * n_columns + column, power / tl.sum(power, axis=1)[:, None], mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _winner(cost, weights, top, rest, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     value = tl.load(cost + row * n_columns + column, mask=real, other=float("inf"))
@@ -40,7 +43,7 @@ def _winner(cost, weights, top, rest, n_rows, n_columns, ROWS: tl.constexpr, COL
     tl.store(weights + row * n_columns + column, tl.where(column == winner, top, rest), mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*_SIZES, "rows_per_model"])
 def _mixed(  # type: ignore[no-untyped-def]  # noqa: ANN202
     cost, factors, epsilons, weights, n_rows, n_columns, rows_per_model, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
@@ -57,7 +60,7 @@ def _mixed(  # type: ignore[no-untyped-def]  # noqa: ANN202
     tl.store(weights + row * n_columns + column, tl.where(factor < 0, soft, hard), mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _dot(left, right, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     x = tl.load(left + row * n_columns + column, mask=real, other=0.0)
@@ -66,7 +69,7 @@ def _dot(left, right, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.c
     tl.store(sums + first, tl.sum(x * y, axis=1), mask=first < n_rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _bce(logits, labels, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     x = tl.load(logits + row * n_columns + column, mask=real, other=0.0)
@@ -77,7 +80,7 @@ def _bce(logits, labels, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: t
     tl.store(sums + first, tl.sum(tl.where(real, loss, 0.0), axis=1), mask=first < n_rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _bce_backward(logits, labels, upstream, gradient, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     x = tl.load(logits + row * n_columns + column, mask=real, other=0.0)

@@ -71,8 +71,9 @@ class MultiHypothesisHead(nn.Module):
             values = nn.functional.linear(features, weight[:n_values], bias[:n_values])
             score_logits = nn.functional.linear(features.detach(), weight[n_values:], bias[n_values:])
         else:
-            outputs = self.linear(features)
-            values, score_logits = outputs[..., :n_values], outputs[..., n_values:]
+            # split, not slices: its gradient is one concatenation
+            sizes = [n_values, self.linear.out_features - n_values]
+            values, score_logits = self.linear(features).split(sizes, dim=-1)
         hypotheses = values.unflatten(-1, (self.n_hypotheses, self.out_features))
         if self.output_activation is not None:
             hypotheses = self.output_activation(hypotheses)

@@ -196,10 +196,13 @@ def _results(
 
 def _mean_answers(fleet: Fleet, inputs: Tensor, method: Method, *, best: bool) -> Tensor:
     if not method.dropout:
-        return fleet.predict(inputs, best=best).hypotheses.flatten(1)
+        return fleet.predict(inputs, per_model=True, best=best).hypotheses.flatten(1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        passes = [fleet.predict(inputs, best=best, stochastic=True).hypotheses.flatten(1) for _ in range(_DROPOUT_PASSES)]
+        passes = [
+            fleet.predict(inputs, per_model=True, best=best, stochastic=True).hypotheses.flatten(1)
+            for _ in range(_DROPOUT_PASSES)
+        ]
     return torch.stack(passes).mean(dim=0)
 
 
