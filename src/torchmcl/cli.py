@@ -46,7 +46,67 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--epochs", type=_positive, default=150, help="length of the training (default: %(default)s)")
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
     demo.set_defaults(run=_demo)
+    _add_reproduce(commands)
     return parser
+
+
+def _add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    reproduce = commands.add_parser("reproduce", help="run the paper's studies again", description=_REPRODUCE)
+    studies = reproduce.add_subparsers(title="studies", metavar="STUDY", required=True)
+    uci = studies.add_parser(
+        "uci",
+        help="tables 1, 2, 4 and 5: UCI regression",
+        description="Train the methods of the UCI study on the official folds, all of a set at once, and write "
+        "records.jsonl and index.html. A rerun goes on where the last one ended.",
+        epilog="examples: torchmcl reproduce uci --quick --out out/uci --data FOLDER; "
+        "torchmcl reproduce uci --sets yacht,energy --methods mcl,amcl-exponential --protocol last",
+    )
+    uci.add_argument("--out", type=Path, default=Path("out/uci"), help="folder for the results (default: %(default)s)")
+    uci.add_argument("--data", type=Path, help="folder with the data sets; else TORCHMCL_DATA, the cache or a download")
+    uci.add_argument("--sets", type=_names, help="sets, separated by commas (default: all but year)")
+    uci.add_argument("--methods", type=_names, help="methods, separated by commas (default: all)")
+    uci.add_argument(
+        "--protocol", type=_names, help="last, validation (honest), test-selected (as published); default: all three"
+    )
+    uci.add_argument("--folds", type=_names, help="folds, separated by commas (default: all)")
+    uci.add_argument("--seeds", type=_positive, default=1, help="seeds of each fold (default: %(default)s)")
+    uci.add_argument("--epochs", type=_positive, default=1000, help="epochs (default: %(default)s, as in the paper)")
+    uci.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    uci.add_argument("--quick", action="store_true", help="the four smallest sets, six methods, last and test-selected")
+    uci.add_argument("--quiet", action="store_true", help="no progress bars")
+    uci.set_defaults(run=_reproduce_uci)
+
+
+_REPRODUCE = "Run the paper's studies again, with records that a rerun goes on from, and a page of the results."
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise argparse.ArgumentTypeError("must name at least one, separated by commas")
+    return names
+
+
+def _reproduce_uci(options: argparse.Namespace) -> None:
+    from torchmcl.experiments.uci.run import PROTOCOLS, QUICK_METHODS, QUICK_SETS, UciStudy, run_study
+    from torchmcl.reports.uci import write_uci_page
+
+    defaults = UciStudy()
+    protocols = PROTOCOLS if not options.quick else ("last", "test-selected")
+    study = UciStudy(
+        sets=options.sets or (QUICK_SETS if options.quick else defaults.sets),
+        methods=options.methods or (QUICK_METHODS if options.quick else defaults.methods),
+        protocols=options.protocol or protocols,
+        n_seeds=options.seeds,
+        n_epochs=options.epochs,
+        folds=[int(fold) for fold in options.folds] if options.folds else None,
+        data=options.data,
+        device=options.device,
+    )
+    run_study(study, options.out, progress=not options.quiet)
+    path = write_uci_page(options.out)
+    print(f"Records: {options.out / 'records.jsonl'}")
+    print(f"Open the page: {path.resolve().as_uri()}")
 
 
 def _positive(text: str) -> int:

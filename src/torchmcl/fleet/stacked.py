@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from torchmcl._checks import bad_value
+from torchmcl.fleet.linear import PlainOrderLinear
 from torchmcl.types import Predictions
 
 __all__ = ["StackedModules", "build_modules"]
@@ -76,7 +77,8 @@ class StackedModules:
 
     def __call__(self, inputs: Tensor) -> Predictions:
         """Return the predictions of the models for inputs [models, batch, ...]."""
-        return Predictions(*self._forward(self.views, self.buffers, inputs))
+        with PlainOrderLinear() if self.flat.device.type == "cpu" else nullcontext():
+            return Predictions(*self._forward(self.views, self.buffers, inputs))
 
     def subset(self, rows: slice, device: torch.device, *, copy_rows: bool = False) -> "StackedModules":
         """Return some of the models on `device`; they share memory only if nothing had to move."""

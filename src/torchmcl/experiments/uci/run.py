@@ -24,10 +24,12 @@ from torchmcl.experiments.uci.methods import METHODS, Method, method_named
 from torchmcl.experiments.uci.records import Records
 from torchmcl.fleet import Fleet, FleetData, current_loss, hard_distortion
 
-__all__ = ["PROTOCOLS", "QUICK_SETS", "UciStudy", "run_study"]
+__all__ = ["PROTOCOLS", "QUICK_METHODS", "QUICK_SETS", "UciStudy", "run_study"]
 
 PROTOCOLS = ("last", "test-selected", "validation")
 QUICK_SETS = ("yacht", "boston", "energy", "concrete")
+# The six methods of tables 1, 4 and 5.
+QUICK_METHODS = ("mcl", "relaxed-0.1", "relaxed-0.5", "relaxed-annealed", "amcl-exponential", "amcl-linear")
 _BATCH_SIZE = 1024
 _DROPOUT_PASSES = 50
 # Seeds of different folds and members must not meet.
@@ -53,6 +55,8 @@ class UciStudy:
 
     def __post_init__(self) -> None:
         """Check the fields."""
+        if torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
+            raise ValueError("reproduce uci: `device` must be at hand, got 'cuda' without a CUDA device. Use cpu.")
         for name in self.sets:
             uci_set(name)
         for name in self.methods:
