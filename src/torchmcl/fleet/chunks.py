@@ -1,6 +1,9 @@
 """How many models to train at once."""
 
 import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -9,7 +12,10 @@ from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.stacked import StackedModules
 from torchmcl.types import Predictions
 
-__all__ = ["models_at_once"]
+__all__ = ["in_threads", "models_at_once"]
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 # On CPUs a chunk's activations should stay in the last level of the cache.
 _CPU_BYTES = 64 << 20
@@ -27,6 +33,23 @@ def models_at_once(models: StackedModules, data: FleetData, batch_size: int, dev
         budget = int(forced)
     n_chunks = max(1, -(-len(models) * per_model // budget))
     return -(-len(models) // min(n_chunks, len(models)))
+
+
+def in_threads(work: Callable[[_Item], _Result], items: Sequence[_Item], n_threads: int) -> list[_Result]:
+    """Return `work` of each item in order, on several threads with one core each."""
+    if n_threads == 1 or len(items) == 1:
+        return [work(item) for item in items]
+    before = torch.get_num_threads()
+
+    def on_one_core(item: _Item) -> _Result:
+        torch.set_num_threads(1)
+        return work(item)
+
+    try:
+        with ThreadPoolExecutor(n_threads) as threads:
+            return list(threads.map(on_one_core, items))
+    finally:
+        torch.set_num_threads(before)
 
 
 def _saved_bytes(models: StackedModules, inputs: Tensor) -> int:

@@ -15,7 +15,7 @@ from torchmcl._progress import Progress
 from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.checkpoints import FleetCheckpoint
-from torchmcl.fleet.chunks import models_at_once
+from torchmcl.fleet.chunks import in_threads, models_at_once
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import evaluate_models
 from torchmcl.fleet.history import FleetHistory
@@ -28,6 +28,9 @@ from torchmcl.schedules import Schedule
 from torchmcl.types import Predictions, StepOutput
 
 __all__ = ["Fleet"]
+
+# A chunk of fewer models is not worth a thread.
+_MIN_CHUNK = 8
 
 
 class Fleet:
@@ -163,7 +166,10 @@ class Fleet:
         RuleTable(self.rules, n_epochs).check_hypotheses(n_hypotheses)
         n_rows = data.inputs.shape[1]
         size = min(batch_size or n_rows, n_rows)
-        chunk = max_models_at_once or models_at_once(self._last, data, size, self.device)
+        n_threads = self._n_threads(after_epoch)
+        chunk = max_models_at_once
+        if chunk is None:
+            chunk = min(models_at_once(self._last, data, size, self.device), -(-self.n_models // n_threads))
         saved = None
         if checkpoint is not None:
             looks = {"every": every, "monitor": _name(monitor), "rows": None if validation is None else _digest(validation)}
@@ -172,26 +178,27 @@ class Fleet:
         chunks = [slice(low, min(low + chunk, self.n_models)) for low in range(0, self.n_models, chunk)]
         if validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
-        histories = []
         with Progress(n_epochs * self.n_models, what, show=progress, unit="model-epoch") as bar:
-            for number, rows in enumerate(chunks):
+
+            def train(numbered: tuple[int, slice]) -> FleetHistory:
+                number, rows = numbered
                 chunk_plan = self._plan(rows, n_epochs, size, monitor, every[rows], patience)
                 held_out = None if validation is None else validation.subset(rows, self.device)
                 models = self._last.subset(rows, self.device, copy_rows=True)
                 training = ChunkTraining(models, data.subset(rows, self.device), held_out, chunk_plan)
-                def note(epoch: int, rows: slice = rows, models: StackedModules = models) -> None:
+
+                def note(epoch: int) -> None:
                     bar.step(len(models))
                     if after_epoch is not None:
                         after_epoch(epoch, rows, models)
 
-                histories.append(self._run(training, number, saved, checkpoint_every, bar, note))
-                with torch.no_grad():
-                    self._last.flat[rows] = models.flat.to(self._last.flat.device)
-                    for buffer, trained in zip(self._last.buffers.values(), models.buffers.values(), strict=True):
-                        buffer[rows] = trained.to(buffer.device)
-                    if self._best is not None and validation is not None:
-                        self._best.flat[rows] = training.state["best_flat"].to(self._best.flat.device)
+                history = self._run(training, number, saved, checkpoint_every, bar, note)
+                self._take(rows, models, training.state["best_flat"] if validation is not None else None)
+                return history
+
+            histories = in_threads(train, list(enumerate(chunks)), n_threads)
         history = FleetHistory.joined(histories)
+        history = history._replace(seconds=history.seconds / min(n_threads, len(chunks)))  # chunks share their time
         if (failed := (history.failed_epoch >= 0).nonzero().flatten().tolist()) != []:
             first = failed[0]
             warnings.warn(
@@ -259,6 +266,24 @@ class Fleet:
             if "best" in state:
                 self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
                 self._best.flat.copy_(state["best"])
+
+    def _n_threads(self, after_epoch: object) -> int:
+        """Return how many chunks to train side by side: CPU libraries give a batch of small products one core.
+
+        One after the other where the order of random numbers or of calls of `after_epoch` matters.
+        """
+        if self.device.type != "cpu" or after_epoch is not None or not self._last.is_deterministic():
+            return 1
+        return max(1, min(torch.get_num_threads(), self.n_models // _MIN_CHUNK))
+
+    @torch.no_grad()
+    def _take(self, rows: slice, models: StackedModules, best_flat: Tensor | None) -> None:
+        """Keep the trained weights of a chunk."""
+        self._last.flat[rows] = models.flat.to(self._last.flat.device)
+        for buffer, trained in zip(self._last.buffers.values(), models.buffers.values(), strict=True):
+            buffer[rows] = trained.to(buffer.device)
+        if self._best is not None and best_flat is not None:
+            self._best.flat[rows] = best_flat.to(self._best.flat.device)
 
     def _chosen(self, *, best: bool) -> StackedModules:
         if not best:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from torchmcl._checks import bad_value
-from torchmcl.fleet.linear import PlainOrderLinear
+from torchmcl.fleet.linear import StackedLinear, is_feed_forward
 from torchmcl.types import Predictions
 
 __all__ = ["StackedModules", "build_modules"]
@@ -50,6 +50,7 @@ class StackedModules:
             view = flat[:, start:stop].view(-1, *shape).detach()
             self.views[name] = view.requires_grad_(template.get_parameter(name).requires_grad)
             start = stop
+        self._feed_forward = is_feed_forward(template)
         self._forward = torch.vmap(self._forward_one, randomness="different")
 
     @classmethod
@@ -77,8 +78,10 @@ class StackedModules:
 
     def __call__(self, inputs: Tensor) -> Predictions:
         """Return the predictions of the models for inputs [models, batch, ...]."""
-        with PlainOrderLinear() if self.flat.device.type == "cpu" else nullcontext():
-            return Predictions(*self._forward(self.views, self.buffers, inputs))
+        if self._feed_forward and inputs.ndim == 3:
+            with StackedLinear():
+                return _checked(functional_call(self.template, self.views, (inputs,)))
+        return Predictions(*self._forward(self.views, self.buffers, inputs))
 
     def subset(self, rows: slice, device: torch.device, *, copy_rows: bool = False) -> "StackedModules":
         """Return some of the models on `device`; they share memory only if nothing had to move."""
@@ -86,6 +89,10 @@ class StackedModules:
         buffers = {name: buffer[rows].to(device, copy=copy_rows) for name, buffer in self.buffers.items()}
         template = copy.deepcopy(self.template).to(device)
         return StackedModules(template, flat.clone() if copy_rows else flat, buffers)
+
+    def is_deterministic(self) -> bool:
+        """Return whether the forward pass is known to draw no random numbers."""
+        return self._feed_forward and not any(isinstance(part, nn.Dropout) for part in self.template.modules())
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -118,8 +125,12 @@ class StackedModules:
         return module
 
     def _forward_one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Any:
-        predictions = functional_call(self.template, (parameters, buffers), (inputs,))
-        if not isinstance(predictions, Predictions):
-            rule = "make modules that return Predictions"
-            raise TypeError(bad_value("Fleet", "module_factory", rule, type(predictions).__name__))
+        predictions = _checked(functional_call(self.template, (parameters, buffers), (inputs,)))
         return tuple(part for part in predictions if part is not None)  # torch.vmap hands on tensors only
+
+
+def _checked(predictions: Any) -> Predictions:
+    if not isinstance(predictions, Predictions):
+        rule = "make modules that return Predictions"
+        raise TypeError(bad_value("Fleet", "module_factory", rule, type(predictions).__name__))
+    return predictions
