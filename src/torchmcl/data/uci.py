@@ -211,11 +211,13 @@ def synthetic_year(n_rows: int = 515_345, seed: int = 0) -> tuple[np.ndarray, np
 
 
 def _standardised(inputs: np.ndarray, targets: np.ndarray, train: np.ndarray, test: np.ndarray) -> Fold:
-    mean, std = inputs[train].mean(axis=0), inputs[train].std(axis=0)
+    # In float64: adding half a million float32 rows one by one would lose their digits.
+    mean, std = inputs[train].mean(axis=0, dtype=np.float64), inputs[train].std(axis=0, dtype=np.float64)
     # Naval has two constant columns; their deviation is rounding, and dividing by it would make noise of it.
-    constant = std <= 1e-12 * np.maximum(1.0, np.abs(mean))
+    constant = inputs[train].min(axis=0) == inputs[train].max(axis=0)
     std = np.where(constant, 1.0, std)
-    target_mean, target_std = float(targets[train].mean()), float(targets[train].std())
+    target_mean = float(targets[train].mean(dtype=np.float64))
+    target_std = float(targets[train].std(dtype=np.float64))
     x = np.where(constant, 0.0, (inputs - mean) / std).astype(np.float32)
     y = ((targets - target_mean) / target_std).astype(np.float32)
     parts = [torch.from_numpy(np.ascontiguousarray(part)) for part in (x[train], y[train], x[test], y[test])]
@@ -253,6 +255,10 @@ def _download(entry: UciSet, *, base_url: str = BASE_URL, progress: bool = True)
         )
     pooch = optional_import("pooch", extra="data", needed_by=f"downloading the {entry.name} set")
     goal = _cache() / entry.folder / "data.txt"
+    # Made outside the `try`: pooch says with the same kind of error that a bar needs tqdm.
+    if progress:
+        optional_import("tqdm", extra="data", needed_by="the bar of a download")
+    downloader = pooch.HTTPDownloader(progressbar=progress, timeout=30)
     try:
         shelf = pooch.create(
             path=goal.parent,
@@ -260,7 +266,7 @@ def _download(entry: UciSet, *, base_url: str = BASE_URL, progress: bool = True)
             registry={"data.txt": f"sha256:{entry.sha256}"},
             retry_if_failed=2,
         )
-        shelf.fetch("data.txt", downloader=pooch.HTTPDownloader(progressbar=progress, timeout=30))
+        shelf.fetch("data.txt", downloader=downloader)
     except ValueError as error:  # pooch: the checksum differs
         raise OSError(
             f"load_uci: the file of {entry.name} from {base_url} does not have the known checksum and was not kept. {error}"
@@ -276,11 +282,15 @@ def _download(entry: UciSet, *, base_url: str = BASE_URL, progress: bool = True)
 def _read_table(path: Path) -> np.ndarray:
     if path.suffix == ".npz":
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 table: np.ndarray = archive["data"]
-                return table
-        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"load_uci: {path} cannot be read as an npz file with an array `data`: {error}") from error
+        if table.ndim != 2:
+            raise ValueError(f"load_uci: {path} must hold a table `data`, got {table.ndim} axes.")
+        return table
+    if path.stat().st_size == 0:
+        raise ValueError(f"load_uci: {path} must hold rows, got an empty file.")
     try:
         return np.loadtxt(path, ndmin=2)
     except ValueError as error:
@@ -289,8 +299,11 @@ def _read_table(path: Path) -> np.ndarray:
 
 def _opened(path: Path) -> TextIO:
     if path.suffix == ".zip":
-        archive = zipfile.ZipFile(path)
-        return io.TextIOWrapper(archive.open(archive.namelist()[0]), encoding="ascii")
+        try:
+            archive = zipfile.ZipFile(path)
+            return io.TextIOWrapper(archive.open(archive.namelist()[0]), encoding="ascii")
+        except (zipfile.BadZipFile, IndexError) as error:
+            raise ValueError(f"load_uci: {path} must be a whole zip file with one text in it: {error}") from error
     return path.open(encoding="ascii")
 
 

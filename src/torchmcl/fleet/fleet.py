@@ -138,7 +138,7 @@ class Fleet:
             batch_size: rows of a minibatch, the last short one kept; all rows unless told, or where fewer.
             validation: rows to watch; each model's best weights are kept.
             monitor: what is watched, lower is better: `hard_distortion` or `current_loss`.
-            validate_every: epochs between looks, for all or one for each.
+            validate_every: epochs between looks, for all or one for each; the last epoch is always looked at.
             patience: stop a model after this many epochs without improvement.
             checkpoint: folder to save to, and to go on from if it holds a state of the same training.
             checkpoint_every: epochs between saves.

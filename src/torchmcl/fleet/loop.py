@@ -118,7 +118,8 @@ class ChunkTraining:
         """Return the runs of neighbouring models whose validation is due."""
         if self.validation is None:
             return ()
-        due = [(epoch + 1) % every == 0 for every in self.plan.validate_every]
+        last = epoch + 1 == self.plan.n_epochs
+        due = [last or (epoch + 1) % every == 0 for every in self.plan.validate_every]
         edges = [i for i in range(len(due) + 1) if (i < len(due) and due[i]) != (i > 0 and due[i - 1])]
         return tuple(zip(edges[::2], edges[1::2], strict=True))
 

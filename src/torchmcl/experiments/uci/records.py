@@ -26,6 +26,7 @@ class Records:
                 try:
                     row = json.loads(line)
                     key = tuple(row[name] for name in KEYS)
+                    hash(key)
                 except (json.JSONDecodeError, KeyError, TypeError) as error:
                     raise ValueError(f"reproduce uci: {path} line {number} is not a record: {error!r}.") from error
                 if row.get("epochs") != settings["epochs"]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from torchmcl.data.uci import UCI_SETS, Fold, load_uci, uci_set
 from torchmcl.experiments.uci.methods import METHODS, Method, method_named
-from torchmcl.experiments.uci.records import Records
+from torchmcl.experiments.uci.records import KEYS, Records
 from torchmcl.fleet import Fleet, FleetData, current_loss, hard_distortion
 
 __all__ = ["PROTOCOLS", "QUICK_METHODS", "QUICK_SETS", "UciStudy", "run_study"]
@@ -65,6 +65,8 @@ class UciStudy:
             if protocol not in PROTOCOLS:
                 known = ", ".join(PROTOCOLS)
                 raise ValueError(f"reproduce uci: `protocol` must be among {known}, got {protocol!r}.")
+        for field in ("sets", "methods", "protocols"):  # named twice is meant once
+            object.__setattr__(self, field, tuple(dict.fromkeys(getattr(self, field))))
         for name, value in (("seeds", self.n_seeds), ("epochs", self.n_epochs)):
             if value < 1:
                 raise ValueError(f"reproduce uci: `{name}` must be >= 1, got {value}.")
@@ -158,7 +160,8 @@ def _run_group(
                     "seconds": round(history.seconds * len(members) / len(tasks), 6),
                 }
             )
-    records.add(rows)
+    # What is on disk already stays as it is.
+    records.add([row for row in rows if tuple(row[key] for key in KEYS) not in records])
 
 
 def _rules(tasks: list[_Task], n_epochs: int) -> list[Any]:
