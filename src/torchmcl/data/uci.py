@@ -255,10 +255,10 @@ def _download(entry: UciSet, *, base_url: str = BASE_URL, progress: bool = True)
         )
     pooch = optional_import("pooch", extra="data", needed_by=f"downloading the {entry.name} set")
     goal = _cache() / entry.folder / "data.txt"
-    # Made outside the `try`: pooch says with the same kind of error that a bar needs tqdm.
-    if progress:
-        optional_import("tqdm", extra="data", needed_by="the bar of a download")
-    downloader = pooch.HTTPDownloader(progressbar=progress, timeout=30)
+    try:
+        downloader = pooch.HTTPDownloader(progressbar=progress, timeout=30)
+    except ValueError as error:  # pooch says so of a missing tqdm
+        raise ImportError(f"the bar of a download needs tqdm: pip install 'torchmcl[data]'. {error}") from error
     try:
         shelf = pooch.create(
             path=goal.parent,
@@ -286,11 +286,9 @@ def _read_table(path: Path) -> np.ndarray:
                 table: np.ndarray = archive["data"]
         except (OSError, KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"load_uci: {path} cannot be read as an npz file with an array `data`: {error}") from error
-        if table.ndim != 2:
-            raise ValueError(f"load_uci: {path} must hold a table `data`, got {table.ndim} axes.")
-        return table
-    if path.stat().st_size == 0:
-        raise ValueError(f"load_uci: {path} must hold rows, got an empty file.")
+        return table if table.ndim == 2 else table.reshape(-1, 1)
+    if path.stat().st_size == 0:  # NumPy would warn, and then give this
+        return np.empty((0, 0))
     try:
         return np.loadtxt(path, ndmin=2)
     except ValueError as error:

@@ -11,7 +11,8 @@ Three protocols:
 `last` and `test-selected` come from the same training.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def _run_group(
         for seed in range(study.n_seeds)
         for position, fold in enumerate(numbers)
         for member in range(method.n_members)
-        if any((name, fold, method.name, protocol, seed) not in records for protocol in protocols)
+        if _is_missing(records, name, method, seed, protocols, numbers if method.dropout else [fold])
     ]
     if not tasks:
         return
@@ -134,16 +135,17 @@ def _run_group(
         device=study.device,
     )
     watch = held_out or "test-selected" in protocols
-    history = fleet.fit(
-        FleetData.of_sets(train, own),
-        study.n_epochs,
-        batch_size=_BATCH_SIZE,
-        validation=FleetData.of_sets(watched, own) if watch else None,
-        monitor=hard_distortion if held_out else current_loss,
-        validate_every=[1 if held_out else task.method.looks_every for task in tasks],
-        progress=progress,
-        what=f"{name}, {len(tasks)} models{', a tenth held out' if held_out else ''}",
-    )
+    with _own_random_numbers(study.device):
+        history = fleet.fit(
+            FleetData.of_sets(train, own),
+            study.n_epochs,
+            batch_size=_BATCH_SIZE,
+            validation=FleetData.of_sets(watched, own) if watch else None,
+            monitor=hard_distortion if held_out else current_loss,
+            validate_every=[1 if held_out else task.method.looks_every for task in tasks],
+            progress=progress,
+            what=f"{name}, {len(tasks)} models{', a tenth held out' if held_out else ''}",
+        )
     test = FleetData.of_sets([(fold.test_inputs, fold.test_targets) for fold in folds], own)
     rows = []
     for protocol in protocols:
@@ -162,6 +164,22 @@ def _run_group(
             )
     # What is on disk already stays as it is.
     records.add([row for row in rows if tuple(row[key] for key in KEYS) not in records])
+
+
+def _is_missing(
+    records: Records, name: str, method: Method, seed: int, protocols: list[str], folds: list[int]
+) -> bool:
+    """Return whether something is missing; folds whose networks share random numbers are trained together or not at all."""
+    return any((name, fold, method.name, protocol, seed) not in records for protocol in protocols for fold in folds)
+
+
+@contextmanager
+def _own_random_numbers(device: str) -> Iterator[None]:
+    """Make dropout independent of what was drawn before, and leave no trace of what it draws."""
+    devices = [torch.cuda.current_device()] if torch.device(device).type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(0)
+        yield
 
 
 def _rules(tasks: list[_Task], n_epochs: int) -> list[Any]:
@@ -204,8 +222,7 @@ def _results(
 def _mean_answers(fleet: Fleet, inputs: Tensor, method: Method, *, best: bool) -> Tensor:
     if not method.dropout:
         return fleet.predict(inputs, per_model=True, best=best).hypotheses.flatten(1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with _own_random_numbers("cpu"):
         passes = [
             fleet.predict(inputs, per_model=True, best=best, stochastic=True).hypotheses.flatten(1)
             for _ in range(_DROPOUT_PASSES)
