@@ -163,7 +163,6 @@ class Fleet:
             one = self._last.subset(slice(0, 1), self._last.flat.device, copy_rows=True)
             with one.evaluating():
                 n_hypotheses = one(data.inputs[:1, :1].to(self._last.flat.device)).hypotheses.shape[2]
-        RuleTable(self.rules, n_epochs).check_hypotheses(n_hypotheses)
         n_rows = data.inputs.shape[1]
         size = min(batch_size or n_rows, n_rows)
         n_threads = self._n_threads(after_epoch)
@@ -183,6 +182,7 @@ class Fleet:
             def train(numbered: tuple[int, slice]) -> FleetHistory:
                 number, rows = numbered
                 chunk_plan = self._plan(rows, n_epochs, size, monitor, every[rows], patience)
+                chunk_plan.rules.check_hypotheses(n_hypotheses)
                 held_out = None if validation is None else validation.subset(rows, self.device)
                 models = self._last.subset(rows, self.device, copy_rows=True)
                 training = ChunkTraining(models, data.subset(rows, self.device), held_out, chunk_plan)

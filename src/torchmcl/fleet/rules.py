@@ -10,6 +10,7 @@ from torch import Tensor
 from torchmcl import kernels
 from torchmcl._checks import bad_value
 from torchmcl.assignment import LOG2_E, WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
+from torchmcl.schedules import AnnealedRule
 
 __all__ = ["RuleTable", "StackedRule"]
 
@@ -59,26 +60,17 @@ class RuleTable:
     def __init__(self, rules: Sequence[AssignmentRule | RuleAt], n_epochs: int) -> None:
         self.n_epochs = n_epochs
         self._patterns: list[tuple[bool, ...]] | None = None
-        cache: dict[int, list[AssignmentRule]] = {}
-        by_model = []
-        for rule in rules:
-            if id(rule) not in cache:
-                cache[id(rule)] = [_rule_at(rule, epoch) for epoch in range(n_epochs)]
-            by_model.append(cache[id(rule)])
+        unique = {id(rule): _Course(rule, n_epochs) for rule in rules}
+        courses = [unique[id(rule)] for rule in rules]
         self.groups: list[tuple[slice, AssignmentRule, dict[str, Tensor]]] = []
         start = 0
-        for stop in range(1, len(by_model) + 1):
-            if stop == len(by_model) or _kind(by_model[stop][0]) != _kind(by_model[start][0]):
-                group = by_model[start:stop]
-                for made in {id(r): r for r in group}.values():
-                    _check_one_kind(made)
-                names = _stackable(group[0][0])
-                columns: dict[str, Tensor] = {}
-                for name in names:
-                    unique = {id(r): r for r in group}
-                    values = {key: torch.tensor([float(getattr(x, name)) for x in r]) for key, r in unique.items()}
-                    columns[name] = torch.stack([values[id(r)] for r in group], dim=1)  # [epochs, models]
-                self.groups.append((slice(start, stop), group[0][0], columns))
+        for stop in range(1, len(courses) + 1):
+            if stop == len(courses) or courses[stop].kind != courses[start].kind:
+                group = courses[start:stop]
+                columns = {  # [epochs, models]
+                    name: torch.stack([course.columns[name] for course in group], dim=1) for name in group[0].columns
+                }
+                self.groups.append((slice(start, stop), group[0].first, columns))
                 start = stop
 
     def check_hypotheses(self, n_hypotheses: int) -> None:
@@ -164,12 +156,34 @@ def _rule_at(rule: AssignmentRule | RuleAt, epoch: int) -> AssignmentRule:
     return made
 
 
-def _check_one_kind(rules: list[AssignmentRule]) -> None:
-    for epoch, rule in enumerate(rules):
-        if _kind(rule) != _kind(rules[0]):
-            advice = "Let a field change, for example annealed(RelaxedWTA(0.5), epsilon=...)."
-            got = f"{rules[0]!r} at epoch 0 and {rule!r} at epoch {epoch}"
-            raise ValueError(bad_value("Fleet", "rules", "keep their kind during a training", got, advice))
+class _Course:
+    """One rule through all epochs: its kind, and a column of values for each field that may change."""
+
+    def __init__(self, rule: AssignmentRule | RuleAt, n_epochs: int) -> None:
+        self.first = _rule_at(rule, 0)
+        self.kind = _kind(self.first)
+        names = _stackable(self.first)
+        if isinstance(rule, AssignmentRule):
+            values = {name: [float(getattr(rule, name))] * n_epochs for name in names}
+        elif isinstance(rule, AnnealedRule) and {name for name, _ in rule.schedules} <= set(names):
+            # The values without the rules around them; a rule of each extreme checks them all.
+            values = {name: [float(getattr(self.first, name))] * n_epochs for name in names}
+            for name, schedule in rule.schedules:
+                values[name] = [float(schedule(epoch)) for epoch in range(n_epochs)]
+                for extreme in (min(values[name]), max(values[name])):
+                    replace(self.first, **{name: extreme})
+        else:
+            made = [_rule_at(rule, epoch) for epoch in range(n_epochs)]
+            self._check_one_kind(made)
+            values = {name: [float(getattr(one, name)) for one in made] for name in names}
+        self.columns = {name: torch.tensor(column) for name, column in values.items()}
+
+    def _check_one_kind(self, made: list[AssignmentRule]) -> None:
+        for epoch, rule in enumerate(made):
+            if _kind(rule) != self.kind:
+                advice = "Let a field change, for example annealed(RelaxedWTA(0.5), epsilon=...)."
+                got = f"{self.first!r} at epoch 0 and {rule!r} at epoch {epoch}"
+                raise ValueError(bad_value("Fleet", "rules", "keep their kind during a training", got, advice))
 
 
 def _stackable(rule: AssignmentRule) -> list[str]:
