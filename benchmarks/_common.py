@@ -55,7 +55,9 @@ def milliseconds(run: Callable[[], object], device: str, repeats: int = 11) -> f
     return statistics.median(times)
 
 
-def compared_milliseconds(ours: Callable[[], object], baseline: Callable[[], object], device: str) -> tuple[float, float]:
+def compared_milliseconds(
+    ours: Callable[[], object], baseline: Callable[[], object], device: str
+) -> tuple[float, float]:
     """Return both medians, measured in turn so that a busy moment hits both."""
     pairs = [(milliseconds(ours, device, 5), milliseconds(baseline, device, 5)) for _ in range(5)]
     return statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs)

@@ -90,9 +90,7 @@ def broadcast_neg_si_sdr(hypotheses: Tensor, targets: Tensor) -> Tensor:
     return -10 * torch.log10((projection**2).sum(-1) / (noise**2).sum(-1))
 
 
-def compare(
-    name: str, ours: Callable[[], None], baseline: Callable[[], None], device: str
-) -> dict[str, object]:
+def compare(name: str, ours: Callable[[], None], baseline: Callable[[], None], device: str) -> dict[str, object]:
     """Return time and memory of both, and their ratios."""
     extra = {}
     our_ms, base_ms = compared_milliseconds(ours, baseline, device)

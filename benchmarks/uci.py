@@ -43,5 +43,7 @@ if __name__ == "__main__":
         )
         print(rows[-1], flush=True)
     total = {key: sum(row[key] for row in rows) for key in ("wall_seconds", "training_seconds", "trainings")}
-    rows.append({"set": "all", **total, "epochs": options.epochs, "methods": options.methods, "protocols": options.protocols})
+    rows.append(
+        {"set": "all", **total, "epochs": options.epochs, "methods": options.methods, "protocols": options.protocols}
+    )
     report("uci", options.device, rows, options.out)

@@ -124,9 +124,7 @@ def check_event_pair(owner: str, hypotheses: Any, targets: Any) -> None:
     check_leading_axes(owner, hypotheses, targets, hypotheses.shape[:-2], targets.shape[:-2])
 
 
-def check_leading_axes(
-    owner: str, hypotheses: Tensor, targets: Tensor, left: torch.Size, right: torch.Size
-) -> None:
+def check_leading_axes(owner: str, hypotheses: Tensor, targets: Tensor, left: torch.Size, right: torch.Size) -> None:
     """Check that the leading axes `left` of the hypotheses and `right` of the targets broadcast."""
     for a, b in zip(reversed(left), reversed(right), strict=False):
         if a != b and a != 1 and b != 1:

@@ -50,9 +50,7 @@ def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule
     return weights.sum(dim=-2) / n_real.clamp_min(1)
 
 
-def score_loss(
-    score_logits: Tensor, targets: Tensor, mask: Tensor | None = None, *, model_axes: int = 0
-) -> Tensor:
+def score_loss(score_logits: Tensor, targets: Tensor, mask: Tensor | None = None, *, model_axes: int = 0) -> Tensor:
     """Return the binary cross-entropy between scores and labels.
 
     It is averaged over hypotheses and samples (Eq. (4) sums over hypotheses; the mean keeps its

@@ -63,7 +63,9 @@ class Sinkhorn(AssignmentRule):
         # Subtracting the row minima changes no plan and keeps the exponents near 0.
         excess = cost - cost.amin(dim=-1, keepdim=True)
         largest = torch.finfo(cost.dtype).max
-        factor = (1 / temperature).clamp(max=largest) if isinstance(temperature, Tensor) else min(1 / temperature, largest)
+        factor = (
+            (1 / temperature).clamp(max=largest) if isinstance(temperature, Tensor) else min(1 / temperature, largest)
+        )
         affinity = (-excess * factor).clamp(min=-largest / 1e6)  # minus infinity would meet plus infinity
         n_hypotheses = cost.shape[-1]
         if mask is None:

@@ -293,7 +293,11 @@ def not_a_fleet_rule(epoch):
         ({"seeds": range(2)}, ValueError, "`seeds` must have one entry for each of the 3 models, got 2 entries"),
         ({"weight_decay": -0.1}, ValueError, "Fleet: `weight_decay` must be >= 0, got -0.1"),
         ({"weight_decay": [0.0, -0.1, 0.0]}, ValueError, "Fleet: `weight_decay` must be >= 0, got -0.1"),
-        ({"weight_decay": "0.1"}, TypeError, "Fleet: `weight_decay` must be one value or a sequence of them, got '0.1'"),
+        (
+            {"weight_decay": "0.1"},
+            TypeError,
+            "Fleet: `weight_decay` must be one value or a sequence of them, got '0.1'",
+        ),
         ({"score_weight": -1.0}, ValueError, "Fleet: `score_weight` must be >= 0, got -1.0"),
         ({"optimizer": torch.optim.Adam}, TypeError, "`optimizer` must be an optimiser of torchmcl.fleet.*torch.optim"),
         ({"optimizer": "adam"}, TypeError, "`optimizer` must be an optimiser of torchmcl.fleet, got 'adam'"),

@@ -50,7 +50,9 @@ UCI_SETS = {
     entry.name: entry
     for entry in (
         UciSet("yacht", "yacht", 308, 6, 20, "00dfecc0fc01ddd4c90b558a3ac11b246df8ebcfea130724223475a9a67f0ea1"),
-        UciSet("boston", "bostonHousing", 506, 13, 20, "baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a"),
+        UciSet(
+            "boston", "bostonHousing", 506, 13, 20, "baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a"
+        ),
         UciSet("energy", "energy", 768, 8, 20, "7f8bf024cea437267d56be99b7af7bb3faebec8a7bccfbb20d06d52d9372a950"),
         UciSet("concrete", "concrete", 1030, 8, 20, "43d290fd2c2a399ad7e62c45cab5337ba94ece69ebdcf5875aa668cb886243de"),
         UciSet(
@@ -162,7 +164,9 @@ def official_splits(entry: UciSet, n_rows: int | None = None) -> list[tuple[np.n
     return splits
 
 
-def read_rows(entry: UciSet, folder: str | Path | None = None, *, progress: bool = True) -> tuple[np.ndarray, np.ndarray]:
+def read_rows(
+    entry: UciSet, folder: str | Path | None = None, *, progress: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
     """Return inputs [rows, features] and targets [rows] in their original units."""
     path = _find(entry, folder)
     if path is None:
@@ -315,4 +319,3 @@ def _pieces(file: TextIO, n_lines: int) -> Iterator[list[str]]:
             piece = []
     if piece:
         yield piece
-

@@ -102,8 +102,10 @@ def run_demo(folder: Path, settings: DemoSettings, *, progress: bool = True) -> 
                 "label": label,
                 "distortion": distortion[number].tolist(),
                 "starved": starved[number].tolist(),
-                "curves": [[values[number * settings.n_seeds + seed] for values in recorder.distortions]
-                           for seed in range(settings.n_seeds)],
+                "curves": [
+                    [values[number * settings.n_seeds + seed] for values in recorder.distortions]
+                    for seed in range(settings.n_seeds)
+                ],
                 "temperature": [_temperature(rule, epoch) for epoch in recorder.epochs],
                 "frames": [frame[number] for frame in recorder.frames],
             }

@@ -58,4 +58,3 @@ class FleetCheckpoint:
 
     def _path(self, chunk: int) -> Path:
         return self.folder / f"chunk-{chunk:04d}.safetensors"
-

@@ -171,7 +171,11 @@ class Fleet:
             chunk = min(models_at_once(self._last, data, size, self.device), -(-self.n_models // n_threads))
         saved = None
         if checkpoint is not None:
-            looks = {"every": every, "monitor": _name(monitor), "rows": None if validation is None else _digest(validation)}
+            looks = {
+                "every": every,
+                "monitor": _name(monitor),
+                "rows": None if validation is None else _digest(validation),
+            }
             plan = self._fingerprint(data, n_epochs, size, chunk, patience) | {"validation": looks}
             saved = FleetCheckpoint(Path(checkpoint), plan)
         chunks = [slice(low, min(low + chunk, self.n_models)) for low in range(0, self.n_models, chunk)]
@@ -366,7 +370,9 @@ class Fleet:
         if data.n_models != self.n_models:
             raise ValueError(bad_value(owner, name, f"be for {self.n_models} models", data.n_models))
 
-    def _fingerprint(self, data: FleetData, n_epochs: int, size: int, chunk: int, patience: int | None) -> dict[str, Any]:
+    def _fingerprint(
+        self, data: FleetData, n_epochs: int, size: int, chunk: int, patience: int | None
+    ) -> dict[str, Any]:
         return {
             "n_models": self.n_models,
             "n_epochs": n_epochs,

@@ -54,7 +54,9 @@ class EpochRunner:
             with torch.cuda.graph(graph):
                 self._epoch(key)
         except RuntimeError as error:
-            warnings.warn(f"Fleet: this epoch cannot be captured as a CUDA graph and runs eagerly: {error}", stacklevel=2)
+            warnings.warn(
+                f"Fleet: this epoch cannot be captured as a CUDA graph and runs eagerly: {error}", stacklevel=2
+            )
             captured = None
             torch.cuda.synchronize(self._device)
         for tensor, value in zip(self._state, before, strict=True):

@@ -219,4 +219,3 @@ class ChunkTraining:
         if key not in self._watched:
             self._watched[key] = self.models.subset(rows, self.device)
         return self._watched[key]
-

@@ -87,7 +87,9 @@ class RuleTable:
 
     def _all_patterns(self) -> list[tuple[bool, ...]]:
         cold = [
-            ~columns["temperature"].any(dim=1) if "temperature" in columns else torch.zeros(self.n_epochs, dtype=torch.bool)
+            ~columns["temperature"].any(dim=1)
+            if "temperature" in columns
+            else torch.zeros(self.n_epochs, dtype=torch.bool)
             for _, _, columns in self.groups
         ]
         return [tuple(row) for row in torch.stack(cold, dim=1).tolist()]
@@ -95,10 +97,16 @@ class RuleTable:
     def buffers(self, device: torch.device, dtype: torch.dtype = torch.float32) -> RuleBuffers:
         """Return tensors that `fill` writes an epoch's values into."""
         # What the kernels cannot serve (float64 models, say) reads the groups.
-        if device.type == "cuda" and dtype == torch.float32 and all(type(rule) in _PER_TARGET for _, rule, _ in self.groups):
+        if (
+            device.type == "cuda"
+            and dtype == torch.float32
+            and all(type(rule) in _PER_TARGET for _, rule, _ in self.groups)
+        ):
             table = self._packed().to(device)
             return RuleBuffers([{} for _ in self.groups], table[0].clone(), table)
-        groups = [{name: column[0].to(device, copy=True) for name, column in columns.items()} for _, _, columns in self.groups]
+        groups = [
+            {name: column[0].to(device, copy=True) for name, column in columns.items()} for _, _, columns in self.groups
+        ]
         return RuleBuffers(groups, None, None)
 
     def fill(self, buffers: RuleBuffers, epoch: int) -> None:

@@ -18,7 +18,21 @@ def _one_minus_exp(x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
 
 @triton.jit
 def _adam(  # type: ignore[no-untyped-def]  # noqa: ANN202
-    flat, grad, mean, square, n_steps, lr, decay, width, beta1, beta2, log1, log2, epsilon, HAS_DECAY: tl.constexpr, BLOCK: tl.constexpr
+    flat,
+    grad,
+    mean,
+    square,
+    n_steps,
+    lr,
+    decay,
+    width,
+    beta1,
+    beta2,
+    log1,
+    log2,
+    epsilon,
+    HAS_DECAY: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     model = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -56,6 +70,17 @@ def adam_rows(
     n_models, width = flat.shape
     grid = (n_models, triton.cdiv(width, 512))
     _adam[grid](
-        flat, grad, mean, square, n_steps, lr, lr if decay is None else decay, width, *betas, *map(math.log, betas), epsilon,
-        HAS_DECAY=decay is not None, BLOCK=512,
+        flat,
+        grad,
+        mean,
+        square,
+        n_steps,
+        lr,
+        lr if decay is None else decay,
+        width,
+        *betas,
+        *map(math.log, betas),
+        epsilon,
+        HAS_DECAY=decay is not None,
+        BLOCK=512,
     )

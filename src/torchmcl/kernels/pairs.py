@@ -31,7 +31,9 @@ def _few(h, t, cost, n_rows, T, K, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS:
 @triton.jit(do_not_specialize=("n_rows", "T", "K"))
 def _few_to_h(h, t, grad, out, n_rows, K, T, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # a sample
-    entry = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]  # hypotheses and coordinates in one run of memory
+    entry = (
+        tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    )  # hypotheses and coordinates in one run of memory
     real = (row < n_rows) & (entry < K * D)
     x = tl.load(h + row * K * D + entry, mask=real, other=0.0)
     pull = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
@@ -147,7 +149,9 @@ def _many_to_t(h, t, centre, grad, out, T, K, D, BT: tl.constexpr, BK: tl.conste
         k = start + tl.arange(0, BK)
         x = tl.load(h + (sample * K + k[:, None]) * D + d[None, :], mask=(k < K)[:, None] & inside[None, :], other=0.0)
         x = tl.where((k < K)[:, None], x - c[None, :], 0.0)
-        g = tl.load(grad + (sample * T + i[:, None]) * K + k[None, :], mask=(i < T)[:, None] & (k < K)[None, :], other=0.0)
+        g = tl.load(
+            grad + (sample * T + i[:, None]) * K + k[None, :], mask=(i < T)[:, None] & (k < K)[None, :], other=0.0
+        )
         pull += tl.dot(g, x, input_precision="ieee")
         total += tl.sum(g, axis=1)
     real = (i < T)[:, None] & inside[None, :]

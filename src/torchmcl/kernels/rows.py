@@ -122,7 +122,9 @@ def mixed_rows(cost: Tensor, factors: Tensor, epsilons: Tensor) -> Tensor:
     n_columns = cost.shape[-1]
     n_rows = cost.numel() // n_columns
     grid, blocks = _launch(n_rows, n_columns)
-    _mixed[grid](cost, factors.contiguous(), epsilons.contiguous(), weights, n_rows, n_columns, n_rows // len(cost), **blocks)
+    _mixed[grid](
+        cost, factors.contiguous(), epsilons.contiguous(), weights, n_rows, n_columns, n_rows // len(cost), **blocks
+    )
     return weights
 
 

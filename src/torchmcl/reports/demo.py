@@ -46,25 +46,37 @@ def _page(records: dict[str, Any]) -> str:
     n, n_seeds = settings["n_hypotheses"], settings["n_seeds"]
     rows: list[tuple[str, ...]] = [tuple(map(escape, row)) for row in demo_summary(records)]
     kmeans = f"{records['kmeans']['distortion']:.5f}"
-    rows.append((f"k-means, best of {settings['n_restarts']} restarts", kmeans, "reference", str(records["kmeans"]["starved"])))
+    rows.append(
+        (f"k-means, best of {settings['n_restarts']} restarts", kmeans, "reference", str(records["kmeans"]["starved"]))
+    )
     keys = [method["key"] for method in records["methods"]]
     body = f"""
 <h1>{n} answers to one question</h1>
 <p class="lead">Each picture shows a network that answers with {n} points (blue; the darker, the higher its score)
 where the truth is a draw from three clouds (green). Winner-takes-all leaves some answers unused and Relaxed-WTA drags
 the unused ones to the middle, while annealing puts all of them to work.</p>
-{image(_predictions(records), "Predictions of the three methods on the data",
-       "Predictions of the first seed at the end of training.")}
+{
+        image(
+            _predictions(records),
+            "Predictions of the three methods on the data",
+            "Predictions of the first seed at the end of training.",
+        )
+    }
 <h2>How well do they cover the data?</h2>
 {table(["method", "distortion", "above k-means", f"starved of {n}"], rows, best=keys.index("amcl"), identity="results")}
 <p class="note">Distortion is the mean squared distance from {settings["n_held_out"]:,} fresh points to the nearest
 answer; a starved answer is the nearest of none of them. Mean ± standard deviation over {n_seeds} seeds. k-means sees
 the same {settings["n_points"]:,} training points, without a network in between.</p>
 <h2>What happens on the way</h2>
-{image(_curves(records), "Temperature and distortion during training",
-       "Left: the temperature of annealed MCL; the dashed line is the first critical temperature, twice the largest "
-       "variance of the data, where theory says the answers split. Right: distortion of every seed; the dotted line "
-       "is k-means.")}
+{
+        image(
+            _curves(records),
+            "Temperature and distortion during training",
+            "Left: the temperature of annealed MCL; the dashed line is the first critical temperature, twice the largest "
+            "variance of the data, where theory says the answers split. Right: distortion of every seed; the dotted line "
+            "is k-means.",
+        )
+    }
 <h2>Watch it</h2>
 <canvas id="film" width="1500" height="540" role="img" aria-label="Animation of the three trainings"></canvas>
 <div class="controls"><button id="play" type="button">Pause</button>
@@ -77,7 +89,12 @@ the same {settings["n_points"]:,} training points, without a network in between.
         "points": records["points"],
         "epochs": records["epochs"],
         "methods": [
-            {"label": m["label"], "frames": m["frames"], "temperature": m["temperature"], "annealed": m["key"] == "amcl"}
+            {
+                "label": m["label"],
+                "frames": m["frames"],
+                "temperature": m["temperature"],
+                "annealed": m["key"] == "amcl",
+            }
             for m in records["methods"]
         ],
     }
@@ -95,8 +112,14 @@ def _predictions(records: dict[str, Any]) -> Any:
         x, y, scores = zip(*method["frames"][-1], strict=True)
         top = max(scores)
         # A faint outline keeps even an answer with score 0 in sight.
-        axis.scatter(x, y, s=46, c=[(0.0, 0.28, 0.6, 0.12 + 0.88 * s / top) for s in scores],
-                     edgecolors="#00345f", linewidths=0.5)
+        axis.scatter(
+            x,
+            y,
+            s=46,
+            c=[(0.0, 0.28, 0.6, 0.12 + 0.88 * s / top) for s in scores],
+            edgecolors="#00345f",
+            linewidths=0.5,
+        )
         axis.set_title(f"{method['label']}\n{method['starved'][0]} of {len(x)} starved", fontsize=12)
         axis.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
     figure.tight_layout()

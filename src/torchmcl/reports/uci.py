@@ -22,7 +22,11 @@ _TABLES = (
     ("Table 2: RMSE", "rmse", ("mc-dropout", "deep-ensemble", "relaxed-0.1", "mcl", "amcl-exponential")),
     ("Table 4: the schedule, RMSE", "rmse", ("amcl-exponential", "amcl-linear")),
     ("Table 4: the schedule, distortion", "distortion", ("amcl-exponential", "amcl-linear")),
-    ("Table 5: epsilon, RMSE", "rmse", ("relaxed-0.5", "relaxed-0.2", "relaxed-0.1", "relaxed-0.05", "relaxed-annealed")),
+    (
+        "Table 5: epsilon, RMSE",
+        "rmse",
+        ("relaxed-0.5", "relaxed-0.2", "relaxed-0.1", "relaxed-0.05", "relaxed-annealed"),
+    ),
     (
         "Table 5: epsilon, distortion",
         "distortion",
@@ -209,14 +213,18 @@ def _scatter(cells: dict[tuple[str, str, str, str], Cell], protocols: list[str])
             if rmse is None or distortion is None:
                 continue
             colour, marker = markers[method.split("-")[0]]
-            axis.errorbar(rmse.mean, distortion.mean, xerr=rmse.std, yerr=distortion.std, color=colour, fmt=marker, ms=6)
+            axis.errorbar(
+                rmse.mean, distortion.mean, xerr=rmse.std, yerr=distortion.std, color=colour, fmt=marker, ms=6
+            )
             label = entry.label.replace("Relaxed-WTA ", "")
             axis.annotate(label, (rmse.mean, distortion.mean), xytext=(6, 4), textcoords="offset points", fontsize=8)
         axis.set(xlabel="RMSE", ylabel="distortion", yscale="log", title=protocol)
         axis.margins(x=0.35)
     figure.tight_layout()
     caption = "Orange: MCL, pink: Relaxed-WTA by epsilon, blue: aMCL. Down and left is better."
-    return f"<h2>RMSE against distortion, {escape(name)}</h2>" + image(figure, f"RMSE and distortion on {name}", caption)
+    return f"<h2>RMSE against distortion, {escape(name)}</h2>" + image(
+        figure, f"RMSE and distortion on {name}", caption
+    )
 
 
 def _agreement(rows: list[dict[str, Any]]) -> str:

@@ -135,7 +135,7 @@ def _run_group(
         device=study.device,
     )
     watch = held_out or "test-selected" in protocols
-    with _own_random_numbers(study.device):
+    with _own_random_numbers():
         history = fleet.fit(
             FleetData.of_sets(train, own),
             study.n_epochs,
@@ -166,18 +166,16 @@ def _run_group(
     records.add([row for row in rows if tuple(row[key] for key in KEYS) not in records])
 
 
-def _is_missing(
-    records: Records, name: str, method: Method, seed: int, protocols: list[str], folds: list[int]
-) -> bool:
+def _is_missing(records: Records, name: str, method: Method, seed: int, protocols: list[str], folds: list[int]) -> bool:
     """Return whether something is missing; folds whose networks share random numbers are trained together or not at all."""
     return any((name, fold, method.name, protocol, seed) not in records for protocol in protocols for fold in folds)
 
 
 @contextmanager
-def _own_random_numbers(device: str) -> Iterator[None]:
-    """Make dropout independent of what was drawn before, and leave no trace of what it draws."""
-    devices = [torch.cuda.current_device()] if torch.device(device).type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+def _own_random_numbers() -> Iterator[None]:
+    """Make dropout independent of what was drawn before, and leave no trace of it on the CPU."""
+    # The generator of a GPU is left as it ends: captured graphs hold on to its state.
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
 
@@ -222,7 +220,7 @@ def _results(
 def _mean_answers(fleet: Fleet, inputs: Tensor, method: Method, *, best: bool) -> Tensor:
     if not method.dropout:
         return fleet.predict(inputs, per_model=True, best=best).hypotheses.flatten(1)
-    with _own_random_numbers("cpu"):
+    with _own_random_numbers():
         passes = [
             fleet.predict(inputs, per_model=True, best=best, stochastic=True).hypotheses.flatten(1)
             for _ in range(_DROPOUT_PASSES)
