@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from _common import captured, compared_milliseconds, parser, peak_extra_megabytes, report
 from torch import Tensor
 
 import torchmcl as mcl
+from _common import captured, compared_milliseconds, parser, peak_extra_megabytes, report
 
 
 def synthetic_setting(device: str) -> dict[str, object]:

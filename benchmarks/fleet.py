@@ -1,6 +1,6 @@
 """Models trained per second: a fleet against one model at a time, by hand and with Lightning.
 
-python benchmarks/fleet.py --data FOLDER [--device cpu|cuda] [--epochs 1000] [--models 120] [--sweep 1,10,100] [--out ...]
+python benchmarks/fleet.py --data FOLDER [--device cpu|cuda] [--epochs 1000] [--models 120] [--sweep 1,10] [--out ...]
 
 The task is the UCI study's yacht set: 5 hypotheses with scores, 50 hidden units, Adam, full batches, the six methods
 of its tables on the 20 official folds. The baselines train a few models with the very same step and are scaled up.
@@ -11,10 +11,10 @@ import warnings
 from pathlib import Path
 
 import torch
-from _common import parser, report
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchmcl as mcl
+from _common import parser, report
 from torchmcl.data.uci import load_uci
 from torchmcl.experiments.uci.methods import METHODS
 from torchmcl.fleet import Fleet, FleetData

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 from _common import parser, report
-
 from torchmcl.experiments.uci.methods import METHODS
 from torchmcl.experiments.uci.run import PROTOCOLS, UciStudy, run_study
 

@@ -90,16 +90,16 @@ def _same(left: Any, right: Any) -> bool:
 
 def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
     """Return `winner` at the cheapest hypothesis of each row and `other` elsewhere."""
-    plain = not isinstance(winner, Tensor) and not isinstance(other, Tensor)
-    if plain and kernels.usable(cost) and cost.shape[-1] <= kernels.MAX_ROW:
+    if isinstance(winner, Tensor) or isinstance(other, Tensor):
+        index = cost.min(dim=-1, keepdim=True).indices
+        top = torch.as_tensor(winner, dtype=cost.dtype, device=cost.device).expand_as(cost)
+        rest = torch.as_tensor(other, dtype=cost.dtype, device=cost.device).expand_as(cost)
+        return rest.scatter(-1, index, top)
+    if kernels.usable(cost) and cost.shape[-1] <= kernels.MAX_ROW:
         from torchmcl.kernels.rows import winner_rows
 
         return winner_rows(cost, winner, other)
     index = cost.min(dim=-1, keepdim=True).indices  # min with indices is twice as fast as argmin on CPUs
-    if not plain:
-        top = torch.as_tensor(winner, dtype=cost.dtype, device=cost.device).expand_as(cost)
-        rest = torch.as_tensor(other, dtype=cost.dtype, device=cost.device).expand_as(cost)
-        return rest.scatter(-1, index, top)
     rest = torch.full_like(cost, other)
     return rest.scatter_(-1, index, winner) if is_plain_eager() else rest.scatter(-1, index, winner)
 

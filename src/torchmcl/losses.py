@@ -60,8 +60,8 @@ def mcl_loss(matching: Matching, reduction: str = "mean", *, model_axes: int = 0
         model_axes: how many leading axes are independent models, whose losses are kept apart.
 
     Returns:
-        A scalar, or [models] with a model axis; for "none" the loss of each target [..., targets], 0 where padded. Without any
-        real target the scalar is 0.
+        A scalar, or [models] with a model axis; for "none" the loss of each target [..., targets],
+        0 where padded. Without any real target the scalar is 0.
 
     Example:
         >>> from torchmcl import RelaxedWTA

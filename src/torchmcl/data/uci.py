@@ -273,12 +273,13 @@ def _download(entry: UciSet, *, base_url: str = BASE_URL, progress: bool = True)
         shelf.fetch("data.txt", downloader=downloader)
     except ValueError as error:  # pooch: the checksum differs
         raise OSError(
-            f"load_uci: the file of {entry.name} from {base_url} does not have the known checksum and was not kept. {error}"
+            f"load_uci: the file of {entry.name} from {base_url} does not have the known checksum and was not kept. "
+            f"{error}"
         ) from error
     except Exception as error:
         raise OSError(
-            f"load_uci: {entry.name} could not be downloaded from {base_url}: {error}. Without a network, give a folder "
-            "with the files (--data, or TORCHMCL_DATA)."
+            f"load_uci: {entry.name} could not be downloaded from {base_url}: {error}. Without a network, give a "
+            "folder with the files (--data, or TORCHMCL_DATA)."
         ) from error
     return goal
 

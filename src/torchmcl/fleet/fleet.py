@@ -56,7 +56,8 @@ class Fleet:
         >>> inputs = torch.rand(64, 1)
         >>> targets = torch.where(torch.rand(64, 1, 1) < 0.5, -inputs[:, None], inputs[:, None])
         >>> cooling = annealed(AnnealedWTA(0.5), temperature=Exponential(0.5, 0.8, floor=1e-3))
-        >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 1, 2, hidden=(16,)), n_models=4, rules=[WTA()] * 2 + [cooling] * 2)
+        >>> rules = [WTA(), WTA(), cooling, cooling]
+        >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 1, 2, hidden=(16,)), n_models=4, rules=rules)
         >>> history = fleet.fit(FleetData.shared(inputs, targets, n_models=4), n_epochs=20, progress=False)
         >>> history.losses.shape, fleet.predict(inputs).hypotheses.shape
         (torch.Size([20, 4]), torch.Size([4, 64, 2, 1]))
@@ -206,7 +207,7 @@ class Fleet:
         if (failed := (history.failed_epoch >= 0).nonzero().flatten().tolist()) != []:
             first = failed[0]
             warnings.warn(
-                f"Fleet: the loss of {len(failed)} of {self.n_models} models is not finite; model {first} was the first "
+                f"Fleet: the loss of {len(failed)} of {self.n_models} models is not finite; model {first} is the first "
                 f"of them, from epoch {int(history.failed_epoch[first])} on. The others are not affected.",
                 RuntimeWarning,
                 stacklevel=2,

@@ -77,7 +77,8 @@ class RuleTable:
         """Check what a rule says of the number of hypotheses; afterwards its values are in tensors."""
         for _, rule, columns in self.groups:
             if "n" in columns:
-                replace(rule, n=float(columns["n"].max()))._check_against(torch.empty(1, n_hypotheses))
+                largest: dict[str, Any] = {"n": float(columns["n"].max())}
+                replace(rule, **largest)._check_against(torch.empty(1, n_hypotheses))
 
     def pattern(self, epoch: int) -> tuple[bool, ...]:
         """Return for each group whether it is cold: all its temperatures 0, so that hard WTA serves."""

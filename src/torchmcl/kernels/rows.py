@@ -19,14 +19,14 @@ def _launch(n_rows: int, n_columns: int) -> tuple[tuple[int], dict[str, int]]:
 
 
 @triton.jit
-def _block(n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _block(n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
     return row, column, (row < n_rows) & (column < n_columns)
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _softmin(cost, factor, weights, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _softmin(cost, factor, weights, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     value = tl.load(cost + row * n_columns + column, mask=real, other=float("inf"))
     # A NaN must reach every weight of its row; min() alone would pass it over.
@@ -36,7 +36,7 @@ def _softmin(cost, factor, weights, n_rows, n_columns, ROWS: tl.constexpr, COLUM
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _winner(cost, weights, top, rest, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _winner(cost, weights, top, rest, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     value = tl.load(cost + row * n_columns + column, mask=real, other=float("inf"))
     winner = tl.argmin(value, axis=1)[:, None]
@@ -44,7 +44,7 @@ def _winner(cost, weights, top, rest, n_rows, n_columns, ROWS: tl.constexpr, COL
 
 
 @triton.jit(do_not_specialize=[*_SIZES, "rows_per_model"])
-def _mixed(  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _mixed(  # type: ignore[no-untyped-def]
     cost, factors, epsilons, weights, n_rows, n_columns, rows_per_model, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
@@ -61,7 +61,7 @@ def _mixed(  # type: ignore[no-untyped-def]  # noqa: ANN202
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _dot(left, right, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _dot(left, right, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     x = tl.load(left + row * n_columns + column, mask=real, other=0.0)
     y = tl.load(right + row * n_columns + column, mask=real, other=0.0)
@@ -70,7 +70,7 @@ def _dot(left, right, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.c
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _bce(logits, labels, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _bce(logits, labels, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     x = tl.load(logits + row * n_columns + column, mask=real, other=0.0)
     y = tl.load(labels + row * n_columns + column, mask=real, other=0.0)
@@ -81,7 +81,7 @@ def _bce(logits, labels, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: t
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _bce_backward(logits, labels, upstream, gradient, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _bce_backward(logits, labels, upstream, gradient, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     x = tl.load(logits + row * n_columns + column, mask=real, other=0.0)
     y = tl.load(labels + row * n_columns + column, mask=real, other=0.0)

@@ -107,8 +107,8 @@ def _page(rows: list[dict[str, Any]]) -> str:
         f"{len({row['set'] for row in rows})} data sets, {escape(epochs[0])} epochs each, {seconds:.0f} s of training. "
         "Read the protocol before the number:</p>",
         "<ul>" + "".join(f"<li>{_PROTOCOLS[name]}</li>" for name in protocols) + "</ul>",
-        '<p class="note">Each cell: our mean ± standard deviation over folds; below it the published value and how many '
-        "combined standard errors ours is above it. Best of a row bold, second underlined.</p>",
+        '<p class="note">Each cell: our mean ± standard deviation over folds; below it the published value and how '
+        "many combined standard errors ours is above it. Best of a row bold, second underlined.</p>",
     ]
     for protocol in protocols:
         body.append(f"<h2>Protocol: {escape(protocol)}</h2>")

@@ -66,8 +66,8 @@ def mcl_step(
         targets = targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)), 0)
     cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets)
     if mask is not None and mask.shape != cost.shape[:-1]:
-        rule = f"have shape {tuple(cost.shape[:-1])} ([batch, targets])"
-        raise ValueError(bad_value("mcl_step", "mask", rule, tuple(mask.shape)))
+        shape = f"have shape {tuple(cost.shape[:-1])} ([batch, targets])"
+        raise ValueError(bad_value("mcl_step", "mask", shape, tuple(mask.shape)))
     matching = match(cost, rule, mask)
     assignment_loss = mcl_loss(matching, model_axes=int(stacked))
     if predictions.score_logits is None or score_weight == 0:

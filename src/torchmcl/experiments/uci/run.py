@@ -167,7 +167,7 @@ def _run_group(
 
 
 def _is_missing(records: Records, name: str, method: Method, seed: int, protocols: list[str], folds: list[int]) -> bool:
-    """Return whether something is missing; folds whose networks share random numbers are trained together or not at all."""
+    """Return whether something is missing; folds that share random numbers are trained together or not at all."""
     return any((name, fold, method.name, protocol, seed) not in records for protocol in protocols for fold in folds)
 
 
