@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchmcl import kernels
-from torchmcl._eager import may_work_in_place
+from torchmcl._eager import is_plain_eager, may_work_in_place
 
 __all__ = ["ABSOLUTE", "SQUARE", "Element", "huber_element", "separable_cost"]
 
@@ -75,6 +75,23 @@ def _difference(hypotheses: Tensor, targets: Tensor, slab: slice) -> Tensor:
     return hypotheses[..., None, :, slab] - targets[..., :, None, slab]
 
 
+def _samples_per_chunk(n_samples: int, n_entries: int) -> int:
+    return max(1, _CHUNK_ENTRIES * n_samples // max(n_entries, 1))
+
+
+def _walk(hypotheses: Tensor, targets: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the cost, coordinate by coordinate."""
+    cost = None
+    for slab in _slabs(hypotheses.shape[-1]):
+        part = value(_difference(hypotheses, targets, slab))
+        if slab.stop - slab.start > 1:
+            part = part.sum(dim=-1)
+        cost = part if cost is None else cost.add_(part)
+    if cost is None:  # no coordinates: nothing to differ in
+        return (hypotheses[..., None, :, :] - targets[..., :, None, :]).sum(dim=-1)
+    return cost
+
+
 class _SeparableCost(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -82,15 +99,16 @@ class _SeparableCost(torch.autograd.Function):
     def forward(
         hypotheses: Tensor, targets: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        n_dims = hypotheses.shape[-1]
-        cost = None
-        for slab in _slabs(n_dims):
-            part = value(_difference(hypotheses, targets, slab))
-            if slab.stop - slab.start > 1:
-                part = part.sum(dim=-1)
-            cost = part if cost is None else cost.add_(part)
-        if cost is None:  # no coordinates: nothing to differ in
-            return (hypotheses[..., None, :, :] - targets[..., :, None, :]).sum(dim=-1)
+        if hypotheses.ndim < 3 or hypotheses.device.type != "cpu" or not is_plain_eager():
+            return _walk(hypotheses, targets, value)
+        # In the cache, a few samples at a time: on CPUs fresh memory for the intermediates is slow.
+        n_samples = _samples_per_chunk(len(hypotheses), hypotheses.shape[-2] * targets[..., 0].numel())
+        if n_samples >= len(hypotheses):
+            return _walk(hypotheses, targets, value)
+        cost = hypotheses.new_empty(*hypotheses.shape[:-2], targets.shape[-2], hypotheses.shape[-2])
+        for start in range(0, len(hypotheses), n_samples):
+            rows = slice(start, start + n_samples)
+            cost[rows] = _walk(hypotheses[rows], targets[rows], value)
         return cost
 
     @staticmethod
@@ -109,7 +127,7 @@ class _SeparableCost(torch.autograd.Function):
             _pull(hypotheses, targets, grad, ctx.slope, to_hypotheses, to_targets)
             return to_hypotheses, to_targets, None, None
         # In the cache, a few samples at a time: on CPUs fresh memory for the intermediates is slow.
-        n_samples = max(1, _CHUNK_ENTRIES * len(grad) // max(grad.numel(), 1))
+        n_samples = _samples_per_chunk(len(grad), grad.numel())
         for start in range(0, len(grad), n_samples):
             rows = slice(start, start + n_samples)
             parts = [None if part is None else part[rows] for part in (to_hypotheses, to_targets)]
