@@ -34,8 +34,8 @@ def main():
             name,
             label,
             *(
-                f"{number(statistics.mean(values[name, method, p]))} ± {number(statistics.stdev(values[name, method, p]))}"
-                for p in head[2:5]
+                f"{number(statistics.mean(folds))} ± {number(statistics.stdev(folds))}"
+                for folds in (values[name, method, protocol] for protocol in head[2:5])
             ),
             published[name, key, "distortion"].text,
         ]
