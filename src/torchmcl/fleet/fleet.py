@@ -1,8 +1,7 @@
 """The public class: a fleet of models, trained together, used one by one."""
 
-import hashlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,9 @@ from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.loop import ChunkTraining, Plan
 from torchmcl.fleet.monitors import hard_distortion
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
+from torchmcl.fleet.options import digest_of, name_of, per_model, rates_of
 from torchmcl.fleet.rules import RuleAt, RuleTable
-from torchmcl.fleet.stacked import StackedModules, build_modules
+from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules
 from torchmcl.schedules import Schedule
 from torchmcl.types import Predictions, StepOutput
 
@@ -87,10 +87,10 @@ class Fleet:
         check_positive_int("Fleet", "n_models", n_models)
         check_non_negative("Fleet", "score_weight", score_weight)
         self.n_models = n_models
-        self.rules = _per_model("rules", rules, n_models)
-        self.lr = _per_model("lr", lr, n_models)
-        self.weight_decay = _per_model("weight_decay", weight_decay, n_models)
-        self.seeds = _per_model("seeds", range(n_models) if seeds is None else seeds, n_models)
+        self.rules = per_model("rules", rules, n_models)
+        self.lr = per_model("lr", lr, n_models)
+        self.weight_decay = per_model("weight_decay", weight_decay, n_models)
+        self.seeds = per_model("seeds", range(n_models) if seeds is None else seeds, n_models)
         for decay in set(self.weight_decay):
             check_non_negative("Fleet", "weight_decay", decay)
         if not isinstance(optimizer, FleetOptimizer):
@@ -105,12 +105,12 @@ class Fleet:
         self._best: StackedModules | None = None
 
     @property
-    def models(self) -> "FleetModels":
+    def models(self) -> FleetModels:
         """The models as they are now; `fleet.models[i]` is an ordinary module with a copy of the weights."""
         return FleetModels(self._last)
 
     @property
-    def best_models(self) -> "FleetModels":
+    def best_models(self) -> FleetModels:
         """The models at their best validation, after `fit(..., validation=...)`."""
         return FleetModels(self._chosen(best=True))
 
@@ -159,7 +159,7 @@ class Fleet:
         check_positive_int("Fleet.fit", "checkpoint_every", checkpoint_every)
         if max_models_at_once is not None:
             check_positive_int("Fleet.fit", "max_models_at_once", max_models_at_once)
-        every = _per_model("validate_every", validate_every, self.n_models)
+        every = per_model("validate_every", validate_every, self.n_models)
         with torch.no_grad():
             one = self._last.subset(slice(0, 1), self._last.flat.device, copy_rows=True)
             with one.evaluating():
@@ -174,8 +174,8 @@ class Fleet:
         if checkpoint is not None:
             looks = {
                 "every": every,
-                "monitor": _name(monitor),
-                "rows": None if validation is None else _digest(validation),
+                "monitor": name_of(monitor),
+                "rows": None if validation is None else digest_of(validation),
             }
             plan = self._fingerprint(data, n_epochs, size, chunk, patience) | {"validation": looks}
             saved = FleetCheckpoint(Path(checkpoint), plan)
@@ -207,8 +207,8 @@ class Fleet:
         if (failed := (history.failed_epoch >= 0).nonzero().flatten().tolist()) != []:
             first = failed[0]
             warnings.warn(
-                f"Fleet: the loss of {len(failed)} of {self.n_models} models is not finite; model {first} is the first "
-                f"of them, from epoch {int(history.failed_epoch[first])} on. The others are not affected.",
+                f"Fleet: the loss of {len(failed)} of {self.n_models} models is not finite; model {first} was the "
+                f"first of them, from epoch {int(history.failed_epoch[first])} on. The others are not affected.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -331,7 +331,7 @@ class Fleet:
             n_epochs=n_epochs,
             batch_size=batch_size,
             rules=RuleTable(self.rules[rows], n_epochs),
-            learning_rates=_rates(self.lr[rows], n_epochs),
+            learning_rates=rates_of(self.lr[rows], n_epochs),
             weight_decays=torch.tensor([float(decay) for decay in self.weight_decay[rows]]),
             seeds=torch.tensor(list(self.seeds[rows])),
             optimizer=self.optimizer,
@@ -381,74 +381,12 @@ class Fleet:
             "models_at_once": chunk,
             "patience": patience,
             "optimizer": repr(self.optimizer),
-            "rules": [_name(rule) for rule in self.rules],
-            "lr": [_name(rate) for rate in self.lr],
+            "rules": [name_of(rule) for rule in self.rules],
+            "lr": [name_of(rate) for rate in self.lr],
             "weight_decay": [float(decay) for decay in self.weight_decay],
             "seeds": [int(seed) for seed in self.seeds],
             "score_weight": self.score_weight,
-            "cost_fn": _name(self.cost_fn),
+            "cost_fn": name_of(self.cost_fn),
             "modules": {name: list(shape) for name, shape in self._last.shapes.items()},
-            "rows": _digest(data),
+            "rows": digest_of(data),
         }
-
-
-class FleetModels:
-    """The models of a fleet as a sequence of ordinary modules."""
-
-    def __init__(self, stacked: StackedModules) -> None:
-        self._stacked = stacked
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self._stacked)
-
-    def __getitem__(self, index: int) -> nn.Module:
-        """Return model `index` as a module of its own."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(bad_value("Fleet.models", "index", f"lie below {len(self)}", index))
-        return self._stacked.module(index % len(self))
-
-    def __iter__(self) -> Iterator[nn.Module]:
-        """Go through the models."""
-        return (self[index] for index in range(len(self)))
-
-
-def _per_model(name: str, value: Any, n_models: int) -> list[Any]:
-    if isinstance(value, (str, bytes, Tensor)):
-        advice = "A tensor becomes a list with .tolist()." if isinstance(value, Tensor) else ""
-        rule = "be one value or a sequence of them"
-        raise TypeError(bad_value("Fleet", name, rule, repr(value), advice))
-    if not isinstance(value, Sequence):
-        return [value] * n_models
-    if len(value) != n_models:
-        rule = f"have one entry for each of the {n_models} models"
-        raise ValueError(bad_value("Fleet", name, rule, f"{len(value)} entries"))
-    return list(value)
-
-
-def _name(value: Any) -> str:
-    """Return a name that is the same in another process: a function's repr holds an address."""
-    if " at 0x" in (text := repr(value)):
-        return f"{type(value).__name__} {getattr(value, '__qualname__', '')}"
-    return text
-
-
-def _digest(data: FleetData) -> str:
-    """Return a checksum of the rows and of who trains on them."""
-    digest = hashlib.sha256()
-    for part in data:
-        digest.update(repr(tuple(part.shape)).encode())
-        digest.update(part.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _rates(rates: Sequence[float | Schedule], n_epochs: int) -> Tensor:
-    """Return the learning rates [epochs, models]."""
-    columns: dict[int, Tensor] = {}
-    for rate in rates:
-        if id(rate) not in columns:
-            values = [rate(epoch) for epoch in range(n_epochs)] if callable(rate) else [rate] * n_epochs
-            for value in set(values):
-                check_non_negative("Fleet", "lr", value)
-            columns[id(rate)] = torch.tensor(values, dtype=torch.float32)
-    return torch.stack([columns[id(rate)] for rate in rates], dim=1)

@@ -13,7 +13,7 @@ from torchmcl._checks import bad_value
 from torchmcl.fleet.linear import StackedLinear, is_feed_forward
 from torchmcl.types import Predictions
 
-__all__ = ["StackedModules", "build_modules"]
+__all__ = ["FleetModels", "StackedModules", "build_modules"]
 
 
 def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> list[nn.Module]:
@@ -134,3 +134,24 @@ def _checked(predictions: Any) -> Predictions:
         rule = "make modules that return Predictions"
         raise TypeError(bad_value("Fleet", "module_factory", rule, type(predictions).__name__))
     return predictions
+
+
+class FleetModels:
+    """The models of a fleet as a sequence of ordinary modules."""
+
+    def __init__(self, stacked: StackedModules) -> None:
+        self._stacked = stacked
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._stacked)
+
+    def __getitem__(self, index: int) -> nn.Module:
+        """Return model `index` as a module of its own."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(bad_value("Fleet.models", "index", f"lie below {len(self)}", index))
+        return self._stacked.module(index % len(self))
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        """Go through the models."""
+        return (self[index] for index in range(len(self)))
