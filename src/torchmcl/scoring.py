@@ -19,7 +19,7 @@ __all__ = ["normalized_scores", "score_loss", "score_targets"]
 
 # log(1 + e) is summed as the logarithm of a product of this many factors in (1, 2]: far from overflow.
 _FACTORS = 64
-_CHUNK_ENTRIES = 1 << 19
+_CHUNK_ENTRIES = 1 << 21
 
 
 def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule | None = None) -> Tensor:
