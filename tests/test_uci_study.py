@@ -179,7 +179,9 @@ def test_a_rerun_trains_nothing_and_leaves_the_file_alone(out, folder, finished)
 
 @pytest.mark.usefixtures("no_training")
 def test_a_smaller_study_in_the_same_folder_trains_nothing(out, folder):
+    before = (out / "records.jsonl").read_text()
     run_study(a_study(folder, methods=("mcl",), protocols=("validation",), folds=(3,)), out, progress=False)
+    assert (out / "records.jsonl").read_text() == before
 
 
 def without(out, lost):

@@ -5,7 +5,8 @@ tensor cannot be read without waiting for the device, so those checks run only i
 `with value_checks():`.
 """
 
-from collections.abc import Callable, Iterator
+import difflib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any
@@ -32,6 +33,7 @@ __all__ = [
     "check_positive_int",
     "check_real",
     "check_tensor",
+    "nearest_hint",
     "value_checks",
     "value_checks_enabled",
 ]
@@ -72,6 +74,12 @@ def value_checks_enabled() -> bool:
 def bad_value(owner: str, argument: str, rule: str, value: object, advice: str = "") -> str:
     """Return the house form of an error message."""
     return f"{owner}: `{argument}` must {rule}, got {value}.{' ' + advice if advice else ''}"
+
+
+def nearest_hint(value: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest known one, if any is near."""
+    near = difflib.get_close_matches(value, list(known), n=1, cutoff=0.4)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def check_tensor(owner: str, argument: str, value: Any, *, floating: bool = True) -> None:

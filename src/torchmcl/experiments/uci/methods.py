@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchmcl._checks import nearest_hint
 from torchmcl.assignment import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Exponential, Linear, annealed
@@ -104,10 +105,7 @@ def method_named(name: str) -> Method:
     Raises:
         ValueError: for an unknown name, with the nearest one.
     """
-    import difflib
-
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1, cutoff=0.4)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = nearest_hint(name, METHODS)
         raise ValueError(f"reproduce uci: `methods` must be among {', '.join(METHODS)}, got {name!r}.{hint}")
     return METHODS[name]
