@@ -208,7 +208,9 @@ def _nodes(
         return float(temperatures[life[group][end]]) if life[group] else float(temperatures[0])
 
     def is_passing(group: frozenset[int]) -> bool:
-        return group in split and group != everything and heat(group, 0) < persistence * heat(group, -1)
+        if group == everything or group not in split:
+            return False
+        return heat(group, 0) < persistence * float(temperatures[life[group][-1] + 1])  # where it is seen in parts
 
     kept = [group for group in groups if not is_passing(group)]
     for group in kept[1:]:

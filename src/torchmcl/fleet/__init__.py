@@ -6,5 +6,16 @@ from torchmcl.fleet.fresh import FreshRows
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.monitors import current_loss, hard_distortion
 from torchmcl.fleet.optimizers import SGD, Adam
+from torchmcl.fleet.recorder import FleetRecorder
 
-__all__ = ["SGD", "Adam", "Fleet", "FleetData", "FleetHistory", "FreshRows", "current_loss", "hard_distortion"]
+__all__ = [
+    "SGD",
+    "Adam",
+    "Fleet",
+    "FleetData",
+    "FleetHistory",
+    "FleetRecorder",
+    "FreshRows",
+    "current_loss",
+    "hard_distortion",
+]
