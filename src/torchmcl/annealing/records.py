@@ -43,6 +43,7 @@ class AnnealingRecords:
         usage: [records, hypotheses].
         probes: [probes, ...], the inputs of `hypotheses`; None where those are the first rows of the batch.
         hypotheses: [records, probes, hypotheses, dim].
+        scores: [records, probes, hypotheses], normalised; None without a score head.
     """
 
     step: Tensor
@@ -55,6 +56,7 @@ class AnnealingRecords:
     usage: Tensor
     hypotheses: Tensor
     probes: Tensor | None = None
+    scores: Tensor | None = None
 
     def __len__(self) -> int:
         """Return how many records there are."""
@@ -109,12 +111,17 @@ class AnnealingRecords:
         if not rows:
             raise ValueError(bad_value("AnnealingRecords.load", "path", "hold at least one record", "an empty file"))
         probes = rows[0]["probes"]
-        columns = {name: torch.tensor([row[name] for row in rows]) for name in rows[0] if name != "probes"}
+        columns = {
+            name: torch.tensor([row[name] for row in rows])
+            for name, value in rows[0].items()
+            if name != "probes" and value is not None
+        }
         return cls(**columns, probes=None if probes is None else torch.tensor(probes))
 
     def _rows(self) -> list[dict[str, Any]]:
         columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "probes"}
-        values = {name: column.tolist() for name, column in columns.items()}
+        nothing = [None] * len(self)
+        values = {name: nothing if column is None else column.tolist() for name, column in columns.items()}
         probes = None if self.probes is None else self.probes.tolist()
         n_distinct = self.n_distinct.tolist()
         return [

@@ -14,8 +14,8 @@ def phase_transitions(
 ) -> list[theory.Transition]:
     """Return the splits of the hypotheses at one probe input.
 
-    A network begins with its hypotheses wherever the initial weights put them, and first brings them together. The
-    search starts where fewest are distinct (at the hottest such record), and only the records from there on count.
+    A network begins with its hypotheses wherever the initial weights put them, and while it trains they part for a
+    moment and come together again. Only what stays apart for the rest of the cooling counts.
 
     Args:
         records: of a training that cools.
@@ -47,10 +47,4 @@ def phase_transitions(
         got = f"{len(temperatures.unique())} in {len(temperatures)} records"
         raise ValueError(bad_value("phase_transitions", "records", "hold at least two temperatures", got, advice))
     reach = network_tolerance(temperatures) if tolerance is None else tolerance
-    counts = theory.n_distinct(hypotheses, reach)
-    start = int((counts == counts.min()).nonzero()[0])
-    if len(temperatures) - start < 2:  # never as close together as at the very end: nothing parted
-        return []
-    tail = theory.Trajectory(temperatures[start:], hypotheses[start:])
-    reach = reach[start:] if isinstance(reach, Tensor) and reach.ndim else reach
-    return [found._replace(step=found.step + start) for found in theory.observed_transitions(tail, reach)]
+    return theory.observed_transitions(theory.Trajectory(temperatures, hypotheses), reach, lasting=True)

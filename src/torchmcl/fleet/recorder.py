@@ -10,6 +10,7 @@ from torchmcl.fleet.fleet import Fleet
 from torchmcl.fleet.rules import RuleTable
 from torchmcl.fleet.stacked import StackedModules
 from torchmcl.losses import match
+from torchmcl.scoring import normalized_scores
 from torchmcl.types import Batch, Predictions
 
 __all__ = ["FleetRecorder"]
@@ -50,7 +51,7 @@ class FleetRecorder:
         self._data = Batch(*(None if part is None else part.to(fleet.device) for part in data))  # type: ignore[arg-type]
         self._probes = probes.to(fleet.device)
         self._tables: dict[int, tuple[RuleTable, Tensor]] = {}
-        self._records: dict[int, list[tuple[int, Tensor, Tensor, Tensor]]] = {}
+        self._records: dict[int, list[tuple[int, Tensor, Tensor, Tensor, Tensor]]] = {}
 
     @torch.no_grad()
     def __call__(self, epoch: int, rows: slice, models: StackedModules) -> None:
@@ -65,12 +66,14 @@ class FleetRecorder:
         assert targets is not None
         with models.evaluating():
             predictions: Predictions = models(inputs)
-            probed = models(self._probes.expand(len(models), *self._probes.shape)).hypotheses
+            probed = models(self._probes.expand(len(models), *self._probes.shape))
+        logits = probed.score_logits
+        scores = probed.hypotheses.new_empty(len(models), 0) if logits is None else normalized_scores(logits)
         cost = self._fleet.cost_fn(hypotheses=predictions.hypotheses, targets=targets)
         matching = match(cost, table.rule(buffers, table.pattern(epoch)), mask)
         measured = torch.vmap(measure)(matching, temperatures[epoch].to(cost.device))
         scalars = torch.stack([getattr(measured, name) for name in SCALARS], dim=-1)
-        self._records.setdefault(rows.start, []).append((epoch, scalars, measured.usage, probed))
+        self._records.setdefault(rows.start, []).append((epoch, scalars, measured.usage, probed.hypotheses, scores))
 
     def records(self) -> list[AnnealingRecords]:
         """Return the records of each model, on the CPU.
@@ -84,7 +87,7 @@ class FleetRecorder:
         found: list[AnnealingRecords] = []
         for start in sorted(self._records):
             epochs = [epoch for epoch, *_ in self._records[start]]
-            scalars, usage, probed = (
+            scalars, usage, probed, scores = (
                 torch.stack(parts).cpu() for parts in zip(*(rest for _, *rest in self._records[start]), strict=True)
             )
             temperatures = self._tables[start][1][epochs]
@@ -96,6 +99,7 @@ class FleetRecorder:
                     usage=usage[:, i],
                     hypotheses=probed[:, i],
                     probes=self._probes.cpu(),
+                    scores=scores[:, i] if scores.numel() else None,
                 )
                 for i in range(scalars.shape[1])
             ]

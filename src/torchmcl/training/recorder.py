@@ -11,6 +11,7 @@ from torchmcl._checks import bad_value, check_callable, check_positive_int
 from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.measure import SCALARS
 from torchmcl.assignment import AssignmentRule
+from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions, StepOutput
 
 __all__ = ["Recorder"]
@@ -88,12 +89,14 @@ class Recorder:
             return
         temperature = getattr(rule, "temperature", 0.0)
         measured = measure(output.matching, temperature)
-        hypotheses = output.predictions.hypotheses[:_N_ROWS]
+        seen = Predictions(*(None if part is None else part[:_N_ROWS] for part in output.predictions))  # type: ignore[arg-type]
         if self._probes is not None and self._model is not None:
-            hypotheses = self._model(self._probes).hypotheses
+            seen = self._model(self._probes)
+        hypotheses, logits = seen
         self._shape = (hypotheses.shape[0], hypotheses.shape[1], hypotheses[0, 0].numel())
         scalars = torch.stack([getattr(measured, name) for name in SCALARS])
-        parts = (scalars, measured.usage, hypotheses.detach().reshape(-1))
+        scores = hypotheses.new_empty(0) if logits is None else normalized_scores(logits)
+        parts = (scalars, measured.usage, hypotheses.reshape(-1), scores.reshape(-1))
         self._waiting.append(torch.cat([part.to(scalars.dtype) for part in parts]))
         self._steps.append(step)
         self._temperatures.append(float(temperature))
@@ -112,10 +115,10 @@ class Recorder:
         if not self._done:
             raise ValueError(bad_value("Recorder", "records", "hold at least one record", "none", "Train first."))
         table = torch.cat(self._done)
-        n_hypotheses = self._shape[1]
-        scalars, usage, hypotheses = table.split(
-            [len(SCALARS), n_hypotheses, table.shape[1] - len(SCALARS) - n_hypotheses], 1
-        )
+        n_rows, n_hypotheses, dim = self._shape
+        n_places = n_rows * n_hypotheses
+        sizes = [len(SCALARS), n_hypotheses, n_places * dim]
+        scalars, usage, hypotheses, scores = table.split([*sizes, table.shape[1] - sum(sizes)], dim=1)
         return AnnealingRecords(
             torch.tensor(self._steps),
             torch.tensor(self._temperatures),
@@ -123,6 +126,7 @@ class Recorder:
             usage=usage,
             hypotheses=hypotheses.unflatten(1, self._shape),
             probes=None if self._probes is None else self._probes.detach().cpu(),
+            scores=scores.unflatten(1, (n_rows, n_hypotheses)) if scores.numel() else None,
         )
 
     def __enter__(self) -> "Recorder":
