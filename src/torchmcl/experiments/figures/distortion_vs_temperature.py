@@ -5,10 +5,9 @@ from pathlib import Path
 
 import torch
 
-from torchmcl import theory
 from torchmcl.annealing import AnnealingRecords
-from torchmcl.data.synthetic import DEVIATION, three_gaussians
-from torchmcl.experiments.figures.conditional import train_conditional
+from torchmcl.data.synthetic import DEVIATION, conditional_covariance
+from torchmcl.experiments.figures.conditional import critical_temperatures, train_conditional
 from torchmcl.experiments.figures.records import Claim, write_summary, write_table
 from torchmcl.experiments.figures.settings import FigureSettings
 
@@ -31,13 +30,11 @@ def run_distortion_vs_temperature(folder: Path, settings: FigureSettings, *, pro
             for i in range(len(course))
         ),
     )
-    # As the paper did: from a thousand samples at the input whose targets vary most.
-    samples = three_gaussians(1000, torch.Generator().manual_seed(2))
+    inputs = torch.linspace(0, 1, 1001)
     marks = {
-        "upper_bound": float(theory.first_critical_temperature(samples)),
+        "upper_bound": float(critical_temperatures(inputs).max()),
         "of_one_gaussian": 2 * DEVIATION**2,
-        # A third of the variance of the centres (x^2 on average), and the noise.
-        "single_answer": float(theory.max_distortion(samples) - 2 * DEVIATION**2) / 3 + 2 * DEVIATION**2,
+        "single_answer": float(conditional_covariance(inputs).diagonal(dim1=-2, dim2=-1).sum(dim=-1).mean()),
     }
     claims = _claims(seeds, marks)
     write_summary(folder, settings, claims, time.perf_counter() - start, marks)
