@@ -58,7 +58,8 @@ def measure(matching: Matching, temperature: float | Tensor) -> Measurement:
     if mask.shape[-1] == 1:
         rate = theory.mutual_information(weights.flatten(0, -2), mask.flatten())
     else:
-        rate = theory.mutual_information(weights, mask).mean()
+        counts = mask.any(dim=-1)  # inputs without any real target have no rate
+        rate = (theory.mutual_information(weights, mask) * counts).sum() / counts.sum().clamp_min(1)
     return Measurement(
         distortion=metrics.distortion(Matching(cost, weights, mask)),
         soft_distortion=soft,

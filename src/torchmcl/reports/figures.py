@@ -11,11 +11,12 @@ from torchmcl._files import write_atomically
 from torchmcl.reports import figure_drawings as drawings
 from torchmcl.reports.film import film_player, film_script
 from torchmcl.reports.page import escape, image, page
-from torchmcl.reports.pictures import save_picture
+from torchmcl.reports.pictures import pyplot, save_picture
 
 __all__ = ["read_table", "write_figure", "write_figures_page"]
 
 Row = dict[str, Any]
+_NEEDED_BY = "torchmcl reproduce"
 
 
 class _Picture(NamedTuple):
@@ -82,6 +83,7 @@ def write_figure(name: str, folder: Path) -> Path:
     figure, _ = _drawn(name, folder)
     target = folder / name / name
     save_picture(figure, target)
+    pyplot(_NEEDED_BY).close(figure)
     write_atomically(folder / name / "caption.txt", _caption(name, folder) + "\n")
     return target.with_suffix(".png")
 
@@ -104,6 +106,7 @@ def write_figures_page(folder: Path) -> Path:
             f"{settings['n_points']:,} fresh points, {settings['n_seeds']} seeds, {summary['seconds']:.0f} s. "
             f'<a href="{name}/{name}.png">PNG</a>, <a href="{name}/{name}.svg">SVG</a>, {files}.</p>'
         )
+        pyplot(_NEEDED_BY).close(figure)
         if name == "figure1":
             film = drawings.film_of_figure1(_tables(name, folder))
             parts.append("<h3>Watch it</h3>" + film_player(len(film["epochs"])))

@@ -74,7 +74,7 @@ def _claims(
         Claim(f"While epsilon is large all but a few of the {n} answers sit at the mean.", min(most) >= 0.9 * n),
         Claim(
             f"Some escape on the way, but {stuck:.1f} of {n} are still there when epsilon has reached 0.",
-            all(0 < row[4] < high for row, high in zip(left, most, strict=True)),
+            min(row[4] for row in left) > 0 and sum(row[4] for row in left) < sum(most),
         ),
         Claim("Annealing the temperature leaves none there.", all(row[4] == 0 for row in cooled)),
         Claim(

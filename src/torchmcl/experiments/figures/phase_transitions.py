@@ -1,6 +1,5 @@
 """Hypotheses at three inputs and four temperatures: inputs whose targets vary more split first."""
 
-import time
 from pathlib import Path
 
 import torch
@@ -19,8 +18,7 @@ TEMPERATURES = (0.950, 0.256, 0.131, 0.001)
 
 def run_phase_transitions(folder: Path, settings: FigureSettings, *, progress: bool = True) -> list[Claim]:
     """Train annealed MCL from T = 1 to 0; write hypotheses, counts and splits as CSV, and `summary.json`."""
-    start = time.perf_counter()
-    seeds = train_conditional(settings, progress=progress)
+    seeds, seconds = train_conditional(settings, progress=progress)
     shown = [_nearest(seeds[0], temperature) for temperature in TEMPERATURES]
     write_table(
         folder / "hypotheses.csv",
@@ -52,7 +50,7 @@ def run_phase_transitions(folder: Path, settings: FigureSettings, *, progress: b
     )
     claims = _claims(seeds, observed)
     marks = {f"critical_temperature_at_{x}": value for x, value in zip(PROBES, predicted, strict=True)}
-    write_summary(folder, settings, claims, time.perf_counter() - start, marks)
+    write_summary(folder, settings, claims, seconds, marks)
     return claims
 
 
