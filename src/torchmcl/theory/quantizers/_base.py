@@ -1,6 +1,7 @@
 """What the quantisers share: the face of a scikit-learn clusterer, without scikit-learn."""
 
 import inspect
+import sys
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
@@ -51,7 +52,7 @@ class Quantizer(ABC):
         owner = type(self).__name__
         check_positive_int(owner, "n_hypotheses", self.n_hypotheses)
         if len(samples) < self.n_hypotheses:
-            rule = f"be at most the number of samples {len(samples)}"
+            rule = f"be at most the number of samples (n_samples={len(samples)})"
             raise ValueError(bad_value(owner, "n_hypotheses", rule, self.n_hypotheses))
         points, self.n_iter_ = self._place(samples, self._generator())
         cost = pairwise_sq_euclidean(hypotheses=points, targets=samples).min(dim=-1)
@@ -120,21 +121,33 @@ class Quantizer(ABC):
     def _cost(self, X: Any) -> Tensor:  # noqa: N803
         owner = type(self).__name__
         if not hasattr(self, "cluster_centers_"):
-            raise AttributeError(f"{owner}: call `fit` before `predict`, `transform` or `score`.")
+            raise _not_fitted(f"{owner}: call `fit` before `predict`, `transform` or `score`.")
         samples = self._samples(X)
-        if samples.shape[1] != self.n_features_in_:
-            rule = f"have the {self.n_features_in_} columns it was fitted with"
-            raise ValueError(bad_value(owner, "X", rule, samples.shape[1]))
+        n, n_fitted = samples.shape[1], self.n_features_in_
+        if n != n_fitted:
+            advice = f"X has {n} features, but {owner} is expecting {n_fitted} features as input."
+            raise ValueError(bad_value(owner, "X", "have the columns it was fitted with", n, advice))
         return pairwise_sq_euclidean(hypotheses=torch.from_numpy(self.cluster_centers_).to(samples), targets=samples)
 
     def _samples(self, X: Any) -> Tensor:  # noqa: N803
-        """Return the samples as float64 [samples, dim], on the device they come on."""
+        """Return the samples as float64 [samples, dim], on the device they come on.
+
+        The messages contain the words that scikit-learn's own checks look for.
+        """
         owner = type(self).__name__
-        samples = X.detach() if isinstance(X, Tensor) else torch.from_numpy(np.array(X, dtype=np.float64))
-        if samples.ndim != 2 or 0 in samples.shape:
-            advice = "A single column is X.reshape(-1, 1)."
+        if hasattr(X, "toarray"):
+            raise TypeError(bad_value(owner, "X", "be dense", "a sparse container", "Use X.toarray()."))
+        values = X.detach() if isinstance(X, Tensor) else np.asarray(X)
+        if values.dtype in (torch.complex64, torch.complex128, np.complex64, np.complex128):
+            raise ValueError(bad_value(owner, "X", "be real", values.dtype, "Complex data not supported."))
+        samples = values.double() if isinstance(values, Tensor) else torch.from_numpy(np.array(values, np.float64))
+        if samples.ndim != 2:
+            advice = "Reshape your data: X.reshape(-1, 1) is a single column."
             raise ValueError(bad_value(owner, "X", "have shape [samples, dim]", tuple(samples.shape), advice))
-        samples = samples.double()
+        for axis, what in enumerate(("sample(s)", "feature(s)")):
+            if samples.shape[axis] == 0:
+                got = f"0 {what} (shape={tuple(samples.shape)}) while a minimum of 1 is required"
+                raise ValueError(bad_value(owner, "X", "not be empty", got))
         if not bool(samples.isfinite().all()):
             raise ValueError(bad_value(owner, "X", "be finite", "NaN or infinity", "Remove or impute such rows."))
         return samples
@@ -150,6 +163,12 @@ class Quantizer(ABC):
         if isinstance(state, bool) or not isinstance(state, int | np.integer):
             raise TypeError(bad_value(type(self).__name__, "random_state", "be None or a whole number", repr(state)))
         return generator.manual_seed(int(state))
+
+
+def _not_fitted(message: str) -> Exception:
+    """Return scikit-learn's NotFittedError where scikit-learn is in use, an AttributeError elsewhere."""
+    exceptions = sys.modules.get("sklearn.exceptions")
+    return AttributeError(message) if exceptions is None else exceptions.NotFittedError(message)
 
 
 def distortion_of(samples: Tensor, points: Tensor) -> Tensor:

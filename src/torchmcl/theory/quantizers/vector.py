@@ -179,8 +179,9 @@ class SimulatedAnnealing(Quantizer):
 
     Each step shakes all points with Gaussian noise, lets them take one step of Lloyd, and keeps the
     result if it is better, or with probability exp(-n (rise of the distortion) / T) if it is worse.
-    T falls from D_max to 0 with the cube of the remaining time, and is the mean square of the noise. The
-    best points ever seen are kept, and taken to rest with Lloyd's algorithm.
+    T falls from D_max n^(-2 / dim) to 0 with the cube of the remaining time, and is the mean square of
+    the noise: it begins at about the distance between points. The best points ever seen are kept, and
+    taken to rest with Lloyd's algorithm.
 
     Args:
         n_hypotheses: number of points.
