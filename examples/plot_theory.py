@@ -24,7 +24,7 @@ centres = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]], dtype=torch.floa
 samples = centres[torch.randint(3, (600,), generator=generator)]
 samples = samples + 0.1 * torch.randn(600, 2, generator=generator, dtype=torch.float64)
 first = theory.first_critical_temperature(samples).item()
-print(f"the hypotheses should part at T = {first:.3f}, and each group again near {2 * 0.1**2}")
+print(f"the hypotheses should part at T = {first:.3f}, and each group again near {2 * 0.1**2:.2f}")
 
 # %%
 # Twelve points, cooled by 5 % at a time. The transitions are read off the record.
@@ -40,7 +40,8 @@ for transition in theory.observed_transitions(annealing.trajectory_)[:4]:
 # %%
 # Each record has a distortion and a rate. They move up along the rate-distortion curve of the samples,
 # which Blahut and Arimoto's algorithm draws. As long as the points sit in equally used groups they are on the
-# curve; at the end the rate meets log2 n.
+# curve; at the end the rate approaches log2 n. Shannon's bound is that of the distribution: on the left it
+# passes the curve of a finite set of samples, which have no more than log2 of their number to tell.
 
 costs = [mcl.pairwise_sq_euclidean(hypotheses=points, targets=samples) for points in records]
 weights = [theory.boltzmann_weights(c, t) for c, t in zip(costs, temperatures.tolist(), strict=True)]
@@ -73,5 +74,5 @@ axes[2].plot(curve.distortion, bound, color="C3", linestyle=":", linewidth=2, la
 axes[2].plot(distortions, rates, color="C0", marker=".", label="while cooling")
 axes[2].axhline(math.log2(12), color="C1", linestyle="--", label="$\\log_2 n$")
 axes[2].set(xlabel="soft distortion", ylabel="rate (bits)", title="Up along the curve", ylim=(-0.2, 5), xscale="log")
-axes[2].legend(loc="upper right")
+axes[2].legend(loc="lower left")
 plt.show()
