@@ -14,7 +14,8 @@ def _visit_inline(writer: Any, node: nodes.math) -> None:
 
 
 def _visit_block(writer: Any, node: nodes.math_block) -> None:
-    writer.body.append(tex2mathml(node.astext(), as_block=True))
+    formula = tex2mathml(node.astext(), as_block=True)
+    writer.body.append(f'<div style="margin: 1.2em 0; overflow-x: auto">{formula}</div>')
     raise nodes.SkipNode
 
 

@@ -58,7 +58,9 @@ axes[0].plot(temperatures, records[..., 0], color="C0", linewidth=1)
 for value, name in ((first, "$2 \\lambda_{max}$"), (0.02, "$2 \\sigma^2$")):
     axes[0].axvline(value, color="C1", linestyle="--")
     axes[0].text(value, 0.72, f" {name}", color="C1", ha="left", va="top")
-axes[0].set(xscale="log", xlabel="temperature", ylabel="$y_1$ of the hypotheses", title="Where they part", ylim=(-0.8, 0.8))
+axes[0].set(
+    xscale="log", xlabel="temperature", ylabel="$y_1$ of the hypotheses", title="Where they part", ylim=(-0.8, 0.8)
+)
 axes[0].invert_xaxis()
 
 axes[1].plot(temperatures, theory.n_distinct(records, theory.thermal_tolerance(temperatures)), color="C0", marker=".")
