@@ -7,7 +7,7 @@ from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.measure import SCALARS
 from torchmcl.fleet.fleet import Fleet
-from torchmcl.fleet.rules import RuleTable
+from torchmcl.fleet.rules import RuleBuffers, RuleTable
 from torchmcl.fleet.stacked import StackedModules
 from torchmcl.losses import match
 from torchmcl.scoring import normalized_scores
@@ -50,7 +50,7 @@ class FleetRecorder:
         self._fleet, self._n_epochs, self.every = fleet, n_epochs, every
         self._data = Batch(*(None if part is None else part.to(fleet.device) for part in data))  # type: ignore[arg-type]
         self._probes = probes.to(fleet.device)
-        self._tables: dict[int, tuple[RuleTable, Tensor]] = {}
+        self._tables: dict[int, tuple[RuleTable, RuleBuffers, Tensor]] = {}
         self._records: dict[int, list[tuple[int, Tensor, Tensor, Tensor, Tensor]]] = {}
 
     @torch.no_grad()
@@ -58,8 +58,7 @@ class FleetRecorder:
         """Record the models of a chunk, if it is the turn of the epoch."""
         if (epoch + 1) % self.every and epoch + 1 != self._n_epochs:
             return
-        table, temperatures = self._table(rows)
-        buffers = table.buffers(models.flat.device, models.flat.dtype)
+        table, buffers, temperatures = self._table(rows, models)
         table.fill(buffers, epoch)
         inputs, targets, mask = (None if p is None else p.expand(len(models), *p.shape) for p in self._data)
         assert inputs is not None
@@ -90,7 +89,7 @@ class FleetRecorder:
             scalars, usage, probed, scores = (
                 torch.stack(parts).cpu() for parts in zip(*(rest for _, *rest in self._records[start]), strict=True)
             )
-            temperatures = self._tables[start][1][epochs]
+            temperatures = self._tables[start][2][epochs]
             found += [
                 AnnealingRecords(
                     torch.tensor(epochs),
@@ -105,13 +104,14 @@ class FleetRecorder:
             ]
         return found
 
-    def _table(self, rows: slice) -> tuple[RuleTable, Tensor]:
-        """Return the rules of a chunk, and their temperatures [epochs, models]."""
+    def _table(self, rows: slice, models: StackedModules) -> tuple[RuleTable, RuleBuffers, Tensor]:
+        """Return the rules of a chunk, what they are read from, and their temperatures [epochs, models]."""
         if rows.start not in self._tables:
             table = RuleTable(self._fleet.rules[rows], self._n_epochs)
             columns = [
                 group.get("temperature", torch.zeros(self._n_epochs, part.stop - part.start))
                 for part, _, group in table.groups
             ]
-            self._tables[rows.start] = table, torch.cat(columns, dim=1)
+            buffers = table.buffers(models.flat.device, models.flat.dtype)
+            self._tables[rows.start] = table, buffers, torch.cat(columns, dim=1)
         return self._tables[rows.start]
