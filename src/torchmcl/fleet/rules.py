@@ -35,8 +35,10 @@ class StackedRule(AssignmentRule):
             from torchmcl.kernels.rows import mixed_rows
 
             return mixed_rows(cost, self.packed[0], self.packed[1])
-        weights = [rule._assign(cost[rows], None if mask is None else mask[rows]) for rows, rule in self.parts]
-        return torch.cat(weights)
+        weights = torch.empty_like(cost)  # in the memory order of the cost, which torch.cat would not keep
+        for rows, rule in self.parts:
+            weights[rows] = rule._assign(cost[rows], None if mask is None else mask[rows])
+        return weights
 
 
 _PER_TARGET = (WTA, RelaxedWTA, AnnealedWTA)
@@ -48,6 +50,11 @@ class RuleBuffers(NamedTuple):
     groups: list[dict[str, Tensor]]
     packed: Tensor | None
     table: Tensor | None
+
+    def read(self, epoch: Tensor) -> None:
+        """Take the packed values of an epoch, given as a tensor [1], from the table."""
+        if self.packed is not None and self.table is not None:
+            torch.index_select(self.table, 0, epoch, out=self.packed.unsqueeze(0))
 
 
 class RuleTable:
@@ -80,8 +87,10 @@ class RuleTable:
                 largest: dict[str, Any] = {"n": float(columns["n"].max())}
                 replace(rule, **largest)._check_against(torch.empty(1, n_hypotheses))
 
-    def pattern(self, epoch: int) -> tuple[bool, ...]:
+    def pattern(self, buffers: RuleBuffers, epoch: int) -> tuple[bool, ...]:
         """Return for each group whether it is cold: all its temperatures 0, so that hard WTA serves."""
+        if buffers.packed is not None:  # one kernel serves cold and warm alike
+            return ()
         if self._patterns is None:
             self._patterns = self._all_patterns()
         return self._patterns[epoch]
@@ -111,10 +120,7 @@ class RuleTable:
         return RuleBuffers(groups, None, None)
 
     def fill(self, buffers: RuleBuffers, epoch: int) -> None:
-        """Write the values of an epoch."""
-        if buffers.packed is not None and buffers.table is not None:
-            buffers.packed.copy_(buffers.table[epoch])
-            return
+        """Write the values of an epoch; packed ones are read from their table on the device."""
         for (_, _, columns), group in zip(self.groups, buffers.groups, strict=True):
             for name, buffer in group.items():
                 buffer.copy_(columns[name][epoch])
