@@ -82,7 +82,8 @@ check(False, 3, 3, 130, 100)
 check(False, 1, 1, 5, 33)
 
 from torchmcl.kernels import linear
-for models, n, n_in, n_out, rectified in ((3, 5, 6, 50, True), (2, 300, 50, 10, False), (1, 700, 17, 128, True), (2, 1, 1, 1, False)):
+cases = ((3, 5, 6, 50, True), (2, 300, 50, 10, False), (1, 700, 17, 128, True), (2, 1, 1, 1, False))
+for models, n, n_in, n_out, rectified in cases:
     x, w, b, g = draw(models, n, n_in), draw(models, n_out, n_in), draw(models, n_out), draw(models, n, n_out)
     leaves = [part.double().requires_grad_() for part in (x, w, b)]
     exact = torch.einsum("mri,moi->mro", leaves[0], leaves[1]) + leaves[2][:, None]

@@ -89,7 +89,7 @@ class _StackedLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor, rectified: bool) -> Tensor:
         ctx.rectified = rectified
-        ctx.fused = max(weight.shape[1:]) <= MAX_FUSED_FEATURES and kernels.usable(inputs, weight, bias)
+        ctx.fused = max(weight.shape[1:]) <= kernels.MAX_FEATURES and kernels.usable(inputs, weight, bias)
         if ctx.fused:
             from torchmcl.kernels.linear import linear_rows
 
@@ -128,8 +128,6 @@ class _StackedLayer(torch.autograd.Function):
 
 # Beyond this many multiplications a product pays for the overhead of its call, and for several cores.
 _SMALL_PRODUCT = 1 << 20
-# A GPU kernel holds the whole weight of a model.
-MAX_FUSED_FEATURES = 128
 
 
 def products(left: Tensor, right: Tensor) -> Tensor:
@@ -139,7 +137,12 @@ def products(left: Tensor, right: Tensor) -> Tensor:
     product itself; NumPy hands them to BLAS in one loop.
     """
     size = left.shape[1] * left.shape[2] * right.shape[2]
-    if _HAS_BATCHED_BLAS or left.device.type != "cpu" or size > _SMALL_PRODUCT or left.dtype not in (torch.float32, torch.float64):
+    if (
+        _HAS_BATCHED_BLAS
+        or left.device.type != "cpu"
+        or size > _SMALL_PRODUCT
+        or left.dtype not in (torch.float32, torch.float64)
+    ):
         return torch.bmm(left, right)
     out = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
     with np.errstate(all="ignore"):  # a model that overflows is reported by the fleet

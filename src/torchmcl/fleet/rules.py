@@ -67,8 +67,9 @@ class RuleTable:
     def __init__(self, rules: Sequence[AssignmentRule | RuleAt], n_epochs: int) -> None:
         self.n_epochs = n_epochs
         self._patterns: list[tuple[bool, ...]] | None = None
-        unique = {id(rule): _Course(rule, n_epochs) for rule in rules}
-        courses = [unique[id(rule)] for rule in rules]
+        unique = {id(rule): rule for rule in rules}
+        courses_by_id = {key: _Course(rule, n_epochs) for key, rule in unique.items()}
+        courses = [courses_by_id[id(rule)] for rule in rules]
         self.groups: list[tuple[slice, AssignmentRule, dict[str, Tensor]]] = []
         start = 0
         for stop in range(1, len(courses) + 1):

@@ -12,10 +12,13 @@ from torch import Tensor
 
 from torchmcl._eager import is_plain_eager
 
-__all__ = ["MAX_ROW", "usable"]
+__all__ = ["MAX_FEATURES", "MAX_ROW", "usable"]
 
 # A kernel of `rows` holds a whole row of hypotheses.
 MAX_ROW = 8192
+
+# A kernel of `linear` holds the whole weight of a model.
+MAX_FEATURES = 128
 
 # The kernels index with 32-bit integers.
 _MAX_ENTRIES = 2**31 - 1
