@@ -68,8 +68,9 @@ class MultiHypothesisHead(nn.Module):
         has_scores = self.linear.out_features > n_values
         if has_scores and self.detach_scores:
             weight, bias = self.linear.weight, self.linear.bias
-            values = nn.functional.linear(features, weight[:n_values], bias[:n_values])
-            score_logits = nn.functional.linear(features.detach(), weight[n_values:], bias[n_values:])
+            # from the right, so that it also serves stacked weights [models, out, in]
+            values = nn.functional.linear(features, weight[..., :n_values, :], bias[..., :n_values])
+            score_logits = nn.functional.linear(features.detach(), weight[..., n_values:, :], bias[..., n_values:])
         else:
             # split, not slices: its gradient is one concatenation
             sizes = [n_values, self.linear.out_features - n_values]
