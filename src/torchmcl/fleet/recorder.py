@@ -60,6 +60,7 @@ class FleetRecorder:
             return
         table, buffers, temperatures = self._table(rows, models)
         table.fill(buffers, epoch)
+        buffers.read(torch.tensor([epoch], device=models.flat.device))
         inputs, targets, mask = (None if p is None else p.expand(len(models), *p.shape) for p in self._data)
         assert inputs is not None
         assert targets is not None
@@ -69,7 +70,7 @@ class FleetRecorder:
         logits = probed.score_logits
         scores = probed.hypotheses.new_empty(len(models), 0) if logits is None else normalized_scores(logits)
         cost = self._fleet.cost_fn(hypotheses=predictions.hypotheses, targets=targets)
-        matching = match(cost, table.rule(buffers, table.pattern(epoch)), mask)
+        matching = match(cost, table.rule(buffers, table.pattern(buffers, epoch)), mask)
         measured = torch.vmap(measure)(matching, temperatures[epoch].to(cost.device))
         scalars = torch.stack([getattr(measured, name) for name in SCALARS], dim=-1)
         self._records.setdefault(rows.start, []).append((epoch, scalars, measured.usage, probed.hypotheses, scores))
