@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -203,6 +204,21 @@ def test_unknown_figures_and_presets_are_refused(tmp_path):
         run_figure("figure1", tmp_path, preset="slow")
     with pytest.raises(ValueError, match="`name` must be one of figure1"):
         write_figure("figure2", tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_refused(tmp_path, capsys):
+    assert main(["reproduce", "figure1", "--device", "cuda", "--out", str(tmp_path)]) == 2
+    assert "`device` must be there, got 'cuda'. This machine has no CUDA device." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_training_too_short_to_show_anything_says_so(name, tmp_path):
+    settings = replace(FIGURES[name].settings("paper", "cpu"), n_epochs=3, n_points=1000, n_held_out=500, n_seeds=1)
+    claims = FIGURES[name].run(tmp_path / name, settings, progress=False)
+    assert not all(claim.holds for claim in claims)
+    write_figure(name, tmp_path)
+    assert "Not borne out by this run" in (tmp_path / name / "caption.txt").read_text()
 
 
 def test_the_command_runs_a_figure_and_joins_the_page(tmp_path, monkeypatch, capsys):
