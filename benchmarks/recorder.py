@@ -50,7 +50,7 @@ class Loop:
         return (time.perf_counter() - start) / _BLOCK
 
 
-def fleet_seconds(device: str, *, recorded: bool, n_epochs: int = 10) -> float:
+def fleet_seconds(device: str, *, recorded: bool, n_epochs: int = 5) -> float:
     """Return the time of a fleet of three, 20 steps an epoch, recorded every fifth epoch on 5000 held-out points."""
     fleet = Fleet(
         lambda: mcl.MultiHypothesisMLP(1, 2, 49, output_activation=torch.tanh),
@@ -88,7 +88,7 @@ if __name__ == "__main__":
         before = statistics.median(pair[0] for pair in pairs)
         extra = statistics.median(pair[1] / pair[0] - 1 for pair in pairs)
         rows.append({"setting": name, "plain_ms": before * 1e3, "extra_percent": 100 * extra})
-    fleet_seconds(device, recorded=True, n_epochs=5)  # warm-up
+    fleet_seconds(device, recorded=True, n_epochs=1)  # warm-up
     turns = [(fleet_seconds(device, recorded=False), fleet_seconds(device, recorded=True)) for _ in range(3)]
     extra = statistics.median(pair[1] / pair[0] - 1 for pair in turns)
     rows.append({"setting": "fleet, every 5th epoch of 20 steps, 5000 held-out points", "extra_percent": 100 * extra})

@@ -46,6 +46,15 @@ def test_every_claim_of_the_caption_holds_on_the_records(figures, name):
     assert [claim.text for claim in claims[name] if not claim.holds] == []
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_claims_hold_on_a_gpu_too(name, tmp_path):
+    small = WITH_INPUT if FIGURES[name].settings is conditional else replace(WITHOUT_INPUT, targets_per_row=25)
+    claims = FIGURES[name].run(tmp_path / name, replace(small, device="cuda"), progress=False)
+    assert [claim.text for claim in claims if not claim.holds] == []
+
+
 def test_figure1_annealing_wins_with_every_seed(figures):
     folder, _ = figures
     rows = rows_of(folder, "figure1", "results")

@@ -155,6 +155,13 @@ def test_bad_input_is_refused(tmp_path):
         recorder.records().save(tmp_path / "run.txt")
 
 
+def test_a_rule_with_a_temperature_for_each_sample_is_refused():
+    rule = mcl.AnnealedWTA(torch.rand(16, 1, 1))
+    output = mcl.mcl_step(network(), batch_of(), rule)
+    with pytest.raises(ValueError, match=r"`rule` must have one temperature for the whole batch, got .* \(16, 1, 1\)"):
+        Recorder()(0, output, rule)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [("", "at least one record, got an empty file"), ("{}\n", "line 1 does not"), ("[1\n", "line 1 does not")],

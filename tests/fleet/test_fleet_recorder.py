@@ -7,7 +7,7 @@ import oracles
 import torchmcl as mcl
 from torchmcl.annealing.measure import SCALARS
 from torchmcl.data.synthetic import conditional_three_gaussians
-from torchmcl.fleet import Fleet, FleetRecorder, FreshRows
+from torchmcl.fleet import Fleet, FleetData, FleetRecorder, FreshRows
 
 PROBES = torch.tensor([[0.1], [0.9]])
 HELD_OUT = conditional_three_gaussians(40, torch.Generator().manual_seed(0))
@@ -84,3 +84,18 @@ def test_bad_options_are_refused():
         FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES, every=0)
     with pytest.raises(ValueError, match="FleetRecorder: `data` must have as many inputs as targets"):
         FleetRecorder(fleet, 5, data=HELD_OUT._replace(inputs=HELD_OUT.inputs[:3]), probes=PROBES)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_records_of_a_gpu_are_those_of_the_cpu():
+    courses = []
+    for device in ("cuda", "cpu"):
+        fleet = Fleet(network, 4, rules=RULES, device=device)
+        recorder = FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES)
+        rows = FleetData.shared(HELD_OUT.inputs, HELD_OUT.targets, 4)
+        fleet.fit(rows, 5, batch_size=8, after_epoch=recorder, progress=False)
+        courses.append(recorder.records())
+    for left, right in zip(*courses, strict=True):
+        for name, value in vars(right).items():
+            torch.testing.assert_close(getattr(left, name), value, atol=1e-3, rtol=1e-3, msg=name)

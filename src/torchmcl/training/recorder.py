@@ -84,10 +84,16 @@ class Recorder:
             step: of the training.
             output: what `mcl_step` returned.
             rule: the rule it used.
+
+        Raises:
+            ValueError: if the rule has several temperatures.
         """
         if step % self.every:
             return
         temperature = getattr(rule, "temperature", 0.0)
+        if isinstance(temperature, Tensor) and temperature.numel() != 1:
+            shape = f"temperatures of shape {tuple(temperature.shape)}"
+            raise ValueError(bad_value("Recorder", "rule", "have one temperature for the whole batch", shape))
         measured = measure(output.matching, temperature)
         seen = Predictions(*(None if part is None else part[:_N_ROWS] for part in output.predictions))  # type: ignore[arg-type]
         if self._probes is not None and self._model is not None:
