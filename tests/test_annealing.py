@@ -166,8 +166,9 @@ def test_hypotheses_that_are_never_together_have_a_root_all_the_same():
     assert tree.root.position.item() == pytest.approx(0.0)
 
 
-def test_identical_hypotheses_are_one_leaf():
-    tree = HypothesisTree.of(torch.tensor([2.0, 1.0]), torch.zeros(2, 3, 2))
+@pytest.mark.parametrize("coldest", [1.0, 0.0])
+def test_identical_hypotheses_are_one_leaf(coldest):
+    tree = HypothesisTree.of(torch.tensor([2.0, coldest]), torch.rand(2).expand(2, 49, 2))
     assert len(tree.nodes) == 1
     assert tree.leaves == [tree.root]
     assert tree.cut(n_clusters=1) == [tree.root]
