@@ -62,7 +62,10 @@ html_show_sphinx = False
 # Pages without pages below them have nothing to list on the left.
 html_sidebars = {
     page: []
-    for page in ("index", "first_network", "rules_and_schedules", "targets_and_scores", "speed_and_numerics", "theory")
+    for page in (
+        *("index", "first_network", "rules_and_schedules", "targets_and_scores", "speed_and_numerics"),
+        *("theory", "figures"),
+    )
 }
 html_sourcelink_suffix = ""
 html_theme_options = {

@@ -13,6 +13,7 @@ _FIRST = (
     "plot_emd.py",
     "plot_schedules.py",
     "plot_theory.py",
+    "plot_hypothesis_tree.py",
 )
 
 

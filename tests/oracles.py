@@ -324,6 +324,34 @@ def n_dead_hypotheses(cost, mask):
     return len(cost[0][0]) - len(winners)
 
 
+def measurement(cost, weights, mask, temperature):
+    """D, D(q, f), H(q), F = D(q, f) - T H(q) and the rate in bits of cost [batch, targets, hypotheses]."""
+    rows = [
+        (i, c, w)
+        for i, (cs, ws, ms) in enumerate(zip(cost.tolist(), weights.tolist(), mask.tolist(), strict=True))
+        for c, w, real in zip(cs, ws, ms, strict=True)
+        if real
+    ]
+    soft = _mean([sum(x * y for x, y in zip(c, w, strict=True)) for _, c, w in rows])
+    entropy = _mean([-sum(q * math.log(q) for q in w if q > 0) for _, _, w in rows])
+    # One target per input: the batch is one source. Several: each input is one, and they are averaged.
+    groups = [[w for _, _, w in rows]]
+    if cost.shape[1] > 1:
+        groups = [[w for j, _, w in rows if j == i] for i in sorted({i for i, _, _ in rows})]
+    rates = []
+    for group in groups:
+        usage = [_mean(column) for column in zip(*group, strict=True)]
+        terms = [q * math.log2(q / u) for w in group for q, u in zip(w, usage, strict=True) if q > 0]
+        rates.append(sum(terms) / len(group))
+    return {
+        "distortion": _mean([min(c) for _, c, _ in rows]),
+        "soft_distortion": soft,
+        "entropy": entropy,
+        "free_energy": soft - temperature * entropy,
+        "rate": _mean(rates),
+    }
+
+
 def score_calibration_error(scores, cost, mask, n_bins):
     bins = {}
     for score_row, rows, reals in zip(scores, cost, mask, strict=True):

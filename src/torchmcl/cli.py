@@ -75,8 +75,38 @@ def _add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     uci.add_argument("--quick", action="store_true", help="the four smallest sets, six methods, last and test-selected")
     uci.add_argument("--quiet", action="store_true", help="no progress bars")
     uci.set_defaults(run=_reproduce_uci)
+    for name, text in _FIGURES.items():
+        _add_figure(studies, name, text)
 
 
+def _add_figure(studies: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str) -> None:
+    figure = studies.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}: train, write the records as CSV, draw PNG and SVG with a caption "
+        "whose claims are checked on the records, and join the page index.html.",
+        epilog=f"example: torchmcl reproduce {name} --preset quick --out out/figures",
+    )
+    figure.add_argument("--out", type=Path, default=Path("out/figures"), help="folder (default: %(default)s)")
+    figure.add_argument(
+        "--preset",
+        choices=("quick", "paper"),
+        default="quick",
+        help="quick: two cores, two minutes; paper: the settings of the appendix, for a GPU (default: %(default)s)",
+    )
+    figure.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    figure.add_argument("--quiet", action="store_true", help="no progress bars")
+    figure.set_defaults(run=_reproduce_figures, figure=name)
+
+
+_FIGURES = {
+    "figure1": "figure 1: MCL, Relaxed-WTA and annealed MCL with 49 answers",
+    "rate-distortion": "trajectories of MCL and annealed MCL in the rate-distortion plane",
+    "distortion-vs-temperature": "distortion against temperature, with the critical temperatures",
+    "phase-transitions": "hypotheses of three inputs at four temperatures",
+    "annealed-epsilon": "Relaxed-WTA with an annealed epsilon",
+    "all": "all of these figures, on one page with the film",
+}
 _REPRODUCE = "Run the paper's studies again, with records that a rerun goes on from, and a page of the results."
 
 
@@ -107,6 +137,18 @@ def _reproduce_uci(options: argparse.Namespace) -> None:
     path = write_uci_page(options.out)
     print(f"Records: {options.out / 'records.jsonl'}")
     print(f"Open the page: {path.resolve().as_uri()}")
+
+
+def _reproduce_figures(options: argparse.Namespace) -> None:
+    from torchmcl.experiments.figures import FIGURES, run_figure
+    from torchmcl.reports.figures import write_figure, write_figures_page
+
+    for name in FIGURES if options.figure == "all" else [options.figure]:
+        claims = run_figure(name, options.out, preset=options.preset, device=options.device, progress=not options.quiet)
+        print(f"{name}: {write_figure(name, options.out)}")
+        for claim in claims:
+            print(f"  {'' if claim.holds else 'NOT BORNE OUT: '}{claim.text}")
+    print(f"Open the page: {write_figures_page(options.out).resolve().as_uri()}")
 
 
 def _positive(text: str) -> int:

@@ -1,4 +1,7 @@
-"""The synthetic distributions of the paper: three Gaussians in the square, fixed or moving with the input."""
+"""The synthetic distributions of the paper: three Gaussians in the square, fixed or moving with the input.
+
+Points are drawn on the device of the generator.
+"""
 
 import torch
 from torch import Tensor
@@ -6,7 +9,7 @@ from torch import Tensor
 from torchmcl._checks import check_positive_int
 from torchmcl.types import Batch
 
-__all__ = ["CENTRES", "DEVIATION", "conditional_three_gaussians", "three_gaussians"]
+__all__ = ["CENTRES", "DEVIATION", "conditional_covariance", "conditional_three_gaussians", "three_gaussians"]
 
 CENTRES = ((-0.5, -0.5), (0.0, 0.5), (0.5, -0.5))
 DEVIATION = 0.1
@@ -23,8 +26,10 @@ def three_gaussians(n_points: int, generator: torch.Generator | None = None) -> 
         The setting of Figure 1 (appendix on synthetic data).
     """
     check_positive_int("three_gaussians", "n_points", n_points)
-    component = torch.randint(3, (n_points,), generator=generator)
-    return torch.tensor(CENTRES)[component] + DEVIATION * torch.randn(n_points, 2, generator=generator)
+    device = None if generator is None else generator.device
+    component = torch.randint(3, (n_points,), generator=generator, device=device)
+    noise = DEVIATION * torch.randn(n_points, 2, generator=generator, device=device)
+    return torch.tensor(CENTRES, device=device)[component] + noise
 
 
 def conditional_three_gaussians(n_points: int, generator: torch.Generator | None = None) -> Batch:
@@ -37,7 +42,31 @@ def conditional_three_gaussians(n_points: int, generator: torch.Generator | None
         The setting of the paper's figures on phase transitions.
     """
     check_positive_int("conditional_three_gaussians", "n_points", n_points)
-    inputs = torch.rand(n_points, 1, generator=generator)
-    component = torch.randint(3, (n_points,), generator=generator)
-    noise = DEVIATION * torch.randn(n_points, 2, generator=generator)
-    return Batch(inputs, (inputs * torch.tensor(CENTRES)[component] + noise).unsqueeze(1))
+    device = None if generator is None else generator.device
+    inputs = torch.rand(n_points, 1, generator=generator, device=device)
+    component = torch.randint(3, (n_points,), generator=generator, device=device)
+    noise = DEVIATION * torch.randn(n_points, 2, generator=generator, device=device)
+    return Batch(inputs, (inputs * torch.tensor(CENTRES, device=device)[component] + noise).unsqueeze(1))
+
+
+def conditional_covariance(inputs: Tensor) -> Tensor:
+    """Return the exact covariance of the targets of `conditional_three_gaussians` at each input.
+
+    Args:
+        inputs: [...], in [0, 1]; at 1 the covariance is that of `three_gaussians`.
+
+    Returns:
+        Covariances [..., 2, 2].
+
+    Example:
+        >>> covariance = conditional_covariance(torch.tensor(1.0))
+        >>> round(2 * float(torch.linalg.eigvalsh(covariance)[-1]), 3)
+        0.464
+
+    Reference:
+        C(x) below Eq. (13); twice its largest eigenvalue is the first critical temperature at x.
+    """
+    centres = torch.tensor(CENTRES, dtype=inputs.dtype, device=inputs.device)
+    spread = torch.cov(centres.mT, correction=0)
+    noise = DEVIATION**2 * torch.eye(2, dtype=inputs.dtype, device=inputs.device)
+    return inputs[..., None, None] ** 2 * spread + noise

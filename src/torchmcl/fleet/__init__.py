@@ -2,8 +2,20 @@
 
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.fleet import Fleet
+from torchmcl.fleet.fresh import FreshRows
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.monitors import current_loss, hard_distortion
 from torchmcl.fleet.optimizers import SGD, Adam
+from torchmcl.fleet.recorder import FleetRecorder
 
-__all__ = ["SGD", "Adam", "Fleet", "FleetData", "FleetHistory", "current_loss", "hard_distortion"]
+__all__ = [
+    "SGD",
+    "Adam",
+    "Fleet",
+    "FleetData",
+    "FleetHistory",
+    "FleetRecorder",
+    "FreshRows",
+    "current_loss",
+    "hard_distortion",
+]

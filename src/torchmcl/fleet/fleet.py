@@ -17,6 +17,7 @@ from torchmcl.fleet.checkpoints import FleetCheckpoint
 from torchmcl.fleet.chunks import in_threads, models_at_once
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import evaluate_models
+from torchmcl.fleet.fresh import FreshRows
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.loop import ChunkTraining, Plan
 from torchmcl.fleet.monitors import hard_distortion
@@ -116,7 +117,7 @@ class Fleet:
 
     def fit(
         self,
-        data: FleetData,
+        data: FleetData | FreshRows,
         n_epochs: int,
         *,
         batch_size: int | None = None,
@@ -134,7 +135,7 @@ class Fleet:
         """Train all models.
 
         Args:
-            data: rows for each model.
+            data: rows for each model, or `FreshRows`, drawn anew for every epoch.
             n_epochs: passes over the data.
             batch_size: rows of a minibatch, the last short one kept; all rows unless told, or where fewer.
             validation: rows to watch; each model's best weights are kept.
@@ -155,6 +156,8 @@ class Fleet:
         Raises:
             ValueError: if the data or validation is for another number of models, or a number is out of range.
         """
+        fresh = data if isinstance(data, FreshRows) else None
+        data = data.epoch(0, self.device) if isinstance(data, FreshRows) else data
         self._check_fit(data, n_epochs, batch_size, validation, validate_every, patience)
         check_positive_int("Fleet.fit", "checkpoint_every", checkpoint_every)
         if max_models_at_once is not None:
@@ -190,7 +193,7 @@ class Fleet:
                 chunk_plan.rules.check_hypotheses(n_hypotheses)
                 held_out = None if validation is None else validation.subset(rows, self.device)
                 models = self._last.subset(rows, self.device, copy_rows=True)
-                training = ChunkTraining(models, data.subset(rows, self.device), held_out, chunk_plan)
+                training = ChunkTraining(models, data.subset(rows, self.device), held_out, chunk_plan, fresh)
 
                 def note(epoch: int) -> None:
                     bar.step(len(models))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.fresh import FreshRows
 from torchmcl.fleet.graphs import EpochRunner
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.optimizers import FleetOptimizer
@@ -42,8 +43,15 @@ class Plan:
 class ChunkTraining:
     """The state of a chunk in training. All of it is in tensors that are changed in place."""
 
-    def __init__(self, models: StackedModules, data: FleetData, validation: FleetData | None, plan: Plan) -> None:
-        self.models, self.data, self.validation, self.plan = models, data, validation, plan
+    def __init__(
+        self,
+        models: StackedModules,
+        data: FleetData,
+        validation: FleetData | None,
+        plan: Plan,
+        fresh: FreshRows | None = None,
+    ) -> None:
+        self.models, self.data, self.validation, self.plan, self.fresh = models, data, validation, plan, fresh
         device, n_models = models.flat.device, len(models)
         self.device = device
         self.n_rows = data.inputs.shape[1]
@@ -51,8 +59,10 @@ class ChunkTraining:
         self.same_length = bool((data.n_rows == self.n_rows).all())
         # With one batch an epoch the order of the rows is of no consequence.
         self.one_batch = plan.batch_size >= self.n_rows
-        self.whole = data.all_rows() if self.one_batch else None
-        self.order = torch.zeros(n_models, self.n_rows, dtype=torch.long, device=device) if not self.one_batch else None
+        # So it is for fresh rows, which have no order but the one they were drawn in.
+        in_order = self.one_batch or fresh is not None
+        self.whole = data.all_rows() if in_order else None
+        self.order = torch.zeros(n_models, self.n_rows, dtype=torch.long, device=device) if not in_order else None
         self.rule_values = plan.rules.buffers(device, models.flat.dtype)
         self.lr = torch.zeros(n_models, 1, dtype=models.flat.dtype, device=device)
         self.learning_rates = plan.learning_rates.to(models.flat)
@@ -112,6 +122,8 @@ class ChunkTraining:
         self.plan.rules.fill(self.rule_values, epoch)
         if self.order is not None:
             self.order.copy_(shuffled_rows(self.seeds, epoch, self.lengths, self.n_rows))
+        if self.fresh is not None:
+            self.fresh.refill(self.data, epoch)
 
     def _due(self, epoch: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of neighbouring models whose validation is due."""
@@ -143,7 +155,7 @@ class ChunkTraining:
     def _step(self, rule: StackedRule, start: int, stop: int) -> Tensor:
         """Take one optimiser step; return each model's loss times the share of its rows."""
         if self.whole is not None:
-            inputs, targets = self.whole
+            inputs, targets = (part[:, start:stop] for part in self.whole)
         else:
             assert self.order is not None
             inputs, targets = self.data.rows(self.order[:, start:stop])

@@ -263,13 +263,17 @@ def n_distinct(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
     return distinct_representatives(hypotheses, tolerance).sum(dim=-1)
 
 
-def observed_transitions(trajectory: Trajectory, tolerance: float | Tensor | None = None) -> list[Transition]:
+def observed_transitions(
+    trajectory: Trajectory, tolerance: float | Tensor | None = None, *, lasting: bool = False
+) -> list[Transition]:
     """Return the splits in a recorded cooling: the steps at which more hypotheses are distinct than ever before.
 
     Args:
         trajectory: temperatures [steps] from hot to cold, hypotheses [steps, hypotheses, dim].
         tolerance: see `n_distinct`; a float, or one for each step. By default `thermal_tolerance` of
             each step's temperature.
+        lasting: count only what stays apart for the rest of the cooling, so that a network's hypotheses that have not
+            come together yet, or part for a moment, are no split.
 
     Returns:
         The transitions in order; empty if nothing split.
@@ -298,7 +302,8 @@ def observed_transitions(trajectory: Trajectory, tolerance: float | Tensor | Non
         step = int((temperatures.diff() > 0).nonzero()[0]) + 1
         got = f"a rise at step {step}"
         raise ValueError(bad_value(owner, "temperatures", "fall or stay", got, "Turn the records round."))
-    counts = n_distinct(hypotheses, thermal_tolerance(temperatures) if tolerance is None else tolerance).tolist()
+    seen = n_distinct(hypotheses, thermal_tolerance(temperatures) if tolerance is None else tolerance)
+    counts = (seen.flip(0).cummin(dim=0).values.flip(0) if lasting else seen).tolist()
     found = []
     most = counts[0]
     for step in range(1, len(counts)):

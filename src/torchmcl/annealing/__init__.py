@@ -1,0 +1,22 @@
+"""Seeing an annealing: records of a training, its phase transitions, and the tree of hypotheses."""
+
+from torchmcl.annealing.drawing import draw_dendrogram, draw_tree
+from torchmcl.annealing.measure import Measurement, measure
+from torchmcl.annealing.records import AnnealingRecords, network_tolerance
+from torchmcl.annealing.snapshots import Replay, Snapshots
+from torchmcl.annealing.transitions import phase_transitions
+from torchmcl.annealing.tree import HypothesisTree, Node
+
+__all__ = [
+    "AnnealingRecords",
+    "HypothesisTree",
+    "Measurement",
+    "Node",
+    "Replay",
+    "Snapshots",
+    "draw_dendrogram",
+    "draw_tree",
+    "measure",
+    "network_tolerance",
+    "phase_transitions",
+]

@@ -1,0 +1,139 @@
+"""The course of an annealing: records of a training on the CPU, on disk, and as a trajectory of the theory."""
+
+import csv
+import io
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl import theory
+from torchmcl._checks import bad_value
+from torchmcl._files import write_atomically
+from torchmcl.annealing.measure import SCALARS
+
+__all__ = ["AnnealingRecords", "network_tolerance"]
+
+# A network that is still trained keeps its hypotheses together to a few hundredths of the scale of the data, not
+# exactly. Three times the distance of free points sees a split some percent late and is above that noise.
+_NETWORK_FACTOR = 3
+
+
+def network_tolerance(temperatures: Tensor) -> Tensor:
+    """Return the distance below which two hypotheses of a network count as one, 0.3 sqrt(T).
+
+    Example:
+        >>> network_tolerance(torch.tensor([1.0, 0.25]))
+        tensor([0.3000, 0.1500])
+    """
+    return _NETWORK_FACTOR * theory.thermal_tolerance(temperatures)
+
+
+@dataclass(frozen=True)
+class AnnealingRecords:
+    """What a recorder wrote down, one entry for each record, in order.
+
+    Attributes:
+        step: [records], of the training.
+        temperature: [records], 0 for rules without one.
+        distortion: [records], and so on: see `Measurement`.
+        usage: [records, hypotheses].
+        probes: [probes, ...], the inputs of `hypotheses`; None where those are the first rows of the batch.
+        hypotheses: [records, probes, hypotheses, dim].
+        scores: [records, probes, hypotheses], normalised; None without a score head.
+    """
+
+    step: Tensor
+    temperature: Tensor
+    distortion: Tensor
+    soft_distortion: Tensor
+    entropy: Tensor
+    free_energy: Tensor
+    rate: Tensor
+    usage: Tensor
+    hypotheses: Tensor
+    probes: Tensor | None = None
+    scores: Tensor | None = None
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+        return len(self.step)
+
+    @property
+    def n_distinct(self) -> Tensor:
+        """How many places the hypotheses of each probe occupy, [records, probes], at the tolerance of networks."""
+        return theory.n_distinct(self.hypotheses, network_tolerance(self.temperature)[:, None])
+
+    def trajectory(self, probe: int = 0) -> theory.Trajectory:
+        """Return temperatures and hypotheses of one probe, for the functions of `torchmcl.theory`.
+
+        Raises:
+            ValueError: if there is no such probe.
+        """
+        n_probes = self.hypotheses.shape[1]
+        if not -n_probes <= probe < n_probes:
+            rule = f"lie below the number of probes {n_probes}"
+            raise ValueError(bad_value("AnnealingRecords.trajectory", "probe", rule, probe))
+        return theory.Trajectory(self.temperature, self.hypotheses[:, probe])
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON line for each record, or a table of the scalars if the name ends in .csv.
+
+        Raises:
+            ValueError: for another ending.
+        """
+        path = Path(path)
+        if path.suffix == ".csv":
+            write_atomically(path, self._as_csv())
+        elif path.suffix == ".jsonl":
+            write_atomically(path, "".join(json.dumps(row) + "\n" for row in self._rows()))
+        else:
+            raise ValueError(bad_value("AnnealingRecords.save", "path", "end in .jsonl or .csv", repr(str(path))))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "AnnealingRecords":
+        """Read what `save` wrote as JSON lines.
+
+        Raises:
+            ValueError: if the file holds something else.
+        """
+        rows = []
+        for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
+            try:
+                row = json.loads(line)
+                rows.append({field.name: row[field.name] for field in fields(cls)})
+            except (json.JSONDecodeError, KeyError, TypeError) as error:
+                rule = f"hold records of an annealing, but line {number} does not"
+                raise ValueError(bad_value("AnnealingRecords.load", "path", rule, repr(error))) from error
+        if not rows:
+            raise ValueError(bad_value("AnnealingRecords.load", "path", "hold at least one record", "an empty file"))
+        probes = rows[0]["probes"]
+        columns = {
+            name: torch.tensor([row[name] for row in rows])
+            for name, value in rows[0].items()
+            if name != "probes" and value is not None
+        }
+        return cls(**columns, probes=None if probes is None else torch.tensor(probes))
+
+    def _rows(self) -> list[dict[str, Any]]:
+        columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "probes"}
+        nothing = [None] * len(self)
+        values = {name: nothing if column is None else column.tolist() for name, column in columns.items()}
+        probes = None if self.probes is None else self.probes.tolist()
+        n_distinct = self.n_distinct.tolist()
+        return [
+            {name: column[i] for name, column in values.items()} | {"n_distinct": n_distinct[i], "probes": probes}
+            for i in range(len(self))
+        ]
+
+    def _as_csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        n_distinct = self.n_distinct
+        writer.writerow(["step", "temperature", *SCALARS, *(f"n_distinct_{i}" for i in range(n_distinct.shape[1]))])
+        columns = [self.step, self.temperature, *(getattr(self, name) for name in SCALARS), *n_distinct.unbind(dim=1)]
+        writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
+        return text.getvalue()

@@ -1,0 +1,116 @@
+"""Copies of a model along its cooling, which can be asked again: annealing at inference time."""
+
+import copy
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl._checks import bad_value, check_non_negative
+from torchmcl._files import write_atomically
+from torchmcl._optional import optional_import
+from torchmcl.scoring import normalized_scores
+from torchmcl.types import Predictions
+
+__all__ = ["Replay", "Snapshots"]
+
+
+class Replay(NamedTuple):
+    """The cooling, replayed for some inputs.
+
+    Attributes:
+        temperatures: [snapshots], from hot to cold.
+        hypotheses: [snapshots, inputs, hypotheses, dim].
+        masses: [inputs, hypotheses], the coldest model's normalised scores; equal without a score head.
+    """
+
+    temperatures: Tensor
+    hypotheses: Tensor
+    masses: Tensor
+
+
+class Snapshots:
+    """Weights of one model at falling temperatures.
+
+    Args:
+        model: any module that returns Predictions; its structure is copied, and the weights that `add` is given.
+
+    Example:
+        >>> from torchmcl import MultiHypothesisMLP
+        >>> model = MultiHypothesisMLP(1, 2, n_hypotheses=3, hidden=(4,))
+        >>> snapshots = Snapshots(model)
+        >>> for temperature in (1.0, 0.5):
+        ...     snapshots.add(temperature, model)  # after some training at this temperature
+        >>> snapshots.replay(torch.zeros(5, 1)).hypotheses.shape
+        torch.Size([2, 5, 3, 2])
+
+    Reference:
+        "Annealing at inference time" in the appendix.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._template = copy.deepcopy(model).cpu()
+        self.temperatures: list[float] = []
+        self.states: list[dict[str, Tensor]] = []
+
+    def __len__(self) -> int:
+        """Return how many snapshots there are."""
+        return len(self.temperatures)
+
+    def add(self, temperature: float, model: nn.Module) -> None:
+        """Keep a copy of the weights of `model` as they are at a temperature, which must not rise.
+
+        Raises:
+            ValueError: if the temperature is above the one before.
+        """
+        check_non_negative("Snapshots.add", "temperature", temperature)
+        if self.temperatures and temperature > self.temperatures[-1]:
+            rule = f"not rise above the one before {self.temperatures[-1]:g}"
+            raise ValueError(bad_value("Snapshots.add", "temperature", rule, f"{temperature:g}"))
+        self.temperatures.append(float(temperature))
+        self.states.append({name: value.detach().cpu().clone() for name, value in model.state_dict().items()})
+
+    @torch.no_grad()
+    def replay(self, inputs: Tensor) -> Replay:
+        """Return what the model answered to inputs [inputs, ...] at each temperature.
+
+        Raises:
+            ValueError: if there are fewer than two snapshots.
+        """
+        if len(self) < 2:
+            advice = "Call add(temperature, model) along the cooling."
+            raise ValueError(bad_value("Snapshots.replay", "snapshots", "be at least two", len(self), advice))
+        model = copy.deepcopy(self._template).eval()
+        answers: list[Predictions] = []
+        for state in self.states:
+            model.load_state_dict(state)
+            answers.append(model(inputs))
+        hypotheses = torch.stack([answer.hypotheses for answer in answers])
+        logits = answers[-1].score_logits
+        n_hypotheses = hypotheses.shape[-2]
+        masses = hypotheses.new_full(hypotheses.shape[1:-1], 1 / n_hypotheses)
+        return Replay(
+            torch.tensor(self.temperatures), hypotheses, masses if logits is None else normalized_scores(logits)
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write the temperatures as JSON and the weights as safetensors."""
+        safetensors = optional_import("safetensors.torch", extra="checkpoint", needed_by="Snapshots.save")
+        tensors = {f"{i}.{name}": value for i, state in enumerate(self.states) for name, value in state.items()}
+        write_atomically(Path(folder) / "weights.safetensors", safetensors.save(tensors))
+        write_atomically(Path(folder) / "snapshots.json", json.dumps({"temperatures": self.temperatures}))
+
+    @classmethod
+    def load(cls, folder: str | Path, model: nn.Module) -> "Snapshots":
+        """Read what `save` wrote, for a model of the same structure."""
+        safetensors = optional_import("safetensors.torch", extra="checkpoint", needed_by="Snapshots.load")
+        tensors = safetensors.load((Path(folder) / "weights.safetensors").read_bytes())
+        snapshots = cls(model)
+        snapshots.temperatures = json.loads((Path(folder) / "snapshots.json").read_text())["temperatures"]
+        for i in range(len(snapshots.temperatures)):
+            state = {name.partition(".")[2]: v for name, v in tensors.items() if name.partition(".")[0] == str(i)}
+            snapshots._template.load_state_dict(state)  # refuses weights of another structure by name
+            snapshots.states.append(state)
+        return snapshots

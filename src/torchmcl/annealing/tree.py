@@ -1,0 +1,244 @@
+"""The hypothesis tree: how the answers to one input part as the temperature falls."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_non_negative, check_positive_int, check_tensor
+from torchmcl.annealing.records import network_tolerance
+from torchmcl.annealing.snapshots import Snapshots
+
+__all__ = ["HypothesisTree", "Node"]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A group of hypotheses that stay together for a while.
+
+    Attributes:
+        position: [dim], the mean of the group just before it splits (at the end, for a leaf), by mass.
+        mass: the probability that one of its hypotheses is the best one.
+        birth_temperature: the highest temperature at which it is seen apart from the others.
+        death_temperature: the lowest temperature at which it is whole; 0 for a leaf.
+        members: numbers of its hypotheses.
+        parent: number of the node it came from; None for the root.
+        children: numbers of the nodes it splits into.
+    """
+
+    position: Tensor
+    mass: float
+    birth_temperature: float
+    death_temperature: float
+    members: tuple[int, ...]
+    parent: int | None
+    children: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class HypothesisTree:
+    """The hierarchy of the modes of one input: node 0 is the root, parents come before their children.
+
+    Example:
+        >>> places = torch.tensor([[[0.0], [0.0], [0.0]], [[-1.0], [1.0], [1.0]], [[-1.0], [0.9], [1.1]]])
+        >>> tree = HypothesisTree.of(torch.tensor([3.0, 1.0, 0.01]), places)
+        >>> [(node.members, round(node.birth_temperature, 2)) for node in tree.nodes]
+        [((0, 1, 2), 3.0), ((0,), 1.0), ((1, 2), 1.0), ((1,), 0.01), ((2,), 0.01)]
+        >>> [round(node.position.item(), 2) for node in tree.cut(temperature=0.5)]
+        [-1.0, 1.0]
+    """
+
+    nodes: tuple[Node, ...]
+
+    @classmethod
+    def for_inputs(cls, inputs: Tensor, snapshots: Snapshots, *, persistence: float = 1.2) -> "list[HypothesisTree]":
+        """Return the tree of each input [inputs, ...], from snapshots of a model along its cooling.
+
+        Args:
+            inputs: what the model takes.
+            snapshots: at least two; the closer, the finer the temperatures of the splits.
+            persistence: see `of`.
+
+        Reference:
+            "Annealing at inference time" in the appendix.
+        """
+        replay = snapshots.replay(inputs)
+        return [
+            cls.of(replay.temperatures, replay.hypotheses[:, i], replay.masses[i], persistence=persistence)
+            for i in range(len(inputs))
+        ]
+
+    @classmethod
+    def of(
+        cls, temperatures: Tensor, hypotheses: Tensor, masses: Tensor | None = None, *, persistence: float = 1.2
+    ) -> "HypothesisTree":
+        """Return the tree of one recorded cooling.
+
+        Hypotheses are linked at a temperature where they are within `network_tolerance` of each other. Two of them
+        are in one group above T if links at T or below join them, so that groups only ever part as T falls.
+
+        Args:
+            temperatures: [snapshots], not rising.
+            hypotheses: [snapshots, hypotheses, dim], number k being the same output of the network in all.
+            masses: [hypotheses], summing to 1; equal unless told.
+            persistence: a group that splits again before the temperature has fallen by this factor is a step on
+                the way and not a mode: its children become those of its parent. 1 keeps every group.
+
+        Raises:
+            ValueError: if there are fewer than two temperatures or they rise, or the shapes do not fit.
+        """
+        _check("HypothesisTree", temperatures, hypotheses, persistence)
+        n_hypotheses = hypotheses.shape[-2]
+        masses = hypotheses.new_full((n_hypotheses,), 1 / n_hypotheses) if masses is None else masses
+        groups = _groups(temperatures, hypotheses)
+        return cls(tuple(_nodes(groups, temperatures, hypotheses, masses, persistence)))
+
+    @property
+    def root(self) -> Node:
+        """All hypotheses together."""
+        return self.nodes[0]
+
+    @property
+    def leaves(self) -> list[Node]:
+        """The nodes that do not split any more."""
+        return [node for node in self.nodes if not node.children]
+
+    def children(self, node: Node) -> list[Node]:
+        """Return the nodes that a node splits into."""
+        return [self.nodes[i] for i in node.children]
+
+    def cut(self, *, temperature: float | None = None, n_clusters: int | None = None) -> list[Node]:
+        """Return the groups at a temperature, or the finest cut with at most `n_clusters` of them.
+
+        Several groups can appear at one temperature, so that not every number of clusters has a cut of its own.
+
+        Raises:
+            ValueError: unless exactly one is given, and for more clusters than there are leaves.
+        """
+        if (temperature is None) == (n_clusters is None):
+            rule, got = "be given alone", f"{temperature!r} and n_clusters={n_clusters!r}"
+            raise ValueError(bad_value("HypothesisTree.cut", "temperature", rule, got, "Choose one of the two."))
+        if temperature is not None:
+            check_non_negative("HypothesisTree.cut", "temperature", temperature)
+            return self._alive(temperature)
+        assert n_clusters is not None
+        check_positive_int("HypothesisTree.cut", "n_clusters", n_clusters)
+        if n_clusters > len(self.leaves):
+            rule = f"be at most the number of leaves {len(self.leaves)}"
+            raise ValueError(bad_value("HypothesisTree.cut", "n_clusters", rule, n_clusters))
+        cuts = [self._alive(t) for t in sorted({node.birth_temperature for node in self.nodes}, reverse=True)]
+        return [cut for cut in cuts if len(cut) <= n_clusters][-1]
+
+    def _alive(self, temperature: float) -> list[Node]:
+        """Return the nodes that exist at a temperature: born, and with children that are not all born yet."""
+        found: list[Node] = []
+        waiting = [self.root]
+        while waiting:
+            node = waiting.pop(0)
+            children = self.children(node)
+            if children and all(child.birth_temperature >= temperature for child in children):
+                waiting = children + waiting
+            else:
+                found.append(node)
+        return found
+
+
+def _check(owner: str, temperatures: Tensor, hypotheses: Tensor, persistence: float) -> None:
+    check_tensor(owner, "temperatures", temperatures)
+    check_tensor(owner, "hypotheses", hypotheses)
+    if temperatures.ndim != 1 or len(temperatures.unique()) < 2:
+        advice = "A split is seen between two temperatures."
+        got = f"{len(temperatures.unique())} of shape {tuple(temperatures.shape)}"
+        raise ValueError(bad_value(owner, "temperatures", "hold at least two temperatures [snapshots]", got, advice))
+    if bool((temperatures.diff() > 0).any()) or bool((temperatures < 0).any()):
+        raise ValueError(bad_value(owner, "temperatures", "be >= 0 and fall or stay", temperatures.tolist()))
+    if hypotheses.ndim != 3 or len(hypotheses) != len(temperatures):
+        rule = f"have shape [snapshots, hypotheses, dim] with {len(temperatures)} snapshots"
+        raise ValueError(bad_value(owner, "hypotheses", rule, tuple(hypotheses.shape)))
+    if persistence < 1:
+        raise ValueError(bad_value(owner, "persistence", "be >= 1", repr(persistence), "1 keeps every group."))
+
+
+def _groups(temperatures: Tensor, hypotheses: Tensor) -> list[list[frozenset[int]]]:
+    """Return the partition of the hypotheses at each snapshot, each a refinement of the one before it."""
+    n_hypotheses = hypotheses.shape[-2]
+    distance = torch.cdist(hypotheses, hypotheses)
+    linked = distance <= network_tolerance(temperatures)[:, None, None]
+    # From cold to hot: what is linked somewhere below stays joined above.
+    joined = torch.eye(n_hypotheses, dtype=torch.bool)
+    partitions = []
+    for here in linked.flip(0):
+        joined = _closure(joined | here)
+        partitions.append([frozenset(row.nonzero().flatten().tolist()) for row in joined.unique(dim=0)])
+    return partitions[::-1]
+
+
+def _closure(linked: Tensor) -> Tensor:
+    """Return which hypotheses a chain of links joins."""
+    reach = linked | linked.mT
+    while True:
+        further = (reach.float() @ reach.float()) > 0
+        if torch.equal(further, reach):
+            return reach
+        reach = further
+
+
+def _nodes(
+    partitions: Sequence[list[frozenset[int]]],
+    temperatures: Tensor,
+    hypotheses: Tensor,
+    masses: Tensor,
+    persistence: float,
+) -> list[Node]:
+    everything = frozenset(range(hypotheses.shape[-2]))
+    # The snapshots at which each group exists. If the hottest one is in parts already, the root has none.
+    life: dict[frozenset[int], list[int]] = {everything: []}
+    for number, partition in enumerate(partitions):
+        for group in partition:
+            life.setdefault(group, []).append(number)
+    # Larger groups first: a parent comes before its children, and brothers in the order of their members.
+    groups = sorted(life, key=lambda group: (-len(group), sorted(group)))
+    parent: dict[frozenset[int], frozenset[int]] = {}
+    for group in groups[1:]:
+        parent[group] = min((other for other in groups if group < other), key=len)
+    split = set(parent.values())
+
+    def heat(group: frozenset[int], end: int) -> float:
+        return float(temperatures[life[group][end]]) if life[group] else float(temperatures[0])
+
+    def is_passing(group: frozenset[int]) -> bool:
+        if group == everything or group not in split:
+            return False
+        return heat(group, 0) < persistence * float(temperatures[life[group][-1] + 1])  # where it is seen in parts
+
+    kept = [group for group in groups if not is_passing(group)]
+    for group in kept[1:]:
+        while parent[group] not in kept:
+            parent[group] = parent[parent[group]]
+    kept.sort(key=lambda group: (-_depth_temperature(heat(group, 0), group == everything), sorted(group)))
+    number_of = {group: number for number, group in enumerate(kept)}
+    nodes = []
+    for group in kept:
+        members = sorted(group)
+        children = tuple(number_of[other] for other in kept if other != everything and parent[other] == group)
+        place = hypotheses[life[group][-1] if life[group] else 0, members]
+        share = masses[members]
+        weights = share / share.sum() if float(share.sum()) > 0 else torch.full_like(share, 1 / len(members))
+        nodes.append(
+            Node(
+                position=(weights[:, None] * place).sum(dim=0),
+                mass=float(share.sum()),
+                birth_temperature=heat(group, 0),
+                death_temperature=heat(group, -1) if children else 0.0,
+                members=tuple(members),
+                parent=None if group == everything else number_of[parent[group]],
+                children=children,
+            )
+        )
+    return nodes
+
+
+def _depth_temperature(birth: float, is_root: bool) -> float:
+    """Return the key that sorts nodes from the root down: hot before cold, the root before all."""
+    return float("inf") if is_root else birth

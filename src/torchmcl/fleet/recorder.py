@@ -1,0 +1,118 @@
+"""A recorder for fleets: the course of every model, measured on held-out rows after some of the epochs."""
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_positive_int
+from torchmcl.annealing import AnnealingRecords, measure
+from torchmcl.annealing.measure import SCALARS
+from torchmcl.fleet.fleet import Fleet
+from torchmcl.fleet.rules import RuleBuffers, RuleTable
+from torchmcl.fleet.stacked import StackedModules
+from torchmcl.losses import match
+from torchmcl.scoring import normalized_scores
+from torchmcl.types import Batch, Predictions
+
+__all__ = ["FleetRecorder"]
+
+
+class FleetRecorder:
+    """Pass it as `after_epoch=` of `Fleet.fit`; records stay on the device until they are asked for.
+
+    Args:
+        fleet: whose rules give each model its weights and temperature.
+        n_epochs: of the training.
+        data: held-out rows [rows, ...] and targets [rows, targets, dim] to measure on, the same for all models.
+        probes: [probes, ...], inputs whose hypotheses are recorded.
+        every: epochs between records; the last epoch is always recorded.
+
+    Example:
+        >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
+        >>> from torchmcl.data.synthetic import conditional_three_gaussians
+        >>> from torchmcl.fleet import FreshRows
+        >>> cooling = annealed(AnnealedWTA(1.0), temperature=Exponential(1.0, 0.5))
+        >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 2, 3, hidden=(8,)), 2, rules=[WTA(), cooling])
+        >>> held_out = conditional_three_gaussians(50)
+        >>> recorder = FleetRecorder(fleet, 6, data=held_out, probes=torch.tensor([[0.1], [0.9]]), every=2)
+        >>> source = FreshRows(conditional_three_gaussians, n_rows=64, n_models=2)
+        >>> history = fleet.fit(source, 6, after_epoch=recorder, progress=False)
+        >>> plain, annealed_ = recorder.records()
+        >>> annealed_.step.tolist(), annealed_.temperature.tolist(), annealed_.hypotheses.shape
+        ([1, 3, 5], [0.5, 0.125, 0.03125], torch.Size([3, 2, 3, 2]))
+    """
+
+    def __init__(self, fleet: Fleet, n_epochs: int, *, data: Batch, probes: Tensor, every: int = 1) -> None:
+        check_positive_int("FleetRecorder", "n_epochs", n_epochs)
+        check_positive_int("FleetRecorder", "every", every)
+        if len(data.inputs) != len(data.targets) or len(data.inputs) == 0:
+            got = f"{len(data.inputs)} and {len(data.targets)}"
+            raise ValueError(bad_value("FleetRecorder", "data", "have as many inputs as targets, at least one", got))
+        self._fleet, self._n_epochs, self.every = fleet, n_epochs, every
+        self._data = Batch(*(None if part is None else part.to(fleet.device) for part in data))  # type: ignore[arg-type]
+        self._probes = probes.to(fleet.device)
+        self._tables: dict[int, tuple[RuleTable, RuleBuffers, Tensor]] = {}
+        self._records: dict[int, list[tuple[int, Tensor, Tensor, Tensor, Tensor]]] = {}
+
+    @torch.no_grad()
+    def __call__(self, epoch: int, rows: slice, models: StackedModules) -> None:
+        """Record the models of a chunk, if it is the turn of the epoch."""
+        if (epoch + 1) % self.every and epoch + 1 != self._n_epochs:
+            return
+        table, buffers, temperatures = self._table(rows, models)
+        table.fill(buffers, epoch)
+        buffers.read(torch.tensor([epoch], device=models.flat.device))
+        inputs, targets, mask = (None if p is None else p.expand(len(models), *p.shape) for p in self._data)
+        assert inputs is not None
+        assert targets is not None
+        with models.evaluating():
+            predictions: Predictions = models(inputs)
+            probed = models(self._probes.expand(len(models), *self._probes.shape))
+        logits = probed.score_logits
+        scores = probed.hypotheses.new_empty(len(models), 0) if logits is None else normalized_scores(logits)
+        cost = self._fleet.cost_fn(hypotheses=predictions.hypotheses, targets=targets)
+        matching = match(cost, table.rule(buffers, table.pattern(buffers, epoch)), mask)
+        measured = torch.vmap(measure)(matching, temperatures[epoch].to(cost.device))
+        scalars = torch.stack([getattr(measured, name) for name in SCALARS], dim=-1)
+        self._records.setdefault(rows.start, []).append((epoch, scalars, measured.usage, probed.hypotheses, scores))
+
+    def records(self) -> list[AnnealingRecords]:
+        """Return the records of each model, on the CPU.
+
+        Raises:
+            ValueError: if there are none yet.
+        """
+        if not self._records:
+            rule = "hold at least one record"
+            raise ValueError(bad_value("FleetRecorder", "records", rule, "none", "Pass it as after_epoch= of fit."))
+        found: list[AnnealingRecords] = []
+        for start in sorted(self._records):
+            epochs = [epoch for epoch, *_ in self._records[start]]
+            scalars, usage, probed, scores = (
+                torch.stack(parts).cpu() for parts in zip(*(rest for _, *rest in self._records[start]), strict=True)
+            )
+            temperatures = self._tables[start][2][epochs]
+            found += [
+                AnnealingRecords(
+                    torch.tensor(epochs),
+                    temperatures[:, i],
+                    **dict(zip(SCALARS, scalars[:, i].unbind(dim=-1), strict=True)),
+                    usage=usage[:, i],
+                    hypotheses=probed[:, i],
+                    probes=self._probes.cpu(),
+                    scores=scores[:, i] if scores.numel() else None,
+                )
+                for i in range(scalars.shape[1])
+            ]
+        return found
+
+    def _table(self, rows: slice, models: StackedModules) -> tuple[RuleTable, RuleBuffers, Tensor]:
+        """Return the rules of a chunk, what they are read from, and their temperatures [epochs, models]."""
+        if rows.start not in self._tables:
+            table = RuleTable(self._fleet.rules[rows], self._n_epochs)
+            columns = [
+                group.get("temperature", torch.zeros(self._n_epochs, part.stop - part.start))
+                for part, _, group in table.groups
+            ]
+            buffers = table.buffers(models.flat.device, models.flat.dtype)
+            self._tables[rows.start] = table, buffers, torch.cat(columns, dim=1)
+        return self._tables[rows.start]

@@ -1,0 +1,156 @@
+"""The figures of the paper, drawn from their records: a picture each, a caption, and one page with all of them."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchmcl._checks import bad_value
+from torchmcl._files import write_atomically
+from torchmcl.reports import figure_drawings as drawings
+from torchmcl.reports.film import film_player, film_script
+from torchmcl.reports.page import escape, image, page
+from torchmcl.reports.pictures import pyplot, save_picture
+
+__all__ = ["read_table", "write_figure", "write_figures_page"]
+
+Row = dict[str, Any]
+_NEEDED_BY = "torchmcl reproduce"
+
+
+class _Picture(NamedTuple):
+    title: str
+    text: str
+    draw: Callable[[dict[str, list[Row]], dict[str, Any]], Any]
+    tables: tuple[str, ...]
+
+
+_PICTURES = {
+    "figure1": _Picture(
+        "Figure 1: 49 answers, three ways to train them",
+        "Predictions (blue, the darker the higher the score) of the first seed over the data (green); below, "
+        "distortion on fresh points and the number of answers that are nearest to none of them, for every seed.",
+        drawings.draw_figure1,
+        ("results", "frames", "points"),
+    ),
+    "rate-distortion": _Picture(
+        "Trajectories in the rate-distortion plane",
+        "Each line is a training on one Gaussian: its expected distortion under its own weights, and the mutual "
+        "information of answer and target. R(D) is the least rate that any assignment needs (reverse water-filling), "
+        "the Shannon lower bound is equal to it at low distortion, and + is where R(D) = log2(n).",
+        drawings.draw_rate_distortion,
+        ("trajectories", "curve"),
+    ),
+    "distortion-vs-temperature": _Picture(
+        "Distortion against temperature",
+        "Distortion on held-out points while the temperature falls linearly from 1 to 0 (right to left in time), for "
+        "each seed. Dashed: the upper bound of the first critical temperature, twice the largest variance of the "
+        "targets at x = 1. Dotted: the critical temperature of a single Gaussian.",
+        drawings.draw_distortion_vs_temperature,
+        ("curve",),
+    ),
+    "phase-transitions": _Picture(
+        "Phase transitions at three inputs",
+        "Answers at the inputs x = 0.1, 0.6 and 0.9 (rows) at four temperatures of one training (columns); right, the "
+        "number of distinct answers while the temperature falls, with the critical temperature of theory (dashed).",
+        drawings.draw_phase_transitions,
+        ("hypotheses", "points", "counts"),
+    ),
+    "annealed-epsilon": _Picture(
+        "Relaxed-WTA with an annealed epsilon",
+        "Answers of one training at falling epsilon, and how many of them stay within the circle in the middle, for "
+        "each seed of both methods.",
+        drawings.draw_annealed_epsilon,
+        ("frames", "counts", "points"),
+    ),
+}
+
+
+def read_table(path: Path) -> list[Row]:
+    """Return the rows of a CSV file, numbers as numbers."""
+    with path.open(newline="") as file:
+        return [{name: _number(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+
+
+def write_figure(name: str, folder: Path) -> Path:
+    """Draw the figure whose records are in `folder / name`; write PNG, SVG and `caption.txt` beside them.
+
+    Raises:
+        ValueError: if there is no such figure.
+        OSError: if its records are missing.
+    """
+    figure, _ = _drawn(name, folder)
+    target = folder / name / name
+    save_picture(figure, target)
+    pyplot(_NEEDED_BY).close(figure)
+    write_atomically(folder / name / "caption.txt", _caption(name, folder) + "\n")
+    return target.with_suffix(".png")
+
+
+def write_figures_page(folder: Path) -> Path:
+    """Write `index.html` with every figure whose records are below `folder`, and the film of Figure 1."""
+    parts = ["<h1>The figures of annealed multiple choice learning</h1>"]
+    script = ""
+    for name, picture in _PICTURES.items():
+        if not (folder / name / "summary.json").exists():
+            continue
+        figure, summary = _drawn(name, folder)
+        settings = summary["settings"]
+        files = ", ".join(f'<a href="{name}/{table}.csv">{table}.csv</a>' for table in picture.tables)
+        parts.append(
+            f'<h2 id="{name}">{escape(picture.title)}</h2>\n{image(figure, picture.title)}\n'
+            f"<p>{escape(picture.text)}</p>\n"
+            f"{_claims(summary)}\n"
+            f'<p class="note">Preset {escape(settings["preset"])}: {settings["n_epochs"]} epochs of '
+            f"{settings['n_points']:,} fresh points, {settings['n_seeds']} seeds, {summary['seconds']:.0f} s. "
+            f'<a href="{name}/{name}.png">PNG</a>, <a href="{name}/{name}.svg">SVG</a>, {files}.</p>'
+        )
+        pyplot(_NEEDED_BY).close(figure)
+        if name == "figure1":
+            film = drawings.film_of_figure1(_tables(name, folder))
+            parts.append("<h3>Watch it</h3>" + film_player(len(film["epochs"])))
+            script = film_script(film)
+    target = folder / "index.html"
+    write_atomically(target, page("torchmcl: the figures", "\n".join(parts), script))
+    return target
+
+
+def _drawn(name: str, folder: Path) -> tuple[Any, dict[str, Any]]:
+    if name not in _PICTURES:
+        raise ValueError(bad_value("write_figure", "name", f"be one of {', '.join(_PICTURES)}", repr(name)))
+    summary = _summary(name, folder)
+    return _PICTURES[name].draw(_tables(name, folder), summary), summary
+
+
+def _summary(name: str, folder: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((folder / name / "summary.json").read_text())
+    return summary
+
+
+def _tables(name: str, folder: Path) -> dict[str, list[Row]]:
+    return {table: read_table(folder / name / f"{table}.csv") for table in _PICTURES[name].tables}
+
+
+def _caption(name: str, folder: Path) -> str:
+    """Return the title, what is shown, and the claims, those that the records do not bear out marked as such."""
+    claims = [
+        claim["text"] if claim["holds"] else f"(Not borne out by this run: {claim['text']})"
+        for claim in _summary(name, folder)["claims"]
+    ]
+    return " ".join([f"{_PICTURES[name].title}.", _PICTURES[name].text, *claims])
+
+
+def _claims(summary: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<li>{escape(claim['text'])}{'' if claim['holds'] else ' <strong>(not borne out by this run)</strong>'}</li>"
+        for claim in summary["claims"]
+    )
+    return f'<ul class="claims">{rows}</ul>'
+
+
+def _number(cell: str) -> Any:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell

@@ -1,0 +1,69 @@
+"""A film of trainings side by side: a canvas, a slider, and the script that plays it, without any library."""
+
+import json
+from typing import Any
+
+__all__ = ["film_player", "film_script"]
+
+
+def film_player(n_frames: int) -> str:
+    """Return the canvas and its controls."""
+    return f"""
+<canvas id="film" width="1500" height="540" role="img" aria-label="Animation of the three trainings"></canvas>
+<div class="controls"><button id="play" type="button">Pause</button>
+<input id="frame" type="range" min="0" max="{n_frames - 1}" value="0" aria-label="epoch">
+<span id="label" class="note"></span></div>"""
+
+
+def film_script(film: dict[str, Any]) -> str:
+    """Return the script of a page with `film_player`.
+
+    Args:
+        film: `points` [[x, y], ...] behind the hypotheses, `epochs` of the frames, and `methods`, each with a `label`,
+            `frames` [[[x, y, score], ...], ...], a `temperature` for each frame, and whether it is `annealed`.
+    """
+    # "<" could end the script element; inside JSON strings its escape means the same.
+    data = json.dumps(film).replace("<", "\\u003c")
+    return f"const film = {data};\n{_SCRIPT}"
+
+
+_SCRIPT = """
+const canvas = document.getElementById("film"), context = canvas.getContext("2d");
+const slider = document.getElementById("frame"), button = document.getElementById("play");
+const label = document.getElementById("label"), side = canvas.width / film.methods.length;
+const place = (x, y, panel) => [panel * side + (x + 1) / 2 * side, 40 + (1 - y) / 2 * (canvas.height - 40)];
+function draw(frame) {
+  context.fillStyle = "#fff"; context.fillRect(0, 0, canvas.width, canvas.height);
+  film.methods.forEach((method, panel) => {
+    context.save(); context.beginPath();
+    context.rect(panel * side + 2, 40, side - 4, canvas.height - 40); context.clip();
+    context.fillStyle = "rgba(110,150,112,0.35)";
+    for (const [x, y] of film.points) { const [px, py] = place(x, y, panel); context.fillRect(px - 1.5, py - 1.5, 3, 3); }
+    const hypotheses = method.frames[frame], top = Math.max(...hypotheses.map(h => h[2]), 1e-6);
+    for (const [x, y, score] of hypotheses) {
+      const [px, py] = place(x, y, panel);
+      context.beginPath(); context.arc(px, py, 7, 0, 2 * Math.PI);
+      context.fillStyle = `rgba(0,72,153,${0.12 + 0.88 * score / top})`; context.fill();
+      context.strokeStyle = "#00345f"; context.lineWidth = 1; context.stroke();
+    }
+    context.restore();
+    context.fillStyle = "#1c2430"; context.font = "20px system-ui, sans-serif"; context.textAlign = "center";
+    const heat = method.annealed ? `, T = ${method.temperature[frame].toPrecision(2)}` : "";
+    context.fillText(method.label + heat, (panel + 0.5) * side, 27);
+    if (panel) { context.strokeStyle = "#d9dee5"; context.beginPath();
+      context.moveTo(panel * side, 0); context.lineTo(panel * side, canvas.height); context.stroke(); }
+  });
+  label.textContent = `epoch ${film.epochs[frame]}`; slider.value = frame;
+}
+let frame = 0, playing = true, hold = 0;
+function tick() {
+  if (playing) {
+    draw(frame);
+    if (frame < film.epochs.length - 1) frame += 1;
+    else if (++hold > 15) { frame = 0; hold = 0; }
+  }
+}
+slider.addEventListener("input", () => { playing = false; button.textContent = "Play"; frame = +slider.value; draw(frame); });
+button.addEventListener("click", () => { playing = !playing; button.textContent = playing ? "Pause" : "Play"; });
+draw(film.epochs.length - 1); setInterval(tick, 120);
+"""
