@@ -32,12 +32,7 @@ _ANY_AXES = (
 
 def is_feed_forward(module: nn.Module) -> bool:
     """Return whether every part of a module works on any leading axes once linear layers do."""
-    for part in module.modules():
-        if type(part) not in _ANY_AXES:
-            return False
-        if isinstance(part, MultiHypothesisHead) and part.detach_scores:  # it slices the weights of one model
-            return False
-    return True
+    return all(type(part) in _ANY_AXES for part in module.modules())
 
 
 class StackedLinear(TorchFunctionMode):
