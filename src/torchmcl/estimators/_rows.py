@@ -4,6 +4,7 @@ Rows are ordered by a hash of their content, and copies of a row become one row 
 depends neither on the order of the rows nor on whether a row stands twice or has weight 2, to the last bit.
 """
 
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,14 +19,16 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _MAX_COPIES = 10
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True)
+class Rows:
     """Inputs [rows, features], targets [rows, outputs] (or class ids [rows]) and weights [rows]."""
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
     weights: NDArray[np.float64]
 
-    def __len__(self) -> int:  # the number of rows, not of fields
+    def __len__(self) -> int:
+        """Return the number of rows."""
         return len(self.weights)
 
 
@@ -111,7 +114,7 @@ def _shares(
 def _part(rows: Rows, weights: NDArray[np.float64]) -> Rows:
     taken = weights > 0
     if taken.all():
-        return rows._replace(weights=weights)
+        return replace(rows, weights=weights)
     return Rows(rows.inputs[taken], rows.targets[taken], weights[taken])
 
 

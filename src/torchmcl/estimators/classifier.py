@@ -127,4 +127,8 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
 
 
 def _joined(left: Rows, right: Rows) -> Rows:
-    return Rows(*(np.concatenate(pair) for pair in zip(left, right, strict=True)))
+    return Rows(
+        np.concatenate([left.inputs, right.inputs]),
+        np.concatenate([left.targets, right.targets]),
+        np.concatenate([left.weights, right.weights]),
+    )
