@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor, nn
 
 from torchmcl._checks import (
@@ -25,8 +27,12 @@ from torchmcl.estimators._networks import (
     Training,
     default_batch_size,
     default_n_epochs,
+    mean_one,
 )
 from torchmcl.estimators._rows import Rows
+from torchmcl.estimators.saving import load_estimator, save_estimator
+from torchmcl.fleet import Fleet, FleetData
+from torchmcl.fleet.stacked import build_modules
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Cosine, Exponential, Schedule, annealed
 
@@ -44,6 +50,11 @@ _PARTIAL_EPOCHS = 200
 
 class MCLEstimator(BaseEstimator):
     """Parameters and training; `MCLRegressor` and `MCLClassifier` document them."""
+
+    modules_: list[nn.Module]
+    n_epochs_: int
+    _moments: dict[str, Tensor] | None
+    _state_seed: int
 
     def __init__(
         self,
@@ -81,6 +92,30 @@ class MCLEstimator(BaseEstimator):
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted estimator to a folder: `model.json` and `model.safetensors`.
+
+        A folder that holds a saved model is replaced at once; nothing half-written is ever left.
+
+        Raises:
+            ValueError: if the folder holds something else, or a parameter is not of the kind that JSON can hold.
+            OSError: if it cannot be written.
+        """
+        check_is_fitted(self)
+        save_estimator(self, Path(folder))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Return the estimator that `save` wrote.
+
+        Raises:
+            ValueError: if the folder holds no such model, or one of a newer version.
+        """
+        loaded: Self = load_estimator(folder, cls)
+        return loaded
 
     # ------------------------------------------------------------------ parameters
 
@@ -191,12 +226,45 @@ class MCLEstimator(BaseEstimator):
             None if watched is None or not self.early_stopping else (*tensor_of(watched), watched.weights),
         )
         self._keep(trained)
+        self._state_seed = seed
+
+    def _train_more(
+        self, train: Rows, out_features: int, tensor_of: Callable[[Rows], tuple[Tensor, Tensor]], cost_fn: Any
+    ) -> None:
+        """Go once through the rows, from where the last call ended."""
+        horizon = int(self.n_epochs or _PARTIAL_EPOCHS)
+        if not hasattr(self, "modules_"):
+            n_models = int(self.n_init) if self.ensemble else 1
+            seeds = self._seeds(self._state_seed)[:n_models]
+            make = partial(self._module, train.inputs.shape[1], out_features)
+            self.modules_ = build_modules(make, seeds)
+            self.n_epochs_ = 0
+        rule = self._rule(horizon)
+        rate = self.learning_rate(self.n_epochs_) if callable(self.learning_rate) else self.learning_rate
+        fleet = Fleet(
+            iter(self.modules_).__next__,
+            len(self.modules_),
+            rules=rule if isinstance(rule, AssignmentRule) else rule(self.n_epochs_),
+            lr=rate,
+            weight_decay=float(self.weight_decay),
+            seeds=[self._state_seed + self.n_epochs_ + i for i in range(len(self.modules_))],
+            cost_fn=cost_fn,
+            device=self.device,
+        )
+        fleet.optimizer_state = self._moments
+        batch = int(self.batch_size or default_batch_size(len(train)))
+        data = FleetData.shared(*tensor_of(train), len(self.modules_), weights=mean_one(train.weights))
+        fleet.fit(data, 1, batch_size=batch, continued=True, progress=bool(self.verbose), what=type(self).__name__)
+        self._moments = fleet.optimizer_state
+        self.modules_ = [module.eval() for module in fleet.models]
+        self.n_epochs_ += 1
 
     def _seeds(self, seed: int) -> list[int]:
         return [int(s) for s in np.random.RandomState(seed).randint(2**31 - 1, size=int(self.n_init))]
 
     def _keep(self, trained: TrainedNetworks) -> None:
         history = trained.history
+        self._moments = None  # partial_fit begins with fresh moments
         best = trained.best()
         self.modules_ = trained.modules if self.ensemble else [trained.modules[best]]
         self.best_init_ = best

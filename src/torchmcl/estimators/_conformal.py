@@ -51,7 +51,7 @@ class PredictionIntervals(NamedTuple):
     def contains(self, y: Any) -> NDArray[np.bool_]:
         """Return whether each target lies in its set; y is [rows] or [rows, outputs]."""
         values = np.asarray(y, dtype=float)[..., None]
-        return ((self.lower <= values) & (values <= self.upper)).any(axis=-1)
+        return np.asarray(((self.lower <= values) & (values <= self.upper)).any(axis=-1))
 
 
 def conformity(density: KernelMixture, values: Tensor) -> Tensor:
@@ -89,7 +89,8 @@ def region(density: KernelMixture, level: float) -> tuple[Tensor, Tensor]:
         if level >= _BEYOND:
             parts.append(_balls(some, level - _BEYOND))
         else:
-            parts.append(tuple(some.highest_density(math.nextafter(level, 1.0))))
+            pieces = some.highest_density(math.nextafter(level, 1.0))
+            parts.append((pieces.lower, pieces.upper))
     n_pieces = max((lower.shape[-1] for lower, _ in parts), default=1)
     lower, upper = (torch.cat([_padded(part[side], n_pieces) for part in parts]) for side in (0, 1))
     return lower, upper
@@ -97,9 +98,7 @@ def region(density: KernelMixture, level: float) -> tuple[Tensor, Tensor]:
 
 def _rows(density: KernelMixture, low: int) -> KernelMixture:
     part = slice(low, low + _ROWS_AT_ONCE)
-    return KernelMixture(
-        density.hypotheses[part], density.probabilities[part], density.bandwidth[part], density.scale
-    )
+    return KernelMixture(density.hypotheses[part], density.probabilities[part], density.bandwidth[part], density.scale)
 
 
 def _balls(density: KernelMixture, radius: float) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torchmcl.fleet import Fleet, FleetData, FleetHistory
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions, StepOutput
 
-__all__ = ["Scaler", "TrainedNetworks", "Training", "answers", "default_batch_size", "default_n_epochs"]
+__all__ = ["Scaler", "TrainedNetworks", "Training", "answers", "default_batch_size", "default_n_epochs", "mean_one"]
 
 # With these a small table is seen a thousand times and a large one twenty times: about 2000 optimiser steps.
 _N_STEPS = 2000
@@ -84,8 +84,7 @@ class Training:
             device=self.device,
         )
         inputs, targets, weights = train
-        own = None if (weights == weights[0]).all() else torch.from_numpy(weights / weights.mean()).float()
-        data = FleetData.shared(inputs, targets, self.n_models, weights=own)
+        data = FleetData.shared(inputs, targets, self.n_models, weights=mean_one(weights))
         validation = None if watched is None else FleetData.shared(*watched[:2], self.n_models)
         monitor = WeightedDistortion(torch.ones(1) if watched is None else torch.from_numpy(watched[2]).float())
         history = fleet.fit(
@@ -115,6 +114,13 @@ class TrainedNetworks:
         if not torch.isfinite(values).any():
             values = self.history.losses[-1]
         return int(torch.where(values.isnan(), torch.inf, values).argmin())
+
+
+def mean_one(weights: NDArray[np.float64]) -> Tensor | None:
+    """Return weights of mean 1, None where all are alike."""
+    if (weights == weights[0]).all():
+        return None
+    return torch.from_numpy(weights / weights.mean()).float()
 
 
 class WeightedDistortion:

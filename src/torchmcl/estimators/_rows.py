@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Rows", "Split", "split_rows"]
+__all__ = ["Rows", "Split", "restored", "split_rows", "stored"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 # Weights that add up to more copies than this many times the rows are taken as importance, not as counts.
 _MAX_COPIES = 10
+# So many held-out rows of each kind are kept for partial_fit.
+_HELD_OUT_ROWS = 4096
+_COLUMNS = ("inputs", "targets", "weights")
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,18 @@ class Rows:
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.weights)
+
+    def head(self, n: int) -> "Rows":
+        """Return the first n rows; they are in the order of a hash, so any n are a fair sample."""
+        return Rows(self.inputs[:n], self.targets[:n], self.weights[:n])
+
+    def joined(self, other: "Rows") -> "Rows":
+        """Return these rows and then the others."""
+        return Rows(
+            np.concatenate([self.inputs, other.inputs]),
+            np.concatenate([self.targets, other.targets]),
+            np.concatenate([self.weights, other.weights]),
+        )
 
 
 class Split(NamedTuple):
@@ -46,22 +61,41 @@ class Split(NamedTuple):
     calibration: Rows
 
 
+def stored(selection: Rows, calibration: Rows) -> dict[str, NDArray[Any]]:
+    """Return the latest held-out rows as plain arrays, which can be saved."""
+    return {
+        f"{name}_{column}": getattr(rows, column)[-_HELD_OUT_ROWS:]
+        for name, rows in (("selection", selection), ("calibration", calibration))
+        for column in _COLUMNS
+    }
+
+
+def restored(held_out: dict[str, NDArray[Any]]) -> tuple[Rows, Rows]:
+    """Return the selecting and the calibrating rows of `stored`."""
+    selection, calibration = (
+        Rows(*(held_out[f"{name}_{column}"] for column in _COLUMNS)) for name in ("selection", "calibration")
+    )
+    return selection, calibration
+
+
 def split_rows(
     inputs: NDArray[Any],
     targets: NDArray[Any],
     weights: NDArray[np.float64] | None,
     *,
-    held_out: float,
+    selecting: float,
+    calibrating: float,
     seed: int,
     strata: NDArray[Any] | None = None,
 ) -> Split:
-    """Return the shares; half of the held-out share selects, half calibrates.
+    """Return the shares.
 
     Args:
         inputs: [rows, features], finite.
         targets: [rows, outputs] or [rows]
         weights: [rows], >= 0; rows of weight 0 are left out.
-        held_out: share of the weight that is not trained on.
+        selecting: share of the weight that is held out to select.
+        calibrating: share of the weight that is held out to calibrate.
         seed: another seed gives another split.
         strata: [rows], groups that are split alike (classes); shares too small for a whole row stay in training.
     """
@@ -77,16 +111,20 @@ def split_rows(
         alike = np.array_equal(inputs[left], inputs[right]) and np.array_equal(targets[left], targets[right])
         first[same] = not alike
     group = np.cumsum(first) - 1
-    merged = np.bincount(group, weights[order])
+    merged = np.bincount(group, weights[order]).astype(np.float64)
     order, keys = order[first], keys[first]
     rows = Rows(inputs[order], targets[order], merged)
     groups = np.zeros(len(order), dtype=np.int64) if strata is None else strata[order]
-    shares = _shares(keys, merged, groups, held_out, n_given)
+    shares = _shares(keys, merged, groups, (calibrating, calibrating + selecting), n_given)
     return Split(*(_part(rows, share) for share in shares))
 
 
 def _shares(
-    keys: NDArray[np.uint64], weights: NDArray[np.float64], groups: NDArray[Any], held_out: float, n_given: int
+    keys: NDArray[np.uint64],
+    weights: NDArray[np.float64],
+    groups: NDArray[Any],
+    bounds: tuple[float, float],
+    n_given: int,
 ) -> list[NDArray[np.float64]]:
     """Return the weight of each row in each share; the copies of a row are dealt one by one."""
     n_copies = np.ceil(weights).astype(np.int64)
@@ -105,10 +143,13 @@ def _shares(
     total = np.repeat(sums[np.r_[new[1:], len(order)] - 1] - np.r_[0.0, sums][new], lengths)
     place = (sums - before) / total  # where a copy ends, as a share of its group
     tiny = 1e-9  # a share of exactly one row counts
-    share = np.where(place <= held_out / 2 + tiny, 2, np.where(place <= held_out + tiny, 1, 0))
+    share = np.where(place <= bounds[0] + tiny, 2, np.where(place <= bounds[1] + tiny, 1, 0))
     if not (share == 0).any():
         share[:] = 0
-    return [np.bincount(row[order], mass[order] * (share == part), minlength=len(weights)) for part in range(3)]
+    return [
+        np.bincount(row[order], mass[order] * (share == part), minlength=len(weights)).astype(np.float64)
+        for part in range(3)
+    ]
 
 
 def _part(rows: Rows, weights: NDArray[np.float64]) -> Rows:

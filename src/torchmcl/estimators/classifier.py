@@ -1,6 +1,5 @@
 """MCLClassifier: the original multiple-choice setting, several guesses at the class of each row."""
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,6 @@ from torchmcl.costs import pairwise_cross_entropy
 from torchmcl.estimators._base import MCLEstimator
 from torchmcl.estimators._networks import Scaler, answers
 from torchmcl.estimators._rows import Rows, split_rows
-from torchmcl.estimators.saving import load_estimator, save_estimator
 
 __all__ = ["Guesses", "MCLClassifier"]
 
@@ -64,20 +62,60 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
             sample_weight: [rows], how much each row counts.
         """
         self._check_parameters()
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2)
-        check_classification_targets(y)
-        y = column_or_1d(y, warn=True)
-        weights = self._checked_weights(sample_weight, X)
-        counted = y if weights is None else y[weights > 0]
-        self.classes_ = np.unique(counted)
-        ids = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
+        X, y, weights = self._validated(X, y, sample_weight, reset=True)
+        self.classes_ = np.unique(y if weights is None else y[weights > 0])
+        ids = self._class_ids(y, weights)
         seed = self._seed()
-        held_out = float(self.validation_fraction) / 2  # nothing is calibrated: only the selecting half is held out
-        split = split_rows(X, ids, weights, held_out=2 * held_out, seed=seed, strata=ids)
-        train = _joined(split.train, split.calibration)
-        self._inputs = Scaler.of(train.inputs, train.weights)
-        self._train(train, split.selection, seed, len(self.classes_), self._tensors, pairwise_cross_entropy)
+        # Nothing is calibrated, so only the selecting half of the held-out share is held out.
+        share = float(self.validation_fraction) / 2
+        split = split_rows(X, ids, weights, selecting=share, calibrating=0.0, seed=seed, strata=ids)
+        self._inputs = Scaler.of(split.train.inputs, split.train.weights)
+        n_classes = len(self.classes_)
+        self._train(split.train, split.selection, seed, n_classes, self._tensors, pairwise_cross_entropy)
         return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "MCLClassifier":
+        """Go once through some more rows, from where the last call (or `fit`) ended.
+
+        Args:
+            X: [rows, features]
+            y: [rows], class labels.
+            classes: all classes that will ever come; needed in the first call.
+            sample_weight: [rows], how much each row counts.
+
+        Raises:
+            ValueError: if the first call has no `classes`, or a label is not among them.
+        """
+        first = not hasattr(self, "modules_")
+        self._check_parameters()
+        X, y, weights = self._validated(X, y, sample_weight, reset=first, n_needed=1)
+        if first:
+            if classes is None:
+                advice = "For example classes=np.unique(all_labels)."
+                raise ValueError(bad_value("MCLClassifier", "classes", "be given in the first call", None, advice))
+            self.classes_ = np.unique(classes)
+            self._state_seed, self._moments = self._seed(), None
+        ids = self._class_ids(y, weights)
+        rows = split_rows(X, ids, weights, selecting=0.0, calibrating=0.0, seed=self._state_seed).train
+        if first:
+            self._inputs = Scaler.of(rows.inputs, rows.weights)
+        self._train_more(rows, len(self.classes_), self._tensors, pairwise_cross_entropy)
+        return self
+
+    def _validated(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, n_needed: int = 2
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64] | None]:
+        X, y = validate_data(self, X, y, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=n_needed)
+        check_classification_targets(y)
+        return X, column_or_1d(y, warn=True), self._checked_weights(sample_weight, X)
+
+    def _class_ids(self, y: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.int64]:
+        ids = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
+        counts = np.ones(len(y), dtype=bool) if weights is None else weights > 0
+        if (unknown := counts & (self.classes_[ids] != y)).any():
+            rule = f"hold classes among {self.classes_.tolist()}"
+            raise ValueError(bad_value("MCLClassifier", "y", rule, repr(y[unknown][0])))
+        return ids.astype(np.int64)
 
     def _tensors(self, rows: Rows) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(self._inputs(rows.inputs)), torch.from_numpy(rows.targets).unsqueeze(1)
@@ -98,7 +136,8 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most likely class of each row under `predict_proba`, [rows]."""
-        chosen: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)] if self._fitted() else np.zeros(0)
+        probabilities = self.predict_proba(X)  # first: it checks that there are classes
+        chosen: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
         return chosen
 
     def oracle_score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -109,26 +148,3 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
             raise ValueError(bad_value("MCLClassifier", "y", f"have {len(values)} rows", len(truth)))
         right = (values == truth[:, None]).any(axis=1)
         return float(np.average(right, weights=sample_weight))
-
-    def _fitted(self) -> bool:
-        check_is_fitted(self)
-        return True
-
-    def save(self, folder: str | Path) -> None:
-        """Write the fitted estimator to a folder, as `MCLRegressor.save` does."""
-        check_is_fitted(self)
-        save_estimator(self, Path(folder))
-
-    @classmethod
-    def load(cls, folder: str | Path) -> "MCLClassifier":
-        """Return the estimator that `save` wrote."""
-        loaded: MCLClassifier = load_estimator(Path(folder), cls)
-        return loaded
-
-
-def _joined(left: Rows, right: Rows) -> Rows:
-    return Rows(
-        np.concatenate([left.inputs, right.inputs]),
-        np.concatenate([left.targets, right.targets]),
-        np.concatenate([left.weights, right.weights]),
-    )

@@ -1,7 +1,6 @@
 """MCLRegressor: several plausible outcomes for each row of a table, with their probabilities."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +18,7 @@ from torchmcl.estimators import _conformal
 from torchmcl.estimators._base import MCLEstimator
 from torchmcl.estimators._conformal import PredictionIntervals
 from torchmcl.estimators._networks import Scaler, answers
-from torchmcl.estimators._rows import Rows, split_rows
-from torchmcl.estimators.saving import load_estimator, save_estimator
+from torchmcl.estimators._rows import Rows, Split, restored, split_rows, stored
 from torchmcl.schedules import Schedule
 
 __all__ = ["Hypotheses", "MCLRegressor"]
@@ -158,15 +156,50 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             ValueError: for a parameter out of range, a table with missing or infinite values, or a constant target.
         """
         self._check_parameters()
-        rows = self._validated(X, y, sample_weight, reset=True)
+        rows = self._validated(X, y, sample_weight, reset=True, n_needed=2)
         self._check_targets_vary(rows[1])
         seed = self._seed()
-        split = split_rows(*rows, held_out=float(self.validation_fraction), seed=seed)
+        split = self._split(rows, seed)
         self._inputs = Scaler.of(split.train.inputs, split.train.weights)
         self._targets = Scaler.of(split.train.targets, split.train.weights)
         self._train(split.train, split.selection, seed, self.n_outputs_, self._tensors, pairwise_sq_euclidean)
         self._calibrate(split.train, split.selection, split.calibration)
+        self._held_out = stored(split.selection, split.calibration)
         return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
+        """Go once through some more rows, from where the last call (or `fit`) ended.
+
+        Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, or 200 unless told; the learning
+        rate stays at its first value unless it is a schedule. Inputs and targets are standardised as in the first
+        call. The held-out share of each call joins the rows that select and calibrate, of which the latest
+        4096 are kept. Without `ensemble` one network is trained.
+
+        Args:
+            X: [rows, features]
+            y: [rows] or [rows, outputs]
+            sample_weight: [rows], how much each row counts.
+        """
+        first = not hasattr(self, "modules_")
+        self._check_parameters()
+        rows = self._validated(X, y, sample_weight, reset=first, n_needed=1)
+        if first:
+            self._state_seed, self._moments = self._seed(), None
+        split = self._split(rows, self._state_seed)
+        if first:
+            self._inputs = Scaler.of(split.train.inputs, split.train.weights)
+            self._targets = Scaler.of(split.train.targets, split.train.weights)
+            self._held_out = stored(split.selection, split.calibration)
+        else:
+            selection, calibration = restored(self._held_out)
+            self._held_out = stored(selection.joined(split.selection), calibration.joined(split.calibration))
+        self._train_more(split.train, self.n_outputs_, self._tensors, pairwise_sq_euclidean)
+        self._calibrate(split.train, *restored(self._held_out))
+        return self
+
+    def _split(self, rows: tuple[NDArray[Any], NDArray[Any], NDArray[np.float64] | None], seed: int) -> Split:
+        half = float(self.validation_fraction) / 2
+        return split_rows(*rows, selecting=half, calibrating=half, seed=seed)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -175,7 +208,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             raise ValueError(bad_value("MCLRegressor", "density", rule, repr(self.density)))
 
     def _validated(
-        self, X: Any, y: Any, sample_weight: Any, *, reset: bool
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, n_needed: int
     ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64] | None]:
         names = _target_names(y)
         X, y = validate_data(
@@ -186,7 +219,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             multi_output=True,
             y_numeric=True,
             dtype=[np.float64, np.float32],
-            ensure_min_samples=2 if reset else 1,
+            ensure_min_samples=n_needed,
         )
         weights = self._checked_weights(sample_weight, X)
         y = np.asarray(y, dtype=np.float64)
@@ -214,11 +247,11 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
 
     def _calibrate(self, train: Rows, selection: Rows, calibration: Rows) -> None:
         """Choose the bandwidths on the selecting rows and score the calibrating ones."""
-        chosen = _head(selection if len(selection) else train, _BANDWIDTH_ROWS)
+        chosen = (selection if len(selection) else train).head(_BANDWIDTH_ROWS)
         self.bandwidth_ = self._bandwidth(KernelMixture, chosen)
         self._density_bandwidth = self.bandwidth_
         if self.density is VoronoiKernels:
-            self._density_bandwidth = self._bandwidth(VoronoiKernels, _head(chosen, _VORONOI_ROWS))
+            self._density_bandwidth = self._bandwidth(VoronoiKernels, chosen.head(_VORONOI_ROWS))
         scores = [np.zeros(0)] * self.n_outputs_
         if len(calibration):
             density = self._standardised_density(calibration.inputs.astype(np.float64), KernelMixture)
@@ -244,8 +277,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
 
     def predict_hypotheses(self, X: Any) -> Hypotheses:
         """Return the answers for each row and their probabilities."""
-        values, probabilities = self._standardised(self._checked_inputs(X))
-        values = values.numpy() * self._targets.scale + self._targets.mean
+        standardised, probabilities = self._standardised(self._checked_inputs(X))
+        values = standardised.numpy() * self._targets.scale + self._targets.mean
         return Hypotheses(values.astype(probabilities.numpy().dtype), probabilities.numpy())
 
     def predict_distribution(self, X: Any) -> HypothesisDensity:
@@ -275,10 +308,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             scale, mean = self._targets.scale[output], self._targets.mean[output]
             sides.append((lower.numpy() * scale + mean, upper.numpy() * scale + mean))
         n_pieces = max(lower.shape[-1] for lower, _ in sides)
-        lower, upper = (np.stack([_padded(pair[i], n_pieces) for pair in sides], axis=1) for i in (0, 1))
-        if self._flat_y:
-            lower, upper = lower[:, 0], upper[:, 0]
-        return PredictionIntervals(lower, upper)
+        ends = [np.stack([_padded(pair[i], n_pieces) for pair in sides], axis=1) for i in (0, 1)]
+        return PredictionIntervals(*(self._like_y(end) for end in ends))
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> NDArray[Any]:
         """Return draws from the density of each row, [rows, samples] or [rows, samples, outputs].
@@ -322,29 +353,6 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         names = [f"{target}_hypothesis{k}" for k in range(n_hypotheses) for target in self.target_names_]
         return np.array([*names, *(f"probability{k}" for k in range(n_hypotheses))], dtype=object)
 
-    # ------------------------------------------------------------------ saving
-
-    def save(self, folder: str | Path) -> None:
-        """Write the fitted estimator to a folder: `model.json` and `model.safetensors`.
-
-        A folder that holds a saved model is replaced at once; nothing half-written is ever left.
-
-        Raises:
-            ValueError: if the folder holds something else, or a parameter is not of the kind that JSON can hold.
-            OSError: if it cannot be written.
-        """
-        check_is_fitted(self)
-        save_estimator(self, Path(folder))
-
-    @classmethod
-    def load(cls, folder: str | Path) -> "MCLRegressor":
-        """Return the estimator that `save` wrote.
-
-        Raises:
-            ValueError: if the folder holds no such model, or one of a newer version.
-        """
-        return load_estimator(Path(folder), cls)
-
     # ------------------------------------------------------------------ parts
 
     def _checked_inputs(self, X: Any) -> NDArray[Any]:
@@ -374,11 +382,6 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
 
     def _like_y(self, values: NDArray[Any]) -> NDArray[Any]:
         return values[:, 0] if self._flat_y else values
-
-
-def _head(rows: Rows, n: int) -> Rows:
-    """Return the first n rows; they are in the order of a hash, so any n are a fair sample."""
-    return Rows(rows.inputs[:n], rows.targets[:n], rows.weights[:n])
 
 
 def _padded(ends: NDArray[Any], n_pieces: int) -> NDArray[Any]:

@@ -28,7 +28,7 @@ FORMAT = 1
 _KIND = "torchmcl estimator"
 _SETTINGS, _NUMBERS = "model.json", "model.safetensors"
 # What may stand in a parameter: rules, schedules and densities, by name.
-_KNOWN = {
+_KNOWN: dict[str, Any] = {
     name: getattr(module, name) for module in (assignment, transport, schedules, density) for name in module.__all__
 }
 
@@ -170,9 +170,10 @@ class _Writer:
             return items if isinstance(value, list) else {"$tuple": items}
         if isinstance(value, type) and _KNOWN.get(value.__name__) is value:
             return {"$class": value.__name__}
-        if is_dataclass(value) and _KNOWN.get(type(value).__name__) is type(value):
+        kind = type(value)
+        if is_dataclass(kind) and _KNOWN.get(kind.__name__) is kind:
             made = {f.name: self.value(f"{name}.{f.name}", getattr(value, f.name)) for f in fields(value)}
-            return {"$object": type(value).__name__, "fields": made}
+            return {"$object": kind.__name__, "fields": made}
         rule = "be made of numbers, texts and torchmcl's own rules and schedules to be saved"
         advice = "Pickle can hold more, but should be loaded only from people you trust."
         raise ValueError(bad_value(f"{self.owner}.save", name, rule, repr(value), advice))

@@ -29,9 +29,7 @@ class FleetData(NamedTuple):
     weights: Tensor | None = None
 
     @classmethod
-    def shared(
-        cls, inputs: Tensor, targets: Tensor, n_models: int, *, weights: Tensor | None = None
-    ) -> "FleetData":
+    def shared(cls, inputs: Tensor, targets: Tensor, n_models: int, *, weights: Tensor | None = None) -> "FleetData":
         """Return data in which all models train on the same rows, [rows, ...] and [rows, targets, dim].
 
         Args:

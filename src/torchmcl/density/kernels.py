@@ -1,14 +1,4 @@
-"""Hypotheses and their probabilities as a density: a kernel around each hypothesis.
-
-Two families, both `torch.distributions.Distribution`s over [..., dim]:
-
-- `KernelMixture`: a Gaussian kernel around each hypothesis; smooth, with closed forms for everything.
-- `VoronoiKernels`: the same kernels, each cut off at the border of its hypothesis' cell and renormalised, so that
-  the mass of a cell is exactly the hypothesis' probability, as the scores say.
-
-Distances are taken after dividing each coordinate by `scale`, so that outputs of different units can share a
-bandwidth. As the bandwidth goes to 0 both become the weighted set of points.
-"""
+"""What densities around hypotheses share, and the plain mixture of kernels."""
 
 import math
 from abc import abstractmethod
@@ -20,11 +10,9 @@ from torch.distributions import Distribution, constraints
 
 from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_tensor
 
-__all__ = ["Bandwidth", "HighestDensitySet", "KernelMixture", "VoronoiKernels", "fit_bandwidth"]
+__all__ = ["HighestDensitySet", "HypothesisDensity", "KernelMixture"]
 
 _LOG_TAU = math.log(2 * math.pi)
-# Directions for the mass of a cell: enough for five digits in two dimensions, three in more.
-_N_DIRECTIONS = 512
 # Half width, in bandwidths, of the grid around each hypothesis: all but 1e-6 of a kernel is inside.
 _REACH = 5.0
 _GRID = 81
@@ -151,7 +139,7 @@ class HypothesisDensity(Distribution):
         logs = self.log_prob(self.sample(torch.Size((n_samples,))))
         return torch.quantile(logs, 1 - mass, dim=0)
 
-    def sample(self, sample_shape: torch.Size | tuple[int, ...] = torch.Size()) -> Tensor:  # noqa: B008
+    def sample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:  # noqa: B008
         """Return samples, [sample_shape, ..., dim]."""
         with torch.no_grad():
             shape = torch.Size(sample_shape)
@@ -178,7 +166,9 @@ class HypothesisDensity(Distribution):
     def _kernel_cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function of each kernel at value [..., 1], [..., hypotheses]."""
 
-    def expand(self, batch_shape: torch.Size | tuple[int, ...], _instance: Any = None) -> "HypothesisDensity":
+    def expand(
+        self, batch_shape: torch.Size | list[int] | tuple[int, ...], _instance: Any = None
+    ) -> "HypothesisDensity":
         """Return the same distribution with a larger batch shape."""
         shape = torch.Size(batch_shape)
         return type(self)(
@@ -251,176 +241,6 @@ class KernelMixture(HypothesisDensity):
     def _kernel_cdf(self, value: Tensor) -> Tensor:
         offsets = (value - self.hypotheses.squeeze(-1)) / self.scale
         return torch.special.ndtr(offsets / self.bandwidth)
-
-
-class VoronoiKernels(HypothesisDensity):
-    """A Gaussian kernel around each hypothesis, cut off at the border of its Voronoi cell and renormalised.
-
-    Takes the arguments of `KernelMixture`. The mass of a kernel inside its cell is an integral over directions,
-    for the cell is seen from its hypothesis as a radius in each direction: exact in one dimension, to about five
-    digits in two, to about three in more, where the directions are random (but always the same).
-
-    Example:
-        >>> density = VoronoiKernels(torch.tensor([[-1.0], [1.0]]), torch.tensor([0.25, 0.75]), bandwidth=5.0)
-        >>> density.cdf(torch.tensor([0.0]))
-        tensor(0.2500)
-    """
-
-    def __init__(
-        self, hypotheses: Tensor, probabilities: Tensor, bandwidth: float | Tensor, scale: Tensor | None = None
-    ) -> None:
-        super().__init__(hypotheses, probabilities, bandwidth, scale)
-        # Of hypotheses in the same place the first has the cell, and the probability of all.
-        points = self.hypotheses / self.scale
-        same = (points.unsqueeze(-2) == points.unsqueeze(-3)).all(dim=-1)
-        owner = same.int().argmax(dim=-1)
-        self.cell_probabilities = torch.zeros_like(probabilities).scatter_add(-1, owner, probabilities)
-        self.probabilities = self.cell_probabilities
-        self._directions = _directions(self.dim).to(points)
-
-    def _log_mixed(self, squares: Tensor, kernel: Tensor) -> Tensor:
-        nearest = squares.argmin(dim=-1, keepdim=True)
-        inside = self.probabilities.log() - self._log_masses() + kernel
-        return inside.gather(-1, nearest).squeeze(-1)
-
-    def _log_masses(self) -> Tensor:
-        return self._radial(0).mean(dim=-1).log()
-
-    def _radii(self) -> Tensor:
-        """Return how far each cell reaches in each direction, in bandwidths, [..., hypotheses, directions]."""
-        points = self.hypotheses / self.scale
-        offsets = points.unsqueeze(-3) - points.unsqueeze(-2)  # [..., of, to, dim]
-        half = offsets.square().sum(dim=-1) / 2
-        along = offsets @ self._directions.mT  # [..., of, to, directions]
-        reach = torch.where(along > 0, half.unsqueeze(-1) / along.clamp_min(1e-30), torch.inf)
-        return reach.amin(dim=-2) / self.bandwidth.unsqueeze(-1)
-
-    def _radial(self, power: int) -> Tensor:
-        """Return the integral of r^power over the kernel from 0 to the border, in each direction."""
-        shape = torch.tensor((self.dim + power) / 2).to(self.hypotheses)
-        factor = 2 ** (power / 2) * math.exp(math.lgamma(float(shape)) - math.lgamma(self.dim / 2))
-        return factor * torch.special.gammainc(shape, self._radii().square() / 2)
-
-    def _kernel_moments(self) -> tuple[Tensor, Tensor]:
-        mass = self._radial(0).mean(dim=-1).unsqueeze(-1)
-        n = len(self._directions)
-        widths = self.bandwidth.unsqueeze(-1) * self.scale
-        first = self._radial(1) @ self._directions / n / mass  # [..., hypotheses, dim]
-        second = self._radial(2) @ self._directions.square() / n / mass
-        return self.hypotheses + widths * first, widths.square() * (second - first.square())
-
-    def _sample_around(self, index: Tensor, centres: Tensor, widths: Tensor) -> Tensor:
-        # A kernel cut off on all sides may be far wider than its cell. Drawing the direction first, in proportion to
-        # the mass along it, and then the radius would need the grid of directions; rejection needs nothing.
-        samples = centres + widths * torch.randn_like(centres)
-        for _ in range(10_000):
-            offsets = (samples.unsqueeze(-2) - self.hypotheses) / self.scale
-            outside = offsets.square().sum(dim=-1).argmin(dim=-1) != index
-            if not outside.any():
-                break
-            again = centres[outside] + widths[outside] * torch.randn_like(centres[outside])
-            samples[outside] = again
-        return samples
-
-    def _kernel_cdf(self, value: Tensor) -> Tensor:
-        points = self.hypotheses.squeeze(-1) / self.scale
-        order = points.sort(dim=-1)
-        middles = (order.values[..., 1:] + order.values[..., :-1]) / 2
-        edge = torch.full_like(order.values[..., :1], torch.inf)
-        below = torch.cat([-edge, middles], dim=-1)
-        above = torch.cat([middles, edge], dim=-1)
-        back = order.indices.argsort(dim=-1)
-        low, high = below.gather(-1, back), above.gather(-1, back)
-        at = ((value / self.scale).maximum(low).minimum(high) - points) / self.bandwidth
-        low, high = ((low - points) / self.bandwidth), ((high - points) / self.bandwidth)
-        start, stop = torch.special.ndtr(low), torch.special.ndtr(high)
-        share = (torch.special.ndtr(at) - start) / (stop - start).clamp_min(torch.finfo(at.dtype).tiny)
-        return share.clamp(0, 1)
-
-
-class Bandwidth(NamedTuple):
-    """A rule for the bandwidth at each input: sqrt(floor^2 + (spread * deviation)^2).
-
-    The deviation is the standard deviation of the scored hypotheses at that input: where the answers lie far apart
-    because the noise is large, kernels should be wide; where they are branches, `spread` becomes 0 and they are not.
-
-    Attributes:
-        floor: smallest bandwidth, in units of the scale.
-        spread: share of the deviation.
-    """
-
-    floor: float
-    spread: float = 0.0
-
-    def __call__(self, hypotheses: Tensor, probabilities: Tensor) -> Tensor:
-        """Return the bandwidth for hypotheses [..., hypotheses, dim] in units of the scale, [..., 1]."""
-        return (self.floor**2 + self.spread**2 * _deviation(hypotheses, probabilities).square()).sqrt()
-
-
-def fit_bandwidth(
-    kind: type[HypothesisDensity],
-    hypotheses: Tensor,
-    probabilities: Tensor,
-    targets: Tensor,
-    weights: Tensor | None = None,
-) -> Bandwidth:
-    """Return the bandwidth rule with the highest likelihood of held-out targets.
-
-    Args:
-        kind: `KernelMixture` or `VoronoiKernels`.
-        hypotheses: [rows, hypotheses, dim], of rows that the model was not trained on, in units of the scale.
-        probabilities: [rows, hypotheses]
-        targets: [rows, dim]
-        weights: [rows], how much each row counts.
-
-    Example:
-        >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
-        <torch...>
-        >>> points = torch.zeros(1000, 1, 1)
-        >>> round(fit_bandwidth(KernelMixture, points, torch.ones(1000, 1), 0.3 * torch.randn(1000, 1)).floor, 1)
-        0.3
-    """
-    weights = torch.ones(len(targets)).to(targets) if weights is None else weights.to(targets)
-    hypotheses, probabilities = hypotheses.double(), probabilities.double()
-    targets, weights = targets.double(), weights.double()
-    deviation = _deviation(hypotheses, probabilities)
-
-    def likelihood(floor: float, spread: float) -> float:
-        width = (floor**2 + spread**2 * deviation.square()).sqrt()
-        logs = kind(hypotheses, probabilities, width).log_prob(targets)
-        return float((weights * logs).sum())
-
-    # A coarse look at all scales from 1e-4 to 10, then twice a finer one around the best.
-    floors = [10 ** (power / 2) for power in range(-8, 3)]
-    spreads = [0.0, 0.1, 0.3, 1.0]
-    best = max(((likelihood(floor, spread), floor, spread) for floor in floors for spread in spreads))
-    for ratio in (1.5, 1.15):
-        _, floor, spread = best
-        near = [floor * ratio**i for i in (-2, -1, 0, 1, 2)]
-        wide = [spread * ratio**i for i in (-2, -1, 0, 1, 2)] if spread else [0.0, 0.03, 0.05]
-        best = max(((likelihood(a, b), a, b) for a in near for b in wide))
-    return Bandwidth(best[1], best[2])
-
-
-def _deviation(hypotheses: Tensor, probabilities: Tensor) -> Tensor:
-    """Return the root mean squared deviation of the scored hypotheses per coordinate, [..., 1]."""
-    weights = probabilities.unsqueeze(-1)
-    mean = (weights * hypotheses).sum(dim=-2, keepdim=True)
-    variance = (weights * (hypotheses - mean).square()).sum(dim=-2)
-    return variance.mean(dim=-1, keepdim=True).sqrt()
-
-
-def _directions(dim: int) -> Tensor:
-    """Return unit vectors that stand for all directions, [directions, dim]."""
-    if dim == 1:
-        return torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
-    if dim == 2:
-        angles = torch.arange(_N_DIRECTIONS, dtype=torch.float64) * (2 * math.pi / _N_DIRECTIONS)
-        return torch.stack([angles.cos(), angles.sin()], dim=-1)
-    generator = torch.Generator().manual_seed(0)
-    normal = torch.randn(_N_DIRECTIONS, dim, generator=generator, dtype=torch.float64)
-    unit = normal / normal.norm(dim=-1, keepdim=True)
-    return torch.cat([unit, -unit])
 
 
 def _runs(edges: Tensor, inside: Tensor) -> HighestDensitySet:
