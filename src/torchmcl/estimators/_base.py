@@ -174,10 +174,9 @@ class MCLEstimator(BaseEstimator):
     def _checked_weights(self, sample_weight: Any, X: NDArray[Any]) -> NDArray[np.float64] | None:
         if sample_weight is None:
             return None
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not weights.sum() > 0:
-            owner = type(self).__name__
-            raise ValueError(bad_value(owner, "sample_weight", "have a positive entry", "only zeros"))
+        weights: NDArray[np.float64] = _check_sample_weight(
+            sample_weight, X, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=False
+        )
         return weights
 
     # ------------------------------------------------------------------ training

@@ -168,9 +168,9 @@ class _Writer:
         if isinstance(value, (list, tuple)):
             items = [self.value(f"{name}.{i}", item) for i, item in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}
-        if isinstance(value, type) and _KNOWN.get(value.__name__) is value:
-            return {"$class": value.__name__}
-        kind = type(value)
+        if (known := next((word for word, item in _KNOWN.items() if item is value), None)) is not None:
+            return {"$class": known}
+        kind: type[Any] = type(value)
         if is_dataclass(kind) and _KNOWN.get(kind.__name__) is kind:
             made = {f.name: self.value(f"{name}.{f.name}", getattr(value, f.name)) for f in fields(value)}
             return {"$object": kind.__name__, "fields": made}
