@@ -77,7 +77,9 @@ def test_bad_input_is_named(model):
         MCLClassifier().predict(X)
     with pytest.raises(ValueError, match=r"MCLClassifier: `classes` must be given in the first call, got None"):
         MCLClassifier().partial_fit(X, y)
-    with pytest.raises(ValueError, match=r"MCLClassifier: `y` must hold classes among \['left', 'right'\], got .*other"):
+    with pytest.raises(
+        ValueError, match=r"MCLClassifier: `y` must hold classes among \['left', 'right'\], got .*other"
+    ):
         MCLClassifier(**QUICK).partial_fit(X, y, classes=["left", "right"])
     with pytest.raises(ValueError, match=r"MCLClassifier: `y` must have 20 rows, got 19"):
         model.oracle_score(X, y[:19])

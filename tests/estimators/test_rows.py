@@ -73,7 +73,7 @@ def test_zero_and_minus_zero_are_the_same_row():
 
 
 def test_strata_are_split_alike():
-    X, y = table(100)
+    X, _ = table(100)
     strata = np.repeat([0, 1], [80, 20])
     parts = split(X, strata, strata=strata)
     assert [np.bincount(part.targets).tolist() for part in parts] == [[64, 16], [8, 2], [8, 2]]

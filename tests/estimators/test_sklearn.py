@@ -19,8 +19,8 @@ from tables import QUICK, forked, two_outputs
 from torchmcl.estimators import MCLClassifier, MCLRegressor
 
 CHECKED = [
-    MCLRegressor(n_epochs=60, hidden=(16,), learning_rate=0.05),
-    MCLClassifier(n_epochs=30, hidden=(16,), learning_rate=0.05),
+    MCLRegressor(n_epochs=25, hidden=(16,), learning_rate=0.1),
+    MCLClassifier(n_epochs=20, hidden=(16,), learning_rate=0.1),
 ]
 
 
@@ -88,6 +88,7 @@ def test_pickles_answer_alike():
     np.testing.assert_array_equal(again.predict_interval(X).upper, fitted.predict_interval(X).upper)
 
 
+@pytest.mark.slow
 def test_the_loky_backend_gives_the_same_scores():
     X, y = forked(90)
     model = MCLRegressor(**{**QUICK, "n_epochs": 5})
@@ -96,6 +97,15 @@ def test_the_loky_backend_gives_the_same_scores():
         np.testing.assert_allclose(cross_val_score(model, X, y, cv=2, n_jobs=2), alone)
 
 
+def test_fits_side_by_side_in_threads_are_the_same():
+    X, y = forked(90)
+    model = MCLRegressor(**{**QUICK, "n_epochs": 5})
+    alone = cross_val_score(model, X, y, cv=4)
+    with joblib.parallel_backend("threading", n_jobs=4):
+        np.testing.assert_allclose(cross_val_score(model, X, y, cv=4, n_jobs=4), alone)
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_the_dask_backend_gives_the_same_scores():
     distributed = pytest.importorskip("distributed")
@@ -103,9 +113,9 @@ def test_the_dask_backend_gives_the_same_scores():
     model = MCLRegressor(**{**QUICK, "n_epochs": 5})
     alone = cross_val_score(model, X, y, cv=2)
     # Threads, not processes: quick to start, and the estimator still travels through dask's own scheduler.
-    with distributed.Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None):
-        with joblib.parallel_backend("dask"):
-            np.testing.assert_allclose(cross_val_score(model, X, y, cv=2, n_jobs=2), alone)
+    client = distributed.Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None)
+    with client, joblib.parallel_backend("dask"):
+        np.testing.assert_allclose(cross_val_score(model, X, y, cv=2, n_jobs=2), alone)
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
