@@ -59,7 +59,8 @@ html_last_updated_fmt = None
 html_show_sphinx = False
 # Pages without pages below them have nothing to list on the left.
 html_sidebars = {
-    page: [] for page in ("index", "first_network", "rules_and_schedules", "targets_and_scores", "tables", "speed_and_numerics")
+    page: []
+    for page in ("index", "first_network", "rules_and_schedules", "targets_and_scores", "tables", "speed_and_numerics")
 }
 html_sourcelink_suffix = ""
 html_theme_options = {
