@@ -63,14 +63,14 @@ html_show_sphinx = False
 html_sidebars = {
     page: []
     for page in (
-        *("index", "first_network", "rules_and_schedules", "targets_and_scores", "speed_and_numerics"),
+        *("index", "first_network", "rules_and_schedules", "targets_and_scores", "tables", "speed_and_numerics"),
         *("theory", "figures"),
     )
 }
 html_sourcelink_suffix = ""
 html_theme_options = {
     "show_toc_level": 2,
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "navigation_with_keys": False,
     "footer_start": ["copyright"],
     "footer_end": [],

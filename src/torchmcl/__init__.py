@@ -4,6 +4,9 @@ Multiple choice learning and annealed multiple choice learning: costs, assignmen
 losses, scores, modules and metrics that drop into any training loop.
 """
 
+import importlib
+from typing import Any
+
 from torchmcl import metrics, nn
 from torchmcl._checks import value_checks
 from torchmcl._version import __version__
@@ -70,3 +73,13 @@ __all__ = [
     "score_targets",
     "value_checks",
 ]
+
+# Made on demand: they need scikit-learn, which `import torchmcl` must not load.
+_ESTIMATORS = ("MCLClassifier", "MCLRegressor")
+
+
+def __getattr__(name: str) -> Any:
+    """Load the estimators when one is asked for."""
+    if name in _ESTIMATORS:
+        return getattr(importlib.import_module("torchmcl.estimators"), name)
+    raise AttributeError(f"module 'torchmcl' has no attribute {name!r}")

@@ -48,7 +48,9 @@ def match(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Mat
     return Matching(cost.masked_fill(~mask.unsqueeze(-1), 0), rule(cost, mask), mask)
 
 
-def mcl_loss(matching: Matching, reduction: str = "mean", *, model_axes: int = 0) -> Tensor:
+def mcl_loss(
+    matching: Matching, reduction: str = "mean", *, model_axes: int = 0, sample_weights: Tensor | None = None
+) -> Tensor:
     """Return the loss `sum(weights * cost)` of a matching.
 
     A NaN or infinite cost of a real target gives NaN, whatever its weight.
@@ -58,6 +60,8 @@ def mcl_loss(matching: Matching, reduction: str = "mean", *, model_axes: int = 0
         reduction: "mean" over all real targets; "sample_mean", the mean over samples of the mean
             over each sample's real targets (samples without any are left out); or "none".
         model_axes: how many leading axes are independent models, whose losses are kept apart.
+        sample_weights: [...] (the axes before the targets), how much each sample counts: its loss is multiplied
+            by its weight and the number of samples stays the divisor, so weights of mean 1 keep the scale.
 
     Returns:
         A scalar, or [models] with a model axis; for "none" the loss of each target [..., targets],
@@ -74,6 +78,8 @@ def mcl_loss(matching: Matching, reduction: str = "mean", *, model_axes: int = 0
     check_choice("mcl_loss", "reduction", reduction, ("mean", "sample_mean", "none"))
     cost, weights, mask = matching
     per_target = _weighted_sum(weights, cost)
+    if sample_weights is not None:
+        per_target = per_target * sample_weights.unsqueeze(-1)
     axes = tuple(range(model_axes, mask.ndim))
     if reduction == "mean":
         loss = per_target.sum(dim=axes) / mask.sum(dim=axes).clamp_min(1)

@@ -50,7 +50,14 @@ def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule
     return weights.sum(dim=-2) / n_real.clamp_min(1)
 
 
-def score_loss(score_logits: Tensor, targets: Tensor, mask: Tensor | None = None, *, model_axes: int = 0) -> Tensor:
+def score_loss(
+    score_logits: Tensor,
+    targets: Tensor,
+    mask: Tensor | None = None,
+    *,
+    model_axes: int = 0,
+    sample_weights: Tensor | None = None,
+) -> Tensor:
     """Return the binary cross-entropy between scores and labels.
 
     It is averaged over hypotheses and samples (Eq. (4) sums over hypotheses; the mean keeps its
@@ -61,6 +68,7 @@ def score_loss(score_logits: Tensor, targets: Tensor, mask: Tensor | None = None
         targets: labels [..., hypotheses] in [0, 1], from `score_targets`.
         mask: [..., targets] as elsewhere; samples without a real target are left out.
         model_axes: how many leading axes are independent models, whose losses are kept apart.
+        sample_weights: [...], how much each sample counts, as in `mcl_loss`.
 
     Returns:
         A scalar, or [models] with a model axis, at least float32; 0 when no sample counts.
@@ -81,6 +89,8 @@ def score_loss(score_logits: Tensor, targets: Tensor, mask: Tensor | None = None
     dtype = torch.promote_types(score_logits.dtype, torch.float32)
     n_hypotheses = score_logits.shape[-1]
     per_sample: Tensor = _SummedCrossEntropy.apply(score_logits.to(dtype), targets.to(dtype))  # sums over hypotheses
+    if sample_weights is not None:
+        per_sample = per_sample * sample_weights
     axes = tuple(range(model_axes, per_sample.ndim))
     if not axes:
         per_sample = per_sample / n_hypotheses

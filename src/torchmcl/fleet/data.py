@@ -19,16 +19,27 @@ class FleetData(NamedTuple):
         targets: [sets, rows, targets, dim] (or class ids [sets, rows, targets]).
         n_rows: [sets], how many rows of each set are real.
         set_of_model: [models], which set each model has.
+        weights: [sets, rows], how much each row counts in the loss, of mean 1; None when all count alike.
     """
 
     inputs: Tensor
     targets: Tensor
     n_rows: Tensor
     set_of_model: Tensor
+    weights: Tensor | None = None
 
     @classmethod
-    def shared(cls, inputs: Tensor, targets: Tensor, n_models: int) -> "FleetData":
+    def shared(cls, inputs: Tensor, targets: Tensor, n_models: int, *, weights: Tensor | None = None) -> "FleetData":
         """Return data in which all models train on the same rows, [rows, ...] and [rows, targets, dim].
+
+        Args:
+            inputs: [rows, ...]
+            targets: [rows, targets, dim]
+            n_models: how many models share them.
+            weights: [rows], how much each row counts in the loss, of mean 1.
+
+        Raises:
+            ValueError: if there are no rows, or not as many inputs as targets and weights.
 
         Example:
             >>> data = FleetData.shared(torch.zeros(10, 3), torch.zeros(10, 1, 1), n_models=4)
@@ -36,7 +47,13 @@ class FleetData(NamedTuple):
             (torch.Size([1, 10, 3]), [0, 0, 0, 0])
         """
         check_positive_int("FleetData", "n_models", n_models)
-        return cls.of_sets([(inputs, targets)], [0] * n_models)
+        data = cls.of_sets([(inputs, targets)], [0] * n_models)
+        if weights is None:
+            return data
+        if weights.shape != inputs.shape[:1]:
+            rule = f"have shape ({len(inputs)},), one for each row"
+            raise ValueError(bad_value("FleetData", "weights", rule, tuple(weights.shape)))
+        return data._replace(weights=weights.unsqueeze(0))
 
     @classmethod
     def of_sets(cls, sets: Sequence[tuple[Tensor, Tensor]], set_of_model: Sequence[int]) -> "FleetData":
@@ -82,6 +99,7 @@ class FleetData(NamedTuple):
             self.targets[used, :longest].to(device),
             n_rows.to(device),
             set_of_model.to(device),
+            None if self.weights is None else self.weights[used, :longest].to(device),
         )
 
     @property
@@ -96,6 +114,16 @@ class FleetData(NamedTuple):
         inputs = self.inputs.flatten(0, 1).index_select(0, flat)
         targets = self.targets.flatten(0, 1).index_select(0, flat)
         return inputs.unflatten(0, (n_models, n_batch)), targets.unflatten(0, (n_models, n_batch))
+
+    def row_weights(self, index: Tensor | None = None) -> Tensor | None:
+        """Return the weights of the rows `index` [models, batch] of each model's own set, or of all rows."""
+        if self.weights is None:
+            return None
+        if index is None:
+            same = len(self.weights) == 1  # the same rows for all: a view, no copy
+            return self.weights.expand(self.n_models, -1) if same else self.weights[self.set_of_model]
+        flat = index + (self.set_of_model * self.weights.shape[1])[:, None]
+        return self.weights.flatten()[flat]
 
     def all_rows(self) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of all rows, padding included, [models, rows, ...]."""

@@ -104,6 +104,7 @@ class Fleet:
         self.device = torch.device(device)
         self._last = StackedModules.of(build_modules(module_factory, self.seeds))
         self._best: StackedModules | None = None
+        self.optimizer_state: dict[str, Tensor] | None = None
 
     @property
     def models(self) -> FleetModels:
@@ -129,6 +130,7 @@ class Fleet:
         checkpoint_every: int = 100,
         max_models_at_once: int | None = None,
         after_epoch: Callable[[int, slice, StackedModules], None] | None = None,
+        continued: bool = False,
         progress: bool = True,
         what: str = "fleet",
     ) -> FleetHistory:
@@ -147,6 +149,7 @@ class Fleet:
             max_models_at_once: train in chunks of this many; chosen by memory unless told.
             after_epoch: called with the epoch, the models of the chunk (a slice) and the stacked models, which
                 can be called with inputs [models, batch, ...]; for records and pictures.
+            continued: begin with `optimizer_state` where there is one, and leave it for the next `fit`.
             progress: show a bar with models per second and the time left.
             what: the words in front of the bar.
 
@@ -185,6 +188,7 @@ class Fleet:
         chunks = [slice(low, min(low + chunk, self.n_models)) for low in range(0, self.n_models, chunk)]
         if validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
+        moments: dict[int, dict[str, Tensor]] = {}
         with Progress(n_epochs * self.n_models, what, show=progress, unit="model-epoch") as bar:
 
             def train(numbered: tuple[int, slice]) -> FleetHistory:
@@ -194,6 +198,8 @@ class Fleet:
                 held_out = None if validation is None else validation.subset(rows, self.device)
                 models = self._last.subset(rows, self.device, copy_rows=True)
                 training = ChunkTraining(models, data.subset(rows, self.device), held_out, chunk_plan, fresh)
+                for name, value in (self.optimizer_state or {}).items() if continued else ():
+                    training.optimizer_state[name].copy_(value[rows])
 
                 def note(epoch: int) -> None:
                     bar.step(len(models))
@@ -202,9 +208,13 @@ class Fleet:
 
                 history = self._run(training, number, saved, checkpoint_every, bar, note)
                 self._take(rows, models, training.state["best_flat"] if validation is not None else None)
+                if continued:
+                    moments[number] = {name: value.cpu() for name, value in training.optimizer_state.items()}
                 return history
 
             histories = in_threads(train, list(enumerate(chunks)), n_threads)
+        if parts := [moments[number] for number in sorted(moments)]:
+            self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         history = FleetHistory.joined(histories)
         history = history._replace(seconds=history.seconds / min(n_threads, len(chunks)))  # chunks share their time
         if (failed := (history.failed_epoch >= 0).nonzero().flatten().tolist()) != []:

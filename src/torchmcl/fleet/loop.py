@@ -156,9 +156,12 @@ class ChunkTraining:
         """Take one optimiser step; return each model's loss times the share of its rows."""
         if self.whole is not None:
             inputs, targets = (part[:, start:stop] for part in self.whole)
+            weights = self.data.row_weights()
+            weights = None if weights is None else weights[:, start:stop]
         else:
             assert self.order is not None
             inputs, targets = self.data.rows(self.order[:, start:stop])
+            weights = self.data.row_weights(self.order[:, start:stop])
         mask = None
         n_real = self.lengths
         if not self.same_length:
@@ -166,7 +169,7 @@ class ChunkTraining:
             real = torch.arange(stop - start, device=self.device) < n_real[:, None]
             mask = real.unsqueeze(-1).expand(targets.shape[:3])
             inputs = inputs.masked_fill(~real.view(*real.shape, *[1] * (inputs.ndim - 2)), 0)
-        output = self._output(self.models, Batch(inputs, targets, mask), rule)
+        output = self._output(self.models, Batch(inputs, targets, mask), rule, weights)
         gradient = self.models.gradient(output.loss.sum())
         with torch.no_grad():
             self._update(gradient, n_real)
@@ -223,9 +226,19 @@ class ChunkTraining:
             ends = running & (waited >= self.plan.patience)
             state["stopped_epoch"].copy_(torch.where(ends, self.state["epoch"], state["stopped_epoch"]))
 
-    def _output(self, models: StackedModules, batch: Batch, rule: StackedRule) -> StepOutput:
+    def _output(
+        self, models: StackedModules, batch: Batch, rule: StackedRule, weights: Tensor | None = None
+    ) -> StepOutput:
         plan = self.plan
-        return mcl_step(models, batch, rule, cost_fn=plan.cost_fn, score_weight=plan.score_weight, stacked=True)
+        return mcl_step(
+            models,
+            batch,
+            rule,
+            cost_fn=plan.cost_fn,
+            score_weight=plan.score_weight,
+            stacked=True,
+            sample_weights=weights,
+        )
 
     def _some(self, rows: slice) -> StackedModules:
         if (rows.start, rows.stop) == (0, len(self.models)):

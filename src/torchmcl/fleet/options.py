@@ -44,6 +44,8 @@ def digest_of(data: FleetData) -> str:
     """Return a checksum of the rows and of who trains on them."""
     digest = hashlib.sha256()
     for part in data:
+        if part is None:
+            continue
         digest.update(repr(tuple(part.shape)).encode())
         digest.update(part.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

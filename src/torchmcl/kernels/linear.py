@@ -16,7 +16,7 @@ _BACKWARD = {"ROWS": 16, "num_warps": 1}
 _PROGRAMS = 8192
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("n_rows",))
 def _forward(  # type: ignore[no-untyped-def]
     inputs,
     weight,
@@ -56,7 +56,7 @@ def _forward(  # type: ignore[no-untyped-def]
     tl.store(outputs + place, y, mask=real_row[:, None] & real_out[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("n_rows", "n_models", "rows_each"))
 def _backward(  # type: ignore[no-untyped-def]
     inputs,
     weight,

@@ -22,6 +22,7 @@ def mcl_step(
     cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
     score_weight: float = 1.0,
     stacked: bool = False,
+    sample_weights: Tensor | None = None,
 ) -> StepOutput:
     """Return the loss of a batch and everything that was computed on the way.
 
@@ -32,6 +33,7 @@ def mcl_step(
         cost_fn: any `pairwise_*` function or `pairwise(fn)`.
         score_weight: weight of the score loss; it is not computed at 0 or without score logits.
         stacked: everything has a leading axis of independent models, and so have the losses, [models].
+        sample_weights: [batch], how much each sample counts, of mean 1; None when all count alike.
 
     Returns:
         StepOutput; call `.loss.backward()`.
@@ -69,10 +71,11 @@ def mcl_step(
         shape = f"have shape {tuple(cost.shape[:-1])} ([batch, targets])"
         raise ValueError(bad_value("mcl_step", "mask", shape, tuple(mask.shape)))
     matching = match(cost, rule, mask)
-    assignment_loss = mcl_loss(matching, model_axes=int(stacked))
+    assignment_loss = mcl_loss(matching, model_axes=int(stacked), sample_weights=sample_weights)
     if predictions.score_logits is None or score_weight == 0:
         return StepOutput(assignment_loss, assignment_loss, None, matching, predictions)
     labels = score_targets(cost, mask)
-    scores = score_loss(predictions.score_logits, labels, mask, model_axes=int(stacked))
+    logits = predictions.score_logits
+    scores = score_loss(logits, labels, mask, model_axes=int(stacked), sample_weights=sample_weights)
     loss = assignment_loss + (scores if score_weight == 1 else score_weight * scores)
     return StepOutput(loss, assignment_loss, scores, matching, predictions)

@@ -1,0 +1,17 @@
+"""Hypotheses and their probabilities as a density: a kernel around each hypothesis.
+
+Two families, both `torch.distributions.Distribution`s over [..., dim]:
+
+- `KernelMixture`: a Gaussian kernel around each hypothesis; smooth, with closed forms for everything.
+- `VoronoiKernels`: the same kernels, each cut off at the border of its hypothesis' cell and renormalised, so that
+  the mass of a cell is exactly the hypothesis' probability, as the scores say.
+
+Distances are taken after dividing each coordinate by `scale`, so that outputs of different units can share a
+bandwidth. As the bandwidth goes to 0 both become the weighted set of points.
+"""
+
+from torchmcl.density.bandwidth import Bandwidth, fit_bandwidth
+from torchmcl.density.kernels import HighestDensitySet, HypothesisDensity, KernelMixture
+from torchmcl.density.voronoi import VoronoiKernels
+
+__all__ = ["Bandwidth", "HighestDensitySet", "HypothesisDensity", "KernelMixture", "VoronoiKernels", "fit_bandwidth"]

@@ -1,0 +1,279 @@
+"""What the estimators share: their parameters, how a rule is made of them, and the training of a fleet."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from torch import Tensor, nn
+
+from torchmcl._checks import (
+    bad_value,
+    check_choice,
+    check_non_negative,
+    check_positive_int,
+    check_real,
+)
+from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
+from torchmcl.estimators._networks import (
+    TrainedNetworks,
+    Training,
+    default_batch_size,
+    default_n_epochs,
+    mean_one,
+)
+from torchmcl.estimators._rows import Rows
+from torchmcl.estimators.saving import read_estimator, save_estimator
+from torchmcl.fleet import Fleet, FleetData
+from torchmcl.fleet.stacked import build_modules
+from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.schedules import Cosine, Exponential, Schedule, annealed
+
+__all__ = ["MCLEstimator"]
+
+_RULES = ("annealed", "mcl", "relaxed")
+# Targets are standardised, so temperatures are shares of their variance; the paper starts at 0.5 and ends at 5e-4.
+_HOT, _COLD = 0.5, 5e-4
+# The share of the training after which the temperature is 0: slow cooling, then time to settle.
+_COOLING_SHARE = 0.7
+_EPSILON = 0.1
+# The horizon of schedules for partial_fit, where no number of epochs is known.
+_PARTIAL_EPOCHS = 200
+
+
+class MCLEstimator(BaseEstimator):
+    """Parameters and training; `MCLRegressor` and `MCLClassifier` document them."""
+
+    modules_: list[nn.Module]
+    n_epochs_: int
+    _moments: dict[str, Tensor] | None
+    _state_seed: int
+
+    def __init__(
+        self,
+        *,
+        n_hypotheses: int = 5,
+        rule: Any = "annealed",
+        schedule: Schedule | None = None,
+        hidden: Sequence[int] = (64, 64),
+        n_epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | Schedule = 0.01,
+        weight_decay: float = 0.4,
+        early_stopping: bool = True,
+        validation_fraction: float = 0.2,
+        n_iter_no_change: int | None = None,
+        n_init: int = 1,
+        ensemble: bool = False,
+        device: str | torch.device = "cpu",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.n_hypotheses = n_hypotheses
+        self.rule = rule
+        self.schedule = schedule
+        self.hidden = hidden
+        self.n_epochs = n_epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.n_init = n_init
+        self.ensemble = ensemble
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted estimator to a folder: `model.json` and `model.safetensors`.
+
+        A folder that holds a saved model is replaced at once; nothing half-written is ever left.
+
+        Raises:
+            ValueError: if the folder holds something else, or a parameter is not of the kind that JSON can hold.
+            OSError: if it cannot be written.
+        """
+        check_is_fitted(self)
+        save_estimator(self, Path(folder))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Return the estimator that `save` wrote.
+
+        Raises:
+            ValueError: if the folder holds no such model, or one of a newer version.
+        """
+        loaded: Self = read_estimator(f"{cls.__name__}.load", Path(folder), {cls.__name__: cls})
+        return loaded
+
+    # ------------------------------------------------------------------ parameters
+
+    def _check_parameters(self) -> None:
+        owner = type(self).__name__
+        for name in ("n_hypotheses", "n_init"):
+            check_positive_int(owner, name, _plain(getattr(self, name)))
+        for name in ("n_epochs", "batch_size", "n_iter_no_change"):
+            if getattr(self, name) is not None:
+                check_positive_int(owner, name, _plain(getattr(self, name)))
+        if isinstance(self.hidden, (str, bytes)) or not isinstance(self.hidden, Sequence | np.ndarray):
+            advice = "One layer of 64 units is (64,)."
+            raise TypeError(bad_value(owner, "hidden", "be a sequence of sizes", repr(self.hidden), advice))
+        for size in self.hidden:
+            check_positive_int(owner, "hidden", _plain(size))
+        if not callable(self.learning_rate):
+            check_non_negative(owner, "learning_rate", self.learning_rate)
+        check_non_negative(owner, "weight_decay", self.weight_decay)
+        check_real(owner, "validation_fraction", self.validation_fraction)
+        if not 0 <= self.validation_fraction < 1:
+            rule = "lie in [0, 1)"
+            raise ValueError(bad_value(owner, "validation_fraction", rule, repr(self.validation_fraction)))
+        if isinstance(self.rule, str):
+            check_choice(owner, "rule", self.rule, _RULES)
+        if torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
+            rule = "be at hand"
+            raise ValueError(bad_value(owner, "device", rule, "'cuda' without a CUDA device", "Use 'cpu'."))
+
+    def _rule(self, n_epochs: int) -> Any:
+        """Return the rule, or epoch -> rule, that the parameters stand for."""
+        owner = type(self).__name__
+        rule, schedule = self.rule, self.schedule
+        if rule == "annealed":
+            n_cooling = max(1, round(_COOLING_SHARE * n_epochs))
+            cooling = Exponential(_HOT, (_COLD / _HOT) ** (1 / n_cooling), floor=_COLD)
+            return annealed(AnnealedWTA(_HOT), temperature=schedule or cooling)
+        if rule == "mcl":
+            rule = WTA()
+        elif rule == "relaxed":
+            rule = RelaxedWTA(_EPSILON)
+        if schedule is None:
+            if isinstance(rule, AssignmentRule) or callable(rule):
+                return rule
+            advice = f"Or one of {', '.join(map(repr, _RULES))}."
+            raise TypeError(bad_value(owner, "rule", "be a rule or epoch -> rule", repr(rule), advice))
+        names = [field.name for field in fields(rule)] if isinstance(rule, AssignmentRule) else []
+        if len(names) != 1:
+            rule_text = "be None unless `rule` has exactly one field to change"
+            advice = "Pass annealed(rule, field=schedule) as `rule`."
+            raise ValueError(bad_value(owner, "schedule", rule_text, repr(schedule), advice))
+        return annealed(rule, **{names[0]: schedule})
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _checked_weights(self, sample_weight: Any, X: NDArray[Any]) -> NDArray[np.float64] | None:
+        if sample_weight is None:
+            return None
+        weights: NDArray[np.float64] = _check_sample_weight(
+            sample_weight, X, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=False
+        )
+        return weights
+
+    # ------------------------------------------------------------------ training
+
+    def _module(self, n_features: int, out_features: int) -> nn.Module:
+        return MultiHypothesisMLP(
+            n_features,
+            out_features,
+            int(self.n_hypotheses),
+            hidden=tuple(int(size) for size in self.hidden),
+            detach_scores=True,  # on low-noise targets the score loss would dwarf the cost in the trunk
+        )
+
+    def _train(
+        self,
+        train: Rows,
+        selection: Rows,
+        seed: int,
+        out_features: int,
+        tensor_of: Callable[[Rows], tuple[Tensor, Tensor]],
+        cost_fn: Callable[..., Tensor],
+    ) -> None:
+        """Train the restarts and keep the best, or all; sets the attributes that say how it went."""
+        n_rows = len(train)
+        batch = int(self.batch_size or default_batch_size(n_rows))
+        n_epochs = int(self.n_epochs or default_n_epochs(n_rows, batch))
+        rate = self.learning_rate if callable(self.learning_rate) else Cosine(self.learning_rate, 0.0, n_epochs)
+        watched = selection if len(selection) else None
+        training = Training(
+            n_models=int(self.n_init),
+            rule=self._rule(n_epochs),
+            learning_rate=rate,
+            weight_decay=float(self.weight_decay),
+            n_epochs=n_epochs,
+            batch_size=batch,
+            patience=None if self.n_iter_no_change is None else int(self.n_iter_no_change),
+            seeds=self._seeds(seed),
+            cost_fn=cost_fn,
+            device=self.device,
+            verbose=bool(self.verbose),
+            what=type(self).__name__,
+        )
+        trained = training.run(
+            lambda: self._module(train.inputs.shape[1], out_features),
+            (*tensor_of(train), train.weights),
+            None if watched is None or not self.early_stopping else (*tensor_of(watched), watched.weights),
+        )
+        self._keep(trained)
+        self._state_seed = seed
+
+    def _train_more(
+        self, train: Rows, out_features: int, tensor_of: Callable[[Rows], tuple[Tensor, Tensor]], cost_fn: Any
+    ) -> None:
+        """Go once through the rows, from where the last call ended."""
+        horizon = int(self.n_epochs or _PARTIAL_EPOCHS)
+        if not hasattr(self, "modules_"):
+            n_models = int(self.n_init) if self.ensemble else 1
+            seeds = self._seeds(self._state_seed)[:n_models]
+            make = partial(self._module, train.inputs.shape[1], out_features)
+            self.modules_ = build_modules(make, seeds)
+            self.n_epochs_ = 0
+        rule = self._rule(horizon)
+        rate = self.learning_rate(self.n_epochs_) if callable(self.learning_rate) else self.learning_rate
+        fleet = Fleet(
+            iter(self.modules_).__next__,
+            len(self.modules_),
+            rules=rule if isinstance(rule, AssignmentRule) else rule(self.n_epochs_),
+            lr=rate,
+            weight_decay=float(self.weight_decay),
+            seeds=[self._state_seed + self.n_epochs_ + i for i in range(len(self.modules_))],
+            cost_fn=cost_fn,
+            device=self.device,
+        )
+        fleet.optimizer_state = self._moments
+        batch = int(self.batch_size or default_batch_size(len(train)))
+        data = FleetData.shared(*tensor_of(train), len(self.modules_), weights=mean_one(train.weights))
+        fleet.fit(data, 1, batch_size=batch, continued=True, progress=bool(self.verbose), what=type(self).__name__)
+        self._moments = fleet.optimizer_state
+        self.modules_ = [module.eval() for module in fleet.models]
+        self.n_epochs_ += 1
+
+    def _seeds(self, seed: int) -> list[int]:
+        return [int(s) for s in np.random.RandomState(seed).randint(2**31 - 1, size=int(self.n_init))]
+
+    def _keep(self, trained: TrainedNetworks) -> None:
+        history = trained.history
+        self._moments = None  # partial_fit begins with fresh moments
+        best = trained.best()
+        self.modules_ = trained.modules if self.ensemble else [trained.modules[best]]
+        self.best_init_ = best
+        self.loss_curve_ = history.losses[:, best].double().numpy()
+        self.validation_distortions_ = history.best_value.double().numpy()
+        self.best_epoch_ = int(history.best_epoch[best])
+        stopped = int(history.stopped_epoch[best])
+        self.n_epochs_ = stopped + 1 if stopped >= 0 else len(history.losses)
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy's whole numbers, which grid searches hand out, as Python's."""
+    return int(value) if isinstance(value, np.integer) else value

@@ -1,0 +1,162 @@
+"""The engine of the estimators: a fleet of restarts in, the modules to keep out."""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.fleet import Fleet, FleetData, FleetHistory
+from torchmcl.scoring import normalized_scores
+from torchmcl.types import Predictions, StepOutput
+
+__all__ = ["Scaler", "TrainedNetworks", "Training", "answers", "default_batch_size", "default_n_epochs", "mean_one"]
+
+# With these a small table is seen a thousand times and a large one twenty times: about 2000 optimiser steps.
+_N_STEPS = 2000
+_MIN_EPOCHS, _MAX_EPOCHS = 20, 1000
+_MIN_BATCH, _MAX_BATCH = 128, 1024
+_ROWS_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """Mean and scale of each column; a column without spread is left at scale 1."""
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rows: NDArray[Any], weights: NDArray[np.float64]) -> "Scaler":
+        """Return the weighted statistics of rows [rows, columns], column by column to spare memory."""
+        total = weights.sum()
+        mean = np.array([weights @ column.astype(np.float64) / total for column in rows.T])
+        variance = np.array(
+            [weights @ (column.astype(np.float64) - m) ** 2 / total for column, m in zip(rows.T, mean, strict=True)]
+        )
+        # Rounding leaves a constant column with a deviation of about 1e-16 times its values.
+        flat = np.sqrt(variance) <= 1e-12 * np.maximum(np.abs(mean), 1e-300)
+        return cls(mean, np.where(flat, 1.0, np.sqrt(variance)))
+
+    def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
+        """Return standardised rows."""
+        return ((rows - self.mean) / self.scale).astype(dtype)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train: everything of a fleet but its data."""
+
+    n_models: int
+    rule: Any
+    learning_rate: Any
+    weight_decay: float
+    n_epochs: int
+    batch_size: int
+    patience: int | None
+    seeds: Sequence[int]
+    cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean
+    device: str | torch.device = "cpu"
+    verbose: bool = False
+    what: str = "fit"
+
+    def run(
+        self,
+        factory: Callable[[], nn.Module],
+        train: tuple[Tensor, Tensor, NDArray[np.float64]],
+        watched: tuple[Tensor, Tensor, NDArray[np.float64]] | None,
+    ) -> "TrainedNetworks":
+        """Train on (inputs, targets [rows, 1, ...], weights) and keep each network's best epoch on `watched`."""
+        fleet = Fleet(
+            factory,
+            self.n_models,
+            rules=self.rule,
+            lr=self.learning_rate,
+            weight_decay=self.weight_decay,
+            seeds=list(self.seeds),
+            cost_fn=self.cost_fn,
+            device=self.device,
+        )
+        inputs, targets, weights = train
+        data = FleetData.shared(inputs, targets, self.n_models, weights=mean_one(weights))
+        validation = None if watched is None else FleetData.shared(*watched[:2], self.n_models)
+        monitor = WeightedDistortion(torch.ones(1) if watched is None else torch.from_numpy(watched[2]).float())
+        history = fleet.fit(
+            data,
+            self.n_epochs,
+            batch_size=self.batch_size,
+            validation=validation,
+            monitor=monitor,
+            patience=self.patience if validation is not None else None,
+            progress=self.verbose,
+            what=self.what,
+        )
+        kept = fleet.models if validation is None else fleet.best_models
+        return TrainedNetworks([module.eval() for module in kept], history)
+
+
+@dataclass(frozen=True)
+class TrainedNetworks:
+    """The modules of all restarts and how their training went."""
+
+    modules: list[nn.Module]
+    history: FleetHistory
+
+    def best(self) -> int:
+        """Return the restart with the lowest validation distortion, or the lowest last loss without validation."""
+        values = self.history.best_value
+        if not torch.isfinite(values).any():
+            values = self.history.losses[-1]
+        return int(torch.where(values.isnan(), torch.inf, values).argmin())
+
+
+def mean_one(weights: NDArray[np.float64]) -> Tensor | None:
+    """Return weights of mean 1, None where all are alike."""
+    if (weights == weights[0]).all():
+        return None
+    return torch.from_numpy(weights / weights.mean()).float()
+
+
+class WeightedDistortion:
+    """The monitor of the estimators: distortion of each model on weighted rows."""
+
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights / weights.sum()
+
+    def __call__(self, output: StepOutput) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        costs = output.matching.cost.amin(dim=-1).squeeze(-1)
+        return costs @ self.weights.to(costs)
+
+
+def default_batch_size(n_rows: int) -> int:
+    """Return an eighth of the rows between 128 and 1024."""
+    return max(_MIN_BATCH, min(_MAX_BATCH, n_rows // 8))
+
+
+def default_n_epochs(n_rows: int, batch_size: int) -> int:
+    """Return epochs for about 2000 steps, between 20 and 1000."""
+    return max(_MIN_EPOCHS, min(_MAX_EPOCHS, round(_N_STEPS / math.ceil(n_rows / batch_size))))
+
+
+@torch.no_grad()
+def answers(modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.device) -> tuple[Tensor, Tensor]:
+    """Return hypotheses [rows, hypotheses, dim] and probabilities [rows, hypotheses] of all modules together.
+
+    Several modules share the probability equally. The dtype is that of the inputs.
+    """
+    at = torch.device(device)
+    movable = [copy.deepcopy(module).to(at, inputs.dtype) for module in modules]
+    parts = []
+    for rows in inputs.split(_ROWS_AT_ONCE):
+        given: list[Predictions] = [module(rows.to(at)) for module in movable]
+        values = torch.cat([one.hypotheses for one in given], dim=1)
+        scores = [normalized_scores(one.score_logits) for one in given if one.score_logits is not None]
+        parts.append((values.cpu(), (torch.cat(scores, dim=1) / len(given)).cpu()))
+    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])

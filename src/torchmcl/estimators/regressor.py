@@ -1,0 +1,396 @@
+"""MCLRegressor: several plausible outcomes for each row of a table, with their probabilities."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_positive_int, check_real
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.density import Bandwidth, HypothesisDensity, KernelMixture, VoronoiKernels, fit_bandwidth
+from torchmcl.estimators import _conformal
+from torchmcl.estimators._base import MCLEstimator
+from torchmcl.estimators._conformal import PredictionIntervals
+from torchmcl.estimators._networks import Scaler, answers
+from torchmcl.estimators._rows import Rows, Split, restored, split_rows, stored
+from torchmcl.schedules import Schedule
+
+__all__ = ["Hypotheses", "MCLRegressor"]
+
+# A bandwidth has two numbers: this many rows settle them.
+_BANDWIDTH_ROWS = 4096
+_VORONOI_ROWS = 512
+
+
+class Hypotheses(NamedTuple):
+    """Several answers for each row.
+
+    Attributes:
+        values: [rows, hypotheses, outputs], in the units of y.
+        probabilities: [rows, hypotheses], summing to 1.
+    """
+
+    values: NDArray[Any]
+    probabilities: NDArray[Any]
+
+
+class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
+    """Several plausible outcomes for each row, their probabilities, a density and calibrated intervals.
+
+    A network gives `n_hypotheses` answers and a score for each; it is trained by annealed multiple choice learning
+    unless another rule is given. Inputs and targets are standardised inside. A part of the rows is held out: one half
+    picks the epoch, the restart and the bandwidth of the density, the other half calibrates the intervals and is
+    touched by nothing else. The fit does not depend on the order of the rows, and weighting a row with 2 is the same
+    as having it twice.
+
+    Args:
+        n_hypotheses: how many answers to give for each row.
+        rule: an assignment rule, or a function epoch -> rule as `annealed` makes it; "annealed", "mcl" or "relaxed"
+            build `AnnealedWTA` with an exponential cooling from 0.5 to 5e-4 over 70 % of the epochs, `WTA` and
+            `RelaxedWTA(0.1)`. Temperatures are in units of the variance of the targets.
+        schedule: of the rule's field by epoch, instead of the built one.
+        hidden: sizes of the hidden layers.
+        n_epochs: passes over the rows; about 2000 optimiser steps, between 20 and 1000 epochs, unless told.
+        batch_size: rows of an optimiser step; an eighth of the rows, between 128 and 1024, unless told.
+        learning_rate: of Adam: a number to begin with, brought to 0 along a cosine, or a schedule by epoch.
+        weight_decay: decoupled weight decay.
+        early_stopping: keep the epoch with the lowest distortion on the selecting rows instead of the last one.
+        validation_fraction: share of the rows that is held out, half for selection and half for calibration, at most
+            10 000 and 5 000 rows.
+        n_iter_no_change: end the training after this many epochs without improvement on the selecting rows; choose it
+            longer than the cooling. Never unless told.
+        n_init: restarts from different weights, trained together as a fleet.
+        ensemble: keep all restarts, as one set of n_init * n_hypotheses answers, instead of the best.
+        device: where to train and predict, "cpu" or "cuda".
+        random_state: of the initial weights, the shuffles and the held-out rows.
+        verbose: show a progress bar.
+        density: `KernelMixture` or `VoronoiKernels`, the density behind `predict_distribution`, `sample` and
+            `log_prob`.
+
+    Attributes:
+        modules_: the trained networks, ordinary torch modules on standardised inputs and targets.
+        n_features_in_: columns of X; `feature_names_in_` has their names where X had any.
+        n_outputs_: columns of y; `target_names_` has their names.
+        bandwidth_: the rule for the bandwidth, in units of the deviation of y.
+        loss_curve_: training loss of each epoch.
+        best_init_: which restart was best; `validation_distortions_` has the values, in standardised units.
+        best_epoch_: the epoch that was kept, -1 if the last one was.
+        n_epochs_: epochs that were trained.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(size=(300, 1))
+        >>> y = np.where(rng.uniform(size=300) < 0.5, X[:, 0], -X[:, 0])  # two branches
+        >>> model = MCLRegressor(n_hypotheses=2, n_epochs=100, random_state=0).fit(X, y)
+        >>> values, probabilities = model.predict_hypotheses([[0.8]])
+        >>> np.sort(values[0, :, 0]).round(1), probabilities.shape
+        (array([-0.8,  0.8]), (1, 2))
+    """
+
+    def __init__(
+        self,
+        *,
+        n_hypotheses: int = 5,
+        rule: Any = "annealed",
+        schedule: Schedule | None = None,
+        hidden: Sequence[int] = (64, 64),
+        n_epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | Schedule = 0.01,
+        weight_decay: float = 0.4,
+        early_stopping: bool = True,
+        validation_fraction: float = 0.2,
+        n_iter_no_change: int | None = None,
+        n_init: int = 1,
+        ensemble: bool = False,
+        device: str | torch.device = "cpu",
+        random_state: Any = None,
+        verbose: bool = False,
+        density: type[HypothesisDensity] = KernelMixture,
+    ) -> None:
+        super().__init__(
+            n_hypotheses=n_hypotheses,
+            rule=rule,
+            schedule=schedule,
+            hidden=hidden,
+            n_epochs=n_epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            n_init=n_init,
+            ensemble=ensemble,
+            device=device,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.density = density
+
+    def __sklearn_tags__(self) -> Any:
+        """Say what the estimator can do."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.required = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    # ------------------------------------------------------------------ fitting
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
+        """Train on a table.
+
+        Args:
+            X: [rows, features], an array or a data frame of numbers without missing values.
+            y: [rows], or [rows, outputs] for several outputs.
+            sample_weight: [rows], how much each row counts.
+
+        Raises:
+            ValueError: for a parameter out of range, a table with missing or infinite values, or a constant target.
+        """
+        self._check_parameters()
+        rows = self._validated(X, y, sample_weight, reset=True, n_needed=2)
+        self._check_targets_vary(rows[1])
+        seed = self._seed()
+        split = self._split(rows, seed)
+        self._inputs = Scaler.of(split.train.inputs, split.train.weights)
+        self._targets = Scaler.of(split.train.targets, split.train.weights)
+        self._train(split.train, split.selection, seed, self.n_outputs_, self._tensors, pairwise_sq_euclidean)
+        self._calibrate(split.train, split.selection, split.calibration)
+        self._held_out = stored(split.selection, split.calibration)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
+        """Go once through some more rows, from where the last call (or `fit`) ended.
+
+        Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, or 200 unless told; the learning
+        rate stays at its first value unless it is a schedule. Inputs and targets are standardised as in the first
+        call. The held-out share of each call joins the rows that select and calibrate, of which the latest
+        4096 are kept. Without `ensemble` one network is trained.
+
+        Args:
+            X: [rows, features]
+            y: [rows] or [rows, outputs]
+            sample_weight: [rows], how much each row counts.
+        """
+        first = not hasattr(self, "modules_")
+        self._check_parameters()
+        rows = self._validated(X, y, sample_weight, reset=first, n_needed=1)
+        if first:
+            self._state_seed, self._moments = self._seed(), None
+        split = self._split(rows, self._state_seed)
+        if first:
+            self._inputs = Scaler.of(split.train.inputs, split.train.weights)
+            self._targets = Scaler.of(split.train.targets, split.train.weights)
+            self._held_out = stored(split.selection, split.calibration)
+        else:
+            selection, calibration = restored(self._held_out)
+            self._held_out = stored(selection.joined(split.selection), calibration.joined(split.calibration))
+        self._train_more(split.train, self.n_outputs_, self._tensors, pairwise_sq_euclidean)
+        self._calibrate(split.train, *restored(self._held_out))
+        return self
+
+    def _split(self, rows: tuple[NDArray[Any], NDArray[Any], NDArray[np.float64] | None], seed: int) -> Split:
+        half = float(self.validation_fraction) / 2
+        return split_rows(*rows, selecting=half, calibrating=half, seed=seed)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.density not in (KernelMixture, VoronoiKernels):
+            rule = "be KernelMixture or VoronoiKernels"
+            raise ValueError(bad_value("MCLRegressor", "density", rule, repr(self.density)))
+
+    def _validated(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, n_needed: int
+    ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64] | None]:
+        names = _target_names(y)
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            reset=reset,
+            multi_output=True,
+            y_numeric=True,
+            dtype=[np.float64, np.float32],
+            ensure_min_samples=n_needed,
+        )
+        weights = self._checked_weights(sample_weight, X)
+        y = np.asarray(y, dtype=np.float64)
+        columns = y[:, None] if y.ndim == 1 else y
+        if reset:
+            self.n_outputs_ = columns.shape[1]
+            self._flat_y = y.ndim == 1
+            default = ["y"] if self.n_outputs_ == 1 else [f"y{i}" for i in range(self.n_outputs_)]
+            self.target_names_ = np.array(names or default, dtype=object)
+        elif columns.shape[1] != self.n_outputs_:
+            rule = f"have {self.n_outputs_} columns, as in the first fit"
+            raise ValueError(bad_value("MCLRegressor", "y", rule, columns.shape[1]))
+        return X, columns, weights
+
+    def _check_targets_vary(self, y: NDArray[np.float64]) -> None:
+        for name, column in zip(self.target_names_, y.T, strict=True):
+            if (column == column[0]).all():
+                advice = "There is nothing to learn; leave the column out."
+                got = f"the constant {column[0]:g} in column {name!r}"
+                raise ValueError(bad_value("MCLRegressor", "y", "vary", got, advice))
+
+    def _tensors(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        targets = torch.from_numpy(self._targets(rows.targets)).unsqueeze(1)
+        return torch.from_numpy(self._inputs(rows.inputs)), targets
+
+    def _calibrate(self, train: Rows, selection: Rows, calibration: Rows) -> None:
+        """Choose the bandwidths on the selecting rows and score the calibrating ones."""
+        chosen = (selection if len(selection) else train).head(_BANDWIDTH_ROWS)
+        self.bandwidth_ = self._bandwidth(KernelMixture, chosen)
+        self._density_bandwidth = self.bandwidth_
+        if self.density is VoronoiKernels:
+            self._density_bandwidth = self._bandwidth(VoronoiKernels, chosen.head(_VORONOI_ROWS))
+        scores = [np.zeros(0)] * self.n_outputs_
+        if len(calibration):
+            density = self._standardised_density(calibration.inputs.astype(np.float64), KernelMixture)
+            targets = torch.from_numpy(self._targets(calibration.targets, np.float64))
+            scores = [
+                _conformal.conformity(density.marginal(i), targets[:, i : i + 1]).numpy()
+                for i in range(self.n_outputs_)
+            ]
+        self._conformity = np.stack(scores)  # [outputs, calibration rows]
+        self._conformity_weights = calibration.weights
+
+    def _bandwidth(self, kind: type[HypothesisDensity], rows: Rows) -> Bandwidth:
+        values, probabilities = self._standardised(rows.inputs.astype(np.float64))
+        targets = torch.from_numpy(self._targets(rows.targets, np.float64))
+        return fit_bandwidth(kind, values, probabilities, targets, torch.from_numpy(rows.weights))
+
+    # ------------------------------------------------------------------ predicting
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the conditional mean of each row, [rows] or [rows, outputs]."""
+        values, probabilities = self.predict_hypotheses(X)
+        return self._like_y((probabilities[..., None] * values).sum(axis=1))
+
+    def predict_hypotheses(self, X: Any) -> Hypotheses:
+        """Return the answers for each row and their probabilities."""
+        standardised, probabilities = self._standardised(self._checked_inputs(X))
+        values = standardised.numpy() * self._targets.scale + self._targets.mean
+        return Hypotheses(values.astype(probabilities.numpy().dtype), probabilities.numpy())
+
+    def predict_distribution(self, X: Any) -> HypothesisDensity:
+        """Return the density of y at each row: a torch distribution with batch shape [rows], events [outputs]."""
+        return self._in_units_of_y(self._standardised_density(self._checked_inputs(X), self.density))
+
+    def predict_interval(self, X: Any, alpha: float = 0.1) -> PredictionIntervals:
+        """Return sets that hold y with probability 1 - alpha, on average over rows.
+
+        They are highest-density sets, calibrated by split conformal prediction on rows that were used for nothing
+        else: unions of intervals where the density has several modes. For several outputs each has its own. With
+        too few calibration rows for `alpha` (fewer than 1 / alpha - 1) they are infinite.
+
+        Args:
+            X: [rows, features]
+            alpha: the share of rows that may be missed, in (0, 1).
+        """
+        check_real("MCLRegressor", "alpha", alpha)
+        if not 0 < alpha < 1:
+            rule = "lie in (0, 1)"
+            raise ValueError(bad_value("MCLRegressor", "alpha", rule, repr(alpha), "0.1 is for 90 % intervals."))
+        density = self._standardised_density(self._checked_inputs(X), KernelMixture)
+        sides = []
+        for output in range(self.n_outputs_):
+            level = _conformal.quantile(self._conformity[output], self._conformity_weights, alpha)
+            lower, upper = _conformal.region(density.marginal(output), level)
+            scale, mean = self._targets.scale[output], self._targets.mean[output]
+            sides.append((lower.numpy() * scale + mean, upper.numpy() * scale + mean))
+        n_pieces = max(lower.shape[-1] for lower, _ in sides)
+        ends = [np.stack([_padded(pair[i], n_pieces) for pair in sides], axis=1) for i in (0, 1)]
+        return PredictionIntervals(*(self._like_y(end) for end in ends))
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> NDArray[Any]:
+        """Return draws from the density of each row, [rows, samples] or [rows, samples, outputs].
+
+        Args:
+            X: [rows, features]
+            n_samples: draws for each row.
+            random_state: a seed or generator, for the same draws again.
+        """
+        check_positive_int("MCLRegressor", "n_samples", n_samples)
+        density = self.predict_distribution(X)
+        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
+        samples = density.sample((n_samples,), generator).movedim(0, 1).numpy()
+        return samples[..., 0] if self._flat_y else samples
+
+    def log_prob(self, X: Any, y: Any) -> NDArray[Any]:
+        """Return the log density of y at each row, [rows]."""
+        density = self.predict_distribution(X)
+        return density.log_prob(torch.from_numpy(self._checked_targets(y, len(density.hypotheses)))).numpy()
+
+    def distortion(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the mean squared distance of y to the nearest hypothesis, in the units of y."""
+        values = self.predict_hypotheses(X).values
+        targets = self._checked_targets(y, len(values))
+        nearest = ((values - targets[:, None]) ** 2).sum(axis=-1).min(axis=1)
+        return float(np.average(nearest, weights=sample_weight))
+
+    def transform(self, X: Any) -> NDArray[Any]:
+        """Return hypotheses and probabilities as columns, [rows, hypotheses * outputs + hypotheses].
+
+        `get_feature_names_out` has their names, and `set_output(transform="pandas")` makes a data frame of them.
+        """
+        values, probabilities = self.predict_hypotheses(X)
+        return np.concatenate([values.reshape(len(values), -1), probabilities], axis=1)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Return the names of the columns of `transform`."""
+        check_is_fitted(self)
+        n_hypotheses = int(self.n_hypotheses) * len(self.modules_)
+        names = [f"{target}_hypothesis{k}" for k in range(n_hypotheses) for target in self.target_names_]
+        return np.array([*names, *(f"probability{k}" for k in range(n_hypotheses))], dtype=object)
+
+    # ------------------------------------------------------------------ parts
+
+    def _checked_inputs(self, X: Any) -> NDArray[Any]:
+        check_is_fitted(self)
+        checked: NDArray[Any] = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return checked
+
+    def _checked_targets(self, y: Any, n_rows: int) -> NDArray[np.float64]:
+        values = check_array(y, ensure_2d=False, dtype=np.float64)
+        values = values[:, None] if values.ndim == 1 else values
+        if values.shape != (n_rows, self.n_outputs_):
+            rule = f"have {n_rows} rows and {self.n_outputs_} columns"
+            raise ValueError(bad_value("MCLRegressor", "y", rule, values.shape))
+        return values
+
+    def _standardised(self, X: NDArray[Any]) -> tuple[Tensor, Tensor]:
+        return answers(self.modules_, torch.from_numpy(self._inputs(X, X.dtype)), self.device)
+
+    def _standardised_density(self, X: NDArray[Any], kind: type[HypothesisDensity]) -> Any:
+        values, probabilities = (part.double() for part in self._standardised(X))
+        rule = self._density_bandwidth if kind is self.density else self.bandwidth_
+        return kind(values, probabilities, rule(values, probabilities))
+
+    def _in_units_of_y(self, density: HypothesisDensity) -> HypothesisDensity:
+        scale, mean = torch.from_numpy(self._targets.scale), torch.from_numpy(self._targets.mean)
+        return type(density)(density.hypotheses * scale + mean, density.probabilities, density.bandwidth, scale)
+
+    def _like_y(self, values: NDArray[Any]) -> NDArray[Any]:
+        return values[:, 0] if self._flat_y else values
+
+
+def _padded(ends: NDArray[Any], n_pieces: int) -> NDArray[Any]:
+    return np.pad(ends, ((0, 0), (0, n_pieces - ends.shape[-1])), constant_values=np.nan)
+
+
+def _target_names(y: Any) -> list[str] | None:
+    """Return the column names of a data frame or series, None where there are none."""
+    if hasattr(y, "columns"):
+        return [str(name) for name in y.columns]
+    name = getattr(y, "name", None)
+    return [name] if isinstance(name, str) and name else None

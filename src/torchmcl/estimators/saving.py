@@ -1,0 +1,225 @@
+"""Estimators on disk: `model.json` says everything but the numbers, `model.safetensors` holds those. No pickle."""
+
+import json
+import math
+import os
+import shutil
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torchmcl import assignment, density, schedules, transport
+from torchmcl._checks import bad_value
+from torchmcl._files import write_atomically
+from torchmcl._optional import optional_import
+from torchmcl._version import __version__
+from torchmcl.density import Bandwidth
+from torchmcl.estimators._networks import Scaler
+from torchmcl.nn import MultiHypothesisMLP
+
+__all__ = ["FORMAT", "from_state", "read_estimator", "save_estimator", "to_state"]
+
+# Counts up when an older version could not read what this one writes.
+FORMAT = 1
+_KIND = "torchmcl estimator"
+_SETTINGS, _NUMBERS = "model.json", "model.safetensors"
+# What may stand in a parameter: rules, schedules and densities, by name.
+_KNOWN: dict[str, Any] = {
+    name: getattr(module, name) for module in (assignment, transport, schedules, density) for name in module.__all__
+}
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def to_state(estimator: Any) -> tuple[dict[str, Any], Arrays]:
+    """Return a fitted estimator as what JSON can hold, and arrays by name."""
+    writer = _Writer(type(estimator).__name__)
+    parameters = {name: writer.parameter(name, value) for name, value in estimator.get_params(deep=False).items()}
+    names = [name for name in sorted(vars(estimator)) if name not in parameters]
+    fitted = {name: writer.value(name, getattr(estimator, name)) for name in names if not name.startswith("_sklearn")}
+    settings = {
+        "kind": _KIND,
+        "format": FORMAT,
+        "torchmcl": __version__,
+        "estimator": type(estimator).__name__,
+        "parameters": parameters,
+        "fitted": fitted,
+    }
+    return settings, writer.arrays
+
+
+def from_state(settings: dict[str, Any], arrays: Arrays, kinds: dict[str, type[Any]]) -> Any:
+    """Return the estimator of `to_state`; `kinds` are the classes it may be, by name."""
+    estimator = kinds[settings["estimator"]](
+        **{name: _read(value, arrays) for name, value in settings["parameters"].items()}
+    )
+    for name, value in settings["fitted"].items():
+        setattr(estimator, name, _read(value, arrays))
+    return estimator
+
+
+def save_estimator(estimator: Any, folder: Path) -> None:
+    """Write a fitted estimator into a new folder that then takes the place of `folder`."""
+    io = optional_import("safetensors.numpy", extra="sklearn", needed_by=f"{type(estimator).__name__}.save")
+    owner = f"{type(estimator).__name__}.save"
+    if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or (folder / _SETTINGS).exists())):
+        advice = "Give another name, or remove it first."
+        rule = "be new, empty or hold a saved model"
+        raise ValueError(bad_value(owner, "folder", rule, repr(str(folder)), advice))
+    settings, arrays = to_state(estimator)
+    beside = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
+    aside = folder.parent / f".{folder.name}.{os.getpid()}.old"
+    try:
+        write_atomically(beside / _NUMBERS, io.save(arrays))
+        write_atomically(beside / _SETTINGS, json.dumps(settings, indent=1, allow_nan=False))
+        if folder.exists():
+            folder.rename(aside)
+        beside.rename(folder)
+    finally:
+        for leftover in (beside, aside):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def read_estimator(owner: str, folder: Path, kinds: dict[str, type[Any]]) -> Any:
+    """Return the estimator in a folder, which must be one of `kinds` (by name).
+
+    Raises:
+        ValueError: if the folder holds no such model, or one of a newer version.
+    """
+    io = optional_import("safetensors.numpy", extra="sklearn", needed_by=owner)
+    settings = _settings(owner, folder)
+    if settings["format"] > FORMAT:
+        rule = f"hold a model of format {FORMAT} or older"
+        got = f"format {settings['format']} (written by torchmcl {settings.get('torchmcl', 'of unknown version')})"
+        raise ValueError(bad_value(owner, "folder", rule, got, "Upgrade torchmcl: pip install -U torchmcl."))
+    name = settings.get("estimator")
+    if name not in kinds:
+        raise ValueError(bad_value(owner, "folder", f"hold a saved {' or '.join(kinds)}", repr(name)))
+    if not (folder / _NUMBERS).exists():
+        raise ValueError(bad_value(owner, "folder", f"hold {_NUMBERS}", "none", "The folder is not complete."))
+    return from_state(settings, io.load_file(folder / _NUMBERS), kinds)
+
+
+def _settings(owner: str, folder: Path) -> dict[str, Any]:
+    path = folder / _SETTINGS
+    rule, advice = "be a folder that `save` wrote", "It has a file model.json in it."
+    if not path.is_file():
+        got = f"{str(folder)!r}, which {'has no model.json' if folder.exists() else 'does not exist'}"
+        raise ValueError(bad_value(owner, "folder", rule, got, advice))
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(bad_value(owner, "folder", rule, f"{str(path)!r}, which is not JSON")) from error
+    if not isinstance(settings, dict) or settings.get("kind") != _KIND or not isinstance(settings.get("format"), int):
+        raise ValueError(bad_value(owner, "folder", rule, f"{str(path)!r}, which describes something else"))
+    return settings
+
+
+class _Writer:
+    """Turns values into JSON, with arrays put aside under a name."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.arrays: Arrays = {}
+
+    def parameter(self, name: str, value: Any) -> Any:
+        """Return a constructor parameter; a random generator cannot be stored, and is not needed any more."""
+        if isinstance(value, (np.random.RandomState, np.random.Generator)):
+            return None
+        return self.value(name, value)
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return any parameter or fitted attribute."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        if value is None or isinstance(value, (bool, int, str)):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {"$float": repr(value)}
+        if isinstance(value, torch.device):
+            return str(value)
+        if isinstance(value, np.ndarray):
+            return self._array(name, value)
+        if isinstance(value, Scaler):
+            return {"$scaler": [self._array(f"{name}.mean", value.mean), self._array(f"{name}.scale", value.scale)]}
+        if isinstance(value, Bandwidth):
+            return {"$bandwidth": list(value)}
+        if isinstance(value, torch.Tensor):
+            return {"$tensor": self._array(name, value.detach().cpu().numpy())}
+        if isinstance(value, dict):
+            return {"$dict": {key: self.value(f"{name}.{key}", item) for key, item in value.items()}}
+        if isinstance(value, list) and value and isinstance(value[0], MultiHypothesisMLP):
+            return {"$modules": [self._module(f"{name}.{i}", module) for i, module in enumerate(value)]}
+        if isinstance(value, (list, tuple)):
+            items = [self.value(f"{name}.{i}", item) for i, item in enumerate(value)]
+            return items if isinstance(value, list) else {"$tuple": items}
+        if (known := next((word for word, item in _KNOWN.items() if item is value), None)) is not None:
+            return {"$class": known}
+        kind: type[Any] = type(value)
+        if is_dataclass(kind) and _KNOWN.get(kind.__name__) is kind:
+            made = {f.name: self.value(f"{name}.{f.name}", getattr(value, f.name)) for f in fields(value)}
+            return {"$object": kind.__name__, "fields": made}
+        rule = "be made of numbers, texts and torchmcl's own rules and schedules to be saved"
+        advice = "Pickle can hold more, but should be loaded only from people you trust."
+        raise ValueError(bad_value(f"{self.owner}.save", name, rule, repr(value), advice))
+
+    def _array(self, name: str, array: NDArray[Any]) -> Any:
+        if array.dtype.kind in "OU":
+            return {"$words": [self.value(name, item) for item in array.tolist()], "dtype": array.dtype.kind}
+        self.arrays[name] = np.ascontiguousarray(array)
+        return {"$array": name}
+
+    def _module(self, name: str, module: MultiHypothesisMLP) -> dict[str, Any]:
+        for key, parameter in module.state_dict().items():
+            self.arrays[f"{name}.{key}"] = parameter.cpu().contiguous().numpy()
+        linear = [layer for layer in module.trunk if isinstance(layer, torch.nn.Linear)]
+        head = module.head
+        return {
+            "name": name,
+            "in_features": linear[0].in_features if linear else head.in_features,
+            "out_features": head.out_features,
+            "n_hypotheses": head.n_hypotheses,
+            "hidden": [layer.out_features for layer in linear],
+            "detach_scores": head.detach_scores,
+        }
+
+
+def _read(value: Any, arrays: Arrays) -> Any:
+    """Return what `_Writer.value` wrote."""
+    if isinstance(value, list):
+        return [_read(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "$float" in value:
+        return float(value["$float"])
+    if "$array" in value:
+        return arrays[value["$array"]]
+    if "$words" in value:
+        return np.array(value["$words"], dtype=object if value["dtype"] == "O" else None)
+    if "$tensor" in value:
+        return torch.from_numpy(_read(value["$tensor"], arrays))
+    if "$scaler" in value:
+        return Scaler(*(_read(part, arrays) for part in value["$scaler"]))
+    if "$bandwidth" in value:
+        return Bandwidth(*value["$bandwidth"])
+    if "$dict" in value:
+        return {key: _read(item, arrays) for key, item in value["$dict"].items()}
+    if "$modules" in value:
+        return [_module(dict(part), arrays) for part in value["$modules"]]
+    if "$tuple" in value:
+        return tuple(_read(item, arrays) for item in value["$tuple"])
+    if "$class" in value:
+        return _KNOWN[value["$class"]]
+    return _KNOWN[value["$object"]](**{key: _read(item, arrays) for key, item in value["fields"].items()})
+
+
+def _module(shape: dict[str, Any], arrays: Arrays) -> MultiHypothesisMLP:
+    prefix = shape.pop("name") + "."
+    module = MultiHypothesisMLP(**shape)
+    own = {key[len(prefix) :]: torch.from_numpy(array) for key, array in arrays.items() if key.startswith(prefix)}
+    module.load_state_dict(own)
+    return module.eval()
