@@ -27,7 +27,8 @@ def trained(**options):
 
 def test_rows_depend_on_seed_and_epoch_only():
     again = SOURCE.epoch(3, CPU)
-    assert all(torch.equal(a, b) for a, b in zip(SOURCE.epoch(3, CPU), again, strict=True))
+    assert torch.equal(SOURCE.epoch(3, CPU).inputs, again.inputs)
+    assert torch.equal(SOURCE.epoch(3, CPU).targets, again.targets)
     assert not torch.equal(SOURCE.epoch(2, CPU).inputs, again.inputs)
     assert not torch.equal(FreshRows(draw, 24, 3, seed=8).epoch(3, CPU).inputs, again.inputs)
 
