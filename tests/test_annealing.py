@@ -3,6 +3,8 @@
 import matplotlib as mpl
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import torchmcl as mcl
 from torchmcl.annealing import (
@@ -166,8 +168,9 @@ def test_hypotheses_that_are_never_together_have_a_root_all_the_same():
     assert tree.root.position.item() == pytest.approx(0.0)
 
 
-def test_identical_hypotheses_are_one_leaf():
-    tree = HypothesisTree.of(torch.tensor([2.0, 1.0]), torch.zeros(2, 3, 2))
+@pytest.mark.parametrize("coldest", [1.0, 0.0])
+def test_identical_hypotheses_are_one_leaf(coldest):
+    tree = HypothesisTree.of(torch.tensor([2.0, coldest]), torch.rand(2).expand(2, 49, 2))
     assert len(tree.nodes) == 1
     assert tree.leaves == [tree.root]
     assert tree.cut(n_clusters=1) == [tree.root]
@@ -191,6 +194,27 @@ def test_coolings_that_are_none_are_refused(temperatures, shape, options, words)
 
 def test_the_tolerance_of_networks_falls_with_the_temperature():
     torch.testing.assert_close(network_tolerance(torch.tensor([4.0, 1.0, 0.0])), torch.tensor([0.6, 0.3, 0.0]))
+
+
+@given(seed=st.integers(0, 10**6), n_hypotheses=st.integers(1, 7), persistence=st.sampled_from([1.0, 1.2, 3.0]))
+def test_every_cut_of_every_cooling_is_a_partition_of_mass_one(seed, n_hypotheses, persistence):
+    generator = torch.Generator().manual_seed(seed)
+    temperatures = torch.rand(6, generator=generator).sort(descending=True).values
+    places = 0.3 * torch.randn(6, n_hypotheses, 2, generator=generator)
+    masses = torch.rand(n_hypotheses, generator=generator).softmax(dim=0)
+    tree = HypothesisTree.of(temperatures, places, masses, persistence=persistence)
+    before = 0
+    for temperature in (2.0, *temperatures.tolist(), 0.0):
+        cut = tree.cut(temperature=temperature)
+        assert sorted(k for node in cut for k in node.members) == list(range(n_hypotheses))
+        assert sum(node.mass for node in cut) == pytest.approx(1.0, abs=1e-5)
+        assert len(cut) >= before
+        before = len(cut)
+    assert before == len(tree.leaves)
+    for node in tree.nodes:
+        children = tree.children(node)
+        assert not children or sorted(k for child in children for k in child.members) == list(node.members)
+        assert all(child.birth_temperature <= node.birth_temperature for child in children)
 
 
 # ------------------------------------------------------------------ snapshots

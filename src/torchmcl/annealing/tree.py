@@ -9,6 +9,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_non_negative, check_positive_int, check_tensor
 from torchmcl.annealing.records import network_tolerance
 from torchmcl.annealing.snapshots import Snapshots
+from torchmcl.costs import pairwise_euclidean
 
 __all__ = ["HypothesisTree", "Node"]
 
@@ -163,7 +164,7 @@ def _check(owner: str, temperatures: Tensor, hypotheses: Tensor, persistence: fl
 def _groups(temperatures: Tensor, hypotheses: Tensor) -> list[list[frozenset[int]]]:
     """Return the partition of the hypotheses at each snapshot, each a refinement of the one before it."""
     n_hypotheses = hypotheses.shape[-2]
-    distance = torch.cdist(hypotheses, hypotheses)
+    distance = pairwise_euclidean(hypotheses=hypotheses, targets=hypotheses)  # exact for equal points
     linked = distance <= network_tolerance(temperatures)[:, None, None]
     # From cold to hot: what is linked somewhere below stays joined above.
     joined = torch.eye(n_hypotheses, dtype=torch.bool)

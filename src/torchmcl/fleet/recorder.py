@@ -41,7 +41,7 @@ class FleetRecorder:
         ([1, 3, 5], [0.5, 0.125, 0.03125], torch.Size([3, 2, 3, 2]))
     """
 
-    def __init__(self, fleet: Fleet, n_epochs: int, *, data: Batch, probes: Tensor, every: int = 1) -> None:
+    def __init__(self, fleet: Fleet, n_epochs: int, *, data: Batch, probes: Tensor, every: int = 10) -> None:
         check_positive_int("FleetRecorder", "n_epochs", n_epochs)
         check_positive_int("FleetRecorder", "every", every)
         if len(data.inputs) != len(data.targets) or len(data.inputs) == 0:
