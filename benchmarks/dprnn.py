@@ -37,7 +37,7 @@ class PlainPath(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return [batch, width, time, segments] for the same."""
-        batch, width, time, segments = features.shape
+        width = features.shape[1]
         order = (0, 2, 3, 1) if self.across else (0, 3, 2, 1)
         sequences = features.permute(*order).contiguous()
         flat = sequences.view(-1, sequences.shape[2], width)

@@ -81,9 +81,7 @@ def sums_over_rows(left: Tensor, right: Tensor) -> Tensor:
     return out.sum(dim=1)
 
 
-def affine_rows(
-    left: Tensor, right: Tensor, scale: Tensor, slope: Tensor, shift: Tensor, dtype: torch.dtype
-) -> Tensor:
+def affine_rows(left: Tensor, right: Tensor, scale: Tensor, slope: Tensor, shift: Tensor, dtype: torch.dtype) -> Tensor:
     """Return `left * scale + right * slope + shift` of type `dtype`.
 
     Args:
