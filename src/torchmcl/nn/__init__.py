@@ -1,7 +1,9 @@
-"""Modules that return Predictions."""
+"""Modules that return Predictions, and what separators need around them."""
 
 from torchmcl.nn.dprnn import DPRNN
 from torchmcl.nn.heads import MultiHypothesisHead
+from torchmcl.nn.long_recordings import separate_long
 from torchmcl.nn.mlp import MultiHypothesisMLP
+from torchmcl.nn.saved import load_model, save_model
 
-__all__ = ["DPRNN", "MultiHypothesisHead", "MultiHypothesisMLP"]
+__all__ = ["DPRNN", "MultiHypothesisHead", "MultiHypothesisMLP", "load_model", "save_model", "separate_long"]
