@@ -156,6 +156,22 @@ def test_the_level_of_the_input_is_the_level_of_the_output():
     torch.testing.assert_close(model(100 * waveform).hypotheses, 100 * model(waveform).hypotheses, rtol=1e-3, atol=1e-3)
 
 
+def test_a_new_network_gives_the_mixture_to_every_output():
+    model = tiny(3, n_filters=9).double()
+    nn.init.zeros_(model.mask.weight)  # masks of one half
+    waveform = torch.randn(2, 4 + 2 * 50, dtype=torch.float64)
+    inner = slice(2, -2)  # samples at the ends are in one frame instead of two
+    expected = waveform.unsqueeze(1).expand(-1, 3, -1) / 2
+    torch.testing.assert_close(model(waveform).hypotheses[..., inner], expected[..., inner], atol=1e-5, rtol=0)
+
+
+def test_no_output_is_ahead_of_the_others_before_training():
+    model = tiny(3)
+    sources = torch.randn(40, 2, 300)
+    cost = mcl.pairwise_neg_si_sdr(hypotheses=model(sources.sum(1)).hypotheses, targets=sources)
+    assert mcl.metrics.hypothesis_usage(mcl.match(cost, mcl.WTA())).min() > 0.1
+
+
 def test_no_path_copies_the_map_back_into_order():
     block = tiny().blocks[0]
     segments = torch.randn(2, 7, 6, 5)

@@ -109,8 +109,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         """Return the loss of a batch."""
         output = self.step(batch, self.rule(self.current_epoch))
         loss = self._joint_loss(output)
-        n_targets = output.matching.mask.numel()
-        self.log("train_loss", loss.detach(), on_step=True, on_epoch=True, batch_size=n_targets, sync_dist=True)
+        when = {"on_step": True, "on_epoch": True, "prog_bar": True, "sync_dist": True}
+        self.log("train_loss", loss.detach(), batch_size=output.matching.mask.numel(), **when)
         return loss
 
     def validation_step(self, batch: Batch, index: int) -> StepOutput:

@@ -11,7 +11,6 @@ The features stand last in memory from end to end. The map keeps one layout, [B,
 path takes a transposed view of it.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -140,8 +139,24 @@ class DPRNN(nn.Module):
         self.gate = nn.Linear(width, width)
         self.mask = nn.Linear(width, n_filters, bias=False)
         self.decoder = nn.Parameter(torch.empty(n_outputs, n_filters, kernel_size))  # each output has its own
-        nn.init.uniform_(self.decoder, -1 / math.sqrt(n_filters), 1 / math.sqrt(n_filters))
         self.score = nn.Linear(width, 1) if scores else None
+        self._begin_with_reconstruction()
+
+    @torch.no_grad()
+    def _begin_with_reconstruction(self) -> None:
+        """Set encoder and decoder so that masks of 1 give the mixture back.
+
+        Filters come in pairs of opposite sign, whose ReLUs add up to a linear map, and the decoder is its
+        transpose. Every output begins as the same quieter mixture, at 0 dB instead of at some -30 dB. That
+        saves the first hundreds of steps, and lets the samples decide which output wins which speaker: with
+        decoders drawn at random one output is ahead on all samples, and winner-takes-all never looks at another.
+        """
+        half = self.encoder.out_features // 2
+        filters = nn.init.orthogonal_(torch.empty(half, self.kernel_size)) if half else torch.empty(0, self.kernel_size)
+        pairs = torch.cat([filters, -filters])
+        self.encoder.weight[: 2 * half] = pairs
+        nn.init.zeros_(self.decoder)
+        self.decoder[:, : 2 * half] = pairs * self.stride / self.kernel_size  # each sample is in several frames
 
     def forward(self, waveform: Tensor) -> Predictions:
         """Return hypotheses [batch, n_outputs, length] for a waveform [batch, length] of any length."""

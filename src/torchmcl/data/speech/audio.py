@@ -2,6 +2,8 @@
 
 import io
 import struct
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +13,7 @@ import numpy.typing as npt
 from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
 
-__all__ = ["AudioInfo", "BadAudio", "Samples", "audio_files", "audio_info", "read_audio", "write_audio"]
+__all__ = ["AudioInfo", "BadAudio", "Samples", "audio_files", "audio_info", "read_audio", "warn_skipped", "write_audio"]
 
 Samples = npt.NDArray[np.float32]
 
@@ -114,6 +116,12 @@ def audio_files(folder: Path | str) -> list[Path]:
     if not files:
         raise BadAudio(f"{folder}: holds no recordings ({', '.join(_SUFFIXES)}).")
     return files
+
+
+def warn_skipped(owner: str, messages: Sequence[str]) -> None:
+    """Say how many recordings were left out, and what is wrong with the first ones."""
+    if messages:
+        warnings.warn(f"{owner}: {len(messages)} bad recordings were skipped: {' '.join(messages[:3])}", stacklevel=3)
 
 
 def _soundfile() -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
-from torchmcl.data.speech.audio import BadAudio, Samples, audio_files, read_audio, write_audio
+from torchmcl.data.speech.audio import BadAudio, Samples, audio_files, read_audio, warn_skipped, write_audio
 from torchmcl.data.speech.mixtures import PARTS, random_gains
 
 __all__ = ["MixPlan", "write_mixtures"]
@@ -61,7 +61,7 @@ def write_mixtures(
             shared out, so that none is in two parts.
         out: folder for the result.
         plan: how many mixtures, and of what kind.
-        skip_bad: leave out recordings that cannot be used, and print which.
+        skip_bad: leave out recordings that cannot be used, with a warning that counts them.
         progress: whether to show a bar.
 
     Returns:
@@ -73,6 +73,7 @@ def write_mixtures(
     root = Path(recordings)
     base = Path(out) / f"wav{plan.sample_rate // 1000}k" / "min"
     made = {}
+    bad: list[str] = []
     for part, by_speaker in _parts(root, plan).items():
         random = np.random.default_rng((plan.seed, PARTS.index(part)))
         rows: list[list[object]] = []
@@ -86,13 +87,14 @@ def write_mixtures(
                 except BadAudio as error:
                     if not skip_bad:
                         raise
-                    print(f"skipped: {error}")
+                    bad.append(str(error))
                     _forget(by_speaker, str(error))
                     continue
                 rows.append(_write_one(base / part, chosen, gains, sources, plan.sample_rate, root))
                 bar.step()
         _write_table(base / part / "mixtures.csv", rows, plan.n_speakers)
         made[part] = len(rows)
+    warn_skipped("write_mixtures", bad)
     return made
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
-from torchmcl.data.speech.audio import AudioInfo, BadAudio, Samples, audio_files, audio_info, read_audio
+from torchmcl.data.speech.audio import AudioInfo, BadAudio, Samples, audio_files, audio_info, read_audio, warn_skipped
 
 __all__ = ["AudioFolder", "AudioPack", "AudioStore"]
 
@@ -135,13 +135,14 @@ class AudioPack:
         """Return a pack of the recordings below a folder, all of them unless named.
 
         Raises:
-            BadAudio: at the first recording that cannot be used, unless `skip_bad`, which prints it.
+            BadAudio: at the first recording that cannot be used, unless `skip_bad`, which counts them in a warning.
         """
         folder = AudioFolder(root, sample_rate)
         if names is None:
             names = [path.relative_to(folder.root).as_posix() for path in audio_files(folder.root)]
         names = list(names)
         utterances: dict[str, npt.NDArray[np.int16]] = {}
+        bad: list[str] = []
         with Progress(len(names), "reading", show=progress, unit="file") as bar:
             for name in names:
                 try:
@@ -150,10 +151,11 @@ class AudioPack:
                 except BadAudio as error:
                     if not skip_bad:
                         raise
-                    print(f"skipped: {error}")
+                    bad.append(str(error))
                 bar.step()
         if not utterances:
             raise BadAudio(f"{root}: none of its {len(names)} recordings can be used.")
+        warn_skipped("AudioPack", bad)
         return cls(utterances, sample_rate)
 
     def save(self, path: Path | str) -> int:
