@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import math
 import time
 import warnings
@@ -20,7 +21,6 @@ from torchmcl.experiments.separation.data import SpeechData
 from torchmcl.experiments.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
 from torchmcl.lightning import CollapseWarning, ExponentialAverage, MCLModule, Plateau, RecordWriter, RuleLogger
 from torchmcl.lightning._backend import pl
-from torchmcl.nn.bilstm import BiLSTM
 from torchmcl.nn.dprnn import DPRNN
 from torchmcl.nn.saved import save_model
 from torchmcl.transport import PIT
@@ -38,7 +38,7 @@ def train_separator(
     device: str = "auto",
     minutes: float = math.inf,
     progress: bool = True,
-    bilstm: Callable[[int, int], nn.Module] = BiLSTM,
+    bilstm: Callable[[int, int], nn.Module] | None = None,
     compile_model: bool = False,
 ) -> Path:
     """Train, or go on where the last run ended.
@@ -50,7 +50,7 @@ def train_separator(
         device: "auto", "cpu" or "cuda".
         minutes: stop after the epoch in which this time is over; a later run goes on.
         progress: whether to show a bar.
-        bilstm: the kind of LSTM, see `torchmcl.nn.BiLSTM`.
+        bilstm: another kind of LSTM than that of `torchmcl.nn.DPRNN`.
         compile_model: pass the blocks through `torch.compile`.
 
     Returns:
@@ -61,8 +61,10 @@ def train_separator(
     """
     out = Path(out)
     _claim(out, config)
+    for name in ("lightning.pytorch", "pytorch_lightning"):  # which announce the hardware, and products
+        logging.getLogger(name).setLevel(logging.WARNING)
     torch.manual_seed(config.training.seed)
-    model = DPRNN(**config.model, bilstm=bilstm)
+    model = DPRNN(**config.model) if bilstm is None else DPRNN(**config.model, bilstm=bilstm)
     if compile_model:
         model.blocks.compile()
     monitor = "val_pit_si_sdr"
