@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchmcl._version import __version__
+from torchmcl.cli_speech import add_speech_commands
 
 __all__ = ["main"]
 
@@ -47,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
     demo.set_defaults(run=_demo)
     _add_reproduce(commands)
+    add_speech_commands(commands)
     return parser
 
 

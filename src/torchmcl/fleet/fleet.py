@@ -22,7 +22,7 @@ from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.loop import ChunkTraining, Plan
 from torchmcl.fleet.monitors import hard_distortion
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
-from torchmcl.fleet.options import digest_of, name_of, per_model, rates_of
+from torchmcl.fleet.options import check_data, check_fit, digest_of, name_of, per_model, rates_of
 from torchmcl.fleet.rules import RuleAt, RuleTable
 from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules
 from torchmcl.schedules import Schedule
@@ -161,7 +161,10 @@ class Fleet:
         """
         fresh = data if isinstance(data, FreshRows) else None
         data = data.epoch(0, self.device) if isinstance(data, FreshRows) else data
-        self._check_fit(data, n_epochs, batch_size, validation, validate_every, patience)
+        check_fit(n_epochs, batch_size, validation, validate_every, patience)
+        check_data("Fleet.fit", "data", data, self.n_models)
+        if validation is not None:
+            check_data("Fleet.fit", "validation", validation, self.n_models)
         check_positive_int("Fleet.fit", "checkpoint_every", checkpoint_every)
         if max_models_at_once is not None:
             check_positive_int("Fleet.fit", "max_models_at_once", max_models_at_once)
@@ -258,7 +261,7 @@ class Fleet:
             data: rows for each model, with Euclidean targets.
             best: use the weights of the best validation instead of the last ones.
         """
-        self._check_data("Fleet.evaluate", "data", data)
+        check_data("Fleet.evaluate", "data", data, self.n_models)
         return evaluate_models(self._chosen(best=best), data, self.device, self.cost_fn)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -354,35 +357,6 @@ class Fleet:
             validate_every=every,
             patience=patience,
         )
-
-    def _check_fit(
-        self,
-        data: FleetData,
-        n_epochs: int,
-        batch_size: int | None,
-        validation: FleetData | None,
-        validate_every: int | Sequence[int],
-        patience: int | None,
-    ) -> None:
-        check_positive_int("Fleet.fit", "n_epochs", n_epochs)
-        if batch_size is not None:
-            check_positive_int("Fleet.fit", "batch_size", batch_size)
-        for every in {validate_every} if isinstance(validate_every, int) else set(validate_every):
-            check_positive_int("Fleet.fit", "validate_every", every)
-        if patience is not None:
-            check_positive_int("Fleet.fit", "patience", patience)
-            if validation is None:
-                raise ValueError(bad_value("Fleet.fit", "patience", "come with `validation` rows", repr(patience)))
-        self._check_data("Fleet.fit", "data", data)
-        if validation is not None:
-            self._check_data("Fleet.fit", "validation", validation)
-
-    def _check_data(self, owner: str, name: str, data: FleetData) -> None:
-        if not isinstance(data, FleetData):
-            advice = "FleetData.shared(inputs, targets, n_models) makes it."
-            raise TypeError(bad_value(owner, name, "be FleetData", type(data).__name__, advice))
-        if data.n_models != self.n_models:
-            raise ValueError(bad_value(owner, name, f"be for {self.n_models} models", data.n_models))
 
     def _fingerprint(
         self, data: FleetData, n_epochs: int, size: int, chunk: int, patience: int | None

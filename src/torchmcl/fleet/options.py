@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_non_negative
+from torchmcl._checks import bad_value, check_non_negative, check_positive_int
 from torchmcl.fleet.data import FleetData
 from torchmcl.schedules import Schedule
 
-__all__ = ["digest_of", "name_of", "per_model", "rates_of"]
+__all__ = ["check_data", "check_fit", "digest_of", "name_of", "per_model", "rates_of"]
 
 
 def per_model(name: str, value: Any, n_models: int) -> list[Any]:
@@ -61,3 +61,31 @@ def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Tensor:
                 check_non_negative("Fleet", "lr", value)
             columns[id(rate)] = torch.tensor(values, dtype=torch.float32)
     return torch.stack([columns[id(rate)] for rate in rates], dim=1)
+
+
+def check_fit(
+    n_epochs: int,
+    batch_size: int | None,
+    validation: FleetData | None,
+    validate_every: int | Sequence[int],
+    patience: int | None,
+) -> None:
+    """Check the numbers that `Fleet.fit` takes."""
+    check_positive_int("Fleet.fit", "n_epochs", n_epochs)
+    if batch_size is not None:
+        check_positive_int("Fleet.fit", "batch_size", batch_size)
+    for every in {validate_every} if isinstance(validate_every, int) else set(validate_every):
+        check_positive_int("Fleet.fit", "validate_every", every)
+    if patience is not None:
+        check_positive_int("Fleet.fit", "patience", patience)
+        if validation is None:
+            raise ValueError(bad_value("Fleet.fit", "patience", "come with `validation` rows", repr(patience)))
+
+
+def check_data(owner: str, name: str, data: object, n_models: int) -> None:
+    """Check that rows are there for each of the models."""
+    if not isinstance(data, FleetData):
+        advice = "FleetData.shared(inputs, targets, n_models) makes it."
+        raise TypeError(bad_value(owner, name, "be FleetData", type(data).__name__, advice))
+    if data.n_models != n_models:
+        raise ValueError(bad_value(owner, name, f"be for {n_models} models", data.n_models))

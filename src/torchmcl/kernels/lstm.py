@@ -97,7 +97,6 @@ def _forward(  # type: ignore[no-untyped-def]
     h = tl.zeros((TILE, H), kind)
     c = tl.zeros((TILE, H), tl.float32)
     row = first + direction * (n_steps - 1) * stride_t
-    before = row
     advance = (1 - 2 * direction) * stride_t
     next_i = _load_gate(gates, row, 0, column, hidden, real)
     next_f = _load_gate(gates, row, 1, column, hidden, real)
@@ -122,7 +121,7 @@ def _forward(  # type: ignore[no-untyped-def]
                 # before the first step there is nothing
                 known = (sequence < n_sequences)[:, None] & ((into < hidden) & (into * 0 + step > 0))[None, :]
                 # volatile: written by other threads of this program a moment ago
-                place = outputs + before[:, None] * (2 * hidden) + into[None, :]
+                place = outputs + (row - advance)[:, None] * (2 * hidden) + into[None, :]
                 part = tl.load(place, mask=known, other=0.0, volatile=True)
                 both = (into < hidden)[:, None] & (column < hidden)[None, :]
                 block = _load_weight(weight, 0, column[None, :], into[:, None], hidden, both)
@@ -139,7 +138,6 @@ def _forward(  # type: ignore[no-untyped-def]
         tl.store(cells + row[:, None] * hidden + column[None, :], c.to(kind), mask=real)
         if not ON_CHIP:
             tl.debug_barrier()  # the next step reads what all threads have written
-        before = row
         row += advance
 
 

@@ -1,5 +1,6 @@
 """Bidirectional LSTMs over one axis of a map of many short sequences, the recurrent part of `DPRNN`."""
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -84,14 +85,8 @@ class FusedBiLSTM(BiLSTM):
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else sequences.dtype
         if not self._can_fuse(sequences, dtype):
             return super().forward(sequences)
-        weights = [
-            torch.stack([getattr(self, f"{name}_l0"), getattr(self, f"{name}_l0_reverse")])
-            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        ]
         with torch.autocast("cuda", enabled=False):
-            bias = weights[2] + weights[3]
-            arguments = (part.to(dtype) for part in (sequences, weights[0], weights[1], bias))
-            fused: Tensor = _FusedRecurrence.apply(*arguments)
+            fused: Tensor = _FusedRecurrence.apply(sequences.to(dtype), *self._parameters.values())
         return fused
 
     def _can_fuse(self, sequences: Tensor, dtype: torch.dtype) -> bool:
@@ -113,10 +108,13 @@ def _in_memory_order(sequences: Tensor) -> tuple[Tensor, list[int]]:
 
 
 class _FusedRecurrence(torch.autograd.Function):
-    """Both directions of an LSTM on [batch, sequences, time, features]."""
+    """Both directions of an LSTM on [batch, sequences, time, features].
+
+    Takes the parameters as nn.LSTM orders them, so that what stacks, casts and splits them is not recorded.
+    """
 
     @staticmethod
-    def forward(ctx: Any, sequences: Tensor, weight_in: Tensor, weight_rec: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, sequences: Tensor, *parameters: Tensor) -> Tensor:
         from torchmcl.kernels.lstm import Rows, lstm_forward
 
         ordered, order = _in_memory_order(sequences)
@@ -124,9 +122,13 @@ class _FusedRecurrence(torch.autograd.Function):
         steps = [ordered.stride(order.index(axis)) // ordered.shape[-1] for axis in range(3)]
         n_outer, n_inner, n_steps, _ = sequences.shape
         rows = Rows((n_outer, n_inner, n_steps), (steps[0], steps[1], steps[2]))
+        weight_in, weight_rec, bias_in, bias_rec = (
+            torch.stack([parameters[kind], parameters[kind + 4]]) for kind in range(4)
+        )
+        weight_in, weight_rec, bias = (part.to(flat.dtype) for part in (weight_in, weight_rec, bias_in + bias_rec))
         outputs, cells = lstm_forward(_input_gates(flat, weight_in, bias), weight_rec, rows)
         ctx.save_for_backward(flat, weight_in, weight_rec, bias, outputs, cells)
-        ctx.rows, ctx.order, ctx.ordered_shape = rows, order, ordered.shape[:3]
+        ctx.rows, ctx.order, ctx.ordered_shape, ctx.dtype = rows, order, ordered.shape[:3], parameters[0].dtype
         return _restored(outputs, ctx.ordered_shape, order)
 
     @staticmethod
@@ -141,24 +143,24 @@ class _FusedRecurrence(torch.autograd.Function):
         pairs = _step_pairs(ctx.rows, len(flat), flat.device)
         hidden = weight_rec.shape[2]
         halves = [outputs[:, :hidden], outputs[:, hidden:]]
-        for direction, (later, before, first, _) in enumerate(pairs):
-            alone = gates[direction, first]  # the first step of a sequence has none before it
-            gates[direction, later].addmm_(halves[direction][before], weight_rec[direction].T)
-            gates[direction, first] = alone
+        for direction, pair in enumerate(pairs):
+            alone = gates[direction, pair.first]  # the first step of a sequence has none before it
+            gates[direction, pair.later].addmm_(halves[direction][pair.before], weight_rec[direction].T)
+            gates[direction, pair.first] = alone
         lstm_backward(gates, weight_rec, cells, grad_rows, ctx.rows)
         to_sequences = None
         if ctx.needs_input_grad[0]:
             to_flat = torch.addmm(gates[0] @ weight_in[0], gates[1], weight_in[1])
             to_sequences = _restored(to_flat, ctx.ordered_shape, ctx.order)
-        to_in = torch.stack([gates[direction].T @ flat for direction in range(2)])
-        to_rec = []
-        for direction, (later, before, first, paired) in enumerate(pairs):
+        to_bias = gates.sum(dim=1).to(ctx.dtype)
+        to_parameters = []
+        for direction, pair in enumerate(pairs):
             own = halves[direction]
-            wrong = gates[direction, first].T @ own[paired.clamp(0, len(flat) - 1)].where(
-                ((paired >= 0) & (paired < len(flat))).unsqueeze(-1), 0
-            )
-            to_rec.append((gates[direction, later].T @ own[before]).sub_(wrong))
-        return to_sequences, to_in, torch.stack(to_rec), gates.sum(dim=1)
+            to_rec = gates[direction, pair.later].T @ own[pair.before]
+            to_rec -= gates[direction, pair.mispaired].T @ own[pair.partner]
+            to_in = gates[direction].T @ flat
+            to_parameters += [to_in.to(ctx.dtype), to_rec.to(ctx.dtype), to_bias[direction], to_bias[direction]]
+        return to_sequences, *to_parameters
 
 
 def _input_gates(flat: Tensor, weight_in: Tensor, bias: Tensor) -> Tensor:
@@ -172,23 +174,31 @@ def _input_gates(flat: Tensor, weight_in: Tensor, bias: Tensor) -> Tensor:
 class _StepPairs(NamedTuple):
     """Each step and the one before it, as rows: a fixed number of rows apart in memory, so two shifted matrices.
 
-    They pair the first step of a sequence, `first`, wrongly with the row `paired` (which may not exist).
+    They pair the first step of a sequence wrongly, with another sequence: `mispaired` with `partner`.
     """
 
     later: slice
     before: slice
     first: Tensor
-    paired: Tensor
+    mispaired: Tensor
+    partner: Tensor
 
 
+@functools.lru_cache(maxsize=64)
 def _step_pairs(rows: Any, n_rows: int, device: torch.device) -> tuple[_StepPairs, _StepPairs]:
     """Return the pairs of both directions."""
     (n_outer, n_inner, n_steps), (stride_b, stride_s, shift) = rows
-    outer = torch.arange(n_outer, device=device) * stride_b
-    first = (outer.unsqueeze(-1) + torch.arange(n_inner, device=device) * stride_s).flatten()
+    outer = torch.arange(n_outer) * stride_b
+    first = (outer.unsqueeze(-1) + torch.arange(n_inner) * stride_s).flatten()
     last = first + (n_steps - 1) * shift
     up, down = slice(shift, n_rows), slice(0, max(n_rows - shift, 0))
-    return _StepPairs(up, down, first, first - shift), _StepPairs(down, up, last, last + shift)
+
+    def pairs(later: slice, before: slice, alone: Tensor, partner: Tensor) -> _StepPairs:
+        exists = (partner >= 0) & (partner < n_rows)
+        tensors = (alone, alone[exists], partner[exists])
+        return _StepPairs(later, before, *(part.to(device) for part in tensors))
+
+    return pairs(up, down, first, first - shift), pairs(down, up, last, last + shift)
 
 
 def _restored(flat: Tensor, ordered_shape: torch.Size, order: list[int]) -> Tensor:

@@ -21,6 +21,7 @@ def mcl_step(
     *,
     cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
     score_weight: float = 1.0,
+    score_rule: AssignmentRule | None = None,
     stacked: bool = False,
     sample_weights: Tensor | None = None,
 ) -> StepOutput:
@@ -32,6 +33,7 @@ def mcl_step(
         rule: an assignment rule, for example `rule_at(step)`.
         cost_fn: any `pairwise_*` function or `pairwise(fn)`.
         score_weight: weight of the score loss; it is not computed at 0 or without score logits.
+        score_rule: the hard rule behind the score labels; `WTA()` unless told, `PIT()` for one-to-one.
         stacked: everything has a leading axis of independent models, and so have the losses, [models].
         sample_weights: [batch], how much each sample counts, of mean 1; None when all count alike.
 
@@ -74,7 +76,7 @@ def mcl_step(
     assignment_loss = mcl_loss(matching, model_axes=int(stacked), sample_weights=sample_weights)
     if predictions.score_logits is None or score_weight == 0:
         return StepOutput(assignment_loss, assignment_loss, None, matching, predictions)
-    labels = score_targets(cost, mask)
+    labels = score_targets(cost, mask, score_rule)
     logits = predictions.score_logits
     scores = score_loss(logits, labels, mask, model_axes=int(stacked), sample_weights=sample_weights)
     loss = assignment_loss + (scores if score_weight == 1 else score_weight * scores)

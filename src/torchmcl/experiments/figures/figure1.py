@@ -78,6 +78,7 @@ def _claims(results: list[tuple[str, int, float, int, float]]) -> list[Claim]:
     mean = {name: statistics.fmean(row[2] for row in of[name]) for name in METHODS}
     n_starved = {name: statistics.fmean(row[3] for row in of[name]) for name in METHODS}
     middle = {name: statistics.fmean(row[4] for row in of[name]) for name in METHODS}
+    n_wins = sum(mine[2] < other[2] for mine, other in zip(cooled, mcl, strict=True))
     return [
         Claim(
             f"Winner-takes-all leaves answers unused: {n_starved['MCL']:.1f} of them on average.",
@@ -93,8 +94,8 @@ def _claims(results: list[tuple[str, int, float, int, float]]) -> list[Claim]:
             n_starved["annealed MCL"] < min(n_starved["MCL"], n_starved["Relaxed-WTA"]),
         ),
         Claim(
-            f"Annealing has the lowest distortion with every seed: {mean['annealed MCL']:.5f} on average, against "
-            f"{mean['MCL']:.5f} and {mean['Relaxed-WTA']:.5f}.",
-            max(row[2] for row in cooled) < min(row[2] for row in mcl + relaxed),
+            f"Annealing has the lowest distortion: {mean['annealed MCL']:.5f} on average, against {mean['MCL']:.5f} "
+            f"and {mean['Relaxed-WTA']:.5f}; with {n_wins} of {len(mcl)} seeds it beats winner-takes-all.",
+            mean["annealed MCL"] < min(mean["MCL"], mean["Relaxed-WTA"]) and n_wins > 0.8 * len(mcl),
         ),
     ]

@@ -1,0 +1,212 @@
+"""DPRNN on a GPU: the bidirectional LSTM layer, the training step, inference, and how they grow.
+
+python benchmarks/dprnn.py [--quick] [--out benchmarks/results/dprnn-h200.json]
+
+Each figure is a median over runs timed by device events, with the plain version (nn.LSTM of cuDNN, copies between
+the two paths, torch's group norm) in the same run, and the floors of arithmetic and of memory beside it. The step is
+the paper's: batch 22 of 5 s at 8 kHz, negative SI-SDR, gradient clipping, Adam.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import torchmcl as mcl
+from _common import parser, report
+from torchmcl.nn import DPRNN, BiLSTM, FusedBiLSTM
+
+RATE = 8000
+# What the card does at best: dense bfloat16 products and reading memory.
+PEAK_FLOPS, PEAK_BYTES = 790e12, 4.0e12
+
+
+class PlainPath(nn.Module):
+    """One path of a block as it is usually written: features before time, copies on both sides of the LSTM."""
+
+    def __init__(self, width: int, hidden: int, across: bool) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(width, hidden, bidirectional=True, batch_first=True)
+        self.linear = nn.Linear(2 * hidden, width)
+        self.norm = nn.GroupNorm(1, width, eps=1e-8)
+        self.across = across
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return [batch, width, time, segments] for the same."""
+        width = features.shape[1]
+        order = (0, 2, 3, 1) if self.across else (0, 3, 2, 1)
+        sequences = features.permute(*order).contiguous()
+        flat = sequences.view(-1, sequences.shape[2], width)
+        update = self.linear(self.lstm(flat)[0]).view(sequences.shape)
+        back = (0, 3, 1, 2) if self.across else (0, 3, 2, 1)
+        return features + self.norm(update.permute(*back).contiguous())
+
+
+class PlainBlocks(nn.Module):
+    """The blocks of DPRNN in that layout, between ours on both sides."""
+
+    def __init__(self, width: int, hidden: int, n_blocks: int) -> None:
+        super().__init__()
+        self.paths = nn.Sequential(*(PlainPath(width, hidden, across=i % 2 == 1) for i in range(2 * n_blocks)))
+
+    def forward(self, segments: Tensor) -> Tensor:
+        """Return [batch, segments, time, width] for the same."""
+        out: Tensor = self.paths(segments.permute(0, 3, 2, 1).contiguous())
+        return out.permute(0, 3, 2, 1).contiguous()
+
+
+def plain_model(n_outputs: int = 2, hidden: int = 128) -> DPRNN:
+    """Return DPRNN with plain blocks."""
+    model = DPRNN(n_outputs=n_outputs, hidden_size=hidden, bilstm=BiLSTM)
+    model.blocks = PlainBlocks(hidden, hidden, 6)
+    return model
+
+
+def median_ms(work: Callable[[], object], n_runs: int = 10) -> float:
+    """Return the median time of a call in milliseconds."""
+    for _ in range(3):
+        work()
+    times = []
+    for _ in range(n_runs):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        stop.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(stop))
+    return statistics.median(times)
+
+
+def layer_row(n_outer: int, n_inner: int, n_steps: int, hidden: int) -> dict:
+    """Compare the LSTM layers, forward and backward, in bfloat16."""
+    size = (n_outer, n_inner, n_steps)
+    inputs = torch.randn(*size, hidden, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    pull = torch.randn(*size, 2 * hidden, device="cuda", dtype=torch.bfloat16)
+    row: dict = {"what": "BiLSTM layer, forward + backward, bf16", "sequences": n_outer * n_inner}
+    row |= {"steps": n_steps, "hidden": hidden}
+    for name, kind in (("fused", FusedBiLSTM), ("cudnn", BiLSTM)):
+        layer = kind(hidden, hidden).cuda().bfloat16()
+        row[f"{name}_forward_ms"] = median_ms(lambda layer=layer: layer(inputs))
+        row[f"{name}_ms"] = median_ms(lambda layer=layer: layer(inputs).backward(pull))
+    n_rows = n_outer * n_inner * n_steps
+    flops = 3 * 2 * n_rows * 2 * 4 * hidden * 2 * hidden  # forward, and twice that backward
+    n_bytes = 2 * n_rows * hidden * (1 + 4 + 2 + 1 + 8 * 6)  # inputs, outputs, cells, and six passes over the gates
+    row |= {"flop_floor_ms": flops / PEAK_FLOPS * 1e3, "byte_floor_ms": n_bytes / PEAK_BYTES * 1e3}
+    return row | {"ratio": row["cudnn_ms"] / row["fused_ms"]}
+
+
+def step_of(model: DPRNN, batch: int, seconds: float, dtype: torch.dtype | None) -> Callable[[], object]:
+    """Return a function that takes one training step."""
+    length = int(seconds * RATE)
+    sources = torch.randn(batch, model.n_outputs, length, device="cuda")
+    data = mcl.Batch(sources.sum(dim=1), sources)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    rule = mcl.AnnealedWTA(0.1)
+
+    def step() -> None:
+        with torch.autocast("cuda", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            loss = mcl.mcl_step(model, data, rule, cost_fn=mcl.pairwise_neg_si_sdr).loss
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+
+    return step
+
+
+def step_row(
+    make: Callable[[], DPRNN], name: str, batch: int = 22, seconds: float = 5.0, dtype: torch.dtype | None = None
+) -> dict:
+    """Return time and peak memory of a training step."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    model = make().cuda()
+    row = {"what": "training step", "model": name, "batch": batch, "seconds": seconds, "outputs": model.n_outputs}
+    row |= {"type": "bf16" if dtype else "float32 (TF32)", "hidden": model.config["hidden_size"]}
+    row["ms"] = median_ms(step_of(model, batch, seconds, dtype))
+    row["peak_gb"] = (torch.cuda.max_memory_allocated() - before) / 1e9
+    frames = seconds * RATE / model.stride
+    n_rows = batch * frames * 2  # each frame is in two segments
+    hidden = model.config["hidden_size"]
+    flops = 12 * 3 * 2 * n_rows * (2 * 4 * hidden * 2 * hidden + 2 * hidden * hidden)
+    n_bytes = 12 * n_rows * hidden * 2 * (56 + 20)
+    return row | {"flop_floor_ms": flops / PEAK_FLOPS * 1e3, "byte_floor_ms": n_bytes / PEAK_BYTES * 1e3}
+
+
+def agreement_row() -> dict:
+    """Return how far the outputs in bfloat16 are from cuDNN's in float32, for the same weights."""
+    torch.manual_seed(0)
+    ours = DPRNN().cuda()
+    exact = DPRNN(bilstm=BiLSTM).cuda()
+    exact.load_state_dict(ours.state_dict())
+    waveform = torch.randn(2, 5 * RATE, device="cuda")
+    with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+        mine = ours(waveform).hypotheses
+        theirs = exact(waveform).hypotheses
+    with torch.no_grad():
+        right = exact(waveform).hypotheses
+
+    def distance(a: Tensor, b: Tensor) -> float:
+        return float((a - b).norm() / b.norm())
+
+    return {
+        "what": "relative error of the outputs",
+        "fused_bf16_to_float32": distance(mine, right),
+        "cudnn_bf16_to_float32": distance(theirs, right),
+        "fused_bf16_to_cudnn_bf16": distance(mine, theirs),
+    }
+
+
+def inference_row() -> dict:
+    """Return the time to separate an hour of audio, in pieces of a minute."""
+    model = DPRNN().cuda().eval()
+    minute = torch.randn(1, 60 * RATE, device="cuda")
+
+    def hour() -> None:
+        with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+            for _ in range(60):
+                model(minute)
+
+    return {"what": "inference of one hour at 8 kHz, bf16", "seconds": median_ms(hour, n_runs=3) / 1e3}
+
+
+if __name__ == "__main__":
+    arguments: argparse.ArgumentParser = parser(__doc__)
+    arguments.add_argument("--quick", action="store_true", help="leave out how time grows")
+    options = arguments.parse_args()
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    half = torch.bfloat16
+    rows = [layer_row(22, 101, 100, 128), agreement_row()]
+    print(json.dumps(rows, indent=1), flush=True)
+    for make, name, dtype in (
+        (DPRNN, "fused", half),
+        (lambda: DPRNN(bilstm=BiLSTM), "cuDNN LSTM, our layout", half),
+        (plain_model, "plain", half),
+        (lambda: DPRNN(bilstm=BiLSTM), "cuDNN LSTM, our layout", None),
+        (plain_model, "plain", None),
+    ):
+        rows.append(step_row(make, name, dtype=dtype))
+        print(rows[-1], flush=True)
+    rows.append(inference_row())
+    print(rows[-1], flush=True)
+    if not options.quick:
+        for batch in (1, 4, 22, 88):
+            rows.append(step_row(DPRNN, "fused", batch=batch, dtype=half))
+            print(rows[-1], flush=True)
+        for seconds in (1.0, 15.0, 60.0):
+            rows.append(step_row(DPRNN, "fused", batch=4, seconds=seconds, dtype=half))
+            print(rows[-1], flush=True)
+        for hidden in (32, 64, 256):
+            rows.append(step_row(lambda hidden=hidden: DPRNN(hidden_size=hidden), "fused", dtype=half))
+            print(rows[-1], flush=True)
+        for n_outputs in (5, 20):
+            rows.append(step_row(lambda n=n_outputs: DPRNN(n_outputs=n), "fused", dtype=half))
+            print(rows[-1], flush=True)
+    rows.append({"must_show": "layer <= 3 ms; step <= 80 ms and 10 GB; one hour in < 10 s"})
+    report("dprnn", "cuda", rows, options.out or Path("benchmarks/results/dprnn-h200.json"))

@@ -1,0 +1,203 @@
+"""The commands about speech, `torchmcl separation ...` and `torchmcl data ...`: parsing and dispatch only."""
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+__all__ = ["add_speech_commands"]
+
+
+def add_speech_commands(commands: Any) -> None:
+    """Add `separation` and `data` to the commands."""
+    separation = commands.add_parser(
+        "separation",
+        help="separate speakers: train, evaluate, separate",
+        description="Train a network that gives one waveform per speaker, or more; measure it; use it on recordings.",
+    )
+    tasks = separation.add_subparsers(title="tasks", metavar="TASK", required=True)
+    _add_train(tasks)
+    _add_evaluate(tasks)
+    _add_separate(tasks)
+    data = commands.add_parser("data", help="prepare speech: mix, pack", description="Prepare speech for training.")
+    tasks = data.add_subparsers(title="tasks", metavar="TASK", required=True)
+    _add_mix(tasks)
+    _add_pack(tasks)
+
+
+def _add_train(tasks: Any) -> None:
+    train = tasks.add_parser(
+        "train",
+        help="train a separator, or go on with it",
+        description="Train from a small YAML file. A run that ends early, or is killed, is gone on with by the same "
+        "command, to the same numbers.",
+        epilog="examples: torchmcl separation train quick --data FOLDER --out out/quick; "
+        "torchmcl separation train my.yaml --out out/mine --set objective.rule=pit --set training.seed=1",
+    )
+    train.add_argument("config", help="a YAML file, or one that is shipped: paper-2spk, paper-3spk, quick")
+    train.add_argument("--out", type=Path, required=True, help="folder for models, records and logs")
+    train.add_argument("--data", type=Path, help="folder of the speech, instead of data.root")
+    train.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
+    train.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, with a count")
+    train.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
+    train.add_argument("--minutes", type=float, default=math.inf, help="stop after the epoch in which they are over")
+    train.add_argument("--compile", action="store_true", help="pass the blocks through torch.compile")
+    train.add_argument("--quiet", action="store_true", help="no progress bar")
+    train.set_defaults(run=_train)
+
+
+def _add_evaluate(tasks: Any) -> None:
+    evaluate = tasks.add_parser(
+        "evaluate",
+        help="measure a separator on mixtures it has not seen",
+        description="Print PIT and MCL SI-SDR, the improvement over the mixture, and both by pair of speakers.",
+        epilog="example: torchmcl separation evaluate --model out/quick/model --data FOLDER",
+    )
+    evaluate.add_argument("--model", type=Path, required=True, help="folder of a saved model")
+    evaluate.add_argument("--data", type=Path, help="folder of the speech, instead of the one it was trained on")
+    evaluate.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
+    evaluate.add_argument("--part", default="tt", choices=("tr", "cv", "tt"), help="which part (default: %(default)s)")
+    evaluate.add_argument("--out", type=Path, help="folder for the records (default: that of the model)")
+    evaluate.add_argument("--limit", type=int, help="the first mixtures only")
+    evaluate.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used")
+    evaluate.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    evaluate.add_argument("--quiet", action="store_true", help="no progress bar")
+    evaluate.set_defaults(run=_evaluate)
+
+
+def _add_separate(tasks: Any) -> None:
+    separate = tasks.add_parser(
+        "separate",
+        help="separate a recording into files",
+        description="Write one WAV file for each output, ordered by score. Long recordings are taken in overlapping "
+        "chunks, with the outputs in one order.",
+        epilog="example: torchmcl separation separate in.wav --model out/quick/model -o out/separated",
+    )
+    separate.add_argument("recording", type=Path, help="any audio file")
+    separate.add_argument("--model", type=Path, required=True, help="folder of a saved model")
+    separate.add_argument("-o", "--out", type=Path, required=True, help="folder for the files")
+    separate.add_argument("--chunk", type=float, default=10.0, help="seconds of a chunk (default: %(default)s)")
+    separate.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    separate.set_defaults(run=_separate)
+
+
+def _add_mix(tasks: Any) -> None:
+    mix = tasks.add_parser(
+        "mix",
+        help="make a WSJ0-mix-like folder from single-speaker recordings",
+        description="Mix FOLDER/<speaker>/... or FOLDER/{tr,cv,tt}/<speaker>/... into "
+        "OUT/wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}, with gains as in WSJ0-mix. No speaker is in two parts.",
+        epilog="example: torchmcl data mix recordings --out mixed --speakers 2 --counts tr=200,cv=20,tt=20",
+    )
+    mix.add_argument("folder", type=Path, help="folder of recordings, one folder for each speaker")
+    mix.add_argument("--out", type=Path, required=True, help="folder for the mixtures")
+    mix.add_argument("--speakers", type=int, default=2, help="in each mixture (default: %(default)s)")
+    counts = "tr=20000,cv=5000,tt=3000"
+    mix.add_argument("--counts", type=_counts, default=counts, help="mixtures of each part (default: %(default)s)")
+    mix.add_argument("--sample-rate", type=int, default=8000, help="of the mixtures (default: %(default)s)")
+    mix.add_argument("--seed", type=int, default=0, help="decides everything (default: %(default)s)")
+    mix.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, and say which")
+    mix.add_argument("--quiet", action="store_true", help="no progress bar")
+    mix.set_defaults(run=_mix)
+
+
+def _add_pack(tasks: Any) -> None:
+    pack = tasks.add_parser(
+        "pack",
+        help="put recordings into one small file",
+        description="Pack all recordings of a folder, lossless at 16 bits, into one file that numpy alone can read; "
+        "use it with --set data.pack=FILE.",
+        epilog="example: torchmcl data pack speech --parts tr,cv --out speech.npz",
+    )
+    pack.add_argument("folder", type=Path, help="folder of recordings; their names are relative to it")
+    pack.add_argument("--out", type=Path, required=True, help="the file")
+    pack.add_argument("--parts", help="folders below it, separated by commas (default: everything)")
+    pack.add_argument("--sample-rate", type=int, default=8000, help="of the pack (default: %(default)s)")
+    pack.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, and say which")
+    pack.add_argument("--quiet", action="store_true", help="no progress bar")
+    pack.set_defaults(run=_pack)
+
+
+def _counts(text: str) -> dict[str, int]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(equals and count.strip().isdecimal() for _, equals, count in pairs):
+        raise argparse.ArgumentTypeError(f"must be like tr=200,cv=20,tt=20, got {text!r}")
+    return {part.strip(): int(count) for part, _, count in pairs}
+
+
+def _train(options: argparse.Namespace) -> None:
+    from torchmcl.experiments.separation.config import load_config
+    from torchmcl.experiments.separation.train import train_separator
+
+    changes = [*options.set, *(["data.skip_bad=true"] if options.skip_bad else [])]
+    config = load_config(options.config).changed(changes)
+    config = config if options.data is None else config.with_root(options.data)
+    model = train_separator(
+        config,
+        options.out,
+        device=options.device,
+        minutes=options.minutes,
+        progress=not options.quiet,
+        compile_model=options.compile,
+    )
+    print(f"Records: {options.out / 'records.jsonl'}")
+    print(f"Best model: {model}")
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from torchmcl.experiments.separation.config import SeparationConfig
+    from torchmcl.experiments.separation.evaluate import evaluate_separator, speaker_genders
+    from torchmcl.experiments.separation.tables import evaluation_table
+    from torchmcl.nn.saved import load_model
+
+    trained = SeparationConfig.from_dict(load_model(options.model)[1].get("configuration", {}))
+    changes = [*options.set, *(["data.skip_bad=true"] if options.skip_bad else [])]
+    config = trained.changed(changes)
+    config = config if options.data is None else config.with_root(options.data)
+    records = evaluate_separator(
+        options.model,
+        config.data,
+        part=options.part,
+        out=options.out or options.model,
+        limit=options.limit,
+        device=options.device,
+        progress=not options.quiet,
+    )
+    print(evaluation_table(records, speaker_genders(config.data.root)))
+
+
+def _separate(options: argparse.Namespace) -> None:
+    from torchmcl.experiments.separation.separate import separate_recording
+
+    result = separate_recording(
+        options.recording, options.model, options.out, chunk_seconds=options.chunk, device=options.device
+    )
+    for output in result["outputs"]:
+        print(f"{options.out / output['file']}  {result['ordered_by']} {output['score']:.3f}")
+
+
+def _mix(options: argparse.Namespace) -> None:
+    from torchmcl.data.speech import MixPlan, write_mixtures
+
+    plan = MixPlan(options.speakers, options.counts, options.sample_rate, seed=options.seed)
+    made = write_mixtures(options.folder, options.out, plan, skip_bad=options.skip_bad, progress=not options.quiet)
+    print(f"{sum(made.values())} mixtures in {options.out}: {', '.join(f'{n} {part}' for part, n in made.items())}")
+
+
+def _pack(options: argparse.Namespace) -> None:
+    from torchmcl.data.speech import AudioPack
+    from torchmcl.data.speech.audio import audio_files
+
+    parts = options.parts.split(",") if options.parts else ["."]
+    files = [path for part in parts for path in audio_files(options.folder / part)]
+    pack = AudioPack.from_folder(
+        options.folder,
+        [path.relative_to(options.folder).as_posix() for path in files],
+        sample_rate=options.sample_rate,
+        skip_bad=options.skip_bad,
+        progress=not options.quiet,
+    )
+    size = pack.save(options.out)
+    print(
+        f"{len(pack.names)} recordings in {options.out}: {size / 2**20:.1f} MiB ({pack.n_bytes / 2**20:.1f} as int16)"
+    )

@@ -1,0 +1,27 @@
+"""Speech for separation: recordings, lists of mixtures, and a Dataset of them (`pip install torchmcl[speech]`)."""
+
+from torchmcl.data.speech.audio import BadAudio, read_audio, write_audio
+from torchmcl.data.speech.dataset import Draw, DrawSampler, DynamicMixing, SpeechMixtures, padded_batch
+from torchmcl.data.speech.mixing import MixPlan, write_mixtures
+from torchmcl.data.speech.mixtures import Mixture, Track, librimix_mixtures, table_mixtures, wsj0_mixtures
+from torchmcl.data.speech.stores import AudioFolder, AudioPack
+
+__all__ = [
+    "AudioFolder",
+    "AudioPack",
+    "BadAudio",
+    "Draw",
+    "DrawSampler",
+    "DynamicMixing",
+    "MixPlan",
+    "Mixture",
+    "SpeechMixtures",
+    "Track",
+    "librimix_mixtures",
+    "padded_batch",
+    "read_audio",
+    "table_mixtures",
+    "write_audio",
+    "write_mixtures",
+    "wsj0_mixtures",
+]

@@ -1,0 +1,143 @@
+"""Reading and writing recordings, with errors that name the file."""
+
+import io
+import struct
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from torchmcl._files import write_atomically
+from torchmcl._optional import optional_import
+
+__all__ = ["AudioInfo", "BadAudio", "Samples", "audio_files", "audio_info", "read_audio", "warn_skipped", "write_audio"]
+
+Samples = npt.NDArray[np.float32]
+
+_SUFFIXES = (".wav", ".flac", ".ogg", ".aiff", ".aif")
+# Chunk sizes that writers of streams leave in the header: they say nothing about the length.
+_UNKNOWN_SIZES = (0, 0xFFFFFFFF)
+
+
+class BadAudio(ValueError):  # noqa: N818  (a statement about a file, raised as an error)
+    """A recording that cannot be used; the message begins with its name."""
+
+
+class AudioInfo(NamedTuple):
+    """What the header of a file says.
+
+    Attributes:
+        sample_rate: samples per second.
+        n_channels: 1 for mono.
+        length: samples of each channel.
+    """
+
+    sample_rate: int
+    n_channels: int
+    length: int
+
+    def length_at(self, sample_rate: int) -> int:
+        """Return the length after resampling."""
+        return self.length * sample_rate // self.sample_rate
+
+
+def audio_info(path: Path | str) -> AudioInfo:
+    """Return what the header of a recording says.
+
+    Raises:
+        BadAudio: if there is no such file, or it is no audio, empty or cut short.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise BadAudio(f"{path}: there is no such file.")
+    soundfile = _soundfile()
+    try:
+        header = soundfile.info(str(path))
+    except soundfile.LibsndfileError as error:
+        raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
+    if header.frames < 1:
+        raise BadAudio(f"{path}: has no samples.")
+    missing = _missing_bytes(path)
+    if missing > 0:
+        raise BadAudio(f"{path}: is cut short; {missing} bytes are missing at its end.")
+    return AudioInfo(int(header.samplerate), int(header.channels), int(header.frames))
+
+
+def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
+    """Return the samples of a recording as float32, mixed down to mono and resampled.
+
+    Args:
+        path: any format that soundfile reads.
+        sample_rate: of the result; None keeps that of the file.
+
+    Returns:
+        Samples [length], full scale at 1.
+
+    Raises:
+        BadAudio: if the file is missing, unreadable, cut short or holds NaN or infinite samples.
+    """
+    info = audio_info(path)
+    soundfile = _soundfile()
+    try:
+        samples, _ = soundfile.read(str(path), dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
+    if len(samples) < info.length:
+        raise BadAudio(f"{path}: is cut short; {len(samples)} of {info.length} samples could be read.")
+    mono: Samples = samples[:, 0] if info.n_channels == 1 else samples.mean(axis=1)
+    if not np.isfinite(mono).all():
+        raise BadAudio(f"{path}: sample {int(np.flatnonzero(~np.isfinite(mono))[0])} is not finite.")
+    if sample_rate is not None and info.sample_rate != sample_rate:
+        soxr = optional_import("soxr", extra="speech", needed_by=f"Resampling {path} to {sample_rate} Hz")
+        mono = soxr.resample(mono, info.sample_rate, sample_rate, quality="VHQ")
+    return np.ascontiguousarray(mono, dtype=np.float32)
+
+
+def write_audio(path: Path | str, samples: Any, sample_rate: int) -> None:
+    """Write samples [length] as a 16-bit WAV; what exceeds full scale is clipped, as every converter does."""
+    buffer = io.BytesIO()
+    _soundfile().write(buffer, np.asarray(samples, dtype=np.float32), sample_rate, format="WAV", subtype="PCM_16")
+    write_atomically(Path(path), buffer.getvalue())
+
+
+def audio_files(folder: Path | str) -> list[Path]:
+    """Return all recordings below a folder, sorted.
+
+    Raises:
+        BadAudio: if the folder is missing or has none.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise BadAudio(f"{folder}: there is no such folder.")
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
+    if not files:
+        raise BadAudio(f"{folder}: holds no recordings ({', '.join(_SUFFIXES)}).")
+    return files
+
+
+def warn_skipped(owner: str, messages: Sequence[str]) -> None:
+    """Say how many recordings were left out, and what is wrong with the first ones."""
+    if messages:
+        warnings.warn(f"{owner}: {len(messages)} bad recordings were skipped: {' '.join(messages[:3])}", stacklevel=3)
+
+
+def _soundfile() -> Any:
+    return optional_import("soundfile", extra="speech", needed_by="Reading and writing audio files")
+
+
+def _missing_bytes(path: Path) -> int:
+    """Return how many bytes a WAV file lacks; libsndfile takes a file that was cut for a shorter one."""
+    with path.open("rb") as file:
+        head = file.read(12)
+        if len(head) < 12 or head[:4] != b"RIFF" or head[8:] != b"WAVE":
+            return 0
+        while len(chunk := file.read(8)) == 8:
+            name, size = chunk[:4], struct.unpack("<I", chunk[4:])[0]
+            if name == b"data":
+                left = path.stat().st_size - file.tell()
+                return 0 if size in _UNKNOWN_SIZES else max(size - left, 0)
+            file.seek(size + size % 2, io.SEEK_CUR)
+    return 0

@@ -1,0 +1,1 @@
+"""Speech separation with as many outputs as you like: train, evaluate, separate."""

@@ -1,0 +1,233 @@
+"""What a training of a separator is made of, read from a small YAML file. Unknown options are errors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from torchmcl._checks import bad_value, check_choice, check_non_negative, check_positive_int, nearest_hint
+from torchmcl._optional import optional_import
+
+__all__ = [
+    "DataConfig",
+    "ObjectiveConfig",
+    "SeparationConfig",
+    "TrainingConfig",
+    "load_config",
+    "shipped_configs",
+]
+
+RULES = ("pit", "mcl", "relaxed-wta", "amcl", "sinkhorn")
+LAYOUTS = ("tables", "wsj0", "librimix")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the speech is, and how samples are made of it.
+
+    Args:
+        layout: "tables" (utterances and gains), "wsj0" or "librimix".
+        root: folder of the data.
+        pack: file of packed utterances to read instead of the recordings below `root`.
+        tables: for "librimix", part -> metadata table, relative to `root`.
+        n_speakers: numbers of speakers; several are mixed, with a mask.
+        sample_rate: everything is resampled to it.
+        crop: seconds of a training sample.
+        dynamic: new mixtures in every epoch.
+        samples_per_epoch: all of them unless told.
+        validation_samples: how many mixtures of the validation part to look at; all unless told.
+        n_workers: processes that prepare samples.
+        skip_bad: leave out recordings that cannot be used, with a count.
+    """
+
+    layout: str = "tables"
+    root: str | None = None
+    pack: str | None = None
+    tables: Mapping[str, str] = field(default_factory=dict)
+    n_speakers: Sequence[int] = (2,)
+    sample_rate: int = 8000
+    crop: float = 5.0
+    dynamic: bool = False
+    samples_per_epoch: int | None = None
+    validation_samples: int | None = None
+    n_workers: int = 0
+    skip_bad: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_choice("data", "layout", self.layout, LAYOUTS)
+        numbers = [self.n_speakers] if isinstance(self.n_speakers, int) else list(self.n_speakers)
+        for number in numbers:
+            check_positive_int("data", "n_speakers", number)
+        if not numbers:
+            raise ValueError(bad_value("data", "n_speakers", "not be empty", numbers, "Two speakers are [2]."))
+        object.__setattr__(self, "n_speakers", tuple(numbers))
+        check_positive_int("data", "sample_rate", self.sample_rate)
+        for name in ("samples_per_epoch", "validation_samples"):
+            if getattr(self, name) is not None:
+                check_positive_int("data", name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """Which rule trains the separator, on the negative SI-SDR in decibels.
+
+    Args:
+        rule: "pit", "mcl" (winner takes all), "relaxed-wta", "amcl" (annealed) or "sinkhorn".
+        epsilon: of "relaxed-wta".
+        temperature: where "amcl" begins, or the one of "sinkhorn", in decibels.
+        annealing_epochs: epochs after which the temperature of "amcl" is 0.
+        decay: cool "amcl" by this factor an epoch, Eq. (44), instead of linearly, Eq. (43).
+        score_weight: of the score loss, if the model gives scores.
+    """
+
+    rule: str = "amcl"
+    epsilon: float = 0.05
+    temperature: float = 0.1
+    annealing_epochs: int = 100
+    decay: float | None = None
+    score_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_choice("objective", "rule", self.rule, RULES)
+        check_positive_int("objective", "annealing_epochs", self.annealing_epochs)
+        check_non_negative("objective", "temperature", self.temperature)
+        check_non_negative("objective", "score_weight", self.score_weight)
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long and how fast to train.
+
+    Args:
+        epochs: in all.
+        batch_size: samples of a step.
+        learning_rate: of Adam.
+        patience: epochs without a better validation until the rate is halved.
+        clip: largest norm of the gradient.
+        precision: "32-true" or "bf16-mixed".
+        ema: decay of the averaged weights; none unless told.
+        seed: decides weights, order and crops.
+    """
+
+    epochs: int = 200
+    batch_size: int = 22
+    learning_rate: float = 1e-3
+    patience: int = 5
+    clip: float = 5.0
+    precision: str = "32-true"
+    ema: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for name in ("epochs", "batch_size", "patience"):
+            check_positive_int("training", name, getattr(self, name))
+        check_choice("training", "precision", self.precision, ("32-true", "bf16-mixed"))
+        check_non_negative("training", "learning_rate", self.learning_rate)
+
+
+@dataclass(frozen=True)
+class SeparationConfig:
+    """Everything about one training; `model` holds arguments of `torchmcl.nn.DPRNN`."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def __post_init__(self) -> None:
+        """Check what concerns several parts."""
+        n_outputs, n_speakers = self.model.get("n_outputs", 2), max(self.data.n_speakers)
+        if n_outputs < n_speakers:
+            rule = f"be at least the {n_speakers} speakers of a mixture"
+            raise ValueError(bad_value("model", "n_outputs", rule, n_outputs, "More outputs than speakers are fine."))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        plain = asdict(self)
+        plain["data"]["n_speakers"] = list(self.data.n_speakers)
+        return plain
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> "SeparationConfig":
+        """Return the configuration of plain values.
+
+        Raises:
+            ValueError: if an option is unknown or its value impossible.
+        """
+        parts = {"data": DataConfig, "objective": ObjectiveConfig, "training": TrainingConfig}
+        _check_known("configuration", options, [f.name for f in fields(cls)])
+        made = {name: _made(name, kind, options.get(name) or {}) for name, kind in parts.items()}
+        return cls(**made, model=dict(options.get("model") or {}))
+
+    def changed(self, changes: Sequence[str]) -> "SeparationConfig":
+        """Return another configuration, with `part.option=value` put in; values are YAML."""
+        options = self.as_dict()
+        for change in changes:
+            place, equals, value = change.partition("=")
+            part, dot, name = place.strip().partition(".")
+            if not equals or not dot or part not in options:
+                rule = f"be part.option=value with a part among {sorted(options)}"
+                raise ValueError(bad_value("configuration", "--set", rule, repr(change)))
+            options[part][name] = _yaml().safe_load(value)
+        return type(self).from_dict(options)
+
+    def with_root(self, root: Path | str) -> "SeparationConfig":
+        """Return another configuration, with the data below another folder."""
+        return replace(self, data=replace(self.data, root=str(root)))
+
+
+def shipped_configs() -> list[str]:
+    """Return the names of the configurations that come with the package."""
+    folder = resources.files("torchmcl.experiments.separation") / "configs"
+    return sorted(path.name for path in folder.iterdir() if path.name.endswith(".yaml"))
+
+
+def load_config(name: Path | str) -> SeparationConfig:
+    """Return the configuration of a YAML file, or of one that comes with the package.
+
+    Raises:
+        ValueError: if there is no such file, or it does not describe a training.
+
+    Example:
+        >>> load_config("paper-2spk").training.batch_size
+        22
+    """
+    path = Path(name)
+    if path.is_file():
+        text = path.read_text()
+    else:
+        shipped = shipped_configs()
+        wanted = path.name if path.suffix == ".yaml" else f"{path.name}.yaml"
+        if wanted not in shipped or path.parent != Path():
+            rule = f"be a file or one of {shipped}"
+            raise ValueError(bad_value("separation", "config", rule, repr(str(name)), nearest_hint(wanted, shipped)))
+        text = (resources.files("torchmcl.experiments.separation") / "configs" / wanted).read_text()
+    yaml = _yaml()
+    try:
+        options = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(bad_value("separation", str(name), "be YAML", " ".join(str(error).split()))) from error
+    if not isinstance(options, dict):
+        raise ValueError(bad_value("separation", str(name), "hold options by name", repr(options)))
+    return SeparationConfig.from_dict(options)
+
+
+def _yaml() -> Any:
+    return optional_import("yaml", extra="speech", needed_by="Reading a configuration")
+
+
+def _made(part: str, kind: type[Any], options: Any) -> Any:
+    if not isinstance(options, Mapping):
+        raise ValueError(bad_value("configuration", part, "hold options by name", repr(options)))
+    _check_known(part, options, [f.name for f in fields(kind)])
+    return kind(**options)
+
+
+def _check_known(where: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+    if unknown := sorted(set(options) - set(known)):
+        hint = nearest_hint(unknown[0], known)
+        raise ValueError(f"{where}: unknown option {unknown}; known options are {sorted(known)}.{hint}")

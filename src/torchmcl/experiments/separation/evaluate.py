@@ -1,0 +1,108 @@
+"""How well a separator does on mixtures it has not seen, mixture by mixture."""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchmcl._files import write_atomically
+from torchmcl._progress import Progress
+from torchmcl.assignment import WTA
+from torchmcl.costs import pairwise_neg_si_sdr
+from torchmcl.data.speech import SpeechMixtures
+from torchmcl.experiments.separation.config import DataConfig
+from torchmcl.experiments.separation.data import listed_mixtures, store_of
+from torchmcl.experiments.separation.objectives import mcl_si_sdr, pit_si_sdr, si_sdr_under
+from torchmcl.losses import match
+from torchmcl.nn.saved import load_model
+from torchmcl.training import mcl_step
+from torchmcl.types import Batch
+
+__all__ = ["MEASURES", "evaluate_separator", "means_by", "speaker_genders"]
+
+MEASURES = ("pit_si_sdr", "mcl_si_sdr", "input_si_sdr", "improvement")
+
+
+def evaluate_separator(
+    model: Path | str,
+    data: DataConfig,
+    *,
+    part: str = "tt",
+    out: Path | str | None = None,
+    limit: int | None = None,
+    device: str = "cpu",
+    progress: bool = True,
+) -> list[dict[str, Any]]:
+    """Return one record for each whole mixture of a part.
+
+    Args:
+        model: folder of a saved model.
+        data: where the mixtures are; crops are not taken.
+        part: "tt" for the test part.
+        out: folder for `evaluation-<part>.jsonl`; nothing is written without.
+        limit: look at the first ones only.
+        device: where to compute.
+        progress: whether to show a bar.
+
+    Returns:
+        Records with the mixture, its speakers, the SI-SDR in dB under the best one-to-one assignment
+        (`pit_si_sdr`), under the best output of each source (`mcl_si_sdr`), that of the mixture itself
+        (`input_si_sdr`), and the `improvement` of the first over the last.
+    """
+    separator, _ = load_model(model)
+    separator = separator.to(device)
+    mixtures = listed_mixtures(data, part)[:limit]
+    dataset = SpeechMixtures(mixtures, store_of(data), crop=None, skip_bad=data.skip_bad)
+    records = []
+    with Progress(len(dataset), f"evaluating {part}", show=progress, unit="mixture") as bar, torch.inference_mode():
+        for index, mixture in enumerate(dataset.mixtures):
+            inputs, targets, mask = (part.unsqueeze(0).to(device) for part in dataset[index] if part is not None)
+            output = mcl_step(separator, Batch(inputs, targets, mask), WTA(), cost_fn=pairwise_neg_si_sdr)
+            untouched = match(pairwise_neg_si_sdr(hypotheses=inputs.unsqueeze(1), targets=targets), WTA(), mask)
+            one_to_one, before = pit_si_sdr(output).item(), si_sdr_under(WTA(), untouched).item()
+            records.append(
+                {
+                    "mixture": mixture.name,
+                    "speakers": list(dataset.speakers(index)),
+                    "pit_si_sdr": one_to_one,
+                    "mcl_si_sdr": mcl_si_sdr(output).item(),
+                    "input_si_sdr": before,
+                    "improvement": one_to_one - before,
+                }
+            )
+            bar.step(note=f"{one_to_one:.1f} dB")
+    if out is not None:
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        write_atomically(Path(out) / f"evaluation-{part}.jsonl", lines)
+    return records
+
+
+def means_by(
+    records: Iterable[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], str]
+) -> dict[str, dict[str, float]]:
+    """Return the mean of each measure, and the number of mixtures, for each value of `key`.
+
+    Example:
+        >>> record = {"speakers": ["a", "b"], **dict.fromkeys(MEASURES, 2.0)}
+        >>> means_by([record], lambda record: "+".join(record["speakers"]))["a+b"]["improvement"]
+        2.0
+    """
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return {
+        name: {"n": len(group), **{m: sum(r[m] for r in group) / len(group) for m in MEASURES}}
+        for name, group in sorted(groups.items())
+    }
+
+
+def speaker_genders(root: Path | str | None) -> dict[str, str]:
+    """Return speaker -> gender from `speakers.csv` of a folder; nothing if there is no such table."""
+    path = None if root is None else Path(root) / "speakers.csv"
+    if path is None or not path.is_file():
+        return {}
+    with path.open(newline="") as file:
+        return {row["speaker"]: row["gender"] for row in csv.DictReader(file) if "gender" in row}

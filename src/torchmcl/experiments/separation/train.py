@@ -1,0 +1,183 @@
+"""Training a separator, in as many runs as it takes."""
+
+import contextlib
+import json
+import logging
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchmcl._checks import bad_value
+from torchmcl._files import write_atomically
+from torchmcl.costs import pairwise_neg_si_sdr
+from torchmcl.experiments.separation.config import SeparationConfig
+from torchmcl.experiments.separation.data import SpeechData
+from torchmcl.experiments.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
+from torchmcl.lightning import CollapseWarning, ExponentialAverage, MCLModule, Plateau, RecordWriter, RuleLogger
+from torchmcl.lightning._backend import pl
+from torchmcl.nn.dprnn import DPRNN
+from torchmcl.nn.saved import save_model
+from torchmcl.transport import PIT
+
+__all__ = ["train_separator"]
+
+# What may differ between the runs of one training.
+_FREE = (("training", "epochs"), ("data", "root"), ("data", "pack"), ("data", "n_workers"))
+
+
+def train_separator(
+    config: SeparationConfig,
+    out: Path | str,
+    *,
+    device: str = "auto",
+    minutes: float = math.inf,
+    progress: bool = True,
+    bilstm: Callable[[int, int], nn.Module] | None = None,
+    compile_model: bool = False,
+) -> Path:
+    """Train, or go on where the last run ended.
+
+    Args:
+        config: what to train.
+        out: folder for everything: `config.json`, `records.jsonl`, `last.ckpt`, `logs/`, `model/` (the
+            best on the validation part) and `model-last/`.
+        device: "auto", "cpu" or "cuda".
+        minutes: stop after the epoch in which this time is over; a later run goes on.
+        progress: whether to show a bar.
+        bilstm: another kind of LSTM than that of `torchmcl.nn.DPRNN`.
+        compile_model: pass the blocks through `torch.compile`.
+
+    Returns:
+        The folder of the best model.
+
+    Raises:
+        ValueError: if the folder holds another training.
+    """
+    out = Path(out)
+    _claim(out, config)
+    for name in ("lightning.pytorch", "pytorch_lightning"):  # which announce the hardware, and products
+        logging.getLogger(name).setLevel(logging.WARNING)
+    torch.manual_seed(config.training.seed)
+    model = DPRNN(**config.model) if bilstm is None else DPRNN(**config.model, bilstm=bilstm)
+    if compile_model:
+        model.blocks.compile()
+    monitor = "val_pit_si_sdr"
+    module = MCLModule(
+        model,
+        rule_of(config.objective),
+        cost_fn=pairwise_neg_si_sdr,
+        score_weight=config.objective.score_weight,
+        score_rule=PIT() if config.objective.rule == "pit" else None,
+        learning_rate=config.training.learning_rate,
+        plateau=Plateau(monitor, patience=config.training.patience, higher_is_better=True),
+        validation={"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr},
+        seed=config.training.seed,
+    )
+    notes = {"sample_rate": config.data.sample_rate, "configuration": config.as_dict()}
+    best = BestModel(out / "model", monitor, notes)
+    trainer = _trainer(config, out, [best, StopAfter(minutes)], device, progress)
+    last = out / "last.ckpt"
+    with warnings.catch_warnings():
+        # Lightning's advice about workers and intervals, and torch's about Lightning.
+        warnings.filterwarnings("ignore", module=r"(lightning|pytorch_lightning|torch)\..*")
+        data = SpeechData(config.data, config.training)
+        trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.exists() else None)
+    if trainer.is_global_zero:
+        save_model(out / "model-last", model, notes)
+    return out / "model"
+
+
+def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: str, progress: bool) -> Any:
+    # The average gives the weights back at the end of a validation: whoever wants it must come before.
+    callbacks = [*callbacks, RecordWriter(out / "records.jsonl"), RuleLogger(), CollapseWarning()]
+    if config.training.ema is not None:
+        callbacks.append(ExponentialAverage(config.training.ema))
+    callbacks.append(
+        pl.callbacks.ModelCheckpoint(
+            out, filename="last", save_on_train_epoch_end=True, enable_version_counter=False, save_top_k=1
+        )
+    )
+    return pl.Trainer(
+        accelerator={"cuda": "gpu"}.get(device, device),
+        devices=1 if device != "auto" else "auto",
+        max_epochs=config.training.epochs,
+        gradient_clip_val=config.training.clip,
+        precision=config.training.precision,
+        callbacks=callbacks,
+        logger=_loggers(out),
+        use_distributed_sampler=False,  # our sampler shares the samples out itself
+        enable_progress_bar=progress,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=10,
+    )
+
+
+def _loggers(out: Path) -> list[Any]:
+    """Return a CSV logger, and one for TensorBoard where that is installed."""
+    loggers: list[Any] = [pl.loggers.CSVLogger(out, name="logs", version="")]
+    with contextlib.suppress(ModuleNotFoundError):
+        loggers.append(pl.loggers.TensorBoardLogger(out, name="logs", version=""))
+    return loggers
+
+
+def _claim(out: Path, config: SeparationConfig) -> None:
+    """Write the configuration into the folder, or check that it is the one of this training."""
+    path = out / "config.json"
+    wanted = json.loads(json.dumps(config.as_dict()))
+    if path.exists() and (out / "last.ckpt").exists():
+        saved = json.loads(path.read_text())
+        differs = sorted(
+            f"{part}.{name}"
+            for part in wanted
+            for name in wanted[part].keys() | saved.get(part, {}).keys()
+            if (part, name) not in _FREE and wanted[part].get(name) != saved.get(part, {}).get(name)
+        )
+        if differs:
+            advice = "Give another folder, or delete this one to start anew."
+            rule = "be empty or hold this very training"
+            raise ValueError(bad_value("separation train", "out", rule, f"{out} which differs in {differs}", advice))
+    write_atomically(path, json.dumps(wanted, indent=1) + "\n")
+
+
+class BestModel(pl.Callback):  # type: ignore[name-defined]
+    """Save the model whenever the validation is better than ever."""
+
+    def __init__(self, folder: Path, monitor: str, notes: Mapping[str, Any]) -> None:
+        self.folder, self.monitor, self.notes = folder, monitor, dict(notes)
+        self.best = -math.inf
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        """Compare, and save."""
+        value = float(trainer.callback_metrics[self.monitor])
+        if trainer.sanity_checking or not value > self.best:
+            return
+        self.best = value
+        if trainer.is_global_zero:
+            save_model(self.folder, module.model, {**self.notes, self.monitor: value, "epoch": trainer.current_epoch})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to go on later."""
+        return {"best": self.best}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.best = float(state["best"])
+
+
+class StopAfter(pl.Callback):  # type: ignore[name-defined]
+    """Stop after the epoch in which the time is over."""
+
+    def __init__(self, minutes: float) -> None:
+        self.ends = time.monotonic() + 60 * minutes
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Look at the clock."""
+        if time.monotonic() > self.ends:
+            trainer.should_stop = True

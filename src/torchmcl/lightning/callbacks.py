@@ -1,0 +1,110 @@
+"""Callbacks: the scheduled values of the rule, records that a report can read, and a warning on collapse."""
+
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from torchmcl._checks import check_fraction
+from torchmcl._files import write_atomically
+from torchmcl.lightning._backend import pl
+from torchmcl.types import StepOutput
+
+__all__ = ["CollapseWarning", "RecordWriter", "RuleLogger"]
+
+
+class RuleLogger(pl.Callback):  # type: ignore[name-defined]
+    """Log the scheduled fields of the rule (temperature, epsilon, ...) and show them in the progress bar."""
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Log the values of this epoch."""
+        values = getattr(module.rule_at, "values", None)
+        for name, value in (values(trainer.current_epoch) if values else {}).items():
+            module.log(name, float(value), prog_bar=True)
+
+
+class RecordWriter(pl.Callback):  # type: ignore[name-defined]
+    """Write one line of JSON for each epoch: losses, metrics, learning rate and rule.
+
+    When a training goes on from a checkpoint, the lines of epochs that are run again are replaced.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._began = time.perf_counter()
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Start the clock."""
+        self._began = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Write the line of this epoch."""
+        if not trainer.is_global_zero:
+            return
+        metrics = {
+            name: float(value)
+            for name, value in trainer.callback_metrics.items()
+            if name.startswith("val_") or name == "train_loss_epoch"
+        }
+        record = {
+            "epoch": trainer.current_epoch,
+            "step": trainer.global_step,
+            **{name.removesuffix("_epoch"): value for name, value in metrics.items()},
+            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+            "rule": repr(module.rule(trainer.current_epoch)),
+            "seconds": round(time.perf_counter() - self._began, 3),
+        }
+        kept = [line for line in _lines(self.path) if json.loads(line)["epoch"] < trainer.current_epoch]
+        write_atomically(self.path, "\n".join([*kept, json.dumps(record)]) + "\n")
+
+
+class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
+    """Warn when hypotheses are never the best one for any target of a validation.
+
+    Args:
+        threshold: a hypothesis counts as starved when it wins a smaller share than this.
+    """
+
+    def __init__(self, threshold: float = 1e-3) -> None:
+        check_fraction("CollapseWarning", "threshold", threshold)
+        self.threshold = threshold
+        self._wins: Tensor | None = None
+        self._n_before = 0
+
+    def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Start counting."""
+        self._wins = None
+
+    def on_validation_batch_end(
+        self, trainer: Any, module: Any, outputs: StepOutput, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Count the winners of a batch."""
+        weights = outputs.matching.weights
+        wins = weights.flatten(0, -2).sum(dim=0)
+        self._wins = wins if self._wins is None else self._wins + wins
+
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Warn if more hypotheses starve than after the validation before."""
+        if self._wins is None or trainer.sanity_checking:
+            return
+        wins = trainer.strategy.reduce(self._wins, reduce_op="sum")
+        shares = wins / wins.sum().clamp_min(1)
+        starved = (shares < self.threshold).nonzero().flatten().tolist()
+        module.log("val_starved", float(len(starved)))
+        if len(starved) > self._n_before and trainer.is_global_zero:
+            message = (
+                f"MCLModule: {len(starved)} of {len(shares)} hypotheses win no target in epoch {trainer.current_epoch} "
+                f"(numbers {starved}). Annealing, AnnealedWTA with a temperature that falls to 0, keeps them in use."
+            )
+            warnings.warn(message, stacklevel=2)
+        self._n_before = len(starved)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []

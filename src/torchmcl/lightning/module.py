@@ -1,0 +1,182 @@
+"""A LightningModule around `mcl_step`: any model that returns Predictions, any cost, any rule."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchmcl._checks import bad_value, check_callable, check_non_negative
+from torchmcl.assignment import WTA, AssignmentRule
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.lightning._backend import pl
+from torchmcl.lightning.plateau import Plateau
+from torchmcl.metrics import distortion
+from torchmcl.training import mcl_step
+from torchmcl.types import Batch, Predictions, StepOutput
+
+__all__ = ["MCLModule"]
+
+
+def _distortion(output: StepOutput) -> Tensor:
+    return distortion(output.matching)
+
+
+class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
+    """Train a model with multiple choice learning.
+
+    The rule of an epoch is derived from the epoch and nothing else, and so is everything that is
+    not in the weights: a training that is killed goes on from its checkpoint to the same numbers.
+    With several processes the gradients are those of one process with the joint batch, also when
+    the processes have different numbers of real targets.
+
+    Args:
+        model: takes `batch.inputs`, returns `Predictions`.
+        rule_at: epoch -> rule, for example from `annealed`; or one rule for all epochs.
+        cost_fn: any `pairwise_*` function.
+        score_weight: weight of the score loss.
+        score_rule: the hard rule behind the score labels; `WTA()` unless told.
+        learning_rate: of Adam.
+        make_optimizer: parameters -> optimizer, instead of Adam.
+        plateau: lowers the learning rate while `plateau.monitor` does not improve; None keeps it.
+        validation: name -> function of a `StepOutput`; each is logged as `val_<name>`, averaged over
+            real targets. The step of the validation is taken with `WTA()`.
+        seed: decides, with the epoch and the process, the random numbers of dropout and the like.
+
+    Example:
+        >>> import torchmcl as mcl
+        >>> from torchmcl.lightning import MCLModule
+        >>> model = mcl.MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3)
+        >>> rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 10))
+        >>> MCLModule(model, rule_at).rule(epoch=5)
+        AnnealedWTA(temperature=0.5)
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Predictions],
+        rule_at: Callable[[float], AssignmentRule] | AssignmentRule,
+        *,
+        cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
+        score_weight: float = 1.0,
+        score_rule: AssignmentRule | None = None,
+        learning_rate: float = 1e-3,
+        make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+        plateau: Plateau | None = None,
+        validation: Mapping[str, Callable[[StepOutput], Tensor]] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, nn.Module):
+            raise TypeError(bad_value("MCLModule", "model", "be a torch.nn.Module", type(model).__name__))
+        if not isinstance(rule_at, AssignmentRule):
+            check_callable("MCLModule", "rule_at", rule_at, "annealed(AnnealedWTA(1.0), temperature=...)")
+        check_non_negative("MCLModule", "score_weight", score_weight)
+        check_non_negative("MCLModule", "learning_rate", learning_rate)
+        self.model = model
+        self.rule_at = rule_at
+        self.cost_fn = cost_fn
+        self.score_weight = score_weight
+        self.score_rule = score_rule
+        self.learning_rate = learning_rate
+        self.make_optimizer = make_optimizer
+        self.plateau = plateau
+        self.validation = dict(validation or {"distortion": _distortion})
+        self.seed = seed
+
+    def rule(self, epoch: int) -> AssignmentRule:
+        """Return the rule of an epoch."""
+        return self.rule_at if isinstance(self.rule_at, AssignmentRule) else self.rule_at(epoch)
+
+    def forward(self, inputs: Tensor) -> Predictions:
+        """Return the predictions of the model."""
+        predictions: Predictions = self.model(inputs)
+        return predictions
+
+    def step(self, batch: Batch, rule: AssignmentRule) -> StepOutput:
+        """Return the step of the core on this module's model and cost."""
+        return mcl_step(
+            self.model,
+            batch,
+            rule,
+            cost_fn=self.cost_fn,
+            score_weight=self.score_weight,
+            score_rule=self.score_rule,
+        )
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        """Return the loss of a batch."""
+        output = self.step(batch, self.rule(self.current_epoch))
+        loss = self._joint_loss(output)
+        when = {"on_step": True, "on_epoch": True, "prog_bar": True, "sync_dist": True}
+        self.log("train_loss", loss.detach(), batch_size=output.matching.mask.numel(), **when)
+        return loss
+
+    def validation_step(self, batch: Batch, index: int) -> StepOutput:
+        """Log the metrics of a batch, and return its step for the callbacks."""
+        output = self.step(batch, WTA())
+        n_real = max(int(output.matching.mask.sum()), 1)
+        for name, metric in self.validation.items():
+            self.log(f"val_{name}", metric(output), prog_bar=True, on_epoch=True, batch_size=n_real, sync_dist=True)
+        return output
+
+    def _joint_loss(self, output: StepOutput) -> Tensor:
+        """Return a loss whose mean over the processes is the loss of the joint batch."""
+        n_processes = self.trainer.world_size if self._trainer is not None else 1
+        if n_processes == 1:
+            return output.loss
+        mask = output.matching.mask
+        counts = torch.stack([mask.sum(), mask.any(dim=-1).sum()]).to(torch.float32)
+        total = self.trainer.strategy.reduce(counts.clone(), reduce_op="sum")
+        shares = n_processes * counts / total.clamp_min(1)
+        loss = shares[0] * output.assignment_loss
+        return loss if output.score_loss is None else loss + self.score_weight * shares[1] * output.score_loss
+
+    # The optimizer, and what is kept between the runs of one training
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return Adam, or what `make_optimizer` makes."""
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        if self.make_optimizer is not None:
+            return self.make_optimizer(parameters)
+        return torch.optim.Adam(parameters, lr=self.learning_rate)
+
+    def on_train_batch_start(self, batch: Batch, index: int) -> None:
+        """Begin the random numbers of an epoch, which dropout and the like use."""
+        if index == 0:
+            key = np.random.SeedSequence((self.seed, self.current_epoch, self.global_rank))
+            torch.manual_seed(int(key.generate_state(1)[0]))
+
+    def on_train_epoch_end(self) -> None:
+        """Lower the learning rate on a plateau; before the checkpoint, so that it is not lost with a kill."""
+        if self.plateau is None:
+            return
+        value = self.trainer.callback_metrics.get(self.plateau.monitor)
+        if value is None:
+            known = sorted(name for name in self.trainer.callback_metrics if name.startswith("val_"))
+            raise ValueError(bad_value("Plateau", "monitor", f"be one of {known}", self.plateau.monitor))
+        factor = self.plateau.update(float(value))
+        for optimizer in self.trainer.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] *= factor
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what the weights and the optimizer do not hold."""
+        plateau = None if self.plateau is None else self.plateau.state_dict()
+        checkpoint["torchmcl"] = {"plateau": plateau, "rule_at": repr(self.rule_at)}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take it back.
+
+        Raises:
+            ValueError: if the checkpoint is of a training under another rule.
+        """
+        state = checkpoint.get("torchmcl")
+        if state is None:
+            return
+        if state["rule_at"] != repr(self.rule_at) and " at 0x" not in state["rule_at"]:
+            rule = f"have been saved under the same rule, {self.rule_at!r}"
+            raise ValueError(bad_value("MCLModule", "checkpoint", rule, state["rule_at"], "Start in another folder."))
+        if self.plateau is not None and state["plateau"] is not None:
+            self.plateau.load_state_dict(state["plateau"])

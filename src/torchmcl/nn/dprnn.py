@@ -1,0 +1,222 @@
+"""The dual-path recurrent network: a waveform in, n waveforms out.
+
+    waveform --encoder--> frames --segment--> map --blocks--> map --overlap-add--> masks --decoder--> waveforms
+    [B, length]           [B, T, F]           [B, P, W, H]                         [B, T, n, F]       [B, n, length]
+
+T frames of F features are cut into P segments of W frames with half of them shared. Each block reads
+the map along W inside the segments (the intra path), then along P across them (the inter path), so
+that a sequence of thousands of frames is seen by two recurrences of about a hundred steps.
+
+The features stand last in memory from end to end. The map keeps one layout, [B, P, W, H]; the inter
+path takes a transposed view of it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchmcl._checks import bad_value, check_callable, check_positive_int, check_tensor
+from torchmcl.nn.bilstm import FusedBiLSTM
+from torchmcl.nn.global_norm import GlobalLayerNorm
+from torchmcl.nn.overlap import hops_in, overlap_add, segment
+from torchmcl.types import Predictions
+
+__all__ = ["DPRNN", "DualPathBlock", "RecurrentPath"]
+
+
+class RecurrentPath(nn.Module):
+    """One path of a block: a BiLSTM along the time axis, back to the width, normalised, added to its input.
+
+    Args:
+        width: features in and out.
+        hidden_size: features of each direction of the LSTM.
+        bilstm: makes the LSTM from `(width, hidden_size)`.
+    """
+
+    def __init__(self, width: int, hidden_size: int, bilstm: Callable[[int, int], nn.Module] = FusedBiLSTM) -> None:
+        super().__init__()
+        self.bilstm = bilstm(width, hidden_size)
+        self.linear = nn.Linear(2 * hidden_size, width)
+        self.norm = GlobalLayerNorm(width)
+
+    def forward(self, sequences: Tensor) -> Tensor:
+        """Return the same shape for [batch, sequences, time, width]."""
+        update = _in_memory_order(self.linear, self.bilstm(sequences))
+        out: Tensor = self.norm(update, residual=sequences)
+        return out
+
+
+class DualPathBlock(nn.Module):
+    """The two paths: along the frames inside each segment, then along the segments for each place in them."""
+
+    def __init__(self, width: int, hidden_size: int, bilstm: Callable[[int, int], nn.Module] = FusedBiLSTM) -> None:
+        super().__init__()
+        self.intra = RecurrentPath(width, hidden_size, bilstm)
+        self.inter = RecurrentPath(width, hidden_size, bilstm)
+
+    def forward(self, segments: Tensor) -> Tensor:
+        """Return the same shape for [batch, segments, size, width]."""
+        segments = self.intra(segments)
+        out: Tensor = self.inter(segments.transpose(1, 2))
+        return out.transpose(1, 2)
+
+
+class DPRNN(nn.Module):
+    """Separate a waveform into any number of waveforms.
+
+    Args:
+        n_outputs: how many waveforms to give; with MCL there may be more than speakers.
+        n_filters: F, features of an encoded frame.
+        kernel_size: K, samples of a frame; a multiple of `stride`.
+        stride: S, samples between two frames.
+        segment_size: W, frames of a segment; even.
+        hidden_size: H, features of each direction of the LSTMs.
+        width: features between the blocks; as many as `hidden_size` unless told, as in the paper.
+        n_blocks: B, dual-path blocks.
+        scores: whether to give a score logit for each output, for more outputs than speakers.
+        detach_scores: stop the score loss at the score head.
+        bilstm: makes a bidirectional LSTM from its input and hidden size; see `torchmcl.nn.BiLSTM`.
+
+    Example:
+        >>> model = DPRNN(n_outputs=3, n_filters=8, segment_size=10, hidden_size=6, n_blocks=1, scores=True)
+        >>> hypotheses, score_logits = model(torch.randn(2, 1234))
+        >>> hypotheses.shape, score_logits.shape
+        (torch.Size([2, 3, 1234]), torch.Size([2, 3]))
+
+    Reference:
+        The appendix on speech separation; the defaults are its table of the DPRNN configuration.
+    """
+
+    def __init__(
+        self,
+        n_outputs: int = 2,
+        n_filters: int = 64,
+        kernel_size: int = 16,
+        stride: int = 8,
+        segment_size: int = 100,
+        hidden_size: int = 128,
+        width: int | None = None,
+        n_blocks: int = 6,
+        scores: bool = False,
+        detach_scores: bool = False,
+        bilstm: Callable[[int, int], nn.Module] = FusedBiLSTM,
+    ) -> None:
+        super().__init__()
+        width = hidden_size if width is None else width
+        #: What rebuilds the model, except for the kind of LSTM, which changes no parameter.
+        self.config: dict[str, Any] = {
+            "n_outputs": n_outputs,
+            "n_filters": n_filters,
+            "kernel_size": kernel_size,
+            "stride": stride,
+            "segment_size": segment_size,
+            "hidden_size": hidden_size,
+            "width": width,
+            "n_blocks": n_blocks,
+            "scores": scores,
+            "detach_scores": detach_scores,
+        }
+        for name, value in self.config.items():
+            if name not in ("scores", "detach_scores"):
+                check_positive_int("DPRNN", name, value)
+        check_callable("DPRNN", "bilstm", bilstm, "torchmcl.nn.BiLSTM")
+        if kernel_size % stride:
+            raise ValueError(bad_value("DPRNN", "kernel_size", f"be a multiple of `stride` {stride}", kernel_size))
+        if segment_size % 2:
+            raise ValueError(bad_value("DPRNN", "segment_size", "be even", segment_size))
+        self.n_outputs, self.kernel_size, self.stride, self.segment_size = n_outputs, kernel_size, stride, segment_size
+        self.detach_scores = detach_scores
+        self.encoder = nn.Linear(kernel_size, n_filters, bias=False)  # on frames: the same as a strided convolution
+        self.norm = GlobalLayerNorm(n_filters)
+        self.bottleneck = nn.Linear(n_filters, width)
+        self.blocks = nn.Sequential(*(DualPathBlock(width, hidden_size, bilstm) for _ in range(n_blocks)))
+        self.activation = nn.PReLU()
+        self.outputs = nn.Linear(width, n_outputs * width)
+        self.value = nn.Linear(width, width)
+        self.gate = nn.Linear(width, width)
+        self.mask = nn.Linear(width, n_filters, bias=False)
+        self.decoder = nn.Parameter(torch.empty(n_outputs, n_filters, kernel_size))  # each output has its own
+        self.score = nn.Linear(width, 1) if scores else None
+        self._begin_with_reconstruction()
+
+    @torch.no_grad()
+    def _begin_with_reconstruction(self) -> None:
+        """Set encoder and decoder so that masks of 1 give the mixture back.
+
+        Filters come in pairs of opposite sign, whose ReLUs add up to a linear map, and the decoder is its
+        transpose. Every output begins as the same quieter mixture, at 0 dB instead of at some -30 dB. That
+        saves the first hundreds of steps, and lets the samples decide which output wins which speaker: with
+        decoders drawn at random one output is ahead on all samples, and winner-takes-all never looks at another.
+        """
+        half = self.encoder.out_features // 2
+        filters = nn.init.orthogonal_(torch.empty(half, self.kernel_size)) if half else torch.empty(0, self.kernel_size)
+        pairs = torch.cat([filters, -filters])
+        self.encoder.weight[: 2 * half] = pairs
+        nn.init.zeros_(self.decoder)
+        self.decoder[:, : 2 * half] = pairs * self.stride / self.kernel_size  # each sample is in several frames
+
+    def forward(self, waveform: Tensor) -> Predictions:
+        """Return hypotheses [batch, n_outputs, length] for a waveform [batch, length] of any length."""
+        check_tensor("DPRNN", "waveform", waveform)
+        if waveform.ndim != 2 or waveform.shape[-1] < 1:
+            advice = "A single recording is waveform.unsqueeze(0)."
+            raise ValueError(
+                bad_value("DPRNN", "waveform", "have shape [batch, length]", tuple(waveform.shape), advice)
+            )
+        # The ends of the model are cheap, and a waveform in bfloat16 would carry audible noise.
+        with torch.autocast(waveform.device.type, enabled=False):
+            frames = self._encode(waveform.to(self.encoder.weight.dtype))
+        features = self._features(frames)
+        masks = torch.sigmoid(self.mask(features))  # not ReLU: an output whose mask is 0 could never come back
+        with torch.autocast(waveform.device.type, enabled=False):
+            hypotheses = self._decode(frames, masks.to(frames.dtype), waveform.shape[-1])
+        return Predictions(hypotheses, self._score_logits(features))
+
+    def _encode(self, waveform: Tensor) -> Tensor:
+        """Return the encoded frames [batch, time, n_filters], all >= 0."""
+        length = max(waveform.shape[-1], self.kernel_size)
+        length += -(length - self.kernel_size) % self.stride  # so that the last samples are in a frame too
+        waveform = F.pad(waveform, (0, length - waveform.shape[-1]))
+        windows = segment(waveform.unsqueeze(-1), self.kernel_size, self.stride).squeeze(-1)
+        return torch.relu(self.encoder(windows))
+
+    def _features(self, frames: Tensor) -> Tensor:
+        """Return what is known about each output at each frame, [batch, time, n_outputs, width]."""
+        time, hop = frames.shape[-2], self.segment_size // 2
+        narrow = self.bottleneck(self.norm(frames))
+        # One hop before and at least one after, so that every frame is in two segments.
+        padded = F.pad(narrow, (0, 0, hop, hop + (-time) % hop))
+        segments = self.blocks(segment(padded, self.segment_size, hop))
+        merged = overlap_add(self.activation(segments), hop)[..., hop : hop + time, :] / 2
+        features = self.outputs(merged).unflatten(-1, (self.n_outputs, -1))
+        return torch.tanh(self.value(features)) * torch.sigmoid(self.gate(features))
+
+    def _decode(self, frames: Tensor, masks: Tensor, length: int) -> Tensor:
+        """Return waveforms [batch, n_outputs, length] of masked frames."""
+        masked = frames.unsqueeze(-2) * masks  # [batch, time, n_outputs, n_filters]
+        windows = torch.einsum("btnf,nfk->bntk", masked, self.decoder)
+        return overlap_add(windows.unsqueeze(-1), self.stride).squeeze(-1)[..., :length]
+
+    def _score_logits(self, features: Tensor) -> Tensor | None:
+        if self.score is None:
+            return None
+        features = features.detach() if self.detach_scores else features
+        logits: Tensor = self.score(features.mean(dim=1)).squeeze(-1)
+        return logits
+
+    def extra_repr(self) -> str:
+        """Return what `print` shows beyond the layers."""
+        n_hops = hops_in("DPRNN", self.kernel_size, self.stride)
+        return f"n_outputs={self.n_outputs}, {n_hops} frames over each sample, segments of {self.segment_size}"
+
+
+def _in_memory_order(layer: nn.Module, features: Tensor) -> Tensor:
+    """Apply a layer of the last axis to a permuted view without copying it into order first."""
+    strides = features.stride()
+    order = sorted(range(features.ndim - 1), key=lambda axis: -strides[axis])
+    back = [order.index(axis) for axis in range(features.ndim - 1)]
+    out: Tensor = layer(features.permute(*order, -1))
+    return out.permute(*back, -1)

@@ -1,0 +1,113 @@
+"""Long recordings keep one order of their outputs, and models come back from disk as they went."""
+
+import json
+
+import pytest
+import torch
+
+import torchmcl as mcl
+from torchmcl.nn import DPRNN
+from torchmcl.nn.long_recordings import separate_long
+from torchmcl.nn.saved import load_model, save_model
+
+
+class ShufflingOracle:
+    """A perfect separator that changes order, sign and level from chunk to chunk."""
+
+    def __init__(self, sources, seed=0):
+        self.sources = sources  # [sources, length]
+        self.mixture = sources.sum(0)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.orders = []
+
+    def __call__(self, piece):
+        n = len(self.sources)
+        windows = self.mixture.unfold(0, piece.shape[-1], 1)
+        start = int((windows == piece).all(-1).nonzero()[0])
+        order = torch.randperm(n, generator=self.generator)
+        self.orders.append(tuple(order.tolist()))
+        level = torch.randn(n, 1, generator=self.generator)
+        outputs = level * self.sources[order, start : start + piece.shape[-1]]
+        return mcl.Predictions(outputs.unsqueeze(0), order.float().unsqueeze(0))
+
+
+@pytest.mark.parametrize(
+    ("length", "chunk", "overlap"), [(1000, 300, None), (1000, 300, 100), (300, 300, 100), (50, 300, 100)]
+)
+def test_chunks_are_joined_in_one_order_at_the_level_of_the_mixture(length, chunk, overlap):
+    sources = torch.randn(3, length) * torch.tensor([[1.0], [2.0], [0.5]])
+    oracle = ShufflingOracle(sources)
+    hypotheses, score_logits = separate_long(oracle, oracle.mixture.unsqueeze(0), chunk=chunk, overlap=overlap)
+    first = torch.tensor(oracle.orders[0])
+    if length > chunk:
+        assert len(set(oracle.orders)) > 1, "the oracle never changed its order"
+    cost = mcl.pairwise_neg_si_sdr(hypotheses=hypotheses[0], targets=sources[first])
+    assert (cost.diagonal() < -5).all(), cost
+    assert (cost.argmin(-1) == torch.arange(3)).all()
+    level = hypotheses[0].norm(dim=-1) / sources[first].norm(dim=-1)
+    assert ((level > 0.6) & (level < 1.6)).all()
+    torch.testing.assert_close(score_logits[0], first.float())
+
+
+def test_a_short_recording_is_separated_in_one_go():
+    model = DPRNN(2, n_filters=6, kernel_size=4, stride=2, segment_size=6, hidden_size=5, n_blocks=1).eval()
+    waveform = torch.randn(2, 100)
+    direct = model(waveform).hypotheses
+    cost = mcl.pairwise_neg_si_sdr(hypotheses=separate_long(model, waveform).hypotheses, targets=direct)
+    assert (cost.diagonal(dim1=-2, dim2=-1) < -60).all()
+
+
+def test_silence_stays_silent():
+    model = DPRNN(2, n_filters=6, kernel_size=4, stride=2, segment_size=6, hidden_size=5, n_blocks=1)
+    assert (separate_long(model, torch.zeros(1, 500), chunk=200).hypotheses == 0).all()
+
+
+def test_chunks_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="separate_long: `overlap` must lie between 0 and the chunk of 100, got 100"):
+        separate_long(lambda x: x, torch.randn(1, 500), chunk=100, overlap=100)
+    with pytest.raises(ValueError, match=r"separate_long: `waveform` must have shape \[batch, length\]"):
+        separate_long(lambda x: x, torch.randn(500), chunk=100)
+
+
+def small():
+    return DPRNN(3, n_filters=6, kernel_size=4, stride=2, segment_size=6, hidden_size=5, n_blocks=1, scores=True)
+
+
+def test_a_model_comes_back_as_it_was_saved(tmp_path):
+    model = small().eval()
+    save_model(tmp_path / "model", model, notes={"sample_rate": 8000})
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "model.safetensors"]
+    again, notes = load_model(tmp_path / "model")
+    assert notes == {"sample_rate": 8000}
+    assert not again.training
+    waveform = torch.randn(1, 77)
+    torch.testing.assert_close(again(waveform), model(waveform), rtol=0, atol=0)
+
+
+def test_folders_without_a_whole_model_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"load_model: `folder` must hold a saved model, got .*model.json is missing"):
+        load_model(tmp_path)
+    save_model(tmp_path, small())
+    (tmp_path / "model.safetensors").write_bytes(b"\x08" + b"\0" * 20)
+    with pytest.raises(ValueError, match=r"model.safetensors` must hold the weights of DPRNN"):
+        load_model(tmp_path)
+    save_model(tmp_path, small())
+    description = json.loads((tmp_path / "model.json").read_text())
+    description["config"]["n_outputs"] = 2
+    (tmp_path / "model.json").write_text(json.dumps(description))
+    with pytest.raises(ValueError, match=r"must hold the weights of DPRNN as model.json describes it"):
+        load_model(tmp_path)
+    description["kind"] = "DPRN"
+    (tmp_path / "model.json").write_text(json.dumps(description))
+    with pytest.raises(
+        ValueError, match=r"load_model: `kind` must be one of \['DPRNN'\], got DPRN.*Did you mean 'DPRNN'"
+    ):
+        load_model(tmp_path)
+    (tmp_path / "model.json").write_text("import os")
+    with pytest.raises(ValueError, match=r"model.json` must describe a model in JSON"):
+        load_model(tmp_path)
+
+
+def test_only_known_models_are_saved(tmp_path):
+    with pytest.raises(TypeError, match="save_model: `model` must be one of"):
+        save_model(tmp_path, torch.nn.Linear(2, 2))
