@@ -223,7 +223,8 @@ def test_a_device_that_is_not_there_is_refused(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_training_too_short_to_show_anything_says_so(name, tmp_path):
-    settings = replace(FIGURES[name].settings("paper", "cpu"), n_epochs=3, n_points=1000, n_held_out=500, n_seeds=1)
+    short = {"n_epochs": 3, "n_points": 1000, "batch_size": 500, "n_held_out": 500, "n_seeds": 1}
+    settings = replace(FIGURES[name].settings("paper", "cpu"), **short)
     claims = FIGURES[name].run(tmp_path / name, settings, progress=False)
     assert not all(claim.holds for claim in claims)
     write_figure(name, tmp_path)
