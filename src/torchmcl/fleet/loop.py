@@ -64,6 +64,7 @@ class ChunkTraining:
             "flat": models.flat,
             "epoch": torch.zeros((), dtype=torch.long, device=device),
             "losses": torch.zeros(plan.n_epochs, n_models, dtype=models.flat.dtype, device=device),
+            "watched": torch.full((plan.n_epochs, n_models), torch.nan, dtype=models.flat.dtype, device=device),
             "best_flat": models.flat.clone() if validation is not None else torch.zeros(n_models, 0, device=device),
             "best_value": torch.full((n_models,), torch.inf, dtype=models.flat.dtype, device=device),
             "best_epoch": torch.full((n_models,), -1, device=device),
@@ -104,7 +105,7 @@ class ChunkTraining:
         losses = losses.masked_fill((stopped >= 0) & (epochs > stopped), torch.nan)
         bad = ~losses.isfinite() & ((stopped < 0) | (epochs <= stopped))
         failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1)
-        return FleetHistory(losses, value, epoch, stopped, failed, seconds)
+        return FleetHistory(losses, value, epoch, stopped, failed, seconds, self.state["watched"].cpu())
 
     def _prepare(self, epoch: int) -> None:
         """Write what changes from epoch to epoch into the tensors that the epoch reads."""
@@ -200,6 +201,7 @@ class ChunkTraining:
         with models.evaluating():
             value = self.plan.monitor(self._output(models, Batch(inputs, targets, mask), rule))
         state = {name: self.state[name][rows] for name in ("best_value", "best_epoch", "best_flat", "stopped_epoch")}
+        self.state["watched"][:, rows].index_copy_(0, self.state["epoch"].view(1), value.unsqueeze(0))
         running = state["stopped_epoch"] < 0
         better = (value < state["best_value"]) & running
         state["best_value"].copy_(torch.where(better, value, state["best_value"]))

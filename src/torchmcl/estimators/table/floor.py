@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from torchmcl.density import KernelMixture
-from torchmcl.theory import blahut_arimoto
+from torchmcl.theory import RatePoints, blahut_arimoto
 
 __all__ = ["least_distortions"]
 
-_N_ROWS, _N_SAMPLES = 48, 96
+_N_ROWS, _N_SAMPLES = 32, 64
 # Temperatures in units of each row's variance: from one answer to more than any table asks for.
-_TEMPERATURES = tuple(2.2 * 0.62**step for step in range(16))
+_TEMPERATURES = tuple(2.0 * 0.5**step for step in range(12))
 
 
 def least_distortions(density: KernelMixture, numbers: Sequence[int]) -> list[float | None]:
@@ -40,7 +40,11 @@ def least_distortions(density: KernelMixture, numbers: Sequence[int]) -> list[fl
     spread = samples.var(dim=-1, correction=0).clamp_min(1e-12)
     unit = (samples - samples.mean(dim=-1, keepdim=True)) / spread.sqrt().unsqueeze(-1)
     cost = (unit.unsqueeze(-1) - unit.unsqueeze(-2)).square().float()
-    curve = [blahut_arimoto(cost, temperature, n_iters=200, tolerance=3e-3) for temperature in _TEMPERATURES]
+    curve: list[RatePoints] = []
+    for temperature in _TEMPERATURES:
+        curve.append(blahut_arimoto(cost, temperature, n_iters=100, tolerance=5e-3))
+        if bool((curve[-1].rate > math.log2(max(numbers))).all()):
+            break
     # Rate 0 has the variance itself, which is 1.
     rates = torch.stack([torch.zeros(len(places)), *(point.rate for point in curve)])  # [points, rows]
     distortions = torch.stack([torch.ones(len(places)), *(point.distortion for point in curve)])

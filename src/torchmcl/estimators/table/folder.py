@@ -92,6 +92,7 @@ def load_table_model(owner: str, folder: Path) -> TableModel:
         got = f"format {config['format']} (written by torchmcl {config.get('torchmcl', 'of unknown version')})"
         raise ValueError(bad_value(owner, "model folder", rule, got, "Upgrade torchmcl: pip install -U torchmcl."))
     io = optional_import("safetensors.numpy", extra="table", needed_by=owner)
+    broken = optional_import("safetensors", extra="table", needed_by=owner).SafetensorError
     for name in (_SCHEMA, _METRICS, _WEIGHTS):
         if not (folder / name).is_file():
             advice = "The folder is not complete; fit it again."
@@ -103,12 +104,7 @@ def load_table_model(owner: str, folder: Path) -> TableModel:
         evaluation = _read(folder / _EVALUATION) if (folder / _EVALUATION).is_file() else None
         encoder = ColumnEncoder.from_state(schema, arrays)
         metrics = _read(folder / _METRICS)
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        io.SafetensorError if hasattr(io, "SafetensorError") else OSError,
-    ) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, broken) as error:
         rule, advice = "be as `torchmcl fit` wrote it", "Fit it again."
         raise ValueError(bad_value(owner, "model folder", rule, f"{type(error).__name__}: {error}", advice)) from error
     return TableModel(schema, encoder, regressor, config.get("source", ""), metrics, evaluation)
