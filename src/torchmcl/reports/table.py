@@ -24,6 +24,7 @@ _STYLE = """
 .tile b { display: block; font-size: 1.5rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: .9rem; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1.4rem; }
+.pair figure { max-width: 40rem; } figure.wide { max-width: 52rem; }
 .row { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; margin: .8rem 0; }
 .row h3 { margin: 0 0 .3rem; font-size: 1rem; }
 .cells { color: var(--soft); font-size: .88rem; overflow-wrap: anywhere; } .cells b { color: var(--ink); }

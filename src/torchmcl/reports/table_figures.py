@@ -107,7 +107,7 @@ def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
 
 def training_figure(found: dict[str, Any]) -> Any:
     """Return loss, distortion and temperature by epoch."""
-    figure, axis = _axes((12, 4.0))
+    figure, axis = _axes((8.4, 4.2))
     epochs = range(1, len(found["loss"]) + 1)
     _curve(axis, epochs, found["loss"], _GREY, 1.2)
     if found["validation"]:

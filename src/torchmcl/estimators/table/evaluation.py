@@ -22,8 +22,16 @@ _LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _MOST_CELLS = 8
 
 
-def evaluated(owner: str, model: TableModel, table: Table) -> dict[str, Any]:
+def evaluated(
+    owner: str, model: TableModel, table: Table, places: NDArray[np.int64] | None = None
+) -> dict[str, Any]:
     """Return the records of a model on a table with targets; rows without a target are left out.
+
+    Args:
+        owner: who asks.
+        model: to be measured.
+        table: rows that it has not learned from.
+        places: [rows], where each row stands in its file, counted from 0; as they come unless told.
 
     Raises:
         ValueError: if the table lacks a column or has no row with all targets.
@@ -58,7 +66,7 @@ def evaluated(owner: str, model: TableModel, table: Table) -> dict[str, Any]:
         "usage": _usage(costs, probabilities),
         "calibration": _calibration(costs, probabilities),
         "coverage": _coverage(model, inputs, targets),
-        "ambiguous": _ambiguous(model, table, known, targets, values, probabilities),
+        "ambiguous": _ambiguous(model, rows, known if places is None else places[known], targets, values, probabilities),
     }
 
 
@@ -197,7 +205,7 @@ def _coverage(model: TableModel, inputs: NDArray[np.float32], targets: NDArray[n
 def _ambiguous(
     model: TableModel,
     table: Table,
-    known: NDArray[np.int64],
+    places: NDArray[np.int64],
     targets: NDArray[np.float64],
     values: NDArray[np.float64],
     probabilities: NDArray[np.float64],
@@ -209,12 +217,11 @@ def _ambiguous(
     apart = np.sqrt((weights * ((values - centre) / scale) ** 2).sum(axis=(1, 2)))
     made = []
     for place in np.argsort(-apart, kind="stable")[:_N_AMBIGUOUS]:
-        row = int(known[place])
         order = np.argsort(-probabilities[place], kind="stable")
-        cells = table.frame.select(list(model.schema.features)).row(row, named=True)
+        cells = table.frame.select(list(model.schema.features)).row(int(place), named=True)
         made.append(
             {
-                "row": row + 1,
+                "row": int(places[place]) + 1,
                 "apart": float(apart[place]),
                 "cells": [[name, "" if cell is None else str(cell)] for name, cell in cells.items()],
                 "truth": _lists(targets[place]),

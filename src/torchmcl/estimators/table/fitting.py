@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchmcl._checks import bad_value
 from torchmcl.data.table import ColumnEncoder, Table, infer_schema, read_table
@@ -79,15 +80,18 @@ def fit_table(owner: str, table: Table, how: TableFit, *, progress: bool = False
         "validation_distortion": _finite_or_none(regressor.validation_distortions_[regressor.best_init_]),
     }
     model = TableModel(schema, encoder, regressor, table.name, metrics)
-    return _with_evaluation(owner, model, table.take(train), table.take(test))
+    return _with_evaluation(owner, model, table, train, test)
 
 
-def _with_evaluation(owner: str, model: TableModel, train: Table, test: Table) -> TableModel:
-    """Return the model with records of the rows that were set apart, and of the table it learned from."""
-    described = {"columns": summary_of_data(owner, model, train), "training": trajectory(model)}
+def _with_evaluation(
+    owner: str, model: TableModel, table: Table, train: NDArray[np.int64], test: NDArray[np.int64]
+) -> TableModel:
+    """Return the model with records of the rows that were set apart, and of those it learned from."""
+    columns = summary_of_data(owner, model, table.take(train))
+    described = {"columns": columns, "training": trajectory(model)}
     if not len(test):
         return replace(model, evaluation=described | {"held_out": None})
-    records = evaluated(owner, model, test)
+    records = evaluated(owner, model, table.take(test), test)
     chosen = {name: records["measures"][name] for name in ("distortion", "rmse", "nearest_rmse", "log_likelihood")}
     chosen["coverage_of_90_percent_sets"] = next(e["covered"] for e in records["coverage"] if e["level"] == 0.9)
     return replace(model, metrics=model.metrics | {"set_apart": chosen}, evaluation=described | {"held_out": records})
