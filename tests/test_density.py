@@ -184,7 +184,7 @@ def test_highest_density_set_holds_its_mass_and_is_densest(kind, mass):
     y = torch.linspace(-3, 4, 4001, dtype=torch.float64).unsqueeze(-1)
     inside = ((y >= lower) & (y <= upper)).any(dim=-1)
     logs = density.log_prob(y)
-    assert float((logs[inside].min() - logs[~inside].max())) > -0.8  # equal up to a cell at a steep place
+    assert float(logs[inside].min() - logs[~inside].max()) > -0.8  # equal up to a cell at a steep place
 
 
 def test_highest_density_set_of_two_modes_has_two_pieces_and_of_one_mode_one():

@@ -188,3 +188,17 @@ def test_loss_is_the_mean_of_the_separation_losses_of_the_paper():
     assert mcl.mcl_loss(mcl.match(cost, mcl.PIT()), "sample_mean").item() == pytest.approx(sum(best_permutation) / 4)
     greedy = [sum(min(row) for row in sample) / 2 for sample in cost.tolist()]
     assert mcl.mcl_loss(mcl.match(cost, mcl.WTA()), "sample_mean").item() == pytest.approx(sum(greedy) / 4)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sample_mean", "none"])
+def test_sample_weights_multiply_the_loss_of_each_sample(reduction):
+    cost, mask = make_problem()
+    weights = torch.rand(6, dtype=torch.float64)
+    matching = mcl.match(cost, mcl.AnnealedWTA(0.4), mask)
+    scaled = Matching(weights[:, None, None] * matching.cost, matching.weights, mask)
+    torch.testing.assert_close(
+        mcl.mcl_loss(matching, reduction, sample_weights=weights), mcl.mcl_loss(scaled, reduction)
+    )
+    torch.testing.assert_close(
+        mcl.mcl_loss(matching, reduction, sample_weights=torch.ones(6)), mcl.mcl_loss(matching, reduction)
+    )

@@ -24,10 +24,14 @@ SHELLS = {
     *("AssignmentEntropy", "DeadHypotheses", "Distortion", "EnergyScore", "HypothesisUsage", "OracleRMSE"),
     *("RMSEOfMean", "ScoreCalibrationError", "SoftDistortion", "WassersteinToSamples"),
 }
+# They need scikit-learn, so they are made on demand and stand apart.
+ESTIMATORS = {"MCLClassifier", "MCLRegressor"}
 
 
 def test_public_names_are_these():
     assert sorted(torchmcl.__all__) == sorted(PUBLIC)
+    for name in ESTIMATORS:
+        assert getattr(torchmcl, name).__name__ == name
     assert len(torchmcl.__all__) <= 42
 
 

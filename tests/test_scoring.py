@@ -205,3 +205,13 @@ def test_normalized_scores_are_sigmoids_over_their_sum():
 def test_normalized_scores_sum_to_one_when_every_sigmoid_underflows():
     for logits in (torch.full((3,), -1e4), torch.full((3,), 1e4), torch.tensor([-1e4, -2e4, -3e4])):
         torch.testing.assert_close(mcl.normalized_scores(logits).sum(), torch.tensor(1.0))
+
+
+def test_sample_weights_multiply_the_score_loss_of_each_sample():
+    logits, labels = torch.randn(5, 3, dtype=torch.float64), torch.rand(5, 3, dtype=torch.float64)
+    weights = torch.rand(5, dtype=torch.float64)
+    each = torch.stack([mcl.score_loss(x, y) for x, y in zip(logits, labels, strict=True)])
+    torch.testing.assert_close(mcl.score_loss(logits, labels, sample_weights=weights), (weights * each).mean())
+    mask = torch.tensor([True, True, False, True, False]).unsqueeze(-1)
+    expected = (weights * each)[mask.squeeze(-1)].mean()
+    torch.testing.assert_close(mcl.score_loss(logits, labels, mask, sample_weights=weights), expected)

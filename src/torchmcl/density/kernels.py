@@ -139,18 +139,31 @@ class HypothesisDensity(Distribution):
         logs = self.log_prob(self.sample(torch.Size((n_samples,))))
         return torch.quantile(logs, 1 - mass, dim=0)
 
-    def sample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:  # noqa: B008
-        """Return samples, [sample_shape, ..., dim]."""
+    def sample(
+        self,
+        sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size(),  # noqa: B008
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Return samples, [sample_shape, ..., dim].
+
+        Args:
+            sample_shape: how many, for each distribution of the batch.
+            generator: of the random numbers; torch's own unless told.
+        """
         with torch.no_grad():
             shape = torch.Size(sample_shape)
-            index = torch.distributions.Categorical(self.probabilities).sample(shape)  # [sample_shape, ...]
+            shares = self.probabilities.reshape(-1, self.probabilities.shape[-1])
+            drawn = torch.multinomial(shares, shape.numel(), replacement=True, generator=generator)
+            index = drawn.mT.reshape(*shape, *self.batch_shape)
             wide = index[..., None, None].expand(*index.shape, 1, self.dim)
             centres = self.hypotheses.expand(*shape, *self.hypotheses.shape).gather(-2, wide).squeeze(-2)
             width = self.bandwidth.expand(*shape, *self.bandwidth.shape).gather(-1, index[..., None])
-            return self._sample_around(index, centres, width * self.scale)
+            return self._sample_around(index, centres, width * self.scale, generator)
 
     @abstractmethod
-    def _sample_around(self, index: Tensor, centres: Tensor, widths: Tensor) -> Tensor:
+    def _sample_around(
+        self, index: Tensor, centres: Tensor, widths: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
         """Return a sample of the kernel `index` around centres [..., dim]."""
 
     def cdf(self, value: Tensor) -> Tensor:
@@ -235,12 +248,19 @@ class KernelMixture(HypothesisDensity):
         variances = (self.bandwidth.unsqueeze(-1) * self.scale).square()
         return self.hypotheses, variances.expand_as(self.hypotheses)
 
-    def _sample_around(self, index: Tensor, centres: Tensor, widths: Tensor) -> Tensor:
-        return centres + widths * torch.randn_like(centres)
+    def _sample_around(
+        self, index: Tensor, centres: Tensor, widths: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        return centres + widths * normal_like(centres, generator)
 
     def _kernel_cdf(self, value: Tensor) -> Tensor:
         offsets = (value - self.hypotheses.squeeze(-1)) / self.scale
-        return torch.special.ndtr(offsets / self.bandwidth)
+        return 0.5 + 0.5 * torch.erf(offsets / (math.sqrt(2) * self.bandwidth))  # several times as fast as ndtr
+
+
+def normal_like(values: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return standard normal numbers of the shape of `values`."""
+    return torch.randn(values.shape, dtype=values.dtype, device=values.device, generator=generator)
 
 
 def _runs(edges: Tensor, inside: Tensor) -> HighestDensitySet:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchmcl.density.kernels import HypothesisDensity
+from torchmcl.density.kernels import HypothesisDensity, normal_like
 
 __all__ = ["VoronoiKernels"]
 
@@ -69,16 +69,18 @@ class VoronoiKernels(HypothesisDensity):
         second = self._radial(2) @ self._directions.square() / n / mass
         return self.hypotheses + widths * first, widths.square() * (second - first.square())
 
-    def _sample_around(self, index: Tensor, centres: Tensor, widths: Tensor) -> Tensor:
+    def _sample_around(
+        self, index: Tensor, centres: Tensor, widths: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
         # A kernel cut off on all sides may be far wider than its cell. Drawing the direction first, in proportion to
         # the mass along it, and then the radius would need the grid of directions; rejection needs nothing.
-        samples = centres + widths * torch.randn_like(centres)
+        samples = centres + widths * normal_like(centres, generator)
         for _ in range(10_000):
             offsets = (samples.unsqueeze(-2) - self.hypotheses) / self.scale
             outside = offsets.square().sum(dim=-1).argmin(dim=-1) != index
             if not outside.any():
                 break
-            again = centres[outside] + widths[outside] * torch.randn_like(centres[outside])
+            again = centres[outside] + widths[outside] * normal_like(centres[outside], generator)
             samples[outside] = again
         return samples
 

@@ -6,7 +6,7 @@ optional_import("sklearn", extra="sklearn", needed_by="torchmcl.estimators")
 
 from torchmcl.estimators._conformal import PredictionIntervals  # noqa: E402
 from torchmcl.estimators.classifier import Guesses, MCLClassifier  # noqa: E402
+from torchmcl.estimators.loading import load_estimator  # noqa: E402
 from torchmcl.estimators.regressor import Hypotheses, MCLRegressor  # noqa: E402
-from torchmcl.estimators.saving import load_estimator  # noqa: E402
 
 __all__ = ["Guesses", "Hypotheses", "MCLClassifier", "MCLRegressor", "PredictionIntervals", "load_estimator"]

@@ -30,7 +30,7 @@ from torchmcl.estimators._networks import (
     mean_one,
 )
 from torchmcl.estimators._rows import Rows
-from torchmcl.estimators.saving import load_estimator, save_estimator
+from torchmcl.estimators.saving import read_estimator, save_estimator
 from torchmcl.fleet import Fleet, FleetData
 from torchmcl.fleet.stacked import build_modules
 from torchmcl.nn import MultiHypothesisMLP
@@ -114,7 +114,7 @@ class MCLEstimator(BaseEstimator):
         Raises:
             ValueError: if the folder holds no such model, or one of a newer version.
         """
-        loaded: Self = load_estimator(folder, cls)
+        loaded: Self = read_estimator(f"{cls.__name__}.load", Path(folder), {cls.__name__: cls})
         return loaded
 
     # ------------------------------------------------------------------ parameters
@@ -174,10 +174,9 @@ class MCLEstimator(BaseEstimator):
     def _checked_weights(self, sample_weight: Any, X: NDArray[Any]) -> NDArray[np.float64] | None:
         if sample_weight is None:
             return None
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not weights.sum() > 0:
-            owner = type(self).__name__
-            raise ValueError(bad_value(owner, "sample_weight", "have a positive entry", "only zeros"))
+        weights: NDArray[np.float64] = _check_sample_weight(
+            sample_weight, X, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=False
+        )
         return weights
 
     # ------------------------------------------------------------------ training

@@ -321,9 +321,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         """
         check_positive_int("MCLRegressor", "n_samples", n_samples)
         density = self.predict_distribution(X)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
-            samples = density.sample(torch.Size((n_samples,))).movedim(0, 1).numpy()
+        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
+        samples = density.sample((n_samples,), generator).movedim(0, 1).numpy()
         return samples[..., 0] if self._flat_y else samples
 
     def log_prob(self, X: Any, y: Any) -> NDArray[Any]:

@@ -1,6 +1,7 @@
 """Many modules of one shape as one: their parameters in a matrix, a row each, and one batched forward pass."""
 
 import copy
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,11 +16,14 @@ from torchmcl.types import Predictions
 
 __all__ = ["FleetModels", "StackedModules", "build_modules"]
 
+_ONE_GENERATOR = threading.Lock()
+
 
 def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> list[nn.Module]:
     """Return one module for each seed, as `torch.manual_seed(seed); factory()` would make it."""
     modules = []
-    with torch.random.fork_rng(devices=[]):
+    # Initial weights come from torch's one generator: two threads must not draw from it in turn.
+    with _ONE_GENERATOR, torch.random.fork_rng(devices=[]):
         for seed in seeds:
             torch.manual_seed(seed)
             module = factory()

@@ -1,0 +1,26 @@
+"""Small tables and quick settings for the tests of the estimators."""
+
+import numpy as np
+
+QUICK = {"n_epochs": 40, "hidden": (16,), "learning_rate": 0.05, "random_state": 0}
+
+
+def forked(n=300, seed=0, n_features=2):
+    """Return a table with two branches: y is plus or minus 1 + x, with little noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 1, size=(n, n_features))
+    branch = rng.choice([-1.0, 1.0], size=n)
+    return X, branch * (1 + X[:, 0]) + 0.05 * rng.normal(size=n)
+
+
+def noisy(n=300, seed=0):
+    """Return a table with one branch whose noise grows with x."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 1, size=(n, 1))
+    return X, 3 * X[:, 0] + (0.1 + X[:, 0]) * rng.normal(size=n)
+
+
+def two_outputs(n=300, seed=0):
+    """Return a table with two outputs of very different scale."""
+    X, y = forked(n, seed)
+    return X, np.stack([y, 1000 * X[:, 1]], axis=1)

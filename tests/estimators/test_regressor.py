@@ -1,0 +1,326 @@
+"""What MCLRegressor promises."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from tables import QUICK, forked, noisy, two_outputs
+
+import torchmcl as mcl
+from torchmcl.density import KernelMixture, VoronoiKernels
+from torchmcl.estimators import Hypotheses, MCLRegressor, PredictionIntervals
+
+
+@pytest.fixture(scope="module")
+def model():
+    X, y = forked(600)
+    return MCLRegressor(n_hypotheses=2, n_epochs=150, hidden=(32,), learning_rate=0.03, random_state=0).fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def double():
+    X, Y = two_outputs()
+    return MCLRegressor(**QUICK).fit(X, Y)
+
+
+def test_it_is_a_top_level_name():
+    assert mcl.MCLRegressor is MCLRegressor
+
+
+def test_both_branches_are_found_with_their_probabilities(model):
+    answer = model.predict_hypotheses([[0.5, 0.5], [0.1, 0.9]])
+    assert isinstance(answer, Hypotheses)
+    assert answer.values.shape == (2, 2, 1)
+    np.testing.assert_allclose(np.sort(answer.values[0, :, 0]), [-1.5, 1.5], atol=0.1)
+    np.testing.assert_allclose(answer.probabilities, 0.5, atol=0.15)
+    np.testing.assert_allclose(answer.probabilities.sum(axis=1), 1.0)
+
+
+def test_mean_is_the_weighted_mean_of_the_hypotheses(model):
+    X, _ = forked(20, seed=1)
+    values, probabilities = model.predict_hypotheses(X)
+    np.testing.assert_allclose(model.predict(X), (values[..., 0] * probabilities).sum(axis=1))
+    density = model.predict_distribution(X)
+    np.testing.assert_allclose(density.mean[:, 0].numpy(), model.predict(X))
+
+
+def test_distortion_is_the_squared_distance_to_the_nearest_hypothesis(model):
+    X, y = forked(50, seed=1)
+    values = model.predict_hypotheses(X).values[..., 0]
+    expected = ((values - y[:, None]) ** 2).min(axis=1)
+    assert model.distortion(X, y) == pytest.approx(expected.mean())
+    weights = np.arange(50.0)
+    assert model.distortion(X, y, weights) == pytest.approx((weights * expected).sum() / weights.sum())
+
+
+def test_density_of_a_row_integrates_to_one_in_the_units_of_y(model):
+    X, y = forked(300)
+    scaled = clone(model).set_params(**QUICK).fit(X, 1000 * y)
+    grid = np.linspace(-4000, 4000, 20001)
+    logs = scaled.log_prob(np.repeat([[0.5, 0.5]], len(grid), axis=0), grid)
+    assert np.trapezoid(np.exp(logs), grid) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_samples_have_both_branches_and_are_repeatable(model):
+    samples = model.sample([[0.5, 0.5], [0.0, 0.0]], 400, random_state=0)
+    assert samples.shape == (2, 400)
+    assert 0.3 < (samples[0] > 0).mean() < 0.7
+    np.testing.assert_array_equal(samples, model.sample([[0.5, 0.5], [0.0, 0.0]], 400, random_state=0))
+    before = torch.random.get_rng_state()
+    model.sample([[0.5, 0.5]])
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_intervals_are_unions_where_the_answer_forks(model):
+    intervals = model.predict_interval([[0.5, 0.5]])
+    assert isinstance(intervals, PredictionIntervals)
+    assert intervals.n_pieces.tolist() == [2]
+    assert intervals.contains([1.5]).tolist() == [True]
+    assert intervals.contains([0.0]).tolist() == [False]
+    lower, upper = intervals.hull
+    assert lower[0] < -1.4
+    assert upper[0] > 1.4
+    assert intervals.width[0] < upper[0] - lower[0]
+
+
+@pytest.mark.parametrize("make", [forked, noisy])
+def test_coverage_on_fresh_rows_is_within_two_points_of_nominal(make):
+    # Conformal coverage is a mean over calibration sets too: 10 of them, with 300 calibration rows each.
+    settings = {**QUICK, "n_epochs": 10, "validation_fraction": 0.4, "batch_size": 512}
+    Xt, yt = make(1000, seed=999)
+    alphas = (0.1, 0.3)
+    covered = []
+    for seed in range(10):
+        fitted = MCLRegressor(**{**settings, "random_state": seed}).fit(*make(1500, seed=seed))
+        covered.append([fitted.predict_interval(Xt, alpha).contains(yt).mean() for alpha in alphas])
+    assert np.mean(covered, axis=0) == pytest.approx([0.9, 0.7], abs=0.02)
+
+
+def test_wider_intervals_for_a_smaller_alpha(model):
+    X, _ = forked(50, seed=3)
+    narrow, wide = model.predict_interval(X, 0.3).width, model.predict_interval(X, 0.05).width
+    assert (wide >= narrow).all()
+    assert wide.mean() > narrow.mean()
+
+
+def test_too_few_calibration_rows_give_infinite_intervals():
+    X, y = forked(40)
+    intervals = MCLRegressor(**QUICK).fit(X, y).predict_interval(X[:2], 0.01)
+    assert np.isneginf(intervals.lower).all()
+    assert np.isposinf(intervals.upper).all()
+    assert intervals.n_pieces.tolist() == [1, 1]
+
+
+def test_several_outputs(double):
+    X, Y = two_outputs()
+    assert double.predict(X).shape == Y.shape
+    assert double.predict_hypotheses(X).values.shape == (300, 5, 2)
+    assert double.sample(X[:4], 3).shape == (4, 3, 2)
+    assert double.log_prob(X, Y).shape == (300,)
+    intervals = double.predict_interval(X)
+    assert intervals.lower.shape[:2] == (300, 2)
+    assert intervals.contains(Y).mean(axis=0) == pytest.approx([0.9, 0.9], abs=0.12)
+    assert double.predict_distribution(X[:3]).event_shape == (2,)
+
+
+def test_a_column_of_targets_stays_a_column():
+    X, y = forked(60)
+    fitted = MCLRegressor(**QUICK).fit(X, y[:, None])
+    assert fitted.predict(X).shape == (60, 1)
+    assert fitted.predict_interval(X).lower.shape[:2] == (60, 1)
+
+
+def test_voronoi_kernels_serve_as_the_density(model):
+    X, y = forked(200)
+    fitted = MCLRegressor(**QUICK, density=VoronoiKernels).fit(X, y)
+    assert isinstance(fitted.predict_distribution(X[:2]), VoronoiKernels)
+    assert isinstance(model.predict_distribution(X[:2]), KernelMixture)
+    assert np.isfinite(fitted.log_prob(X, y)).all()
+    assert fitted.predict_interval(X).contains(y).mean() > 0.7
+
+
+def test_the_fit_does_not_depend_on_the_order_of_the_rows():
+    X, y = forked(80)
+    order = np.random.default_rng(0).permutation(80)
+    one, two = MCLRegressor(**QUICK).fit(X, y), MCLRegressor(**QUICK).fit(X[order], y[order])
+    np.testing.assert_array_equal(one.predict(X), two.predict(X))
+
+
+def test_a_weight_is_a_number_of_copies_also_in_minibatches():
+    X, y = forked(60)
+    weights = np.random.default_rng(0).integers(0, 4, size=60)
+    settings = {**QUICK, "batch_size": 16, "n_epochs": 5}
+    weighted = MCLRegressor(**settings).fit(X, y, sample_weight=weights)
+    repeated = MCLRegressor(**settings).fit(X.repeat(weights, axis=0), y.repeat(weights))
+    np.testing.assert_array_equal(weighted.predict(X), repeated.predict(X))
+    np.testing.assert_array_equal(weighted.predict_interval(X).lower, repeated.predict_interval(X).lower)
+
+
+def test_inputs_and_targets_may_have_any_scale():
+    X, y = forked(200)
+    plain = MCLRegressor(**QUICK, validation_fraction=0).fit(X, y)
+    scaled = MCLRegressor(**QUICK, validation_fraction=0).fit(1e6 * X - 5e7, 1e-4 * y + 3)
+    # Another scale is another order of the rows, so the same only up to the training's noise.
+    np.testing.assert_allclose(
+        scaled.distortion(1e6 * X - 5e7, 1e-4 * y + 3) * 1e8, plain.distortion(X, y), rtol=0.5, atol=5e-3
+    )
+
+
+def test_rules_may_be_words_or_objects():
+    X, y = forked(60)
+    quick = {**QUICK, "n_epochs": 5}
+    pairs = [
+        ({"rule": "mcl"}, {"rule": mcl.WTA()}),
+        ({"rule": "relaxed"}, {"rule": mcl.RelaxedWTA(0.1)}),
+        (
+            {"rule": "annealed", "schedule": mcl.Linear(0.7, 0.0, 5)},
+            {"rule": mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(0.7, 0.0, 5))},
+        ),
+        (
+            {"rule": mcl.RelaxedWTA(0.5), "schedule": mcl.Linear(0.5, 0.0, 5)},
+            {"rule": mcl.annealed(mcl.RelaxedWTA(0.5), epsilon=mcl.Linear(0.5, 0.0, 5))},
+        ),
+    ]
+    for word, thing in pairs:
+        one, two = MCLRegressor(**quick, **word).fit(X, y), MCLRegressor(**quick, **thing).fit(X, y)
+        np.testing.assert_array_equal(one.predict(X), two.predict(X))
+
+
+def test_learning_rate_may_be_a_schedule():
+    X, y = forked(60)
+    quick = {**QUICK, "n_epochs": 5}
+    one = MCLRegressor(**{**quick, "learning_rate": 0.05}).fit(X, y)
+    two = MCLRegressor(**{**quick, "learning_rate": mcl.Cosine(0.05, 0.0, 5)}).fit(X, y)
+    other = MCLRegressor(**{**quick, "learning_rate": mcl.Constant(0.05)}).fit(X, y)
+    np.testing.assert_array_equal(one.predict(X), two.predict(X))
+    assert not np.array_equal(one.predict(X), other.predict(X))
+
+
+def test_the_best_of_several_restarts_is_kept():
+    X, y = forked(200)
+    fitted = MCLRegressor(**QUICK, n_init=4).fit(X, y)
+    assert fitted.validation_distortions_.shape == (4,)
+    assert fitted.best_init_ == fitted.validation_distortions_.argmin()
+    assert len(fitted.modules_) == 1
+    assert fitted.predict_hypotheses(X).values.shape == (200, 5, 1)
+
+
+def test_an_ensemble_keeps_the_answers_of_all_restarts():
+    X, y = forked(200)
+    fitted = MCLRegressor(**QUICK, n_init=3, ensemble=True).fit(X, y)
+    values, probabilities = fitted.predict_hypotheses(X)
+    assert values.shape == (200, 15, 1)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+    assert fitted.transform(X).shape[1] == len(fitted.get_feature_names_out()) == 30
+    assert len(fitted.modules_) == 3
+
+
+def test_early_stopping_keeps_the_best_epoch_and_patience_ends_the_training():
+    X, y = noisy(60)
+    kept = MCLRegressor(**{**QUICK, "n_epochs": 80}).fit(X, y)
+    assert 0 <= kept.best_epoch_ < 80 == kept.n_epochs_
+    assert len(kept.loss_curve_) == 80
+    ended = MCLRegressor(**{**QUICK, "n_epochs": 400, "rule": "mcl"}, n_iter_no_change=5).fit(X, y)
+    assert ended.n_epochs_ < 400
+    last = MCLRegressor(**QUICK, early_stopping=False).fit(X, y)
+    assert last.best_epoch_ == -1
+
+
+def test_same_seed_same_fit_and_other_seed_other_fit():
+    X, y = forked(80)
+    fits = [MCLRegressor(**{**QUICK, "n_epochs": 5, "random_state": seed}).fit(X, y) for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(fits[0].predict(X), fits[1].predict(X))
+    assert not np.array_equal(fits[0].predict(X), fits[2].predict(X))
+
+
+def test_answers_have_the_precision_of_the_question(model):
+    X, _ = forked(10)
+    assert model.predict(X).dtype == np.float64
+    assert model.predict(X.astype(np.float32)).dtype == np.float32
+    np.testing.assert_allclose(model.predict(X.astype(np.float32)), model.predict(X), rtol=1e-4, atol=1e-5)
+
+
+def test_partial_fit_learns_batch_by_batch():
+    batches = [forked(100, seed=seed) for seed in range(60)]
+    X, y = forked(200, seed=99)
+    fitted = MCLRegressor(n_hypotheses=2, hidden=(16,), learning_rate=0.03, n_epochs=40, random_state=0)
+    first = fitted.partial_fit(*batches[0]).distortion(X, y)
+    for batch in batches[1:]:
+        fitted.partial_fit(*batch)
+    assert fitted.n_epochs_ == 60
+    assert fitted.distortion(X, y) < min(0.2 * first, 0.02)
+    assert fitted.predict_interval(X).contains(y).mean() == pytest.approx(0.9, abs=0.07)
+
+
+def test_partial_fit_goes_on_after_fit_and_from_one_row():
+    X, y = forked(100)
+    fitted = MCLRegressor(**QUICK).fit(X, y)
+    before = fitted.predict(X)
+    fitted.partial_fit(X[:1], y[:1])
+    assert not np.array_equal(before, fitted.predict(X))
+    assert np.abs(before - fitted.predict(X)).max() < 1.0
+    alone = MCLRegressor(**QUICK).partial_fit(X[:1], y[:1])
+    assert np.isfinite(alone.predict(X)).all()
+
+
+def test_constant_columns_of_inputs_do_no_harm():
+    X, y = forked(80)
+    fitted = MCLRegressor(**QUICK).fit(np.hstack([X, np.full((80, 1), 7.3)]), y)
+    assert np.isfinite(fitted.predict(np.hstack([X, np.full((80, 1), 7.3)]))).all()
+
+
+def test_unfitted_estimators_say_so():
+    for method in ("predict", "predict_hypotheses", "predict_distribution", "predict_interval", "sample", "transform"):
+        with pytest.raises(NotFittedError):
+            getattr(MCLRegressor(), method)([[0.0]])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"n_hypotheses": 0}, ValueError, r"MCLRegressor: `n_hypotheses` must be >= 1, got 0"),
+        ({"n_init": 1.5}, TypeError, r"MCLRegressor: `n_init` must be a whole number, got 1.5"),
+        ({"hidden": 64}, TypeError, r"MCLRegressor: `hidden` must be a sequence of sizes, got 64. One layer"),
+        ({"hidden": (0,)}, ValueError, r"MCLRegressor: `hidden` must be >= 1, got 0"),
+        ({"n_epochs": 0}, ValueError, r"MCLRegressor: `n_epochs` must be >= 1, got 0"),
+        ({"batch_size": -1}, ValueError, r"MCLRegressor: `batch_size` must be >= 1, got -1"),
+        ({"learning_rate": -1.0}, ValueError, r"MCLRegressor: `learning_rate` must be >= 0, got -1.0"),
+        ({"weight_decay": -1.0}, ValueError, r"MCLRegressor: `weight_decay` must be >= 0, got -1.0"),
+        ({"validation_fraction": 1.0}, ValueError, r"`validation_fraction` must lie in \[0, 1\), got 1.0"),
+        ({"rule": "anealed"}, ValueError, r"MCLRegressor: `rule` must be one of 'annealed', 'mcl', 'relaxed'"),
+        ({"rule": 3}, TypeError, r"MCLRegressor: `rule` must be a rule or epoch -> rule, got 3"),
+        (
+            {"rule": "mcl", "schedule": mcl.Constant(1.0)},
+            ValueError,
+            r"MCLRegressor: `schedule` must be None unless `rule` has exactly one field to change",
+        ),
+        ({"density": "voronoi"}, ValueError, r"`density` must be KernelMixture or VoronoiKernels, got 'voronoi'"),
+    ],
+)
+def test_bad_parameters_are_named_in_fit(parameters, error, message):
+    X, y = forked(20)
+    with pytest.raises(error, match=message):
+        MCLRegressor(**parameters).fit(X, y)
+
+
+def test_bad_tables_are_named(model):
+    X, y = forked(20)
+    with pytest.raises(ValueError, match=r"MCLRegressor: `y` must vary, got the constant 3 in column 'y'"):
+        MCLRegressor().fit(X, np.full(20, 3.0))
+    with pytest.raises(ValueError, match=r"`y` must vary, got the constant 1 in column 'y1'"):
+        MCLRegressor().fit(X, np.stack([y, np.ones(20)], axis=1))
+    with pytest.raises(ValueError, match="minimum of 2 is required"):
+        MCLRegressor().fit(X[:1], y[:1])
+    with pytest.raises(ValueError, match="infinity"):
+        MCLRegressor().fit(np.where(X > 0.9, np.inf, X), y)
+    with pytest.raises(ValueError, match="NaN"):
+        MCLRegressor().fit(X, np.where(y > 0, np.nan, y))
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        MCLRegressor().fit(X, y, sample_weight=np.zeros(20))
+    with pytest.raises(ValueError, match=r"MCLRegressor: `alpha` must lie in \(0, 1\), got 0"):
+        model.predict_interval(X, 0)
+    with pytest.raises(ValueError, match=r"MCLRegressor: `y` must have 20 rows and 1 columns, got \(19, 1\)"):
+        model.log_prob(X, y[:19])
+    with pytest.raises(ValueError, match=r"MCLRegressor: `y` must have 1 columns, as in the first fit, got 2"):
+        clone(model).set_params(**QUICK).fit(X, y).partial_fit(X, np.stack([y, y], axis=1))

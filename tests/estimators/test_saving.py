@@ -1,0 +1,143 @@
+"""Saved estimators come back the same, and folders that are something else are named."""
+
+import json
+
+import numpy as np
+import pytest
+from tables import QUICK, forked, two_outputs
+
+import torchmcl as mcl
+from torchmcl.density import VoronoiKernels
+from torchmcl.estimators import MCLClassifier, MCLRegressor, load_estimator
+from torchmcl.estimators.saving import FORMAT
+
+SHORT = {**QUICK, "n_epochs": 5}
+
+
+@pytest.fixture
+def model():
+    return MCLRegressor(**SHORT).fit(*forked(100))
+
+
+def assert_same_answers(one, two, X):
+    np.testing.assert_array_equal(one.predict(X), two.predict(X))
+    np.testing.assert_array_equal(one.transform(X), two.transform(X))
+    np.testing.assert_array_equal(one.predict_interval(X).lower, two.predict_interval(X).lower)
+    np.testing.assert_array_equal(one.sample(X, 3, random_state=0), two.sample(X, 3, random_state=0))
+
+
+def test_a_saved_model_answers_alike(model, tmp_path):
+    X, _ = forked(20, seed=1)
+    model.save(tmp_path / "model")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "model.safetensors"]
+    again = MCLRegressor.load(tmp_path / "model")
+    assert again.get_params() == model.get_params()
+    assert_same_answers(again, model, X)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"rule": mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Until(mcl.Linear(1.0, 0.0, 5), 4))},
+        {"rule": mcl.RelaxedWTA(0.2), "learning_rate": mcl.Joined((mcl.Constant(0.1), mcl.Constant(0.01)), (3,))},
+        {"density": VoronoiKernels, "n_init": 2, "ensemble": True},
+        {"random_state": np.random.RandomState(0), "n_hypotheses": np.int64(3), "hidden": []},
+    ],
+)
+def test_parameters_of_all_kinds_are_kept(parameters, tmp_path):
+    X, Y = two_outputs(60)
+    fitted = MCLRegressor(**{**SHORT, **parameters}).fit(X, Y)
+    fitted.save(tmp_path / "model")
+    again = load_estimator(tmp_path / "model")
+    for name, value in parameters.items():
+        assert getattr(again, name) == (None if name == "random_state" else value)
+    assert_same_answers(again, fitted, X)
+
+
+def test_a_loaded_model_learns_on_as_the_saved_one(tmp_path):
+    X, y = forked(100)
+    fitted = MCLRegressor(**SHORT).partial_fit(X, y).partial_fit(X, y)
+    fitted.save(tmp_path / "model")
+    again = MCLRegressor.load(tmp_path / "model")
+    assert_same_answers(again.partial_fit(X, y), fitted.partial_fit(X, y), X)
+
+
+@pytest.mark.parametrize("labels", [("no", "yes"), (3, 7), (False, True)])
+def test_classes_of_all_kinds_are_kept(labels, tmp_path):
+    X, y = forked(60)
+    fitted = MCLClassifier(**SHORT).fit(X, np.where(y > 0, labels[1], labels[0]))
+    fitted.save(tmp_path / "model")
+    again = MCLClassifier.load(tmp_path / "model")
+    assert again.classes_.dtype == fitted.classes_.dtype
+    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+
+
+def test_names_of_columns_are_kept(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    X, y = forked(60)
+    table = pandas.DataFrame(X, columns=["größe", "b"])
+    fitted = MCLRegressor(**SHORT).fit(table, pandas.Series(y, name="price"))
+    fitted.save(tmp_path / "model")
+    again = MCLRegressor.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(table), fitted.predict(table))
+    assert again.target_names_.tolist() == ["price"]
+
+
+def test_a_saved_model_is_replaced_and_other_things_are_not(model, tmp_path):
+    model.save(tmp_path / "model")
+    other = MCLRegressor(**{**SHORT, "random_state": 5}).fit(*forked(100))
+    other.save(tmp_path / "model")
+    X, _ = forked(20, seed=1)
+    assert_same_answers(MCLRegressor.load(tmp_path / "model"), other, X)
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear")
+    with pytest.raises(ValueError, match=r"MCLRegressor.save: `folder` must be new, empty or hold a saved model"):
+        model.save(tmp_path / "letters")
+    assert (tmp_path / "letters" / "dear.txt").read_text() == "dear"
+
+
+def test_nothing_is_left_when_writing_fails(model, tmp_path, monkeypatch):
+    model.save(tmp_path / "model")
+
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        MCLRegressor(**{**SHORT, "random_state": 5}).fit(*forked(100)).save(tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    X, _ = forked(20, seed=1)
+    assert_same_answers(MCLRegressor.load(tmp_path / "model"), model, X)
+
+
+def test_what_json_cannot_hold_is_named(tmp_path):
+    fitted = MCLRegressor(**{**SHORT, "rule": lambda epoch: mcl.WTA()}).fit(*forked(60))
+    with pytest.raises(ValueError, match=r"MCLRegressor.save: `rule` must be made of numbers, texts and torchmcl's"):
+        fitted.save(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_are_no_model_are_named(model, tmp_path):
+    with pytest.raises(ValueError, match=r"MCLRegressor.load: `folder` must be a folder that `save` wrote.*not exist"):
+        MCLRegressor.load(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"load_estimator: `folder` must be a folder that `save` wrote.*no model.json"):
+        load_estimator(tmp_path)
+    folder = tmp_path / "model"
+    model.save(folder)
+    with pytest.raises(ValueError, match=r"MCLClassifier.load: `folder` must hold a saved MCLClassifier, got 'MCLReg"):
+        MCLClassifier.load(folder)
+    settings = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({**settings, "format": FORMAT + 1, "torchmcl": "9.0"}))
+    with pytest.raises(ValueError, match=r"format 1 or older, got format 2 \(written by torchmcl 9.0\). Upgrade"):
+        MCLRegressor.load(folder)
+    (folder / "model.json").write_text(json.dumps({"kind": "something"}))
+    with pytest.raises(ValueError, match="which describes something else"):
+        MCLRegressor.load(folder)
+    (folder / "model.json").write_text("{")
+    with pytest.raises(ValueError, match="which is not JSON"):
+        MCLRegressor.load(folder)
+    (folder / "model.json").write_text(json.dumps(settings))
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"`folder` must hold model.safetensors, got none. The folder is not complete"):
+        MCLRegressor.load(folder)
