@@ -29,7 +29,7 @@ def answers_figure(found: dict[str, Any], place: int) -> Any:
     for goal, hypotheses, shares in zip(truth, found["hypotheses"], found["probabilities"], strict=True):
         values = [hypothesis[place] for hypothesis in hypotheses]
         points += [(goal, value, share) for value, share in zip(values, shares, strict=True)]
-        nearest.append(min(values, key=lambda value, goal=goal: abs(value - goal)))
+        nearest.append(min((abs(value - goal), value) for value in values)[1])
     top = max(max(point[2] for point in points), 1e-9)
     axis.scatter(
         [p[0] for p in points],

@@ -100,10 +100,15 @@ class ColumnEncoder:
             fill = impute.SimpleImputer(
                 strategy="constant", fill_value=0.0, add_indicator=any(c.missing for c in self.schema.numbers)
             )
-            numbers = pipeline.Pipeline([("scale", preprocessing.StandardScaler()), ("fill", fill)])
+            # Single precision only after scaling: large values (years, identifiers) keep their digits.
+            narrow = preprocessing.FunctionTransformer(np.float32)
+            parts = [("scale", preprocessing.StandardScaler()), ("fill", fill), ("narrow", narrow)]
+            numbers = pipeline.Pipeline(parts)
             steps.append(("numbers", numbers, list(range(n_numbers))))
         if self.schema.categories:
             codes = [np.arange(column.n_codes, dtype=float) for column in self.schema.categories]
-            one_hot = preprocessing.OneHotEncoder(categories=codes, handle_unknown="ignore", sparse_output=False)
+            one_hot = preprocessing.OneHotEncoder(
+                categories=codes, handle_unknown="ignore", sparse_output=False, dtype=np.float32
+            )
             steps.append(("categories", one_hot, list(range(n_numbers, len(self.schema.features)))))
         return compose.ColumnTransformer(steps, sparse_threshold=0.0)

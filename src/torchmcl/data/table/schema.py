@@ -82,7 +82,7 @@ class TableSchema:
     @property
     def features(self) -> tuple[str, ...]:
         """The names of the columns that the model reads."""
-        return tuple(column.name for column in (*self.numbers, *self.categories))
+        return tuple([column.name for column in self.numbers] + [column.name for column in self.categories])
 
     def values(self, owner: str, table: Table, *, new_categories: bool = False) -> NDArray[np.float64]:
         """Return [rows, features]: numbers with NaN where they are missing, then codes of categories.

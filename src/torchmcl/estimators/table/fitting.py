@@ -70,6 +70,7 @@ def fit_table(owner: str, table: Table, how: TableFit, *, progress: bool = False
     begin = time.perf_counter()
     regressor.fit(inputs, train_targets[:, 0] if len(how.targets) == 1 else train_targets)
     regressor.verbose = False
+    regressor._held_out = {}  # rows of the table, for partial_fit: they have no place in a model's folder
     regressor.target_names_ = np.array(list(how.targets), dtype=object)
     metrics = {
         "rows": {"learned_from": len(train), "set_apart": len(test), "without_target": len(table) - len(known)},

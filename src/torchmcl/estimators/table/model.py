@@ -5,16 +5,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from torchmcl._checks import bad_value
 from torchmcl.data.table import ColumnEncoder, Table, TableSchema
 from torchmcl.data.table.files import polars
 from torchmcl.estimators.regressor import MCLRegressor
+from torchmcl.fleet.chunks import in_threads
 
 __all__ = ["TableModel"]
 
-_ROWS_AT_ONCE = 262_144
+# Rows that are read from the table at once, and that go through the network at once: the latter stay in the cache.
+_ROWS_AT_ONCE, _ROWS_IN_CACHE = 262_144, 16_384
 
 
 @dataclass(frozen=True)
@@ -69,16 +72,22 @@ class TableModel:
         for low in range(0, len(table), _ROWS_AT_ONCE):
             part = Table(table.name, table.frame.slice(low, _ROWS_AT_ONCE))
             try:
-                inputs = self.inputs(owner, part, new_categories=new_categories)
+                values = self.schema.values(owner, part, new_categories=new_categories)
             except ValueError:
                 if low:  # say it again with the row's number in the whole table
-                    self.inputs(owner, table, new_categories=new_categories)
+                    self.schema.values(owner, table, new_categories=new_categories)
                 raise
-            parts.append(pl.DataFrame(self._answers(inputs, interval)))
+            pieces = [values[start : start + _ROWS_IN_CACHE] for start in range(0, len(values), _ROWS_IN_CACHE)]
+            parts += in_threads(
+                lambda piece: pl.DataFrame(self._answers(self.encoder(piece), interval)), pieces, self._n_threads()
+            )
         answers = pl.concat(parts)
         if clash := sorted(set(keep) & set(answers.columns)):
             raise ValueError(bad_value(owner, "--keep", "differ from the columns of the answers", repr(clash[0])))
         return answers if not kept else pl.DataFrame(kept).hstack(answers)
+
+    def _n_threads(self) -> int:
+        return 1 if torch.device(self.regressor.device).type == "cuda" else torch.get_num_threads()
 
     def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
         values, probabilities = self.regressor.predict_hypotheses(inputs)
