@@ -37,8 +37,9 @@ class ColumnEncoder:
         n_numbers = len(self.schema.numbers)
         arrays = {}
         if n_numbers:
-            scaler = preprocessing.StandardScaler().fit(values[:, :n_numbers])
             # A column may be missing in all rows that are trained on, and have values elsewhere.
+            with np.errstate(invalid="ignore", divide="ignore"):
+                scaler = preprocessing.StandardScaler().fit(values[:, :n_numbers])
             known = np.isfinite(scaler.mean_)
             arrays = {"encoder.mean": np.where(known, scaler.mean_, 0.0)}
             arrays["encoder.scale"] = np.where(known, scaler.scale_, 1.0)

@@ -67,6 +67,8 @@ class TableModel:
             new_categories: answer for categories that were never seen, as if they were none of the known.
         """
         pl = polars()
+        if interval is not None and not 0 < interval < 1:
+            raise ValueError(bad_value(owner, "--interval", "lie in (0, 1)", repr(interval), "0.9 is for 90 % sets."))
         kept = [table.column(owner, name, "--keep") for name in keep]
         parts = []
         for low in range(0, len(table), _ROWS_AT_ONCE):
