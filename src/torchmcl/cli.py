@@ -1,6 +1,7 @@
 """The command line: parsing and dispatch only."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.run(options)
     except (ValueError, ImportError, OSError) as error:
-        print(f"torchmcl: {error}", file=sys.stderr)
+        print(error if str(error).startswith("torchmcl ") else f"torchmcl: {error}", file=sys.stderr)
         return 2
     return 0
 
@@ -89,7 +90,7 @@ def _add_fit(commands: _Commands) -> None:
         "--test", type=float, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
     )
     fit.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    fit.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    fit.add_argument("--device", type=_device, default="cpu", help="cpu or cuda (default: %(default)s)")
     fit.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
     fit.set_defaults(run=_fit)
 
@@ -160,6 +161,12 @@ examples:
 """
 
 
+def _device(text: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"must be cpu, cuda or cuda:NUMBER, got {text!r}")
+    return text
+
+
 def _sizes(text: str) -> tuple[int, ...]:
     return tuple(_positive(size) for size in _names(text))
 
@@ -198,11 +205,11 @@ def _fit(options: argparse.Namespace) -> None:
 
 def _predict(options: argparse.Namespace) -> None:
     from torchmcl.data.table import read_table, table_format, write_table
-    from torchmcl.estimators.table import check_place, load_table_model
+    from torchmcl.estimators.table import check_file, load_table_model
 
     owner = "torchmcl predict"
     table_format(owner, options.out)
-    check_place(options.out)
+    check_file(options.out)
     model = load_table_model(owner, options.model)
     table = read_table(owner, options.table)
     answers = model.predict(
@@ -214,13 +221,13 @@ def _predict(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from torchmcl.estimators.table import check_place, load_table_model, table_records
+    from torchmcl.estimators.table import check_file, load_table_model, table_records
     from torchmcl.reports.table import write_table_page
 
     owner = "torchmcl report"
     target = options.out or options.model / "report.html"
     model = load_table_model(owner, options.model)
-    check_place(target)
+    check_file(target)
     path = write_table_page(table_records(owner, model, options.data), target)
     if not options.quiet:
         print(f"Open the page: {path.resolve().as_uri()}   {_spent()}")

@@ -15,7 +15,7 @@ from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.saving import from_state, to_state
 from torchmcl.estimators.table.model import TableModel
 
-__all__ = ["FORMAT", "check_folder", "check_place", "load_table_model", "save_table_model"]
+__all__ = ["FORMAT", "check_folder", "check_file", "load_table_model", "save_table_model"]
 
 # Counts up when an older version could not read what this one writes.
 FORMAT = 1
@@ -62,15 +62,21 @@ def check_folder(owner: str, folder: Path) -> None:
     if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or (folder / _CONFIG).exists())):
         rule, advice = "be new, empty or hold a model of `torchmcl fit`", "Give another name, or remove it first."
         raise ValueError(bad_value(owner, "folder", rule, repr(str(folder)), advice))
-    check_place(folder)
+    _check_place(folder)
 
 
-def check_place(path: Path) -> None:
-    """Check that a file or folder can be made at `path`.
+def check_file(path: Path) -> None:
+    """Check that a file can be written, before work is done for it.
 
     Raises:
         OSError: if not.
     """
+    if path.is_dir():
+        raise IsADirectoryError(f"{str(path)!r} cannot be written: it is a folder.")
+    _check_place(path)
+
+
+def _check_place(path: Path) -> None:
     above = path.absolute().parent
     while not above.exists():
         above = above.parent
