@@ -13,9 +13,7 @@ from torchmcl.data.table import Table, infer_schema, read_table, table_format, w
 
 
 def typed(rows):
-    return [
-        {k: (None if v == "" else float(v) if k != "city" else v) for k, v in row.items()} for row in rows
-    ]
+    return [{k: (None if v == "" else float(v) if k != "city" else v) for k, v in row.items()} for row in rows]
 
 
 def written(folder, suffix, rows):

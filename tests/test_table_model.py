@@ -19,6 +19,7 @@ from torchmcl.estimators.table import (
     save_table_model,
     table_records,
 )
+from torchmcl.estimators.table.evaluation import _representatives
 from torchmcl.estimators.table.floor import least_distortions
 
 
@@ -42,7 +43,11 @@ def two(path):
 def test_answers_are_in_the_units_of_the_target_and_the_most_probable_comes_first(model, path):
     table = read_table("test", path)
     answers = model.predict("test", table)
-    assert answers.columns == ["price_mean", *(f"price_{k}" for k in range(1, 6)), *(f"probability_{k}" for k in range(1, 6))]
+    assert answers.columns == [
+        "price_mean",
+        *(f"price_{k}" for k in range(1, 6)),
+        *(f"probability_{k}" for k in range(1, 6)),
+    ]
     assert answers.height == len(table)
     probabilities = answers.select(pl.col("^probability_.*$")).to_numpy()
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
@@ -142,7 +147,11 @@ def spoiled(model, tmp_path, name, change):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("config.json", {"format": 99, "torchmcl": "7.0"}, r"format 1 or older, got format 99 \(written by torchmcl 7.0\)"),
+        (
+            "config.json",
+            {"format": 99, "torchmcl": "7.0"},
+            r"format 1 or older, got format 99 \(written by torchmcl 7.0\)",
+        ),
         ("config.json", {"kind": "something else"}, "which describes something else"),
         ("config.json", b"{", "which is not JSON"),
         ("config.json", None, "has no config.json"),
@@ -194,7 +203,11 @@ def test_rows_without_a_target_are_left_out_and_counted():
     [
         (houses(1), TableFit(["price"]), "have at least 10 rows, got 1"),
         (houses(40), TableFit(["price"], test_fraction=1.5), r"`--test` must lie in \[0, 1\)"),
-        ([row | {"price": ""} if i > 5 else row for i, row in enumerate(houses(40))], TableFit(["price"]), "have a target in at least 10 rows, got 6"),
+        (
+            [row | {"price": ""} if i > 5 else row for i, row in enumerate(houses(40))],
+            TableFit(["price"]),
+            "have a target in at least 10 rows, got 6",
+        ),
     ],
 )
 def test_too_little_to_learn_from_is_refused(rows, how, message):
@@ -217,14 +230,24 @@ def test_records_are_measures_of_the_rows_set_apart(model, path):
     error = np.sqrt(((answers.get_column("price_mean").to_numpy() - truth) ** 2).mean())
     assert found["measures"]["rmse"][0] == pytest.approx(error, rel=1e-4)
     scale = model.regressor._targets.scale[0]
-    kept = [((np.abs(values[:, :k] - truth[:, None]).min(axis=1) / scale) ** 2).mean() for k in range(1, 6)]
-    assert found["by_number"]["distortion"] == pytest.approx(kept, rel=1e-3)
+    nearest = ((np.abs(values - truth[:, None]).min(axis=1) / scale) ** 2).mean()
+    kept = found["by_number"]["distortion"]
+    assert kept[-1] == pytest.approx(nearest, rel=1e-3)
+    assert kept == sorted(kept, reverse=True)
     assert sum(found["usage"]["wins"]) == pytest.approx(1)
     shown = found["ambiguous"][0]
     cells = dict(shown["cells"])
     assert shown["row"] - 1 in test
     assert cells["rooms"] == table.frame.row(shown["row"] - 1, named=True)["rooms"]
     assert shown["truth"][0] == pytest.approx(float(table.frame.get_column("price")[shown["row"] - 1]), rel=1e-4)
+
+
+def test_two_answers_that_stand_for_all_are_one_from_each_branch():
+    values = np.array([[[0.0], [0.1], [0.2], [9.0], [9.2]]])
+    probabilities = np.array([[0.3, 0.3, 0.2, 0.1, 0.1]])
+    order = _representatives(values, probabilities)[0]
+    assert sorted(order) == list(range(5))
+    assert {int(order[0]) < 3, int(order[1]) < 3} == {True, False}
 
 
 def test_the_trajectory_has_temperature_loss_and_distortion_of_every_epoch(model):

@@ -122,7 +122,10 @@ cells = st.one_of(st.none(), st.floats(-1e6, 1e6).map(lambda x: round(x, 3)))
     st.lists(st.tuples(cells, cells, st.sampled_from(["a", "b", "<i>", "", "日本"])), min_size=4, max_size=30),
 )
 def test_the_encoder_comes_back_from_data_alone(rows):
-    numbers = [[row[0] if i else 1.0 for i, row in enumerate(rows)], [row[1] if i else 2.0 for i, row in enumerate(rows)]]
+    numbers = [
+        [row[0] if i else 1.0 for i, row in enumerate(rows)],
+        [row[1] if i else 2.0 for i, row in enumerate(rows)],
+    ]
     kinds = [row[2] if i else "a" for i, row in enumerate(rows)]
     data = table(a=numbers[0], b=numbers[1], c=kinds, y=list(range(len(rows))))
     schema = schema_of(data)

@@ -24,13 +24,14 @@ _STYLE = """
 .tile b { display: block; font-size: 1.5rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: .9rem; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1.4rem; }
-.pair figure { max-width: 40rem; } figure.wide { max-width: 52rem; }
+figure { max-width: 44rem; }
 .row { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; margin: .8rem 0; }
 .row h3 { margin: 0 0 .3rem; font-size: 1rem; }
 .cells { color: var(--soft); font-size: .88rem; overflow-wrap: anywhere; } .cells b { color: var(--ink); }
 .cells span { display: inline-block; margin-right: 1rem; max-width: 100%; }
 svg { display: block; width: 100%; height: auto; } svg.bars { width: 7.5rem; height: 1.7rem; fill: var(--accent); }
-svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
+.line { max-width: 40rem; } .ends { display: flex; justify-content: space-between; color: var(--soft);
+  font-size: .82rem; padding: 0 5%; font-variant-numeric: tabular-nums; }
 td.name { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; max-width: 20rem; }
 td.text { text-align: left; white-space: normal; min-width: 12rem; max-width: 26rem; overflow-wrap: anywhere; }
 h1, p, figcaption { overflow-wrap: anywhere; }
@@ -52,8 +53,7 @@ def table_page(records: dict[str, Any]) -> str:
     targets = [target["name"] for target in records["evaluation"]["targets"]]
     parts = [
         _head(records, targets),
-        _answers(records, targets),
-        _by_number(records),
+        *_answers_and_numbers(records, targets),
         _trust(records),
         _coverage(records, targets),
         _ambiguous(records, targets),
@@ -91,7 +91,14 @@ def _gain(measures: dict[str, Any], n: int) -> str:
     if mean <= 0:
         return ""
     share = 100 * (1 - nearest / mean)
-    return f"The nearest of {n} answers takes away {share:.0f} % of the squared error of the single best guess, the mean."
+    return (
+        f"The nearest of {n} answers takes away {share:.3g} % of the squared error of the single best guess, the mean."
+    )
+
+
+def _answers_and_numbers(records: dict[str, Any], targets: list[str]) -> list[str]:
+    parts = [_answers(records, targets), _by_number(records)]
+    return [_pair(parts)] if len(targets) == 1 else parts
 
 
 def _answers(records: dict[str, Any], targets: list[str]) -> str:
@@ -106,7 +113,7 @@ def _answers(records: dict[str, Any], targets: list[str]) -> str:
                 "the nearest answer of each row. Several bands mean several branches.",
             )
         )
-    return "<h2>Answers against the truth</h2>\n" + _pair(figures)
+    return "<h2>Answers against the truth</h2>\n" + (_pair(figures) if len(figures) > 1 else figures[0])
 
 
 def _by_number(records: dict[str, Any]) -> str:
@@ -118,12 +125,12 @@ def _by_number(records: dict[str, Any]) -> str:
         else "The rate-distortion floor is computed for a single target only."
     )
     caption = (
-        "Distortion (mean squared distance to the nearest answer, in variances of the target) when only the n most "
-        f"probable answers of each row are kept. The dotted line is the mean answer. {floor}"
+        "Distortion (mean squared distance to the nearest answer, in variances of the target) when only n answers of "
+        f"each row are kept, those that best stand for all. The dotted line is the mean answer. {floor}"
     )
     figure = number_figure(found, records["evaluation"]["measures"]["mean_distortion"])
     picture = image(figure, "Distortion by the number of answers", caption)
-    return "<h2>How many answers are worth having</h2>\n" + _pair([picture])
+    return "<h2>How many answers are worth having</h2>\n" + picture
 
 
 def _trust(records: dict[str, Any]) -> str:
@@ -185,7 +192,8 @@ def _ambiguous(records: dict[str, Any], targets: list[str]) -> str:
         for place, name in enumerate(targets):
             own = [values[place] for values in row["hypotheses"]]
             said = ", ".join(
-                f"{_number(value)} ({100 * share:.0f} %)" for value, share in zip(own, row["probabilities"], strict=True)
+                f"{_number(value)} ({100 * share:.0f} %)"
+                for value, share in zip(own, row["probabilities"], strict=True)
             )
             lines.append(line_of_answers(own, row["probabilities"], row["truth"][place], scales[place]))
             lines.append(

@@ -53,7 +53,7 @@ def answers_figure(found: dict[str, Any], place: int) -> Any:
 def number_figure(found: dict[str, Any], mean: float) -> Any:
     """Return distortion by the number of answers, with the floor where it is known."""
     figure, axis = _axes()
-    axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="the n most probable answers")
+    axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="n of the answers")
     axis.axhline(mean, color=_GREY, ls=":", lw=1.5, label="the mean answer")
     if found["floor"]:
         known = [(n, d) for n, d in zip(found["numbers"], found["floor"], strict=True) if d is not None and d > 0]
@@ -153,27 +153,22 @@ def small_bars(counts: Sequence[float]) -> str:
     return f'<svg class="bars" viewBox="0 0 120 27" role="img" aria-label="distribution">{bars}</svg>'
 
 
-def line_of_answers(
-    values: Sequence[float], shares: Sequence[float], truth: float, usual: tuple[float, float]
-) -> str:
+def line_of_answers(values: Sequence[float], shares: Sequence[float], truth: float, usual: tuple[float, float]) -> str:
     """Return answers as discs on a line that spans the usual values of the target, as SVG."""
     low, high = min(*values, truth, usual[0]), max(*values, truth, usual[1])
     span = (high - low) or 1.0
 
     def place(value: float) -> float:
-        return 20 + 660 * (value - low) / span
+        return 20 + 360 * (value - low) / span
 
     discs = "".join(
-        f'<circle cx="{place(value):.1f}" cy="26" r="{3 + 20 * share**0.5:.1f}" fill="{_BLUE}" fill-opacity="0.45"/>'
+        f'<circle cx="{place(value):.1f}" cy="22" r="{2 + 18 * share**0.5:.1f}" fill="{_BLUE}" fill-opacity="0.45"/>'
         for value, share in zip(values, shares, strict=True)
-    )
-    ends = (
-        f'<text x="20" y="66">{escape(f"{low:.4g}")}</text>'
-        f'<text x="680" y="66" text-anchor="end">{escape(f"{high:.4g}")}</text>'
     )
     at = place(truth)
     return (
-        f'<svg viewBox="0 0 700 70" role="img" aria-label="answers on a line">'
-        f'<line x1="20" x2="680" y1="26" y2="26" stroke="{_GREY}" stroke-width="1"/>{discs}'
-        f'<line x1="{at:.1f}" x2="{at:.1f}" y1="2" y2="50" stroke="{_ORANGE}" stroke-width="3"/>{ends}</svg>'
+        f'<div class="line"><svg viewBox="0 0 400 44" role="img" aria-label="answers on a line">'
+        f'<line x1="20" x2="380" y1="22" y2="22" stroke="{_GREY}" stroke-width="1"/>{discs}'
+        f'<line x1="{at:.1f}" x2="{at:.1f}" y1="2" y2="42" stroke="{_ORANGE}" stroke-width="2.5"/></svg>'
+        f'<div class="ends"><span>{escape(f"{low:.4g}")}</span><span>{escape(f"{high:.4g}")}</span></div></div>'
     )

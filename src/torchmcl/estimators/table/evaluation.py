@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmcl._checks import bad_value
+from torchmcl.assignment import AssignmentRule
 from torchmcl.data.table import Table
 from torchmcl.density import KernelMixture
 from torchmcl.estimators.table.floor import least_distortions
@@ -22,9 +23,7 @@ _LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _MOST_CELLS = 8
 
 
-def evaluated(
-    owner: str, model: TableModel, table: Table, places: NDArray[np.int64] | None = None
-) -> dict[str, Any]:
+def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.int64] | None = None) -> dict[str, Any]:
     """Return the records of a model on a table with targets; rows without a target are left out.
 
     Args:
@@ -62,11 +61,13 @@ def evaluated(
             "log_likelihood": _log_likelihood(model, inputs, targets),
         },
         "answers": _answers(targets, values, probabilities),
-        "by_number": _by_number(model, inputs, costs, probabilities),
+        "by_number": _by_number(model, inputs, values / scale, costs, probabilities),
         "usage": _usage(costs, probabilities),
         "calibration": _calibration(costs, probabilities),
         "coverage": _coverage(model, inputs, targets),
-        "ambiguous": _ambiguous(model, rows, known if places is None else places[known], targets, values, probabilities),
+        "ambiguous": _ambiguous(
+            model, rows, known if places is None else places[known], targets, values, probabilities
+        ),
     }
 
 
@@ -152,18 +153,44 @@ def _answers(
 
 
 def _by_number(
-    model: TableModel, inputs: NDArray[np.float32], costs: NDArray[np.float64], probabilities: NDArray[np.float64]
+    model: TableModel,
+    inputs: NDArray[np.float32],
+    values: NDArray[np.float64],
+    costs: NDArray[np.float64],
+    probabilities: NDArray[np.float64],
 ) -> dict[str, Any]:
-    """Return distortion when only the n most probable answers are kept, and the floor for any n answers."""
-    order = np.argsort(-probabilities, axis=1, kind="stable")
-    kept = np.minimum.accumulate(np.take_along_axis(costs, order, axis=1), axis=1)
-    numbers = list(range(1, costs.shape[1] + 1))
+    """Return distortion when only n answers are kept, those that best stand for all, and the floor for any n."""
+    n_hypotheses = costs.shape[1]
+    some = _spread(len(costs), max(1000, 4_000_000 // n_hypotheses**2))
+    order = _representatives(values[some], probabilities[some])
+    kept = np.minimum.accumulate(np.take_along_axis(costs[some], order, axis=1), axis=1)
+    numbers = list(range(1, n_hypotheses + 1))
     made: dict[str, Any] = {"numbers": numbers, "distortion": _lists(kept.mean(axis=0)), "floor": None}
     if len(model.schema.targets) == 1:
         some = _spread(len(inputs), 20_000)
         density = model.regressor._standardised_density(inputs[some], KernelMixture)
         made["floor"] = least_distortions(density, numbers)
     return made
+
+
+def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the answers of each row in an order in which each lowers the expected distortion most, [rows, answers].
+
+    Expected as the probabilities say, with the answers themselves as outcomes: the truth is not looked at.
+    """
+    apart = ((values[:, :, None] - values[:, None]) ** 2).sum(axis=-1)  # [rows, outcomes, candidates]
+    n_rows, n_hypotheses = probabilities.shape
+    every = np.arange(n_rows)
+    nearest = np.full((n_rows, n_hypotheses), np.inf)
+    taken = np.zeros((n_rows, n_hypotheses), dtype=bool)
+    order = np.empty((n_rows, n_hypotheses), dtype=np.int64)
+    for place in range(n_hypotheses):
+        expected = np.einsum("rk,rkj->rj", probabilities, np.minimum(nearest[:, :, None], apart))
+        chosen = np.where(taken, np.inf, expected).argmin(axis=1)
+        taken[every, chosen] = True
+        nearest = np.minimum(nearest, apart[every, :, chosen])
+        order[:, place] = chosen
+    return order
 
 
 def _usage(costs: NDArray[np.float64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
@@ -238,7 +265,7 @@ def trajectory(model: TableModel) -> dict[str, Any]:
     n_epochs = len(regressor.loss_curve_)
     rule_at = regressor._rule(n_epochs)
     temperatures = None
-    if callable(rule_at) and not hasattr(rule_at, "temperature"):
+    if not isinstance(rule_at, AssignmentRule):  # a function epoch -> rule
         rules = [rule_at(epoch) for epoch in range(n_epochs)]
         if all(hasattr(rule, "temperature") for rule in rules):
             temperatures = [float(rule.temperature) for rule in rules]
