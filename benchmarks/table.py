@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+
 from _common import parser, report
 
 # Runs a command and says what it took; the child's peak is that of the command alone.

@@ -4,9 +4,8 @@ import gzip
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
-
-pl = pytest.importorskip("polars")
 
 from tables import houses, write_csv
 from torchmcl.data.table import Table, infer_schema, read_table, table_format, write_table

@@ -4,10 +4,8 @@ import json
 import shutil
 
 import numpy as np
+import polars as pl
 import pytest
-
-pl = pytest.importorskip("polars")
-pytest.importorskip("sklearn")
 
 from tables import houses, write_csv
 from torchmcl.data.table import Table, read_table
@@ -278,7 +276,8 @@ def test_without_rows_set_apart_the_report_asks_for_data(tmp_path):
 
 
 def test_the_floor_of_one_gaussian_is_its_rate_distortion_function():
-    torch = pytest.importorskip("torch")
+    import torch
+
     from torchmcl.density import KernelMixture
 
     density = KernelMixture(torch.zeros(3, 1, 1).double(), torch.ones(3, 1).double(), bandwidth=2.0)

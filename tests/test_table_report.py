@@ -1,10 +1,7 @@
 """The page about a model of a table: its numbers are those of the records, a browser shows it, and names cannot harm."""
 
+import polars as pl
 import pytest
-
-pl = pytest.importorskip("polars")
-pytest.importorskip("sklearn")
-pytest.importorskip("matplotlib")
 
 from browser import console_errors, opened
 from tables import houses, write_csv

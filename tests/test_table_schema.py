@@ -4,12 +4,10 @@ import datetime
 import json
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-pl = pytest.importorskip("polars")
-pytest.importorskip("sklearn")
 
 from torchmcl.data.table import ColumnEncoder, Table, TableSchema, infer_schema
 

@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
-
-pl = pytest.importorskip("polars")
-pytest.importorskip("sklearn")
 
 from tables import houses, write_csv
 from torchmcl.cli import main

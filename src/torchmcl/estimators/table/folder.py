@@ -15,7 +15,7 @@ from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.saving import from_state, to_state
 from torchmcl.estimators.table.model import TableModel
 
-__all__ = ["FORMAT", "check_folder", "check_file", "load_table_model", "save_table_model"]
+__all__ = ["FORMAT", "check_file", "check_folder", "load_table_model", "save_table_model"]
 
 # Counts up when an older version could not read what this one writes.
 FORMAT = 1
