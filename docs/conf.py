@@ -59,12 +59,13 @@ html_last_updated_fmt = None
 html_show_sphinx = False
 # Pages without pages below them have nothing to list on the left.
 html_sidebars = {
-    page: [] for page in ("index", "first_network", "rules_and_schedules", "targets_and_scores", "speed_and_numerics")
+    page: []
+    for page in ("index", "first_network", "rules_and_schedules", "targets_and_scores", "tables", "speed_and_numerics")
 }
 html_sourcelink_suffix = ""
 html_theme_options = {
     "show_toc_level": 2,
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "navigation_with_keys": False,
     "footer_start": ["copyright"],
     "footer_end": [],

@@ -1,0 +1,74 @@
+"""What restarts cost: MCLRegressor with n_init=16 against n_init=1; and how fast it predicts.
+
+python benchmarks/estimator.py [--device cpu|cuda] [--epochs 200] [--out results/estimator-cpu.json]
+
+The table is generated: two branches and 8 features. The two fits are timed in turn, so that a busy moment hits both.
+"""
+
+import statistics
+import time
+
+import numpy as np
+
+from _common import parser, report
+from torchmcl import MCLRegressor
+
+
+def table(n_rows: int, n_features: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs and targets with two branches."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(n_rows, n_features))
+    branch = rng.choice([-1.0, 1.0], size=n_rows)
+    return inputs, branch * (1 + np.tanh(inputs[:, 0])) + 0.1 * rng.normal(size=n_rows)
+
+
+def fit_seconds(n_rows: int, n_init: int, n_epochs: int, device: str) -> float:
+    """Return the time of one fit."""
+    inputs, targets = table(n_rows)
+    model = MCLRegressor(n_init=n_init, n_epochs=n_epochs, device=device, random_state=0)
+    start = time.perf_counter()
+    model.fit(inputs, targets)
+    return time.perf_counter() - start
+
+
+def predict_rows_per_second(n_rows: int, dtype: type, device: str) -> float:
+    """Return rows per second of `predict_hypotheses` on a table of 20 features."""
+    inputs, targets = table(2000, 20)
+    model = MCLRegressor(n_epochs=2, device=device, random_state=0).fit(inputs, targets)
+    many = np.random.default_rng(1).normal(size=(n_rows, 20)).astype(dtype)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        model.predict_hypotheses(many)
+        times.append(time.perf_counter() - start)
+    return n_rows / min(times)
+
+
+if __name__ == "__main__":
+    arguments = parser(__doc__)
+    arguments.add_argument("--epochs", type=int, default=100)
+    arguments.add_argument("--repeats", type=int, default=5)
+    options = arguments.parse_args()
+    rows = []
+    for n_rows in (300, 1000, 4000):
+        fit_seconds(n_rows, 2, 3, options.device)  # warm-up
+        pairs = [
+            [fit_seconds(n_rows, n_init, options.epochs, options.device) for n_init in (1, 16)]
+            for _ in range(options.repeats)
+        ]
+        one, many = (statistics.median(column) for column in zip(*pairs, strict=True))
+        rows.append(
+            {
+                "name": f"fit, {n_rows} rows",
+                "epochs": options.epochs,
+                "n_init_1_s": one,
+                "n_init_16_s": many,
+                "ratio": statistics.median(b / a for a, b in pairs),
+                "must_show": "ratio < 4",
+            }
+        )
+        print(rows[-1])
+    for dtype in (np.float32, np.float64):
+        speed = predict_rows_per_second(500_000, dtype, options.device)
+        rows.append({"name": f"predict, {dtype.__name__}", "rows_per_second": speed, "must_show": ">= 300000"})
+    report("estimator", options.device, rows, options.out)
