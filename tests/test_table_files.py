@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tables import houses, write_csv
+from house_tables import houses, write_csv
 from torchmcl.data.table import Table, infer_schema, read_table, table_format, write_table
 
 

@@ -1,5 +1,6 @@
-"""Models of tables: answers in the units of the file, a folder that describes itself, and records of what it is worth."""
+"""Models of tables: answers in the units of the file, a folder that describes itself, and records of its worth."""
 
+import itertools
 import json
 import shutil
 
@@ -7,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tables import houses, write_csv
+from house_tables import houses, write_csv
 from torchmcl.data.table import Table, read_table
 from torchmcl.estimators.table import (
     TableFit,
@@ -289,7 +290,7 @@ def test_the_floor_of_one_gaussian_is_its_rate_distortion_function():
 def test_the_floor_lies_below_what_the_model_reaches_in_expectation(model):
     found = table_records("test", model)["evaluation"]["by_number"]
     floor = found["floor"]
-    assert all(a > b for a, b in zip(floor, floor[1:], strict=False))
+    assert all(a > b for a, b in itertools.pairwise(floor))
     assert floor[0] > 0
 
 

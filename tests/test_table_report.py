@@ -1,10 +1,10 @@
-"""The page about a model of a table: its numbers are those of the records, a browser shows it, and names cannot harm."""
+"""The page about a model of a table: it shows the records, in a browser, and names in it cannot harm."""
 
 import polars as pl
 import pytest
 
 from browser import console_errors, opened
-from tables import houses, write_csv
+from house_tables import houses, write_csv
 from torchmcl.cli import main
 from torchmcl.data.table import Table
 from torchmcl.estimators.table import TableFit, fit_table, table_records

@@ -1,4 +1,4 @@
-"""The command line on real files, as a user runs it: fit, predict, report; and bad input, which leaves nothing behind."""
+"""The command line on real files, as a user runs it: fit, predict, report; bad input leaves nothing behind."""
 
 import csv
 import json
@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tables import houses, write_csv
+from house_tables import houses, write_csv
 from torchmcl.cli import main
 
 UCI = Path(__file__).resolve().parents[3] / "shared" / "data" / "uci"

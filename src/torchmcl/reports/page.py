@@ -50,7 +50,8 @@ def page(title: str, body: str, script: str = "", style: str = "") -> str:
     policy = "" if script else f'<meta http-equiv="Content-Security-Policy" content="{_NO_SCRIPTS}">\n'
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n{policy}<link rel="icon" href="data:,">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'{policy}<link rel="icon" href="data:,">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n{scripts}\n</body>\n</html>\n"
     )

@@ -109,8 +109,8 @@ def _answers(records: dict[str, Any], targets: list[str]) -> str:
             image(
                 answers_figure(found, place),
                 f"Answers against the truth for {name}",
-                f"<i>{escape(name)}</i>: every answer against the truth, the darker the more probable; orange rings mark "
-                "the nearest answer of each row. Several bands mean several branches.",
+                f"<i>{escape(name)}</i>: every answer against the truth, the darker the more probable; orange rings "
+                "mark the nearest answer of each row. Several bands mean several branches.",
             )
         )
     return "<h2>Answers against the truth</h2>\n" + (_pair(figures) if len(figures) > 1 else figures[0])
@@ -143,8 +143,8 @@ def _trust(records: dict[str, Any]) -> str:
     second = image(
         right,
         "Calibration of the probabilities",
-        "Of the answers given with some probability, how many were the nearest? On the line the probabilities mean what "
-        f"they say; on average they are off by {100 * calibration['error']:.1f} points.",
+        "Of the answers given with some probability, how many were the nearest? On the line the probabilities mean "
+        f"what they say; on average they are off by {100 * calibration['error']:.1f} points.",
     )
     return "<h2>Can the probabilities be trusted?</h2>\n" + _pair([first, second])
 
@@ -209,8 +209,8 @@ def _training(records: dict[str, Any]) -> str:
     found, metrics = records["training"], records["metrics"]
     annealed = found["temperature"] is not None
     caption = (
-        "Temperature of the assignment (green, right axis): while it is high all answers move together, as it falls they "
-        "part and each takes its share. "
+        "Temperature of the assignment (green, right axis): while it is high all answers move together, as it falls "
+        "they part and each takes its share. "
         if annealed
         else ""
     )
