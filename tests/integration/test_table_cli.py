@@ -3,8 +3,10 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +67,19 @@ def test_a_uci_set_from_csv_to_parquet(tmp_path):
     predict = torchmcl("predict", "model", "yacht.parquet", "-o", "answers.jsonl.gz", cwd=tmp_path)
     assert predict.returncode == 0, predict.stderr
     assert pl.read_ndjson(tmp_path / "answers.jsonl.gz").height == len(rows)
+
+
+def test_the_commands_of_the_tutorial_run(tmp_path, monkeypatch):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "command_line.rst").read_text(encoding="utf-8")
+    program = re.search(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
+    commands = re.findall(r"^   \$ torchmcl (.+)$", page, re.MULTILINE)
+    assert len(commands) == 3
+    monkeypatch.chdir(tmp_path)
+    exec(textwrap.dedent(program[1]), {})
+    for command in commands:
+        assert main([*command.split(), *(FAST[:-1] if command.startswith("fit") else ())]) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["answers.csv", "houses.csv", "model"]
+    assert (tmp_path / "model" / "report.html").is_file()
 
 
 @pytest.fixture(scope="module")

@@ -102,10 +102,12 @@ class ChunkTraining:
         )
         # After its end a model has no loss; what its rows gave while others went on is of no interest.
         epochs = torch.arange(len(losses)).unsqueeze(-1)
-        losses = losses.masked_fill((stopped >= 0) & (epochs > stopped), torch.nan)
+        after = (stopped >= 0) & (epochs > stopped)
+        losses = losses.masked_fill(after, torch.nan)
+        watched = self.state["watched"].cpu().masked_fill(after, torch.nan)
         bad = ~losses.isfinite() & ((stopped < 0) | (epochs <= stopped))
         failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1)
-        return FleetHistory(losses, value, epoch, stopped, failed, seconds, self.state["watched"].cpu())
+        return FleetHistory(losses, value, epoch, stopped, failed, seconds, watched)
 
     def _prepare(self, epoch: int) -> None:
         """Write what changes from epoch to epoch into the tensors that the epoch reads."""
