@@ -1,16 +1,20 @@
 """Learning from a table, and the measures of how well that went."""
 
+import contextlib
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from torchmcl._checks import bad_value
 from torchmcl.data.table import ColumnEncoder, Table, infer_schema, read_table
+from torchmcl.estimators._networks import default_batch_size
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.table.evaluation import evaluated, summary_of_data, trajectory
 from torchmcl.estimators.table.model import TableModel
@@ -18,6 +22,8 @@ from torchmcl.estimators.table.model import TableModel
 __all__ = ["TableFit", "fit_summary", "fit_table", "table_records"]
 
 _MIN_ROWS = 10
+# Products of a forward pass below which a second core does not pay: about 2 ms of one core.
+_SMALL_STEP = 50_000_000
 
 
 @dataclass(frozen=True)
@@ -68,20 +74,40 @@ def fit_table(owner: str, table: Table, how: TableFit, *, progress: bool = False
     del train_values
     regressor = MCLRegressor(**{"random_state": how.seed, "verbose": progress, **how.parameters})
     begin = time.perf_counter()
-    regressor.fit(inputs, train_targets[:, 0] if len(how.targets) == 1 else train_targets)
+    with _threads_for(regressor, inputs.shape):
+        regressor.fit(inputs, train_targets[:, 0] if len(how.targets) == 1 else train_targets)
     regressor.verbose = False
     regressor._held_out = {}  # rows of the table, for partial_fit: they have no place in a model's folder
     regressor.target_names_ = np.array(list(how.targets), dtype=object)
     metrics = {
         "rows": {"learned_from": len(train), "set_apart": len(test), "without_target": len(table) - len(known)},
         "inputs": len(encoder.names),
-        "seconds": {"training": time.perf_counter() - begin, "all": time.perf_counter() - start},
+        "seconds": {
+            "epochs": regressor.seconds_,
+            "training": time.perf_counter() - begin,
+            "all": time.perf_counter() - start,
+        },
         "epochs": regressor.n_epochs_,
         "kept_epoch": regressor.best_epoch_,
         "validation_distortion": _finite_or_none(regressor.validation_distortions_[regressor.best_init_]),
     }
     model = TableModel(schema, encoder, regressor, table.name, metrics)
     return _with_evaluation(owner, model, table, train, test)
+
+
+@contextlib.contextmanager
+def _threads_for(regressor: MCLRegressor, shape: tuple[int, ...]) -> Iterator[None]:
+    """Train one small network on one core: its steps are so short that threads would mostly wait for each other."""
+    sizes = (shape[1], *regressor.hidden, regressor.n_hypotheses)
+    n_weights = sum(a * b for a, b in itertools.pairwise(sizes))
+    rows = int(regressor.batch_size or default_batch_size(shape[0]))
+    before = torch.get_num_threads()
+    if regressor.n_init == 1 and n_weights * rows < _SMALL_STEP:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _with_evaluation(

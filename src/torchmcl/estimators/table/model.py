@@ -17,7 +17,7 @@ from torchmcl.fleet.chunks import in_threads
 __all__ = ["TableModel"]
 
 # Rows that are read from the table at once, and that go through the network at once: the latter stay in the cache.
-_ROWS_AT_ONCE, _ROWS_IN_CACHE = 262_144, 16_384
+_ROWS_AT_ONCE, _ROWS_IN_CACHE = 262_144, 32_768
 
 
 @dataclass(frozen=True)
