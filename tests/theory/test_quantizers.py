@@ -268,6 +268,12 @@ def test_identical_points_are_reproduced_exactly(quantizer):
     assert quantizer.fit(torch.full((6, 2), 3.0)).distortion_ == 0
 
 
+def test_lloyd_reproduces_identical_points_and_says_that_they_are_few():
+    exceptions = pytest.importorskip("sklearn.exceptions")
+    with pytest.warns(exceptions.ConvergenceWarning, match="distinct clusters"):
+        assert Lloyd(3, random_state=0).fit(torch.full((6, 2), 3.0)).distortion_ == 0
+
+
 def test_bad_annealing_options_are_refused():
     samples = torch.rand(9, 1)
     for options, message in (

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_mask, check_non_negative, check_tensor
 from torchmcl._eager import is_plain_eager
-from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
+from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.free_energy import boltzmann_weights, covariance_blocks
 
 __all__ = [
@@ -227,9 +227,9 @@ def distinct_representatives(hypotheses: Tensor, tolerance: float | Tensor = 0.0
         rule = "have shape [..., hypotheses, dim]"
         raise ValueError(bad_value("distinct_representatives", "hypotheses", rule, tuple(hypotheses.shape)))
     hypotheses = hypotheses.detach()
-    distance = pairwise_euclidean(hypotheses=hypotheses, targets=hypotheses)
-    reach = torch.as_tensor(tolerance, dtype=distance.dtype, device=distance.device)[..., None, None]
-    near_earlier = (distance <= reach).tril(-1)
+    squares = pairwise_sq_euclidean(hypotheses=hypotheses, targets=hypotheses)
+    reach = torch.as_tensor(tolerance, dtype=squares.dtype, device=squares.device)[..., None, None]
+    near_earlier = (squares <= reach * reach).tril(-1)
     # Each round settles at least one more hypothesis, in order; a few are enough unless there are long chains.
     # Stopping early needs a look at the values, which GPUs and compilers should not wait for.
     may_look = is_plain_eager() and not hypotheses.is_cuda

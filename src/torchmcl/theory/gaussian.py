@@ -167,8 +167,9 @@ def _variances(owner: str, covariance: float | Tensor, beside: float | Tensor = 
     """Return the variances along the principal axes, ascending, [..., dim], as precise as `beside`."""
     if not isinstance(covariance, Tensor):
         check_non_negative(owner, "covariance", covariance)
-    matrix = torch.as_tensor(covariance)
-    matrix = matrix.to(torch.promote_types(matrix.dtype, torch.as_tensor(beside).dtype))
+    other = torch.as_tensor(beside)
+    matrix = torch.as_tensor(covariance, device=None if isinstance(covariance, Tensor) else other.device)
+    matrix = matrix.to(torch.promote_types(matrix.dtype, other.dtype))
     matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
     if matrix.ndim == 0:
         matrix = matrix.reshape(1, 1)
