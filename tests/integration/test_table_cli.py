@@ -227,6 +227,16 @@ def test_help_teaches_with_examples(command, capsys):
     assert f"  torchmcl {command} " in capsys.readouterr().out
 
 
+def test_ten_rows_and_one_answer_are_enough(tmp_path):
+    path = write_csv(tmp_path / "houses.csv", houses(10))
+    model = str(tmp_path / "model")
+    assert main(["fit", str(path), "--target", "price", "--drop", "city", "--hypotheses", "1", "-o", model, *FAST]) == 0
+    assert main(["report", model, "--quiet"]) == 0
+    answers = tmp_path / "answers.csv"
+    assert main(["predict", model, str(path), "-o", str(answers), "--interval", "0.9", "--quiet"]) == 0
+    assert '"[-inf, inf]"' in answers.read_text()  # one row is too few to calibrate with
+
+
 def test_refitting_replaces_the_model_and_gives_the_same_answers(tmp_path):
     path = write_csv(tmp_path / "houses.csv", houses(60))
     texts = []
