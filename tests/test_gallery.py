@@ -64,7 +64,8 @@ def test_every_public_name_is_in_the_reference():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
-def test_python_of_a_page_runs_from_top_to_bottom(page):
+def test_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some write files
     blocks = python_blocks(page)
     if not blocks:
         assert "code-block:: python" not in page.read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ FLOORS = {
     "_files": 0,
     "_optional": 0,
     "_progress": 0,
+    "_resources": 0,
     "_version": 0,
     "kernels": 0,  # GPU kernels that the costs and rules call; they know nothing of either
     "costs": 1,

@@ -268,6 +268,8 @@ class MCLEstimator(BaseEstimator):
         self.modules_ = trained.modules if self.ensemble else [trained.modules[best]]
         self.best_init_ = best
         self.loss_curve_ = history.losses[:, best].double().numpy()
+        self.validation_curve_ = None if history.watched is None else history.watched[:, best].double().numpy()
+        self.seconds_ = float(history.seconds)
         self.validation_distortions_ = history.best_value.double().numpy()
         self.best_epoch_ = int(history.best_epoch[best])
         stopped = int(history.stopped_epoch[best])

@@ -25,6 +25,8 @@ __all__ = ["Hypotheses", "MCLRegressor"]
 
 # A bandwidth has two numbers: this many rows settle them.
 _BANDWIDTH_ROWS = 4096
+# With these the calibration adds a quarter of a point to the error of the coverage.
+_CALIBRATION_ROWS = 16_384
 _VORONOI_ROWS = 512
 
 
@@ -248,6 +250,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
 
     def _calibrate(self, train: Rows, selection: Rows, calibration: Rows) -> None:
         """Choose the bandwidths on the selecting rows and score the calibrating ones."""
+        calibration = calibration.head(_CALIBRATION_ROWS)
         chosen = (selection if len(selection) else train).head(_BANDWIDTH_ROWS)
         self.bandwidth_ = self._bandwidth(KernelMixture, chosen)
         self._density_bandwidth = self.bandwidth_

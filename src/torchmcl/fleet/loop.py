@@ -74,6 +74,7 @@ class ChunkTraining:
             "flat": models.flat,
             "epoch": torch.zeros((), dtype=torch.long, device=device),
             "losses": torch.zeros(plan.n_epochs, n_models, dtype=models.flat.dtype, device=device),
+            "watched": torch.full((plan.n_epochs, n_models), torch.nan, dtype=models.flat.dtype, device=device),
             "best_flat": models.flat.clone() if validation is not None else torch.zeros(n_models, 0, device=device),
             "best_value": torch.full((n_models,), torch.inf, dtype=models.flat.dtype, device=device),
             "best_epoch": torch.full((n_models,), -1, device=device),
@@ -112,10 +113,12 @@ class ChunkTraining:
         )
         # After its end a model has no loss; what its rows gave while others went on is of no interest.
         epochs = torch.arange(len(losses)).unsqueeze(-1)
-        losses = losses.masked_fill((stopped >= 0) & (epochs > stopped), torch.nan)
+        after = (stopped >= 0) & (epochs > stopped)
+        losses = losses.masked_fill(after, torch.nan)
+        watched = self.state["watched"].cpu().masked_fill(after, torch.nan)
         bad = ~losses.isfinite() & ((stopped < 0) | (epochs <= stopped))
         failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1)
-        return FleetHistory(losses, value, epoch, stopped, failed, seconds)
+        return FleetHistory(losses, value, epoch, stopped, failed, seconds, watched)
 
     def _prepare(self, epoch: int) -> None:
         """Write what the host decides from epoch to epoch into the tensors that the epoch reads."""
@@ -216,6 +219,7 @@ class ChunkTraining:
         with models.evaluating():
             value = self.plan.monitor(self._output(models, Batch(inputs, targets, mask), rule))
         state = {name: self.state[name][rows] for name in ("best_value", "best_epoch", "best_flat", "stopped_epoch")}
+        self.state["watched"][:, rows].index_copy_(0, self.state["epoch"].view(1), value.unsqueeze(0))
         running = state["stopped_epoch"] < 0
         better = (value < state["best_value"]) & running
         state["best_value"].copy_(torch.where(better, value, state["best_value"]))

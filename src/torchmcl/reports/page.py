@@ -33,6 +33,7 @@ input[type=range] { flex: 1; min-width: 8rem; accent-color: var(--accent); }
 canvas { width: 100%; border: 1px solid var(--line); border-radius: 6px; background: #fff; display: block; }
 code { background: var(--wash); padding: .1rem .3rem; border-radius: 4px; font-size: .9em; }
 """
+_NO_SCRIPTS = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def escape(text: object) -> str:
@@ -40,13 +41,18 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=True)
 
 
-def page(title: str, body: str, script: str = "") -> str:
-    """Return a whole page. `body` and `script` are trusted: escape what comes from outside."""
+def page(title: str, body: str, script: str = "", style: str = "") -> str:
+    """Return a whole page. `body`, `script` and `style` are trusted: escape what comes from outside.
+
+    A page without a script of its own forbids all scripts, should an escape ever be forgotten.
+    """
     scripts = f"<script>\n{script}\n</script>" if script else ""
+    policy = "" if script else f'<meta http-equiv="Content-Security-Policy" content="{_NO_SCRIPTS}">\n'
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'{policy}<link rel="icon" href="data:,">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n{scripts}\n</body>\n</html>\n"
     )
 

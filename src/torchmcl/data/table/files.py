@@ -1,0 +1,211 @@
+"""Tables on disk: CSV, TSV, Parquet and JSON lines, the text formats also with gzip.
+
+Text comes in as text. What a column holds is decided in `schema.py`, from all of its values and not from the first
+hundred, so that a message can name the row that does not fit.
+"""
+
+import contextlib
+import csv
+import gzip
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchmcl._checks import bad_value, nearest_hint
+from torchmcl._optional import optional_import
+
+__all__ = ["FORMATS", "Table", "polars", "read_table", "table_format", "write_table"]
+
+# How each file name ends, and the format that it means.
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+# What may separate the columns of a .csv file; many programs write semicolons where the comma is in numbers.
+_SEPARATORS = (",", ";", "\t")
+
+
+def polars() -> Any:
+    """Return the package that reads tables."""
+    return optional_import("polars", extra="table", needed_by="Reading and writing tables")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table and where it came from.
+
+    Attributes:
+        name: the file, for messages.
+        frame: a polars data frame; all columns of CSV files are text.
+    """
+
+    name: str
+    frame: Any
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return int(self.frame.height)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.frame.columns)
+
+    def column(self, owner: str, name: str, argument: str = "table") -> Any:
+        """Return a column as a polars series.
+
+        Raises:
+            ValueError: if there is none of that name; the nearest one is suggested.
+        """
+        if name not in self.frame.columns:
+            known = self.columns
+            hint = nearest_hint(name, known)
+            listed = ", ".join(map(repr, known[:8])) + (" ..." if len(known) > 8 else "")
+            rule = f"have a column {name!r}" if argument == "table" else f"name a column of {self.name}"
+            got = f"the columns {listed}" if argument == "table" else repr(name)
+            raise ValueError(bad_value(owner, self.name if argument == "table" else argument, rule, got) + hint)
+        return self.frame.get_column(name)
+
+    def take(self, rows: Any) -> "Table":
+        """Return the table of some rows, given by their places."""
+        return Table(self.name, self.frame[rows])
+
+
+def table_format(owner: str, path: Path) -> tuple[str, bool]:
+    """Return the format of a file by its name, and whether it is compressed.
+
+    Raises:
+        ValueError: if the name ends in none of the known ways.
+
+    Example:
+        >>> table_format("example", Path("houses.csv.gz"))
+        ('csv', True)
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    zipped = bool(suffixes) and suffixes[-1] == ".gz"
+    kind = FORMATS.get((suffixes[:-1] if zipped else suffixes)[-1] if suffixes[: -1 if zipped else None] else "")
+    if kind is None or (zipped and kind == "parquet"):
+        rule = f"end in {', '.join(FORMATS)} (text formats also with .gz)"
+        raise ValueError(bad_value(owner, "file", rule, repr(str(path))))
+    return kind, zipped
+
+
+def read_table(owner: str, path: Path) -> Table:
+    """Return the table in a file.
+
+    Raises:
+        ValueError: if the file is not what its name says, has no rows, or has a column name twice or empty.
+        OSError: if it cannot be read.
+    """
+    kind, zipped = table_format(owner, path)
+    pl = polars()
+    if path.is_dir():
+        raise ValueError(bad_value(owner, "file", "be a table", f"the folder {str(path)!r}"))
+    try:
+        source: Any = path
+        if zipped:
+            with gzip.open(path, "rb") as file:
+                source = io.BytesIO(file.read())
+        elif path.stat().st_size == 0:
+            raise pl.exceptions.NoDataError("the file is empty")
+        if kind == "parquet":
+            frame = pl.read_parquet(source, use_pyarrow=False)
+        elif kind == "jsonl":
+            frame = pl.read_ndjson(source, infer_schema_length=None)
+        else:
+            frame = _read_text(owner, path, source, kind)
+    except (pl.exceptions.PolarsError, UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        rule = f"be a table in {kind} format, UTF-8" if kind != "parquet" else "be a Parquet file"
+        raise ValueError(bad_value(owner, "file", rule, f"{str(path)!r}: {_plain(reason)}")) from error
+    if frame.height == 0 or frame.width == 0:
+        raise ValueError(bad_value(owner, "file", "have at least one row under its header", repr(str(path))))
+    return Table(path.name, frame)
+
+
+def _read_text(owner: str, path: Path, source: Any, kind: str) -> Any:
+    """Read a table with a header; the header is taken as it stands, so that names that stand twice are seen."""
+    pl = polars()
+    separator = "\t" if kind == "tsv" else _separator(source)
+    raw = pl.read_csv(source, has_header=False, infer_schema=False, separator=separator)
+    names = [_name(value) for value in raw.row(0)]
+    _check_names(owner, path, names)
+    return raw.slice(1).rename(dict(zip(raw.columns, names, strict=True)))
+
+
+def _separator(source: Any) -> str:
+    """Return what splits the header into most parts; a comma where nothing does."""
+    if isinstance(source, io.BytesIO):
+        line = source.getvalue().split(b"\n", 1)[0]
+    else:
+        with source.open("rb") as file:
+            line = file.readline()
+    text = line.decode("utf-8", errors="replace")
+    # Quoted names may hold any of these.
+    widths = [len(next(csv.reader([text], delimiter=mark), [])) for mark in _SEPARATORS]
+    return _SEPARATORS[widths.index(max(widths))]
+
+
+def _name(value: str | None) -> str:
+    return (value or "").removeprefix("\ufeff").strip()
+
+
+def _check_names(owner: str, path: Path, names: list[str]) -> None:
+    advice = "The first line must hold the names of the columns."
+    for place, name in enumerate(names, start=1):
+        if not name:
+            rule = "name every column"
+            raise ValueError(bad_value(owner, path.name, rule, f"an empty name for column {place}", advice))
+        if name in names[: place - 1]:
+            rule = "have different names for its columns"
+            got = f"{name!r} for columns {names.index(name) + 1} and {place}"
+            raise ValueError(bad_value(owner, path.name, rule, got, "Rename one of them."))
+
+
+def _plain(reason: str) -> str:
+    return reason.rstrip(".")
+
+
+def write_table(owner: str, path: Path, frame: Any) -> None:
+    """Write a polars data frame in the format of the file's name; nothing half-written is ever left.
+
+    Raises:
+        ValueError: if the name ends in none of the known ways.
+        OSError: if the file cannot be written.
+    """
+    kind, zipped = table_format(owner, path)
+    with _beside(path) as temporary:
+        if zipped:
+            with gzip.open(temporary, "wb", compresslevel=6) as file:
+                _write(frame, kind, file)
+        else:
+            _write(frame, kind, temporary)
+
+
+def _write(frame: Any, kind: str, target: Any) -> None:
+    if kind == "parquet":
+        frame.write_parquet(target)
+    elif kind == "jsonl":
+        frame.write_ndjson(target)
+    else:
+        frame.write_csv(target, separator="\t" if kind == "tsv" else ",")
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """Yield a temporary file that takes the place of `path` if all goes well, and is removed if not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,293 @@
+"""What the columns of a table are: numbers, categories, targets; found on the table to learn from, kept ever after.
+
+Text that is a number everywhere makes a column of numbers, other text a column of categories. A column that is
+sometimes the one and sometimes the other is refused, for a typing error in one cell would change what a column means.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmcl._checks import bad_value
+from torchmcl.data.table.files import Table, polars
+
+__all__ = ["MISSING", "CategoryColumn", "NumberColumn", "TableSchema", "infer_schema"]
+
+# What stands for a missing value in text, besides nothing.
+MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?")
+# A category with a column of its own should be common; the others of a column share one.
+_MOST_CATEGORIES = 50
+# More different texts than this are names or notes, not categories.
+_MOST_TEXTS = 1000
+_MANY_TEXTS = 20
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A column of numbers.
+
+    Attributes:
+        name: of the column.
+        missing: whether values were missing in the table that was learned from.
+    """
+
+    name: str
+    missing: bool
+
+
+@dataclass(frozen=True)
+class CategoryColumn:
+    """A column of categories.
+
+    Attributes:
+        name: of the column.
+        categories: those that are told apart, the commonest first.
+        rare: known ones that are treated alike.
+        missing: whether values were missing in the table that was learned from.
+    """
+
+    name: str
+    categories: tuple[str, ...]
+    rare: tuple[str, ...]
+    missing: bool
+
+    @property
+    def codes(self) -> dict[str, int]:
+        """The number of each category; the rare ones have the same."""
+        common = {category: place for place, category in enumerate(self.categories)}
+        return common | dict.fromkeys(self.rare, len(common))
+
+    @property
+    def missing_code(self) -> int:
+        """The number that stands for a missing value."""
+        return len(self.categories) + bool(self.rare)
+
+    @property
+    def n_codes(self) -> int:
+        """How many numbers there are."""
+        return self.missing_code + self.missing
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """The columns that a model reads and those that it predicts."""
+
+    numbers: tuple[NumberColumn, ...]
+    categories: tuple[CategoryColumn, ...]
+    targets: tuple[str, ...]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the columns that the model reads."""
+        return tuple([column.name for column in self.numbers] + [column.name for column in self.categories])
+
+    def values(self, owner: str, table: Table, *, new_categories: bool = False) -> NDArray[np.float64]:
+        """Return [rows, features]: numbers with NaN where they are missing, then codes of categories.
+
+        Args:
+            owner: who asks.
+            table: with at least the columns of `features`; others are ignored.
+            new_categories: take categories that were never seen as none of the known; else they are an error.
+
+        Raises:
+            ValueError: if a column is missing, holds text among numbers or an infinite value, or a new category.
+        """
+        made = np.empty((len(table), len(self.features)), order="F")
+        for place, number in enumerate(self.numbers):
+            made[:, place] = _finite_numbers(owner, table, number.name)
+        for place, category in enumerate(self.categories, start=len(self.numbers)):
+            made[:, place] = _codes(owner, table, category, new_categories)
+        return made
+
+    def target_values(self, owner: str, table: Table) -> NDArray[np.float64]:
+        """Return [rows, targets], NaN where a value is missing."""
+        return np.stack([_finite_numbers(owner, table, name) for name in self.targets], axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, made: dict[str, Any]) -> "TableSchema":
+        """Return the schema of `to_json`."""
+        return cls(
+            tuple(NumberColumn(**column) for column in made["numbers"]),
+            tuple(
+                CategoryColumn(c["name"], tuple(c["categories"]), tuple(c["rare"]), c["missing"])
+                for c in made["categories"]
+            ),
+            tuple(made["targets"]),
+        )
+
+
+def infer_schema(
+    owner: str,
+    table: Table,
+    targets: Sequence[str],
+    *,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+) -> TableSchema:
+    """Return the schema of a table to learn from.
+
+    Args:
+        owner: who asks.
+        table: all of it.
+        targets: the columns to predict.
+        drop: columns to leave out.
+        categorical: columns of numbers or of both kinds to take as categories.
+
+    Raises:
+        ValueError: if a column does not exist, is wholly missing, has two types, infinite values or is no feature.
+    """
+    for argument, names in (("--target", targets), ("--drop", drop), ("--categorical", categorical)):
+        for name in names:
+            table.column(owner, name, argument)
+    for name in targets:
+        if name in drop or name in categorical or list(targets).count(name) > 1:
+            rule = "name each column once and none of --drop and --categorical"
+            raise ValueError(bad_value(owner, "--target", rule, repr(name)))
+    numbers, categories = [], []
+    for name in targets:
+        _target(owner, table, name)
+    for name in table.columns:
+        if name in targets or name in drop:
+            continue
+        series = table.column(owner, name)
+        if name not in categorical and (read := _read_numbers(series)).n_numbers > 0:
+            _check_numbers(owner, table, name, read)
+            numbers.append(NumberColumn(name, bool(read.values.is_null().any())))
+        else:
+            categories.append(_category(owner, table, name, chosen=name in categorical))
+    if not numbers and not categories:
+        rule = "have a column besides the targets"
+        raise ValueError(bad_value(owner, table.name, rule, ", ".join(map(repr, table.columns))))
+    return TableSchema(tuple(numbers), tuple(categories), tuple(targets))
+
+
+class _Numbers(NamedTuple):
+    """A column read as numbers: values with nulls, how many there are, and the first text that is none."""
+
+    values: Any
+    n_numbers: int
+    bad_row: int | None
+    bad_value: str
+    n_bad: int
+
+
+def _read_numbers(series: Any) -> _Numbers:
+    pl = polars()
+    if series.dtype.is_numeric():
+        values = series.cast(pl.Float64).fill_nan(None)
+        return _Numbers(values, len(values) - values.null_count(), None, "", 0)
+    if series.dtype != pl.String:
+        return _Numbers(pl.Series(series.name, [None] * len(series), dtype=pl.Float64), 0, None, "", 0)
+    values = series.cast(pl.Float64, strict=False)
+    failed = values.is_null() & series.is_not_null()
+    if failed.any():  # only here is a second look worth its time
+        values = series.str.strip_chars().cast(pl.Float64, strict=False)
+        failed = values.is_null() & series.is_not_null() & ~series.str.strip_chars().is_in(list(MISSING))
+    values = values.fill_nan(None)
+    first = failed.arg_max() if failed.any() else None
+    text = "" if first is None else str(series[first])
+    return _Numbers(values, len(values) - values.null_count(), first, text, int(failed.sum()))
+
+
+def _finite_numbers(owner: str, table: Table, name: str) -> NDArray[np.float64]:
+    read = _read_numbers(_of_known_type(owner, table, name))
+    _check_numbers(owner, table, name, read)
+    values: NDArray[np.float64] = read.values.to_numpy()
+    return values
+
+
+def _check_numbers(owner: str, table: Table, name: str, read: _Numbers) -> None:
+    subject = f"{table.name}, column {name!r}"
+    if read.bad_row is not None:
+        got = f"{_short(read.bad_value)} in row {read.bad_row + 1}" + (
+            f" and {read.n_bad - 1} more" if read.n_bad > 1 else ""
+        )
+        advice = "Correct the file, or name the column in --categorical or --drop of `torchmcl fit`."
+        raise ValueError(bad_value(owner, subject, "have one type and not numbers and text", got, advice))
+    infinite = read.values.is_infinite().fill_null(False)
+    if infinite.any():
+        got = f"{read.values[infinite.arg_max()]} in row {infinite.arg_max() + 1}"
+        advice = "An empty cell stands for a missing value."
+        raise ValueError(bad_value(owner, subject, "be finite", got, advice))
+
+
+def _target(owner: str, table: Table, name: str) -> None:
+    read = _read_numbers(_of_known_type(owner, table, name))
+    subject = f"{table.name}, target {name!r}"
+    if not read.n_numbers:
+        got = _short(read.bad_value) if read.bad_row is not None else "no value at all"
+        raise ValueError(bad_value(owner, subject, "hold numbers", got, "For classes see torchmcl.MCLClassifier."))
+    _check_numbers(owner, table, name, read)
+    low, high = read.values.min(), read.values.max()
+    if low == high:
+        advice = "There is nothing to learn."
+        raise ValueError(bad_value(owner, subject, "vary", f"the constant {low:g}", advice))
+
+
+def _texts(series: Any) -> Any:
+    """Return a column as text, null where it is missing."""
+    pl = polars()
+    if series.dtype.is_float():  # 1.0 and 1 are one category, whatever the format made of the column
+        whole = (series.fill_nan(None).drop_nulls() % 1 == 0).all()
+        series = series.fill_nan(None)
+        series = series.cast(pl.Int64) if whole else series
+    texts = series.cast(pl.String) if series.dtype != pl.String else series.str.strip_chars()
+    return texts.set(texts.is_in(list(MISSING)).fill_null(False), None)
+
+
+def _category(owner: str, table: Table, name: str, *, chosen: bool) -> CategoryColumn:
+    subject = f"{table.name}, column {name!r}"
+    texts = _texts(_of_known_type(owner, table, name))
+    if texts.null_count() == len(texts):
+        advice = f"Leave it out: --drop {name}."
+        raise ValueError(bad_value(owner, subject, "have a value", "only missing ones", advice))
+    counts = texts.drop_nulls().value_counts().sort(["count", name], descending=[True, False])
+    n_texts, n_given = counts.height, len(texts) - texts.null_count()
+    if n_texts > _MOST_TEXTS or (not chosen and n_texts > max(_MANY_TEXTS, n_given / 2)):
+        rule = f"hold categories (at most {_MOST_TEXTS}, each more than once)"
+        got = f"{n_texts} different texts in {n_given} rows"
+        advice = f"Leave it out: --drop {name}."
+        raise ValueError(bad_value(owner, subject, rule, got, advice))
+    known = tuple(counts.get_column(name).to_list())
+    most = _MOST_CATEGORIES if len(known) > _MOST_CATEGORIES + 1 else len(known)
+    return CategoryColumn(name, known[:most], known[most:], bool(texts.null_count()))
+
+
+def _codes(owner: str, table: Table, column: CategoryColumn, new_categories: bool) -> NDArray[np.float64]:
+    pl = polars()
+    texts = _texts(_of_known_type(owner, table, column.name))
+    codes = texts.replace_strict(column.codes, default=-1, return_dtype=pl.Int32)
+    codes = codes.set(texts.is_null(), column.missing_code)
+    new = codes == -1
+    if new.any() and not new_categories:
+        row = new.arg_max()
+        known = [*column.categories, *column.rare]
+        listed = ", ".join(map(_short, known[:8])) + (" ..." if len(known) > 8 else "")
+        advice = "With --allow-new-categories such rows are answered as if it were none of them."
+        rule = f"hold categories that the model knows ({listed})"
+        got = f"{_short(texts[row])} in row {row + 1}"
+        raise ValueError(bad_value(owner, f"{table.name}, column {column.name!r}", rule, got, advice))
+    values: NDArray[np.float64] = codes.cast(pl.Float64).to_numpy()
+    return values
+
+
+def _of_known_type(owner: str, table: Table, name: str) -> Any:
+    pl = polars()
+    series = table.column(owner, name)
+    kind = series.dtype
+    if not (kind.is_numeric() or kind in (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)):
+        subject = f"{table.name}, column {name!r}"
+        advice = f"Convert it first, or leave it out: --drop {name}."
+        raise ValueError(bad_value(owner, subject, "hold numbers or text", str(kind), advice))
+    return series
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")

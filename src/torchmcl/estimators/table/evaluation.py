@@ -1,0 +1,286 @@
+"""How well a model of a table answers: records, as JSON can hold them, that a report is drawn from."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmcl._checks import bad_value
+from torchmcl.assignment import AssignmentRule
+from torchmcl.data.table import Table
+from torchmcl.density import KernelMixture
+from torchmcl.estimators.table.floor import least_distortions
+from torchmcl.estimators.table.model import TableModel
+
+__all__ = ["evaluated", "summary_of_data", "trajectory"]
+
+_N_SHOWN = 400  # points of a scatter plot
+_N_AMBIGUOUS = 8
+_N_INTERVALS = 2000  # rows for the coverage: its standard error at 90 % is then 0.7 points
+_N_BINS = 24
+_LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+_MOST_CELLS = 8
+
+
+def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.int64] | None = None) -> dict[str, Any]:
+    """Return the records of a model on a table with targets; rows without a target are left out.
+
+    Args:
+        owner: who asks.
+        model: to be measured.
+        table: rows that it has not learned from.
+        places: [rows], where each row stands in its file, counted from 0; as they come unless told.
+
+    Raises:
+        ValueError: if the table lacks a column or has no row with all targets.
+    """
+    targets = model.schema.target_values(owner, table)
+    known = np.flatnonzero(~np.isnan(targets).any(axis=1))
+    if len(known) == 0:
+        raise ValueError(bad_value(owner, table.name, "have a row with a value for each target", "none"))
+    rows, targets = table.take(known), targets[known]
+    inputs = model.inputs(owner, rows)
+    values, probabilities = (part.astype(np.float64) for part in model.regressor.predict_hypotheses(inputs))
+    # Outputs of different units count alike: distances are in deviations of each target, as in training.
+    scale = np.asarray(model.regressor._targets.scale)
+    costs = (((values - targets[:, None]) / scale) ** 2).sum(axis=-1)  # [rows, hypotheses]
+    means = np.einsum("rk,rko->ro", probabilities, values)
+    return {
+        "source": table.name,
+        "n_rows": len(known),
+        "n_without_target": len(table) - len(known),
+        "targets": [
+            _target_summary(name, column) for name, column in zip(model.schema.targets, targets.T, strict=True)
+        ],
+        "measures": {
+            "rmse": _lists(np.sqrt(((means - targets) ** 2).mean(axis=0))),
+            "nearest_rmse": _lists(np.sqrt(_nearest_squares(values, targets, costs).mean(axis=0))),
+            "distortion": float(costs.min(axis=1).mean()),
+            "mean_distortion": float((((means - targets) / scale) ** 2).sum(axis=1).mean()),
+            "log_likelihood": _log_likelihood(model, inputs, targets),
+        },
+        "answers": _answers(targets, values, probabilities),
+        "by_number": _by_number(model, inputs, values / scale, costs, probabilities),
+        "usage": _usage(costs, probabilities),
+        "calibration": _calibration(costs, probabilities),
+        "coverage": _coverage(model, inputs, targets),
+        "ambiguous": _ambiguous(
+            model, rows, known if places is None else places[known], targets, values, probabilities
+        ),
+    }
+
+
+def summary_of_data(owner: str, model: TableModel, table: Table) -> list[dict[str, Any]]:
+    """Return, for each column that the model reads, what kind it is and how it is distributed."""
+    values = model.schema.values(owner, table, new_categories=True)
+    made: list[dict[str, Any]] = []
+    for place, number in enumerate(model.schema.numbers):
+        column = values[:, place]
+        present = column[np.isfinite(column)]
+        made.append({"name": number.name, "kind": "number", "missing": float(np.isnan(column).mean())})
+        if len(present):
+            low, middle, high = np.quantile(present, (0.05, 0.5, 0.95))
+            made[-1] |= {"low": float(low), "median": float(middle), "high": float(high)}
+            made[-1]["histogram"] = _histogram(present)
+    for place, category in enumerate(model.schema.categories, start=len(model.schema.numbers)):
+        codes = values[:, place]
+        shares = [float((codes == code).mean()) for code in range(len(category.categories))]
+        common = sorted(zip(shares, category.categories, strict=True), reverse=True)[:_MOST_CELLS]
+        made.append(
+            {
+                "name": category.name,
+                "kind": "category",
+                "missing": float((codes == category.missing_code).mean()),
+                "n_categories": len(category.categories) + len(category.rare),
+                "common": [[name, share] for share, name in common],
+            }
+        )
+    return made
+
+
+def _target_summary(name: str, values: NDArray[np.float64]) -> dict[str, Any]:
+    low, middle, high = np.quantile(values, (0.05, 0.5, 0.95))
+    return {
+        "name": name,
+        "mean": float(values.mean()),
+        "deviation": float(values.std()),
+        "least": float(values.min()),
+        "low": float(low),
+        "median": float(middle),
+        "high": float(high),
+        "most": float(values.max()),
+        "histogram": _histogram(values),
+    }
+
+
+def _histogram(values: NDArray[np.float64]) -> dict[str, Any]:
+    """Return counts between the 0.5 % and the 99.5 % point, so that one stray value does not hide the rest."""
+    low, high = np.quantile(values, (0.005, 0.995))
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    counts, edges = np.histogram(values, bins=_N_BINS, range=(float(low), float(high)))
+    return {"counts": counts.tolist(), "edges": _lists(edges)}
+
+
+def _nearest_squares(
+    values: NDArray[np.float64], targets: NDArray[np.float64], costs: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    nearest = values[np.arange(len(values)), costs.argmin(axis=1)]
+    squares: NDArray[np.float64] = (nearest - targets) ** 2
+    return squares
+
+
+def _log_likelihood(model: TableModel, inputs: NDArray[np.float32], targets: NDArray[np.float64]) -> float:
+    part = slice(0, 50_000)
+    return float(np.mean(model.regressor.log_prob(inputs[part].astype(np.float64), targets[part])))
+
+
+def _spread(n_rows: int, n_shown: int) -> NDArray[np.int64]:
+    """Return places of at most n_shown rows, evenly spaced."""
+    return np.unique(np.linspace(0, n_rows - 1, min(n_rows, n_shown)).round().astype(np.int64))
+
+
+def _answers(
+    targets: NDArray[np.float64], values: NDArray[np.float64], probabilities: NDArray[np.float64]
+) -> dict[str, Any]:
+    shown = _spread(len(targets), _N_SHOWN)
+    return {
+        "truth": _lists(targets[shown]),
+        "hypotheses": _lists(values[shown]),
+        "probabilities": _lists(probabilities[shown]),
+    }
+
+
+def _by_number(
+    model: TableModel,
+    inputs: NDArray[np.float32],
+    values: NDArray[np.float64],
+    costs: NDArray[np.float64],
+    probabilities: NDArray[np.float64],
+) -> dict[str, Any]:
+    """Return distortion when only n answers are kept, those that best stand for all, and the floor for any n."""
+    n_hypotheses = costs.shape[1]
+    some = _spread(len(costs), max(1000, 4_000_000 // n_hypotheses**2))
+    order = _representatives(values[some], probabilities[some])
+    kept = np.minimum.accumulate(np.take_along_axis(costs[some], order, axis=1), axis=1)
+    numbers = list(range(1, n_hypotheses + 1))
+    made: dict[str, Any] = {"numbers": numbers, "distortion": _lists(kept.mean(axis=0)), "floor": None}
+    if len(model.schema.targets) == 1:
+        some = _spread(len(inputs), 20_000)
+        density = model.regressor._standardised_density(inputs[some], KernelMixture)
+        made["floor"] = least_distortions(density, numbers)
+    return made
+
+
+def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the answers of each row in an order in which each lowers the expected distortion most, [rows, answers].
+
+    Expected as the probabilities say, with the answers themselves as outcomes: the truth is not looked at.
+    """
+    apart = ((values[:, :, None] - values[:, None]) ** 2).sum(axis=-1)  # [rows, outcomes, candidates]
+    n_rows, n_hypotheses = probabilities.shape
+    every = np.arange(n_rows)
+    nearest = np.full((n_rows, n_hypotheses), np.inf)
+    taken = np.zeros((n_rows, n_hypotheses), dtype=bool)
+    order = np.empty((n_rows, n_hypotheses), dtype=np.int64)
+    for place in range(n_hypotheses):
+        expected = np.einsum("rk,rkj->rj", probabilities, np.minimum(nearest[:, :, None], apart))
+        chosen = np.where(taken, np.inf, expected).argmin(axis=1)
+        taken[every, chosen] = True
+        nearest = np.minimum(nearest, apart[every, :, chosen])
+        order[:, place] = chosen
+    return order
+
+
+def _usage(costs: NDArray[np.float64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
+    wins = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
+    return {"wins": _lists(wins), "probability": _lists(probabilities.mean(axis=0))}
+
+
+def _calibration(costs: NDArray[np.float64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
+    """Return, by bins of the probability given, how often an answer was the nearest one."""
+    won = (np.arange(costs.shape[1]) == costs.argmin(axis=1)[:, None]).ravel()
+    given = probabilities.ravel()
+    bins = np.minimum((given * 10).astype(int), 9)
+    counts = np.bincount(bins, minlength=10)
+    filled = counts > 0
+    sums = (np.bincount(bins, given, minlength=10), np.bincount(bins, won, minlength=10))
+    given_mean, won_mean = (total[filled] / counts[filled] for total in sums)
+    error = float((counts[filled] * np.abs(given_mean - won_mean)).sum() / counts.sum())
+    return {"given": _lists(given_mean), "won": _lists(won_mean), "count": counts[filled].tolist(), "error": error}
+
+
+def _coverage(model: TableModel, inputs: NDArray[np.float32], targets: NDArray[np.float64]) -> list[dict[str, Any]]:
+    some = _spread(len(inputs), _N_INTERVALS)
+    made = []
+    truth = targets[some, 0] if len(model.schema.targets) == 1 else targets[some]
+    for level in _LEVELS:
+        sets = model.regressor.predict_interval(inputs[some], alpha=1 - level)
+        inside, width = (part.reshape(len(some), -1) for part in (sets.contains(truth), sets.width))
+        entry = {
+            "level": level,
+            "covered": _lists(inside.mean(axis=0)),
+            "width": [None if not np.isfinite(w) else float(w) for w in np.median(width, axis=0)],
+            "pieces": float((sets.n_pieces > 1).mean()),
+            "n_rows": len(some),
+        }
+        made.append(entry)
+    return made
+
+
+def _ambiguous(
+    model: TableModel,
+    table: Table,
+    places: NDArray[np.int64],
+    targets: NDArray[np.float64],
+    values: NDArray[np.float64],
+    probabilities: NDArray[np.float64],
+) -> list[dict[str, Any]]:
+    """Return the rows whose answers lie furthest apart, in deviations of the targets."""
+    scale = np.asarray(model.regressor._targets.scale)
+    weights = probabilities[..., None]
+    centre = (weights * values).sum(axis=1, keepdims=True)
+    apart = np.sqrt((weights * ((values - centre) / scale) ** 2).sum(axis=(1, 2)))
+    made = []
+    for place in np.argsort(-apart, kind="stable")[:_N_AMBIGUOUS]:
+        order = np.argsort(-probabilities[place], kind="stable")
+        cells = table.frame.select(list(model.schema.features)).row(int(place), named=True)
+        made.append(
+            {
+                "row": int(places[place]) + 1,
+                "apart": float(apart[place]),
+                "cells": [[name, "" if cell is None else str(cell)] for name, cell in cells.items()],
+                "truth": _lists(targets[place]),
+                "hypotheses": _lists(values[place, order]),
+                "probabilities": _lists(probabilities[place, order]),
+            }
+        )
+    return made
+
+
+def trajectory(model: TableModel) -> dict[str, Any]:
+    """Return what is known of the training, epoch by epoch."""
+    regressor = model.regressor
+    n_epochs = len(regressor.loss_curve_)
+    rule_at = regressor._rule(n_epochs)
+    temperatures = None
+    if not isinstance(rule_at, AssignmentRule):  # a function epoch -> rule
+        rules = [rule_at(epoch) for epoch in range(n_epochs)]
+        if all(hasattr(rule, "temperature") for rule in rules):
+            temperatures = [float(rule.temperature) for rule in rules]
+    curve = getattr(regressor, "validation_curve_", None)
+    return {
+        "loss": _lists(regressor.loss_curve_),
+        "temperature": temperatures,
+        "validation": None if curve is None else _lists(curve),
+        "kept_epoch": int(regressor.best_epoch_),
+    }
+
+
+def _lists(values: NDArray[Any] | Sequence[float]) -> Any:
+    """Return plain numbers, six digits of them: enough for any picture; None for what is no number."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim:
+        return [_lists(part) for part in array]
+    return float(f"{array:.6g}") if np.isfinite(array) else None

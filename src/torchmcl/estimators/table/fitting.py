@@ -1,0 +1,171 @@
+"""Learning from a table, and the measures of how well that went."""
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torchmcl._checks import bad_value
+from torchmcl.data.table import ColumnEncoder, Table, infer_schema, read_table
+from torchmcl.estimators._networks import default_batch_size
+from torchmcl.estimators.regressor import MCLRegressor
+from torchmcl.estimators.table.evaluation import evaluated, summary_of_data, trajectory
+from torchmcl.estimators.table.model import TableModel
+
+__all__ = ["TableFit", "fit_summary", "fit_table", "table_records"]
+
+_MIN_ROWS = 10
+# Products of a forward pass below which a second core does not pay: about 2 ms of one core.
+_SMALL_STEP = 50_000_000
+
+
+@dataclass(frozen=True)
+class TableFit:
+    """How to learn from a table.
+
+    Attributes:
+        targets: the columns to predict.
+        drop: columns to leave out.
+        categorical: columns to take as categories though they hold numbers.
+        test_fraction: share of the rows that is set apart, seen by nothing but the evaluation.
+        seed: of the set-apart rows and of the regressor.
+        parameters: of `MCLRegressor`.
+    """
+
+    targets: Sequence[str]
+    drop: Sequence[str] = ()
+    categorical: Sequence[str] = ()
+    test_fraction: float = 0.1
+    seed: int = 0
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+def fit_table(owner: str, table: Table, how: TableFit, *, progress: bool = False) -> TableModel:
+    """Return a model that was trained on a table, with its metrics.
+
+    Raises:
+        ValueError: if the table or a parameter cannot be used; the message says which and what to do.
+    """
+    if len(table) < _MIN_ROWS:
+        raise ValueError(bad_value(owner, table.name, f"have at least {_MIN_ROWS} rows", len(table)))
+    if not 0 <= how.test_fraction < 1:
+        raise ValueError(bad_value(owner, "--test", "lie in [0, 1)", repr(how.test_fraction)))
+    start = time.perf_counter()
+    schema = infer_schema(owner, table, how.targets, drop=how.drop, categorical=how.categorical)
+    targets = schema.target_values(owner, table)
+    values = schema.values(owner, table)
+    known = np.flatnonzero(~np.isnan(targets).any(axis=1))
+    if len(known) < _MIN_ROWS:
+        raise ValueError(bad_value(owner, table.name, f"have a target in at least {_MIN_ROWS} rows", len(known)))
+    shuffled = np.random.default_rng(how.seed).permutation(known)
+    n_test = round(how.test_fraction * len(known))
+    test, train = np.sort(shuffled[:n_test]), np.sort(shuffled[n_test:])
+    train_values, train_targets = values[train], targets[train]
+    del values, targets
+    encoder = ColumnEncoder(schema).fit(train_values)
+    inputs = encoder(train_values)
+    del train_values
+    regressor = MCLRegressor(**{"random_state": how.seed, "verbose": progress, **how.parameters})
+    begin = time.perf_counter()
+    with _threads_for(regressor, inputs.shape):
+        regressor.fit(inputs, train_targets[:, 0] if len(how.targets) == 1 else train_targets)
+    regressor.verbose = False
+    regressor._held_out = {}  # rows of the table, for partial_fit: they have no place in a model's folder
+    regressor.target_names_ = np.array(list(how.targets), dtype=object)
+    metrics = {
+        "rows": {"learned_from": len(train), "set_apart": len(test), "without_target": len(table) - len(known)},
+        "inputs": len(encoder.names),
+        "seconds": {
+            "epochs": regressor.seconds_,
+            "training": time.perf_counter() - begin,
+            "all": time.perf_counter() - start,
+        },
+        "epochs": regressor.n_epochs_,
+        "kept_epoch": regressor.best_epoch_,
+        "validation_distortion": _finite_or_none(regressor.validation_distortions_[regressor.best_init_]),
+    }
+    model = TableModel(schema, encoder, regressor, table.name, metrics)
+    return _with_evaluation(owner, model, table, train, test)
+
+
+@contextlib.contextmanager
+def _threads_for(regressor: MCLRegressor, shape: tuple[int, ...]) -> Iterator[None]:
+    """Train one small network on one core: its steps are so short that threads would mostly wait for each other."""
+    sizes = (shape[1], *regressor.hidden, regressor.n_hypotheses)
+    n_weights = sum(a * b for a, b in itertools.pairwise(sizes))
+    rows = int(regressor.batch_size or default_batch_size(shape[0]))
+    before = torch.get_num_threads()
+    if regressor.n_init == 1 and n_weights * rows < _SMALL_STEP:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _with_evaluation(
+    owner: str, model: TableModel, table: Table, train: NDArray[np.int64], test: NDArray[np.int64]
+) -> TableModel:
+    """Return the model with records of the rows that were set apart, and of those it learned from."""
+    columns = summary_of_data(owner, model, table.take(train))
+    described = {"columns": columns, "training": trajectory(model)}
+    if not len(test):
+        return replace(model, evaluation=described | {"held_out": None})
+    records = evaluated(owner, model, table.take(test), test)
+    chosen = {name: records["measures"][name] for name in ("distortion", "rmse", "nearest_rmse", "log_likelihood")}
+    chosen["coverage_of_90_percent_sets"] = next(e["covered"] for e in records["coverage"] if e["level"] == 0.9)
+    return replace(model, metrics=model.metrics | {"set_apart": chosen}, evaluation=described | {"held_out": records})
+
+
+def table_records(owner: str, model: TableModel, data: Path | None = None) -> dict[str, Any]:
+    """Return what a report is drawn from: the records of the fit, and of another table if one is given.
+
+    Raises:
+        ValueError: if neither is at hand, or the table cannot be used.
+    """
+    stored = model.evaluation or {}
+    fresh = stored.get("held_out") if data is None else evaluated(owner, model, read_table(owner, data))
+    if fresh is None:
+        rule, got = "be given for a model that was fitted with --test 0", "none"
+        raise ValueError(bad_value(owner, "--data", rule, got, "Name a table that the model has not learned from."))
+    return {
+        "source": model.source,
+        "schema": model.schema.to_json(),
+        "parameters": {"n_hypotheses": int(model.regressor.n_hypotheses), "rule": str(model.regressor.rule)},
+        "metrics": model.metrics,
+        "columns": stored.get("columns", []),
+        "training": stored.get("training", trajectory(model)),
+        "evaluation": fresh,
+        "set_apart": data is None,
+    }
+
+
+def fit_summary(model: TableModel) -> str:
+    """Return the lines that `torchmcl fit` ends with."""
+    rows, measures = model.metrics["rows"], model.metrics.get("set_apart")
+    lines = [
+        f"Learned from {rows['learned_from']:,} rows of {model.source}: {len(model.schema.numbers)} columns of numbers "
+        f"and {len(model.schema.categories)} of categories; {model.metrics['epochs']} epochs."
+    ]
+    if rows["without_target"]:
+        lines.append(f"Left out: {rows['without_target']:,} rows without a target.")
+    if measures is not None:
+        lines.append(f"On {rows['set_apart']:,} rows set apart, for each target:")
+        for place, name in enumerate(model.schema.targets):
+            lines.append(
+                f"  {name}: error of the mean {measures['rmse'][place]:.4g}, of the nearest answer "
+                f"{measures['nearest_rmse'][place]:.4g} (root mean square); 90 % sets hold "
+                f"{100 * measures['coverage_of_90_percent_sets'][place]:.0f} %"
+            )
+    return "\n".join(lines)
+
+
+def _finite_or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,139 @@
+"""Models of tables on disk: a folder that describes itself, of JSON and safetensors. No pickle."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from torchmcl._checks import bad_value
+from torchmcl._files import write_atomically
+from torchmcl._optional import optional_import
+from torchmcl._version import __version__
+from torchmcl.data.table import ColumnEncoder, TableSchema
+from torchmcl.estimators.regressor import MCLRegressor
+from torchmcl.estimators.saving import from_state, to_state
+from torchmcl.estimators.table.model import TableModel
+
+__all__ = ["FORMAT", "check_file", "check_folder", "load_table_model", "save_table_model"]
+
+# Counts up when an older version could not read what this one writes.
+FORMAT = 1
+_KIND = "torchmcl table model"
+_CONFIG, _SCHEMA, _METRICS, _EVALUATION = "config.json", "schema.json", "metrics.json", "evaluation.json"
+_WEIGHTS = "weights.safetensors"
+
+
+def save_table_model(model: TableModel, folder: Path) -> None:
+    """Write the model to a folder, which is replaced at once: config, schema, metrics, evaluation and weights.
+
+    Raises:
+        ValueError: if the folder exists and holds something else.
+        OSError: if it cannot be written.
+    """
+    io = optional_import("safetensors.numpy", extra="table", needed_by="torchmcl fit")
+    check_folder("torchmcl fit", folder)
+    settings, arrays = to_state(model.regressor)
+    config = {"kind": _KIND, "format": FORMAT, "torchmcl": __version__, "source": model.source}
+    beside = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
+    aside = folder.parent / f".{folder.name}.{os.getpid()}.old"
+    try:
+        write_atomically(beside / _WEIGHTS, io.save({**arrays, **model.encoder.state()}))
+        write_atomically(beside / _CONFIG, _json(config | {"regressor": settings}))
+        write_atomically(beside / _SCHEMA, _json(model.schema.to_json()))
+        write_atomically(beside / _METRICS, _json(model.metrics))
+        if model.evaluation is not None:
+            write_atomically(beside / _EVALUATION, _json(model.evaluation))
+        if folder.exists():
+            folder.rename(aside)
+        beside.rename(folder)
+    finally:
+        for leftover in (beside, aside):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def check_folder(owner: str, folder: Path) -> None:
+    """Check that a model can be written to a folder, before work is done for it.
+
+    Raises:
+        ValueError: if it exists and holds something else than a model.
+        OSError: if its place cannot be written.
+    """
+    if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or (folder / _CONFIG).exists())):
+        rule, advice = "be new, empty or hold a model of `torchmcl fit`", "Give another name, or remove it first."
+        raise ValueError(bad_value(owner, "folder", rule, repr(str(folder)), advice))
+    _check_place(folder)
+
+
+def check_file(path: Path) -> None:
+    """Check that a file can be written, before work is done for it.
+
+    Raises:
+        OSError: if not.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{str(path)!r} cannot be written: it is a folder.")
+    _check_place(path)
+
+
+def _check_place(path: Path) -> None:
+    above = path.absolute().parent
+    while not above.exists():
+        above = above.parent
+    if not above.is_dir():
+        raise NotADirectoryError(f"{str(path)!r} cannot be written: {str(above)!r} is not a folder.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise PermissionError(f"{str(path)!r} cannot be written: no permission to write in {str(above)!r}.")
+
+
+def load_table_model(owner: str, folder: Path) -> TableModel:
+    """Return the model in a folder.
+
+    Raises:
+        ValueError: if the folder holds none, an incomplete one, or one of a newer version.
+    """
+    config = _config(owner, folder)
+    if config["format"] > FORMAT:
+        rule = f"hold a model of format {FORMAT} or older"
+        got = f"format {config['format']} (written by torchmcl {config.get('torchmcl', 'of unknown version')})"
+        raise ValueError(bad_value(owner, "model folder", rule, got, "Upgrade torchmcl: pip install -U torchmcl."))
+    io = optional_import("safetensors.numpy", extra="table", needed_by=owner)
+    broken = optional_import("safetensors", extra="table", needed_by=owner).SafetensorError
+    for name in (_SCHEMA, _METRICS, _WEIGHTS):
+        if not (folder / name).is_file():
+            advice = "The folder is not complete; fit it again."
+            raise ValueError(bad_value(owner, "model folder", f"hold {name}", "none", advice))
+    try:
+        arrays = io.load_file(folder / _WEIGHTS)
+        schema = TableSchema.from_json(_read(folder / _SCHEMA))
+        regressor = from_state(config["regressor"], arrays, {"MCLRegressor": MCLRegressor})
+        evaluation = _read(folder / _EVALUATION) if (folder / _EVALUATION).is_file() else None
+        encoder = ColumnEncoder.from_state(schema, arrays)
+        metrics = _read(folder / _METRICS)
+    except (KeyError, TypeError, ValueError, AttributeError, broken) as error:
+        rule, advice = "be as `torchmcl fit` wrote it", "Fit it again."
+        raise ValueError(bad_value(owner, "model folder", rule, f"{type(error).__name__}: {error}", advice)) from error
+    return TableModel(schema, encoder, regressor, config.get("source", ""), metrics, evaluation)
+
+
+def _config(owner: str, folder: Path) -> dict[str, Any]:
+    path = folder / _CONFIG
+    rule, advice = "be a folder that `torchmcl fit` wrote", f"It has a file {_CONFIG} in it."
+    if not path.is_file():
+        got = f"{str(folder)!r}, which {f'has no {_CONFIG}' if folder.exists() else 'does not exist'}"
+        raise ValueError(bad_value(owner, "model folder", rule, got, advice))
+    try:
+        config = _read(path)
+    except ValueError as error:
+        raise ValueError(bad_value(owner, "model folder", rule, f"{str(path)!r}, which is not JSON")) from error
+    if not isinstance(config, dict) or config.get("kind") != _KIND or not isinstance(config.get("format"), int):
+        raise ValueError(bad_value(owner, "model folder", rule, f"{str(path)!r}, which describes something else"))
+    return config
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)

@@ -1,0 +1,120 @@
+"""A model of a table: a regressor with all that it needs to answer for the rows of a file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torchmcl._checks import bad_value
+from torchmcl.data.table import ColumnEncoder, Table, TableSchema
+from torchmcl.data.table.files import polars
+from torchmcl.estimators.regressor import MCLRegressor
+from torchmcl.fleet.chunks import in_threads
+
+__all__ = ["TableModel"]
+
+# Rows that are read from the table at once, and that go through the network at once: the latter stay in the cache.
+_ROWS_AT_ONCE, _ROWS_IN_CACHE = 262_144, 32_768
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A regressor with all that it needs to answer for the rows of a file.
+
+    Attributes:
+        schema: the columns.
+        encoder: turns them into numbers.
+        regressor: gives the answers.
+        source: the name of the file that was learned from.
+        metrics: how the fit went, as JSON can hold it.
+        evaluation: records of the set-apart rows for the report; None where none were set apart.
+    """
+
+    schema: TableSchema
+    encoder: ColumnEncoder
+    regressor: MCLRegressor
+    source: str = ""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    evaluation: dict[str, Any] | None = None
+
+    def inputs(self, owner: str, table: Table, *, new_categories: bool = False) -> NDArray[np.float32]:
+        """Return the inputs of the regressor for the rows of a table."""
+        return self.encoder(self.schema.values(owner, table, new_categories=new_categories))
+
+    def predict(
+        self,
+        owner: str,
+        table: Table,
+        *,
+        interval: float | None = None,
+        keep: Sequence[str] = (),
+        new_categories: bool = False,
+    ) -> Any:
+        """Return a polars data frame with the answers for each row, the most probable first.
+
+        Its columns are, for each target, `<target>_mean` and `<target>_1`, `<target>_2` ..., then `probability_1`,
+        `probability_2` ...; with an interval also `<target>_low`, `<target>_high` and `<target>_set`, the set itself,
+        which has several pieces where the answers lie apart.
+
+        Args:
+            owner: who asks.
+            table: with the columns of the schema.
+            interval: the probability with which the set holds the truth; no sets unless told.
+            keep: columns of the table to copy in front.
+            new_categories: answer for categories that were never seen, as if they were none of the known.
+        """
+        pl = polars()
+        if interval is not None and not 0 < interval < 1:
+            raise ValueError(bad_value(owner, "--interval", "lie in (0, 1)", repr(interval), "0.9 is for 90 % sets."))
+        kept = [table.column(owner, name, "--keep") for name in keep]
+        parts = []
+        for low in range(0, len(table), _ROWS_AT_ONCE):
+            part = Table(table.name, table.frame.slice(low, _ROWS_AT_ONCE))
+            try:
+                values = self.schema.values(owner, part, new_categories=new_categories)
+            except ValueError:
+                if low:  # say it again with the row's number in the whole table
+                    self.schema.values(owner, table, new_categories=new_categories)
+                raise
+            pieces = [values[start : start + _ROWS_IN_CACHE] for start in range(0, len(values), _ROWS_IN_CACHE)]
+            parts += in_threads(
+                lambda piece: pl.DataFrame(self._answers(self.encoder(piece), interval)), pieces, self._n_threads()
+            )
+        answers = pl.concat(parts)
+        if clash := sorted(set(keep) & set(answers.columns)):
+            raise ValueError(bad_value(owner, "--keep", "differ from the columns of the answers", repr(clash[0])))
+        return answers if not kept else pl.DataFrame(kept).hstack(answers)
+
+    def _n_threads(self) -> int:
+        return 1 if torch.device(self.regressor.device).type == "cuda" else torch.get_num_threads()
+
+    def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
+        values, probabilities = self.regressor.predict_hypotheses(inputs)
+        means = np.einsum("rk,rko->ro", probabilities, values)
+        order = np.argsort(-probabilities, axis=1, kind="stable")
+        probabilities = np.take_along_axis(probabilities, order, axis=1)
+        made: dict[str, Any] = {}
+        sets = None if interval is None else self.regressor.predict_interval(inputs, alpha=1 - interval)
+        for place, target in enumerate(self.schema.targets):
+            own = np.take_along_axis(values[..., place], order, axis=1)
+            made[f"{target}_mean"] = means[:, place]
+            made |= {f"{target}_{k + 1}": own[:, k] for k in range(own.shape[1])}
+            if sets is not None:
+                lower, upper = (_of_output(side, place) for side in sets)
+                made[f"{target}_low"], made[f"{target}_high"] = np.nanmin(lower, axis=1), np.nanmax(upper, axis=1)
+                made[f"{target}_set"] = _set_texts(lower, upper)
+        return made | {f"probability_{k + 1}": probabilities[:, k] for k in range(probabilities.shape[1])}
+
+
+def _of_output(ends: NDArray[Any], place: int) -> NDArray[Any]:
+    return ends if ends.ndim == 2 else ends[:, place]
+
+
+def _set_texts(lower: NDArray[Any], upper: NDArray[Any]) -> list[str]:
+    return [
+        " or ".join(f"[{a:.6g}, {b:.6g}]" for a, b in zip(low, high, strict=True) if not np.isnan(a))
+        for low, high in zip(lower.tolist(), upper.tolist(), strict=True)
+    ]

@@ -1,0 +1,266 @@
+"""The page about a model of a table, from its records: how far to trust it, and where it is of several minds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torchmcl._files import write_atomically
+from torchmcl.reports.page import escape, image, page, table
+from torchmcl.reports.table_figures import (
+    answers_figure,
+    calibration_figure,
+    coverage_figure,
+    line_of_answers,
+    number_figure,
+    small_bars,
+    training_figure,
+)
+
+__all__ = ["write_table_page"]
+
+_STYLE = """
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
+.tile { background: var(--wash); border-radius: 8px; padding: .8rem 1rem; }
+.tile b { display: block; font-size: 1.5rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
+.tile span { color: var(--soft); font-size: .9rem; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1.4rem; }
+figure { max-width: 44rem; }
+.row { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; margin: .8rem 0; }
+.row h3 { margin: 0 0 .3rem; font-size: 1rem; }
+.cells { color: var(--soft); font-size: .88rem; overflow-wrap: anywhere; } .cells b { color: var(--ink); }
+.cells span { display: inline-block; margin-right: 1rem; max-width: 100%; }
+svg { display: block; width: 100%; height: auto; } svg.bars { width: 7.5rem; height: 1.7rem; fill: var(--accent); }
+.line { max-width: 40rem; } .ends { display: flex; justify-content: space-between; color: var(--soft);
+  font-size: .82rem; padding: 0 5%; font-variant-numeric: tabular-nums; }
+td.name { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; max-width: 20rem; }
+td.text { text-align: left; white-space: normal; min-width: 12rem; max-width: 26rem; overflow-wrap: anywhere; }
+h1, p, figcaption { overflow-wrap: anywhere; }
+"""
+
+
+def write_table_page(records: dict[str, Any], path: Path) -> Path:
+    """Write the page of records as `torchmcl.estimators.table.table_records` returns them; return its path.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    write_atomically(path, table_page(records))
+    return path
+
+
+def table_page(records: dict[str, Any]) -> str:
+    """Return the page."""
+    targets = [target["name"] for target in records["evaluation"]["targets"]]
+    parts = [
+        _head(records, targets),
+        *_answers_and_numbers(records, targets),
+        _trust(records),
+        _coverage(records, targets),
+        _ambiguous(records, targets),
+        _training(records),
+        _data(records),
+    ]
+    return page(f"{' and '.join(targets)}: several answers", "\n".join(parts), style=_STYLE)
+
+
+def _head(records: dict[str, Any], targets: list[str]) -> str:
+    found, n = records["evaluation"], records["parameters"]["n_hypotheses"]
+    measures = found["measures"]
+    rows = "rows set apart before training" if records["set_apart"] else "rows"
+    tiles = [(f"{found['n_rows']:,}", f"{rows} of {escape(found['source'])}")]
+    nine = next((entry for entry in found["coverage"] if entry["level"] == 0.9), None)
+    for place, name in enumerate(targets):
+        of = f" ({escape(name)})" if len(targets) > 1 else ""
+        tiles.append((_number(measures["rmse"][place]), f"error of the mean answer{of}"))
+        tiles.append((_number(measures["nearest_rmse"][place]), f"error of the nearest of {n} answers{of}"))
+        if nine is not None:
+            tiles.append((f"{100 * nine['covered'][place]:.0f} %", f"of the truth lies in the 90 % sets{of}"))
+    cards = "".join(f'<div class="tile"><b>{value}</b><span>{text}</span></div>' for value, text in tiles)
+    what = " and ".join(f"<i>{escape(name)}</i>" for name in targets)
+    return f"""<h1>{n} answers for {what}</h1>
+<p class="lead">A model of <code>{escape(records["source"])}</code> that gives {n} plausible outcomes for each row, each
+with a probability. Measured here on rows of <code>{escape(found["source"])}</code>{
+        " that were set apart before the training" if records["set_apart"] else ""
+    }.</p>
+<div class="tiles">{cards}</div>
+<p class="note">Errors are root mean squares, in the units of the target. {_gain(measures, n)}</p>"""
+
+
+def _gain(measures: dict[str, Any], n: int) -> str:
+    mean, nearest = measures["mean_distortion"], measures["distortion"]
+    if mean <= 0:
+        return ""
+    share = 100 * (1 - nearest / mean)
+    return (
+        f"The nearest of {n} answers takes away {share:.3g} % of the squared error of the single best guess, the mean."
+    )
+
+
+def _answers_and_numbers(records: dict[str, Any], targets: list[str]) -> list[str]:
+    parts = [_answers(records, targets), _by_number(records)]
+    return [_pair(parts)] if len(targets) == 1 else parts
+
+
+def _answers(records: dict[str, Any], targets: list[str]) -> str:
+    found = records["evaluation"]["answers"]
+    figures = []
+    for place, name in enumerate(targets):
+        figures.append(
+            image(
+                answers_figure(found, place),
+                f"Answers against the truth for {name}",
+                f"<i>{escape(name)}</i>: every answer against the truth, the darker the more probable; orange rings "
+                "mark the nearest answer of each row. Several bands mean several branches.",
+            )
+        )
+    return "<h2>Answers against the truth</h2>\n" + (_pair(figures) if len(figures) > 1 else figures[0])
+
+
+def _by_number(records: dict[str, Any]) -> str:
+    found = records["evaluation"]["by_number"]
+    floor = (
+        "The dashed line is the rate-distortion floor: no n answers could do better, if the model's own density were "
+        "the truth."
+        if found["floor"] and any(value is not None for value in found["floor"])
+        else "The rate-distortion floor is computed for a single target only."
+    )
+    caption = (
+        "Distortion (mean squared distance to the nearest answer, in variances of the target) when only n answers of "
+        f"each row are kept, those that best stand for all. The dotted line is the mean answer. {floor}"
+    )
+    figure = number_figure(found, records["evaluation"]["measures"]["mean_distortion"])
+    picture = image(figure, "Distortion by the number of answers", caption)
+    return "<h2>How many answers are worth having</h2>\n" + picture
+
+
+def _trust(records: dict[str, Any]) -> str:
+    found = records["evaluation"]
+    usage, calibration = found["usage"], found["calibration"]
+    left, right = calibration_figure(usage, calibration)
+    idle = sum(wins == 0 for wins in usage["wins"])
+    used = "All answers are used." if not idle else f"{idle} of {len(usage['wins'])} answers are never the nearest."
+    first = image(left, "Usage", f"How often each answer is the nearest (bars) and its mean probability (dots). {used}")
+    second = image(
+        right,
+        "Calibration of the probabilities",
+        "Of the answers given with some probability, how many were the nearest? On the line the probabilities mean "
+        f"what they say; on average they are off by {100 * calibration['error']:.1f} points.",
+    )
+    return "<h2>Can the probabilities be trusted?</h2>\n" + _pair([first, second])
+
+
+def _coverage(records: dict[str, Any], targets: list[str]) -> str:
+    found = records["evaluation"]["coverage"]
+    picture = image(
+        coverage_figure(found, len(targets)),
+        "Coverage of the sets",
+        "Share of the truth inside the sets, against the share that was promised; the band is two standard errors of "
+        f"{found[0]['n_rows']:,} rows.",
+    )
+    rows = []
+    for entry in found:
+        cells = [f"{100 * entry['level']:.0f} %"]
+        for covered, width in zip(entry["covered"], entry["width"], strict=True):
+            cells += [f"{100 * covered:.1f} %", "∞" if width is None else _number(width)]
+        rows.append([*cells, f"{100 * entry['pieces']:.0f} %"])
+    header = ["promised"]
+    for name in targets:
+        of = f" ({escape(name)})" if len(targets) > 1 else ""
+        header += [f"held{of}", f"median width{of}"]
+    made = table([*header, "in pieces"], rows, identity="coverage")
+    note = (
+        '<p class="note">The sets are calibrated on rows that nothing else has seen. A set in pieces leaves out the '
+        "middle between branches, where the truth does not lie.</p>"
+    )
+    return "<h2>Do the sets hold what they promise?</h2>\n" + _pair([picture, made + note])
+
+
+def _ambiguous(records: dict[str, Any], targets: list[str]) -> str:
+    parts = [
+        "<h2>The most ambiguous rows</h2>",
+        '<p class="note">The rows whose answers lie furthest apart. Discs are answers, their area the probability; the '
+        "orange line is the truth.</p>",
+    ]
+    scales = [(target["low"], target["high"]) for target in records["evaluation"]["targets"]]
+    for row in records["evaluation"]["ambiguous"]:
+        cells = " ".join(
+            f"<span>{escape(name)} <b>{escape(value) if value else '(missing)'}</b></span>"
+            for name, value in row["cells"][:12]
+        )
+        more = f" <span>and {len(row['cells']) - 12} more</span>" if len(row["cells"]) > 12 else ""
+        lines = []
+        for place, name in enumerate(targets):
+            own = [values[place] for values in row["hypotheses"]]
+            said = ", ".join(
+                f"{_number(value)} ({100 * share:.0f} %)"
+                for value, share in zip(own, row["probabilities"], strict=True)
+            )
+            lines.append(line_of_answers(own, row["probabilities"], row["truth"][place], scales[place]))
+            lines.append(
+                f'<div class="cells">{escape(name)}: {said}; truth <b>{_number(row["truth"][place])}</b></div>'
+            )
+        parts.append(
+            f'<div class="row"><h3>Row {row["row"]:,}</h3><div class="cells">{cells}{more}</div>{"".join(lines)}</div>'
+        )
+    return "\n".join(parts)
+
+
+def _training(records: dict[str, Any]) -> str:
+    found, metrics = records["training"], records["metrics"]
+    annealed = found["temperature"] is not None
+    caption = (
+        "Temperature of the assignment (green, right axis): while it is high all answers move together, as it falls "
+        "they part and each takes its share. "
+        if annealed
+        else ""
+    )
+    kept = found["kept_epoch"]
+    caption += "Training loss (grey, scores included) and distortion on validation rows (blue). "
+    caption += f"The vertical line is epoch {kept + 1}, which was kept." if kept >= 0 else "The last epoch was kept."
+    seconds = metrics.get("seconds", {}).get("training")
+    spent = f"{metrics['epochs']} epochs over {metrics['rows']['learned_from']:,} rows"
+    note = f'<p class="note">{spent}{f" in {seconds:.1f} s" if seconds else ""}, {metrics["inputs"]} inputs.</p>'
+    title = "How it cooled" if annealed else "How it trained"
+    return f"<h2>{title}</h2>\n" + image(training_figure(found), "The course of the training", caption) + note
+
+
+def _data(records: dict[str, Any]) -> str:
+    targets = []
+    for target in records["evaluation"]["targets"]:
+        numbers = [_number(target[key]) for key in ("mean", "deviation", "least", "low", "median", "high", "most")]
+        targets.append([_name(target["name"]), small_bars(target["histogram"]["counts"]), *numbers])
+    rows = []
+    for column in records["columns"]:
+        missing = f"{100 * column['missing']:.1f} %" if column["missing"] else ""
+        if column["kind"] == "number":
+            bars = small_bars(column["histogram"]["counts"]) if "histogram" in column else ""
+            known = [_number(column[key]) for key in ("low", "median", "high") if key in column]
+            text = f"{known[1]} (90 % between {known[0]} and {known[2]})" if known else "no values"
+        else:
+            bars = small_bars([share for _, share in column["common"]])
+            text = f"{column['n_categories']}: " + ", ".join(
+                f"{escape(name)} {100 * share:.0f} %" for name, share in column["common"][:5]
+            )
+        rows.append([_name(column["name"]), bars, column["kind"], missing, f'<span class="text">{text}</span>'])
+    header = ["target", "", "mean", "deviation", "least", "5 %", "median", "95 %", "most"]
+    made = "<h2>The data</h2>\n" + table(header, targets, identity="targets")
+    if rows:
+        made += "<p></p>" + table(["column", "", "kind", "missing", "values"], rows, identity="columns")
+    return made.replace('<td><span class="text">', '<td class="text"><span>').replace(
+        '<td><span class="name">', '<td class="name"><span>'
+    )
+
+
+def _name(text: str) -> str:
+    return f'<span class="name">{escape(text)}</span>'
+
+
+def _pair(parts: Sequence[str]) -> str:
+    return '<div class="pair">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>"
+
+
+def _number(value: float | None) -> str:
+    """Return four digits, and thousands with commas."""
+    if value is None:
+        return "none"
+    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e9 else f"{value:.4g}"

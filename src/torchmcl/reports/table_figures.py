@@ -1,0 +1,174 @@
+"""The pictures of the page about a table. No text from outside is drawn in them: names stand in the page, escaped."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchmcl._optional import optional_import
+from torchmcl.reports.page import escape
+
+__all__ = [
+    "answers_figure",
+    "calibration_figure",
+    "coverage_figure",
+    "line_of_answers",
+    "number_figure",
+    "small_bars",
+    "training_figure",
+]
+
+# Colours that stay apart for colour-blind readers (Okabe-Ito).
+_BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#8a94a1"
+_TARGET_COLOURS = (_BLUE, _ORANGE, _GREEN, "#CC79A7", "#56B4E9", "#E69F00")
+
+
+def answers_figure(found: dict[str, Any], place: int) -> Any:
+    """Return every answer against the truth, for one target."""
+    figure, axis = _axes()
+    truth = [row[place] for row in found["truth"]]
+    points, nearest = [], []
+    for goal, hypotheses, shares in zip(truth, found["hypotheses"], found["probabilities"], strict=True):
+        values = [hypothesis[place] for hypothesis in hypotheses]
+        points += [(goal, value, share) for value, share in zip(values, shares, strict=True)]
+        nearest.append(min((abs(value - goal), value) for value in values)[1])
+    top = max(max(point[2] for point in points), 1e-9)
+    axis.scatter(
+        [p[0] for p in points],
+        [p[1] for p in points],
+        s=10,
+        c=[(0.0, 0.447, 0.698, 0.06 + 0.74 * p[2] / top) for p in points],
+        linewidths=0,
+    )
+    axis.scatter(truth, nearest, s=18, facecolors="none", edgecolors=_ORANGE, linewidths=0.6, alpha=0.7)
+    low, high = min(truth), max(truth)
+    axis.plot([low, high], [low, high], color="#222", lw=0.8)
+    # A stray answer must not push all others into a corner.
+    values = sorted(p[1] for p in points)
+    inner = values[len(values) // 200], values[-1 - len(values) // 200]
+    pad = 0.05 * (max(high, inner[1]) - min(low, inner[0])) or 1.0
+    axis.set_ylim(min(low, inner[0]) - pad, max(high, inner[1]) + pad)
+    axis.set(xlabel="truth", ylabel="answers")
+    return figure
+
+
+def number_figure(found: dict[str, Any], mean: float) -> Any:
+    """Return distortion by the number of answers, with the floor where it is known."""
+    figure, axis = _axes()
+    axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="n of the answers")
+    axis.axhline(mean, color=_GREY, ls=":", lw=1.5, label="the mean answer")
+    if found["floor"]:
+        known = [(n, d) for n, d in zip(found["numbers"], found["floor"], strict=True) if d is not None and d > 0]
+        if known:
+            axis.plot(*zip(*known, strict=True), color="#222", ls="--", lw=1.2, label="R(D) floor")
+    if min(found["distortion"]) > 0:
+        axis.set_yscale("log")
+    axis.set(xlabel="number of answers", ylabel="distortion")
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def calibration_figure(usage: dict[str, Any], calibration: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the usage of the answers, and probabilities given against frequencies found."""
+    first, left = _axes()
+    numbers = range(1, len(usage["wins"]) + 1)
+    left.bar(numbers, usage["wins"], color=_BLUE, alpha=0.75, label="is the nearest")
+    left.plot(numbers, usage["probability"], "o", color=_ORANGE, label="mean probability")
+    left.set(xlabel="answer of the network", ylabel="share of rows", ylim=(0, None))
+    left.xaxis.get_major_locator().set_params(integer=True)
+    left.legend(frameon=False, fontsize=9)
+    second, right = _axes()
+    right.plot([0, 1], [0, 1], color="#222", lw=0.8)
+    largest = max(calibration["count"])
+    sizes = [20 + 180 * count / largest for count in calibration["count"]]
+    errors = [
+        2 * (max(won * (1 - won), 1e-9) / count) ** 0.5
+        for won, count in zip(calibration["won"], calibration["count"], strict=True)
+    ]
+    right.errorbar(calibration["given"], calibration["won"], yerr=errors, fmt="none", ecolor=_GREY, lw=1)
+    right.scatter(calibration["given"], calibration["won"], s=sizes, color=_BLUE, alpha=0.8, linewidths=0, zorder=3)
+    right.set(xlabel="probability given", ylabel="share that was the nearest", xlim=(0, 1), ylim=(0, 1))
+    return first, second
+
+
+def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
+    """Return coverage against what was promised."""
+    figure, axis = _axes()
+    levels = [entry["level"] for entry in found]
+    errors = [2 * (level * (1 - level) / found[0]["n_rows"]) ** 0.5 for level in levels]
+    low, high = ([level + sign * e for level, e in zip(levels, errors, strict=True)] for sign in (-1, 1))
+    axis.fill_between(levels, low, high, color=_GREY, alpha=0.25, linewidth=0)
+    axis.plot(levels, levels, color="#222", lw=0.8)
+    for place in range(n_targets):
+        covered = [entry["covered"][place] for entry in found]
+        axis.plot(levels, covered, marker="o", lw=1.6, color=_TARGET_COLOURS[place % len(_TARGET_COLOURS)])
+    axis.set(xlabel="promised", ylabel="held")
+    return figure
+
+
+def training_figure(found: dict[str, Any]) -> Any:
+    """Return loss, distortion and temperature by epoch."""
+    figure, axis = _axes((8.4, 4.2))
+    epochs = range(1, len(found["loss"]) + 1)
+    _curve(axis, epochs, found["loss"], _GREY, 1.2)
+    if found["validation"]:
+        _curve(axis, epochs, found["validation"], _BLUE, 1.8)
+    if found["kept_epoch"] >= 0:
+        axis.axvline(found["kept_epoch"] + 1, color="#222", lw=0.8)
+    axis.set(xlabel="epoch", ylabel="loss and distortion", yscale="log", xlim=(1, max(len(found["loss"]), 2)))
+    if found["temperature"]:
+        other = axis.twinx()
+        _curve(other, epochs, found["temperature"], _GREEN, 1.6)
+        other.set(yscale="log")
+        other.set_ylabel("temperature", color=_GREEN)
+        other.tick_params(axis="y", colors=_GREEN)
+        other.spines["top"].set_visible(False)
+    return figure
+
+
+def _curve(axis: Any, epochs: Sequence[int], values: Sequence[float | None], colour: str, width: float) -> None:
+    known = [(epoch, value) for epoch, value in zip(epochs, values, strict=True) if value is not None and value > 0]
+    if known:
+        axis.plot(*zip(*known, strict=True), color=colour, lw=width)
+
+
+def _axes(size: tuple[float, float] = (6.2, 4.4)) -> tuple[Any, Any]:
+    needed = {"extra": "table", "needed_by": "torchmcl report"}
+    figures = optional_import("matplotlib.figure", **needed)
+    figure = figures.Figure(figsize=size, layout="tight")
+    axis = figure.add_subplot()
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    return figure, axis
+
+
+def small_bars(counts: Sequence[float]) -> str:
+    """Return a small picture of a distribution, as SVG."""
+    top = max([*counts, 1e-12])
+    width = 120 / max(len(counts), 8)
+    bars = "".join(
+        f'<rect x="{place * width:.2f}" y="{27 - 26 * count / top:.2f}" width="{max(width - 1, 1):.2f}" '
+        f'height="{26 * count / top:.2f}"/>'
+        for place, count in enumerate(counts)
+    )
+    return f'<svg class="bars" viewBox="0 0 120 27" role="img" aria-label="distribution">{bars}</svg>'
+
+
+def line_of_answers(values: Sequence[float], shares: Sequence[float], truth: float, usual: tuple[float, float]) -> str:
+    """Return answers as discs on a line that spans the usual values of the target, as SVG."""
+    low, high = min(*values, truth, usual[0]), max(*values, truth, usual[1])
+    span = (high - low) or 1.0
+
+    def place(value: float) -> float:
+        return 20 + 360 * (value - low) / span
+
+    discs = "".join(
+        f'<circle cx="{place(value):.1f}" cy="22" r="{2 + 18 * share**0.5:.1f}" fill="{_BLUE}" fill-opacity="0.45"/>'
+        for value, share in zip(values, shares, strict=True)
+    )
+    at = place(truth)
+    return (
+        f'<div class="line"><svg viewBox="0 0 400 44" role="img" aria-label="answers on a line">'
+        f'<line x1="20" x2="380" y1="22" y2="22" stroke="{_GREY}" stroke-width="1"/>{discs}'
+        f'<line x1="{at:.1f}" x2="{at:.1f}" y1="2" y2="42" stroke="{_ORANGE}" stroke-width="2.5"/></svg>'
+        f'<div class="ends"><span>{escape(f"{low:.4g}")}</span><span>{escape(f"{high:.4g}")}</span></div></div>'
+    )

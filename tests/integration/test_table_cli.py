@@ -1,0 +1,247 @@
+"""The command line on real files, as a user runs it: fit, predict, report; bad input leaves nothing behind."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from house_tables import houses, write_csv
+from torchmcl.cli import main
+
+UCI = Path(__file__).resolve().parents[3] / "shared" / "data" / "uci"
+FAST = ["--epochs", "3", "--hidden", "8", "--quiet"]
+
+
+def torchmcl(*arguments, cwd=None):
+    """Run the command in a process of its own."""
+    source = Path(__file__).resolve().parents[2] / "src"
+    environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", "-m", "torchmcl.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
+
+
+def test_a_table_goes_in_and_several_answers_come_out(tmp_path):
+    write_csv(tmp_path / "houses.csv", houses(400))
+    new = [{k: v for k, v in row.items() if k not in ("price", "days")} for row in houses(30, seed=1)]
+    write_csv(tmp_path / "new.csv", new)
+    fit = torchmcl("fit", "houses.csv", "--target", "price,days", "--epochs", 40, "-o", "model/", cwd=tmp_path)
+    assert fit.returncode == 0, fit.stderr
+    assert "90 % sets hold" in fit.stdout
+    assert "MiB at most" in fit.stdout
+    assert "%|" in fit.stderr  # the progress bar
+    metrics = json.loads((tmp_path / "model" / "metrics.json").read_text())
+    assert metrics["rows"] == {"learned_from": 360, "set_apart": 40, "without_target": 0}
+    predict = torchmcl("predict", "model/", "new.csv", "-o", "answers.csv", "--interval", "0.9", cwd=tmp_path)
+    assert predict.returncode == 0, predict.stderr
+    assert "Answers for 30 rows" in predict.stdout
+    with (tmp_path / "answers.csv").open() as file:
+        answers = list(csv.DictReader(file))
+    assert len(answers) == 30
+    assert {"price_mean", "price_5", "days_set", "probability_1"} <= set(answers[0])
+    report = torchmcl("report", "model/", cwd=tmp_path)
+    assert report.returncode == 0, report.stderr
+    assert "5 answers for" in (tmp_path / "model" / "report.html").read_text()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["answers.csv", "houses.csv", "model", "new.csv"]
+
+
+def test_a_uci_set_from_csv_to_parquet(tmp_path):
+    path = UCI / "yacht" / "data.npz"
+    if not path.is_file():
+        pytest.skip("the UCI sets are not at hand (../shared/data/uci)")
+    with np.load(path) as arrays:
+        rows = arrays["data"]
+    names = [*(f"x{i}" for i in range(rows.shape[1] - 1)), "resistance"]
+    pl.DataFrame(dict(zip(names, rows.T, strict=True))).write_parquet(tmp_path / "yacht.parquet")
+    fit = torchmcl("fit", "yacht.parquet", "--target", "resistance", "--epochs", 150, "-o", "model", cwd=tmp_path)
+    assert fit.returncode == 0, fit.stderr
+    measures = json.loads((tmp_path / "model" / "metrics.json").read_text())["set_apart"]
+    assert measures["nearest_rmse"][0] < measures["rmse"][0] < 6  # the deviation of the target is 15
+    predict = torchmcl("predict", "model", "yacht.parquet", "-o", "answers.jsonl.gz", cwd=tmp_path)
+    assert predict.returncode == 0, predict.stderr
+    assert pl.read_ndjson(tmp_path / "answers.jsonl.gz").height == len(rows)
+
+
+def test_the_commands_of_the_tutorial_run(tmp_path, monkeypatch):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "command_line.rst").read_text(encoding="utf-8")
+    program = re.search(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
+    commands = re.findall(r"^   \$ torchmcl (.+)$", page, re.MULTILINE)
+    assert len(commands) == 3
+    monkeypatch.chdir(tmp_path)
+    exec(textwrap.dedent(program[1]), {})
+    for command in commands:
+        assert main([*command.split(), *(FAST[:-1] if command.startswith("fit") else ())]) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["answers.csv", "houses.csv", "model"]
+    assert (tmp_path / "model" / "report.html").is_file()
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fitted")
+    write_csv(folder / "houses.csv", houses(60))
+    assert main(["fit", str(folder / "houses.csv"), "--target", "price", "-o", str(folder / "model"), *FAST]) == 0
+    return folder / "model"
+
+
+def changed(rows, **columns):
+    return [row | {k: v(i) if callable(v) else v for k, v in columns.items()} for i, row in enumerate(rows)]
+
+
+BAD_TABLES = {
+    "two types": (changed(houses(60), area=lambda i: "large" if i == 7 else "1"), "got 'large' in row 8"),
+    "infinite": (changed(houses(60), area=lambda i: "inf" if i == 4 else "1"), "must be finite, got inf in row 5"),
+    "all missing": (changed(houses(60), notes=""), "got only missing ones. Leave it out: --drop notes"),
+    "constant target": (changed(houses(60), price="3"), "must vary, got the constant 3"),
+    "text target": (changed(houses(60), price="cheap"), "must hold numbers, got 'cheap'"),
+    "one row": (houses(1), "have at least 10 rows, got 1"),
+    "names": (changed(houses(60), owner=lambda i: f"n{i}"), "60 different texts in 60 rows"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TABLES)
+def test_a_table_that_cannot_be_learned_from_gives_exit_code_2_and_no_folder(name, tmp_path, capsys):
+    rows, message = BAD_TABLES[name]
+    path = write_csv(tmp_path / "bad.csv", rows)
+    assert main(["fit", str(path), "--target", "price", "-o", str(tmp_path / "model"), *FAST]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("torchmcl fit: ")
+    assert [p.name for p in tmp_path.iterdir()] == ["bad.csv"]
+
+
+def test_an_unknown_target_and_duplicate_names_give_exit_code_2(tmp_path, capsys):
+    write_csv(tmp_path / "houses.csv", houses(60))
+    run = torchmcl("fit", "houses.csv", "--target", "prise", "-o", "model", cwd=tmp_path)
+    assert run.returncode == 2
+    assert "must name a column of houses.csv, got 'prise'. Did you mean 'price'?" in run.stderr
+    assert "Traceback" not in run.stderr
+    (tmp_path / "double.csv").write_text("a,b,a\n1,2,3\n")
+    assert main(["fit", str(tmp_path / "double.csv"), "--target", "b", "-o", str(tmp_path / "model")]) == 2
+    assert "different names for its columns, got 'a' for columns 1 and 3" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["double.csv", "houses.csv"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (changed(houses(5), city="Rome"), "got 'Rome' in row 1"),
+        ([{"area": "1", "rooms": "2"}], "must have a column 'days'"),
+        (changed(houses(5), area="big"), "must have one type and not numbers and text, got 'big' in row 1 and 4 more"),
+    ],
+)
+def test_rows_that_cannot_be_answered_for_give_exit_code_2_and_no_file(fitted, rows, message, tmp_path, capsys):
+    path = write_csv(tmp_path / "new.csv", rows)
+    assert main(["predict", str(fitted), str(path), "-o", str(tmp_path / "answers.csv")]) == 2
+    assert message in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["new.csv"]
+
+
+def test_new_categories_are_answered_for_when_allowed(fitted, tmp_path):
+    path = write_csv(tmp_path / "new.csv", changed(houses(5), city="Rome"))
+    command = ["predict", str(fitted), str(path), "-o", str(tmp_path / "answers.tsv"), "--quiet"]
+    assert main([*command, "--allow-new-categories", "--keep", "city"]) == 0
+    assert (tmp_path / "answers.tsv").read_text().startswith("city\tprice_mean")
+
+
+def test_folders_that_are_no_model_give_exit_code_2(fitted, tmp_path, capsys):
+    new = str(write_csv(tmp_path / "new.csv", houses(5)))
+    out = str(tmp_path / "answers.csv")
+    assert main(["predict", str(tmp_path), new, "-o", out]) == 2
+    assert "has no config.json" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "none")]) == 2
+    assert "which does not exist" in capsys.readouterr().err
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    config = json.loads((fitted / "config.json").read_text()) | {"format": 2, "torchmcl": "9.9"}
+    (newer / "config.json").write_text(json.dumps(config))
+    assert main(["predict", str(newer), new, "-o", out]) == 2
+    assert "format 1 or older, got format 2 (written by torchmcl 9.9). Upgrade torchmcl" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["new.csv", "newer"]
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_any_work(fitted, tmp_path, capsys):
+    path = write_csv(tmp_path / "houses.csv", houses(60))
+    blocked = tmp_path / "file"
+    blocked.write_text("mine")
+    assert main(["fit", str(path), "--target", "price", "-o", str(blocked / "model"), *FAST]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+    assert main(["fit", str(path), "--target", "price", "-o", str(blocked), *FAST]) == 2
+    assert "must be new, empty or hold a model" in capsys.readouterr().err
+    assert main(["predict", str(fitted), str(path), "-o", str(blocked / "answers.csv")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+    assert main(["predict", str(fitted), str(path), "-o", str(tmp_path / "answers.doc")]) == 2
+    assert "must end in .csv" in capsys.readouterr().err
+    assert main(["report", str(fitted), "-o", str(blocked / "report.html")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+    (tmp_path / "taken.csv").mkdir()
+    assert main(["predict", str(fitted), str(path), "-o", str(tmp_path / "taken.csv")]) == 2
+    assert "it is a folder" in capsys.readouterr().err
+    assert blocked.read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "houses.csv", "taken.csv"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_is_refused(fitted, tmp_path, capsys):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    path = write_csv(tmp_path / "houses.csv", houses(60))
+    assert main(["fit", str(path), "--target", "price", "-o", str(closed / "model"), *FAST]) == 2
+    assert "no permission" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--learning-rate", "-1"], "`learning_rate` must be >= 0"),
+        (["--validation", "1.5"], "`validation_fraction` must lie in [0, 1)"),
+        (["--test", "2"], "`--test` must lie in [0, 1)"),
+        (["--device", "cuda:99"], "`device` must be"),
+    ],
+)
+def test_options_out_of_range_give_exit_code_2(options, message, tmp_path, capsys):
+    path = write_csv(tmp_path / "houses.csv", houses(60))
+    assert main(["fit", str(path), "--target", "price", "-o", str(tmp_path / "model"), *FAST, *options]) == 2
+    assert message in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["houses.csv"]
+
+
+def test_devices_are_cpu_or_cuda(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", "a.csv", "--target", "price", "-o", str(tmp_path / "model"), "--device", "toaster"])
+    assert stop.value.code == 2
+    assert "must be cpu, cuda or cuda:NUMBER, got 'toaster'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["fit", "predict", "report"])
+def test_help_teaches_with_examples(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"  torchmcl {command} " in capsys.readouterr().out
+
+
+def test_ten_rows_and_one_answer_are_enough(tmp_path):
+    path = write_csv(tmp_path / "houses.csv", houses(10))
+    model = str(tmp_path / "model")
+    assert main(["fit", str(path), "--target", "price", "--drop", "city", "--hypotheses", "1", "-o", model, *FAST]) == 0
+    assert main(["report", model, "--quiet"]) == 0
+    answers = tmp_path / "answers.csv"
+    assert main(["predict", model, str(path), "-o", str(answers), "--interval", "0.9", "--quiet"]) == 0
+    assert '"[-inf, inf]"' in answers.read_text()  # one row is too few to calibrate with
+
+
+def test_refitting_replaces_the_model_and_gives_the_same_answers(tmp_path):
+    path = write_csv(tmp_path / "houses.csv", houses(60))
+    texts = []
+    for _ in range(2):
+        assert main(["fit", str(path), "--target", "price", "-o", str(tmp_path / "model"), *FAST]) == 0
+        assert main(["predict", str(tmp_path / "model"), str(path), "-o", str(tmp_path / "a.csv"), "--quiet"]) == 0
+        texts.append((tmp_path / "a.csv").read_text())
+    assert texts[0] == texts[1]

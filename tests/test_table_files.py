@@ -1,0 +1,117 @@
+"""Tables in files: every format gives the same table, and what is no table is refused with its reason."""
+
+import gzip
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from house_tables import houses, write_csv
+from torchmcl.data.table import Table, infer_schema, read_table, table_format, write_table
+
+
+def typed(rows):
+    return [{k: (None if v == "" else float(v) if k != "city" else v) for k, v in row.items()} for row in rows]
+
+
+def written(folder, suffix, rows):
+    path = folder / f"houses{suffix}"
+    if suffix in (".csv", ".tsv"):
+        return write_csv(path, rows, "," if suffix == ".csv" else "\t")
+    if suffix == ".parquet":
+        pl.DataFrame(typed(rows), infer_schema_length=None).write_parquet(path)
+    elif suffix.startswith(".jsonl"):
+        text = "".join(json.dumps(row) + "\n" for row in typed(rows)).encode()
+        path.write_bytes(gzip.compress(text) if suffix.endswith(".gz") else text)
+    else:
+        plain = write_csv(folder / "plain", rows)
+        path.write_bytes(gzip.compress(plain.read_bytes()))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".csv.gz", ".parquet", ".jsonl", ".jsonl.gz"])
+def test_every_format_gives_the_same_schema_and_values(tmp_path, suffix):
+    rows = houses(60)
+    reference = read_table("test", write_csv(tmp_path / "reference.csv", rows))
+    table = read_table("test", written(tmp_path, suffix, rows))
+    assert table.columns == reference.columns
+    schema, expected = (infer_schema("test", t, ["price"], drop=["days"]) for t in (table, reference))
+    assert schema == expected
+    left, right = schema.values("test", table), schema.values("test", reference)
+    assert ((left == right) | ((left != left) & (right != right))).all()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".csv.gz", ".parquet", ".jsonl", ".ndjson", ".tsv.gz"])
+def test_what_is_written_is_read_again(tmp_path, suffix):
+    frame = pl.DataFrame({"a": [1.5, -2.0], "b": ["x,y", 'q"r\n']})
+    path = tmp_path / f"out{suffix}"
+    write_table("test", path, frame)
+    again = read_table("test", path).frame
+    assert again.get_column("a").cast(pl.Float64).to_list() == [1.5, -2.0]
+    assert again.get_column("b").to_list() == ["x,y", 'q"r\n']
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("\ufeffa;b\n1;2\n3;4\n".encode())
+    assert read_table("test", path).frame.to_dict(as_series=False) == {"a": ["1", "3"], "b": ["2", "4"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"a,b,a\n1,2,3\n", r"different names for its columns, got 'a' for columns 1 and 3"),
+        ("a.csv", b"a,,c\n1,2,3\n", r"name every column, got an empty name for column 2"),
+        ("a.csv", b"", r"must be a table in csv format, UTF-8, got .*empty"),
+        ("a.csv", b"a,b\n", r"at least one row under its header"),
+        ("a.csv", b"a,b\n1,\xe9\n", r"UTF-8, got .*utf-8"),
+        ("a.csv", b"a,b\n1,2\n1,2,3\n", r"more fields"),
+        ("a.csv.gz", b"not gzip at all", r"must be a table in csv format"),
+        ("a.parquet", b"PAR1 no, it is not", r"must be a Parquet file"),
+        ("a.jsonl", b'{"a": 1}\n{"a": \n', r"must be a table in jsonl format"),
+        ("a.xlsx", b"", r"`file` must end in .csv, .tsv"),
+        ("a.parquet.gz", b"", r"`file` must end in"),
+        ("a", b"", r"`file` must end in"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_its_reason(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_table("test", path)
+
+
+def test_a_file_that_is_not_there_is_an_error_of_the_system(tmp_path):
+    with pytest.raises(OSError, match=r"none\.csv"):
+        read_table("test", tmp_path / "none.csv")
+
+
+def test_a_folder_is_no_table(tmp_path):
+    (tmp_path / "a.csv").mkdir()
+    with pytest.raises(ValueError, match="must be a table, got the folder"):
+        read_table("test", tmp_path / "a.csv")
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "out.csv"
+    path.write_text("old")
+    nested = pl.DataFrame({"a": [[1, 2]]})  # CSV cannot hold lists
+    with pytest.raises(pl.exceptions.PolarsError):
+        write_table("test", path, nested)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_formats_go_by_the_end_of_the_name():
+    assert table_format("test", Path("x/2024.05.data.CSV.gz")) == ("csv", True)
+    assert table_format("test", Path("x.pq")) == ("parquet", False)
+
+
+def test_an_unknown_column_gets_the_nearest_name():
+    table = Table("t.csv", pl.DataFrame({"price": [1], "area": [2]}))
+    with pytest.raises(ValueError, match=r"`--target` must name a column of t.csv, got 'prize'. Did you mean 'price'"):
+        table.column("test", "prize", "--target")
+    with pytest.raises(ValueError, match=r"`t.csv` must have a column 'aera', got .*Did you mean 'area'"):
+        table.column("test", "aera")

@@ -1,0 +1,302 @@
+"""Models of tables: answers in the units of the file, a folder that describes itself, and records of its worth."""
+
+import itertools
+import json
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+
+from house_tables import houses, write_csv
+from torchmcl.data.table import Table, read_table
+from torchmcl.estimators.table import (
+    TableFit,
+    fit_summary,
+    fit_table,
+    load_table_model,
+    save_table_model,
+    table_records,
+)
+from torchmcl.estimators.table.evaluation import _representatives
+from torchmcl.estimators.table.floor import least_distortions
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_csv(tmp_path_factory.mktemp("table") / "houses.csv", houses(300))
+
+
+@pytest.fixture(scope="module")
+def model(path):
+    how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 60, "hidden": (32,)})
+    return fit_table("test", read_table("test", path), how)
+
+
+@pytest.fixture(scope="module")
+def two(path):
+    how = TableFit(["price", "days"], test_fraction=0.2, parameters={"n_epochs": 3, "hidden": (8,), "n_hypotheses": 3})
+    return fit_table("test", read_table("test", path), how)
+
+
+def test_answers_are_in_the_units_of_the_target_and_the_most_probable_comes_first(model, path):
+    table = read_table("test", path)
+    answers = model.predict("test", table)
+    assert answers.columns == [
+        "price_mean",
+        *(f"price_{k}" for k in range(1, 6)),
+        *(f"probability_{k}" for k in range(1, 6)),
+    ]
+    assert answers.height == len(table)
+    probabilities = answers.select(pl.col("^probability_.*$")).to_numpy()
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    assert (np.diff(probabilities, axis=1) <= 0).all()
+    values = answers.select([f"price_{k}" for k in range(1, 6)]).to_numpy()
+    np.testing.assert_allclose(answers.get_column("price_mean"), (values * probabilities).sum(axis=1), rtol=1e-4)
+    truth = table.frame.get_column("price").cast(pl.Float64).to_numpy()
+    nearest = np.abs(values - truth[:, None]).min(axis=1)
+    assert np.sqrt((nearest**2).mean()) < 40 < truth.std()
+
+
+def test_answers_do_not_depend_on_how_many_rows_are_asked_at_once(model, path, monkeypatch):
+    table = read_table("test", path)
+    whole = model.predict("test", table, interval=0.8)
+    monkeypatch.setattr("torchmcl.estimators.table.model._ROWS_AT_ONCE", 64)
+    monkeypatch.setattr("torchmcl.estimators.table.model._ROWS_IN_CACHE", 10)
+    parts = model.predict("test", table, interval=0.8)
+    for name in whole.columns:
+        left, right = whole.get_column(name), parts.get_column(name)
+        if left.dtype == pl.String:
+            assert left.to_list() == right.to_list()
+        else:
+            np.testing.assert_allclose(left, right, rtol=1e-4)
+
+
+def test_messages_count_rows_from_the_start_of_the_table(model, path, monkeypatch):
+    monkeypatch.setattr("torchmcl.estimators.table.model._ROWS_AT_ONCE", 64)
+    rows = houses(150)
+    rows[130]["city"] = "Rome"
+    table = Table("new.csv", pl.DataFrame(rows))
+    with pytest.raises(ValueError, match="'Rome' in row 131"):
+        model.predict("test", table)
+    assert model.predict("test", table, new_categories=True).height == 150
+
+
+def test_sets_hold_their_ends_and_columns_can_be_kept(model, path):
+    table = read_table("test", path)
+    answers = model.predict("test", table, interval=0.9, keep=["city", "price"])
+    assert answers.columns[:2] == ["city", "price"]
+    low, high = answers.get_column("price_low"), answers.get_column("price_high")
+    assert (low < high).all()
+    first = answers.get_column("price_set")[0]
+    ends = [float(x) for x in first.replace(" or ", ", ").replace("[", "").replace("]", "").split(", ")]
+    assert ends == sorted(ends)
+    assert ends[0] == pytest.approx(low[0], rel=1e-4)
+    assert ends[-1] == pytest.approx(high[0], rel=1e-4)
+    with pytest.raises(ValueError, match=r"`--keep` must name a column of houses.csv, got 'cty'"):
+        model.predict("test", table, keep=["cty"])
+    clash = Table("t", table.frame.with_columns(pl.lit(1).alias("price_1")))
+    with pytest.raises(ValueError, match="`--keep` must differ from the columns of the answers, got 'price_1'"):
+        model.predict("test", clash, keep=["price_1"])
+    with pytest.raises(ValueError, match="`--interval` must lie in"):
+        model.predict("test", table, interval=90)
+
+
+def test_several_targets_have_columns_of_their_own(two, path):
+    answers = two.predict("test", read_table("test", path), interval=0.5)
+    expected = ["mean", "1", "2", "3", "low", "high", "set"]
+    names = [f"{target}_{end}" for target in ("price", "days") for end in expected]
+    assert answers.columns == [*names, "probability_1", "probability_2", "probability_3"]
+
+
+def test_a_saved_model_answers_to_the_same_bits(model, path, tmp_path):
+    save_table_model(model, tmp_path / "model")
+    files = {p.name for p in (tmp_path / "model").iterdir()}
+    assert files == {"config.json", "schema.json", "metrics.json", "evaluation.json", "weights.safetensors"}
+    again = load_table_model("test", tmp_path / "model")
+    table = read_table("test", path)
+    assert again.predict("test", table, interval=0.9).equals(model.predict("test", table, interval=0.9))
+    assert again.schema == model.schema
+    assert again.metrics == model.metrics
+    save_table_model(again, tmp_path / "model")  # replaces
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_no_row_of_the_table_is_stored_but_those_the_report_shows(model, tmp_path):
+    from safetensors.numpy import load_file
+
+    save_table_model(model, tmp_path / "model")
+    sizes = {name: array.shape for name, array in load_file(tmp_path / "model" / "weights.safetensors").items()}
+    assert not any(name.startswith("_held_out") for name in sizes)
+
+
+def spoiled(model, tmp_path, name, change):
+    folder = tmp_path / "model"
+    save_table_model(model, folder)
+    if change is None:
+        (folder / name).unlink()
+    elif isinstance(change, bytes):
+        (folder / name).write_bytes(change)
+    else:
+        made = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(made | change))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (
+            "config.json",
+            {"format": 99, "torchmcl": "7.0"},
+            r"format 1 or older, got format 99 \(written by torchmcl 7.0\)",
+        ),
+        ("config.json", {"kind": "something else"}, "which describes something else"),
+        ("config.json", b"{", "which is not JSON"),
+        ("config.json", None, "has no config.json"),
+        ("schema.json", None, "must hold schema.json, got none"),
+        ("weights.safetensors", None, "must hold weights.safetensors, got none"),
+        ("weights.safetensors", b"torn", "must be as `torchmcl fit` wrote it, got SafetensorError"),
+        ("schema.json", b"{}", "must be as `torchmcl fit` wrote it, got KeyError"),
+        ("schema.json", b"[1", "must be as `torchmcl fit` wrote it"),
+    ],
+)
+def test_folders_that_are_no_model_of_this_version_are_refused(model, tmp_path, name, change, message):
+    with pytest.raises(ValueError, match=message):
+        load_table_model("test", spoiled(model, tmp_path, name, change))
+
+
+def test_a_folder_with_something_else_is_never_replaced(model, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="must be new, empty or hold a model"):
+        save_table_model(model, tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_save_that_fails_leaves_the_old_model(model, path, tmp_path, monkeypatch):
+    save_table_model(model, tmp_path / "model")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "model").iterdir()}
+
+    def full(path, content):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("torchmcl.estimators.table.folder.write_atomically", full)
+    with pytest.raises(OSError, match="No space"):
+        save_table_model(model, tmp_path / "model")
+    assert {p.name: p.read_bytes() for p in (tmp_path / "model").iterdir()} == before
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_rows_without_a_target_are_left_out_and_counted():
+    rows = houses(80)
+    for i in (3, 30, 60):
+        rows[i]["price"] = ""
+    how = TableFit(["price"], parameters={"n_epochs": 1, "hidden": (4,)})
+    fitted = fit_table("test", Table("t", pl.DataFrame(rows)), how)
+    assert fitted.metrics["rows"] == {"learned_from": 69, "set_apart": 8, "without_target": 3}
+    assert "3 rows without a target" in fit_summary(fitted)
+
+
+@pytest.mark.parametrize(
+    ("rows", "how", "message"),
+    [
+        (houses(1), TableFit(["price"]), "have at least 10 rows, got 1"),
+        (houses(40), TableFit(["price"], test_fraction=1.5), r"`--test` must lie in \[0, 1\)"),
+        (
+            [row | {"price": ""} if i > 5 else row for i, row in enumerate(houses(40))],
+            TableFit(["price"]),
+            "have a target in at least 10 rows, got 6",
+        ),
+    ],
+)
+def test_too_little_to_learn_from_is_refused(rows, how, message):
+    with pytest.raises(ValueError, match=message):
+        fit_table("test", Table("t", pl.DataFrame(rows)), how)
+
+
+def test_records_are_measures_of_the_rows_set_apart(model, path):
+    records = table_records("test", model)
+    json.dumps(records, allow_nan=False)
+    found = records["evaluation"]
+    assert found["n_rows"] == 30
+    assert records["set_apart"]
+    # recomputed from the answers, by hand
+    table = read_table("test", path)
+    test = np.sort(np.random.default_rng(0).permutation(300)[:30])
+    answers = model.predict("test", table.take(test))
+    truth = table.frame.get_column("price").cast(pl.Float64).to_numpy()[test]
+    values = answers.select([f"price_{k}" for k in range(1, 6)]).to_numpy()
+    error = np.sqrt(((answers.get_column("price_mean").to_numpy() - truth) ** 2).mean())
+    assert found["measures"]["rmse"][0] == pytest.approx(error, rel=1e-4)
+    scale = model.regressor._targets.scale[0]
+    nearest = ((np.abs(values - truth[:, None]).min(axis=1) / scale) ** 2).mean()
+    kept = found["by_number"]["distortion"]
+    assert kept[-1] == pytest.approx(nearest, rel=1e-3)
+    assert kept == sorted(kept, reverse=True)
+    assert sum(found["usage"]["wins"]) == pytest.approx(1)
+    shown = found["ambiguous"][0]
+    cells = dict(shown["cells"])
+    assert shown["row"] - 1 in test
+    assert cells["rooms"] == table.frame.row(shown["row"] - 1, named=True)["rooms"]
+    assert shown["truth"][0] == pytest.approx(float(table.frame.get_column("price")[shown["row"] - 1]), rel=1e-4)
+
+
+def test_two_answers_that_stand_for_all_are_one_from_each_branch():
+    values = np.array([[[0.0], [0.1], [0.2], [9.0], [9.2]]])
+    probabilities = np.array([[0.3, 0.3, 0.2, 0.1, 0.1]])
+    order = _representatives(values, probabilities)[0]
+    assert sorted(order) == list(range(5))
+    assert {int(order[0]) < 3, int(order[1]) < 3} == {True, False}
+
+
+def test_the_trajectory_has_temperature_loss_and_distortion_of_every_epoch(model):
+    found = table_records("test", model)["training"]
+    assert len(found["loss"]) == len(found["temperature"]) == len(found["validation"]) == 60
+    assert found["temperature"][0] == pytest.approx(0.5)
+    assert found["temperature"] == sorted(found["temperature"], reverse=True)
+    best = min(range(60), key=lambda epoch: found["validation"][epoch])
+    assert best == found["kept_epoch"]
+
+
+def test_records_of_another_table_leave_those_of_the_fit(model, path, tmp_path):
+    other = write_csv(tmp_path / "other.csv", houses(50, seed=1))
+    records = table_records("test", model, other)
+    assert records["evaluation"]["source"] == "other.csv"
+    assert records["evaluation"]["n_rows"] == 50
+    assert not records["set_apart"]
+
+
+def test_without_rows_set_apart_the_report_asks_for_data(tmp_path):
+    how = TableFit(["price"], test_fraction=0.0, parameters={"n_epochs": 1, "hidden": (4,)})
+    fitted = fit_table("test", Table("t", pl.DataFrame(houses(40))), how)
+    with pytest.raises(ValueError, match=r"`--data` must be given for a model that was fitted with --test 0"):
+        table_records("test", fitted)
+    no_target = write_csv(tmp_path / "no.csv", [row | {"price": ""} for row in houses(5)])
+    with pytest.raises(ValueError, match="have a row with a value for each target"):
+        table_records("test", fitted, no_target)
+
+
+def test_the_floor_of_one_gaussian_is_its_rate_distortion_function():
+    import torch
+
+    from torchmcl.density import KernelMixture
+
+    density = KernelMixture(torch.zeros(3, 1, 1).double(), torch.ones(3, 1).double(), bandwidth=2.0)
+    floor = least_distortions(density, [1, 2, 4])
+    # R(D) = log2(variance / D) / 2, so D(log2 n) = variance / n^2
+    assert floor == pytest.approx([4.0, 1.0, 0.25], rel=0.05)
+
+
+def test_the_floor_lies_below_what_the_model_reaches_in_expectation(model):
+    found = table_records("test", model)["evaluation"]["by_number"]
+    floor = found["floor"]
+    assert all(a > b for a, b in itertools.pairwise(floor))
+    assert floor[0] > 0
+
+
+def test_the_folder_needs_no_pickle(model, tmp_path):
+    save_table_model(model, tmp_path / "model")
+    for file in (tmp_path / "model").iterdir():
+        assert file.suffix in (".json", ".safetensors")
+        assert b"pickle" not in file.read_bytes()
+    shutil.rmtree(tmp_path / "model")

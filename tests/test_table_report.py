@@ -1,0 +1,137 @@
+"""The page about a model of a table: it shows the records, in a browser, and names in it cannot harm."""
+
+import polars as pl
+import pytest
+
+from browser import console_errors, opened
+from house_tables import houses, write_csv
+from torchmcl.cli import main
+from torchmcl.data.table import Table
+from torchmcl.estimators.table import TableFit, fit_table, table_records
+from torchmcl.reports.table import write_table_page
+
+EVIL = '<img src=x onerror="document.title=1/0">'
+SCRIPT = "</script><script>document.title='owned'</script>"
+LONG = "a_very_long_name_without_any_place_to_break_" * 6
+
+
+@pytest.fixture(scope="module")
+def records():
+    how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 40, "hidden": (16,)})
+    return table_records("test", fit_table("test", Table("houses.csv", pl.DataFrame(houses(400))), how))
+
+
+@pytest.fixture(scope="module")
+def page(records, tmp_path_factory):
+    return write_table_page(records, tmp_path_factory.mktemp("report") / "report.html")
+
+
+@pytest.fixture(scope="module")
+def hostile_page(tmp_path_factory):
+    """A table whose names are HTML, dollars and endless words, two targets, one of them hostile too."""
+    names = {"area": EVIL, "rooms": "cost in $x_{$", "city": LONG, "price": SCRIPT, "days": "天数"}
+    rows = []
+    for row in houses(120):
+        made = {names[key]: value for key, value in row.items()}
+        made[LONG] = f"<b onclick=alert(1)>{made[LONG]}</b>" if made[LONG] else ""
+        rows.append(made)
+    folder = tmp_path_factory.mktemp("<u>hostile & folder")
+    path = write_csv(folder / "<svg onload=alert(2)>.csv", rows)
+    from torchmcl.data.table import read_table
+
+    how = TableFit([SCRIPT, "天数"], parameters={"n_epochs": 2, "hidden": (8,), "n_hypotheses": 3})
+    fitted = fit_table("test", read_table("test", path), how)
+    return write_table_page(table_records("test", fitted), folder / "report.html")
+
+
+def test_the_page_shows_every_part_without_console_errors(page, records):
+    with opened(page) as driver:
+        text = driver.find_element("tag name", "body").text
+        for title in (
+            "5 answers for price",
+            "Answers against the truth",
+            "How many answers are worth having",
+            "Can the probabilities be trusted?",
+            "Do the sets hold what they promise?",
+            "The most ambiguous rows",
+            "How it cooled",
+            "The data",
+        ):
+            assert title in text
+        pictures = driver.find_elements("css selector", "figure img")
+        assert len(pictures) == 6
+        assert all(int(picture.get_property("naturalWidth")) > 500 for picture in pictures)
+        assert all(picture.get_attribute("alt") for picture in pictures)
+        assert "rate-distortion floor" in text
+        assert f"{records['evaluation']['measures']['rmse'][0]:.4g}" in text
+        assert len(driver.find_elements("css selector", ".row svg")) == len(records["evaluation"]["ambiguous"]) == 8
+        first = records["evaluation"]["ambiguous"][0]
+        assert f"Row {first['row']}" in text
+        held = driver.find_elements("css selector", "#coverage tbody tr:nth-child(5) td")[1].text
+        assert held == f"{100 * records['evaluation']['coverage'][4]['covered'][0]:.1f} %"
+        assert len(driver.find_elements("css selector", "#columns tbody tr")) == 3
+        assert console_errors(driver) == []
+
+
+@pytest.mark.parametrize("name", ["page", "hostile_page"])
+def test_the_page_is_readable_at_the_width_of_a_phone(name, request):
+    with opened(request.getfixturevalue(name), width=500) as driver:
+        # Chromium's own windows have a least width; the emulated screen has not.
+        screen = {"width": 375, "height": 800, "deviceScaleFactor": 2, "mobile": True}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        assert driver.execute_script("return window.innerWidth") <= 376
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= 376
+        sizes = driver.execute_script(
+            "return [...document.querySelectorAll('p, td, figcaption, .cells')].map("
+            "e => parseFloat(getComputedStyle(e).fontSize))"
+        )
+        assert min(sizes) >= 13
+
+
+def test_hostile_names_are_shown_and_not_run(hostile_page):
+    with opened(hostile_page) as driver:
+        assert driver.title.startswith("</script>")
+        assert (
+            driver.execute_script("return document.querySelectorAll('img[src=x], script, u, b[onclick]').length") == 0
+        )
+        text = driver.find_element("tag name", "body").text
+        assert EVIL in text
+        assert SCRIPT in text
+        assert "cost in $x_{$" in text
+        assert "<svg onload=alert(2)>.csv" in text
+        assert "天数" in text
+        assert console_errors(driver) == []
+
+
+def test_names_stay_text_even_without_the_policy_that_forbids_scripts(hostile_page, tmp_path):
+    whole = hostile_page.read_text(encoding="utf-8")
+    assert "Content-Security-Policy" in whole
+    bare = "".join(line for line in whole.splitlines(keepends=True) if "Content-Security-Policy" not in line)
+    (tmp_path / "bare.html").write_text(bare, encoding="utf-8")
+    with opened(tmp_path / "bare.html") as driver:
+        assert driver.title.startswith("</script>")
+        assert console_errors(driver) == []
+
+
+def test_the_page_loads_nothing_from_outside(page):
+    text = page.read_text(encoding="utf-8")
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "<script" not in text
+
+
+def test_the_command_writes_the_page_of_another_table(tmp_path, capsys):
+    path = write_csv(tmp_path / "houses.csv", houses(60))
+    test = write_csv(tmp_path / "test.csv", houses(25, seed=3))
+    model = str(tmp_path / "model")
+    fast = ["--epochs", "2", "--hidden", "8", "--rule", "mcl", "--test", "0", "--quiet"]
+    assert main(["fit", str(path), "--target", "price", "-o", model, *fast]) == 0
+    assert main(["report", model]) == 2
+    assert "--data" in capsys.readouterr().err
+    assert main(["report", model, "--data", str(test), "-o", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text()
+    assert "test.csv" in text
+    assert "How it trained" in text
+    no_target = write_csv(tmp_path / "no.csv", [{k: v for k, v in row.items() if k != "price"} for row in houses(5)])
+    assert main(["report", model, "--data", str(no_target)]) == 2
+    assert "must have a column 'price'" in capsys.readouterr().err

@@ -1,0 +1,163 @@
+"""Schemas and their encoder: kinds of columns, codes, and a ColumnTransformer that comes back from data alone."""
+
+import datetime
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchmcl.data.table import ColumnEncoder, Table, TableSchema, infer_schema
+
+
+def table(**columns):
+    return Table("t.csv", pl.DataFrame(columns, strict=False))
+
+
+def schema_of(data, **options):
+    return infer_schema("test", data, ["y"], **options)
+
+
+Y = ["1", "2", "3", "4"]
+
+
+def test_columns_are_told_apart_by_what_they_hold():
+    data = table(a=["1", " 2.5", "1e3", "NA"], b=["x", "y", "", "x"], c=[True, False, True, True], y=Y)
+    schema = schema_of(data)
+    assert [column.name for column in schema.numbers] == ["a"]
+    assert [(c.name, c.categories, c.missing) for c in schema.categories] == [
+        ("b", ("x", "y"), True),
+        ("c", ("true", "false"), False),
+    ]
+    values = schema.values("test", data)
+    assert np.array_equal(values[:, 0], [1, 2.5, 1000, np.nan], equal_nan=True)
+    assert values[:, 1].tolist() == [0, 1, 2, 0]
+
+
+def test_numbers_can_be_categories_when_told_so():
+    schema = schema_of(table(shop=["1", "2", "1", "3"], y=Y), categorical=["shop"])
+    assert schema.categories[0].categories == ("1", "2", "3")
+    # 1.0 in another format is the same shop
+    again = schema.values("test", table(shop=[1.0, 3.0, None, 2.0]))
+    assert again[:, 0].tolist() == [0, 2, 3, 1]
+
+
+def test_rare_categories_share_a_code():
+    names = [f"k{i:03d}" for i in range(80) for _ in range(2)] + ["often"] * 40
+    data = table(k=names, y=[str(i) for i in range(200)])
+    column = schema_of(data).categories[0]
+    assert column.categories[0] == "often"
+    assert len(column.categories) == 50
+    assert len(column.rare) == 31
+    codes = schema_of(data).values("test", data)[:, 0]
+    assert set(codes) == set(range(51))
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"a": ["1", "2", "x", "3"]}, {}, r"column 'a'` must have one type and not numbers and text, got 'x' in row 3"),
+        ({"a": ["1", "x", "x", "3"]}, {}, r"in row 2 and 1 more"),
+        ({"a": ["1", "inf", "2", "3"]}, {}, r"column 'a'` must be finite, got inf in row 2"),
+        ({"a": [1.0, 2.0, float("-inf"), 3.0]}, {}, r"must be finite, got -inf in row 3"),
+        ({"a": ["", "NA", "?", None]}, {}, r"column 'a'` must have a value, got only missing ones. .*--drop a"),
+        ({"a": [None] * 4}, {}, r"must have a value, got only missing ones"),
+        ({"a": [[1]] * 4}, {}, r"column 'a'` must hold numbers or text, got List"),
+        ({"a": [datetime.date(2024, 1, 1)] * 4}, {}, r"must hold numbers or text, got Date"),
+        ({"a": ["1"] * 4}, {"drop": ["b"]}, r"`--drop` must name a column of t.csv, got 'b'"),
+        ({"a": ["1"] * 4}, {"categorical": ["b"]}, r"`--categorical` must name a column"),
+        ({"a": ["1"] * 4}, {"drop": ["y"]}, r"`--target` must name each column once"),
+        ({"a": ["1"] * 4}, {"drop": ["a"]}, r"must have a column besides the targets"),
+    ],
+)
+def test_columns_that_cannot_be_used_are_refused(columns, options, message):
+    with pytest.raises(ValueError, match=message):
+        schema_of(table(**columns, y=Y), **options)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["5", "5", "5.0", ""], r"target 'y'` must vary, got the constant 5"),
+        (["a", "b", "c", "d"], r"target 'y'` must hold numbers, got 'a'.*MCLClassifier"),
+        (["", "", None, "NA"], r"target 'y'` must hold numbers, got no value at all"),
+        (["1", "2", "x", "4"], r"one type and not numbers and text, got 'x' in row 3"),
+        (["1", "2", "-inf", "4"], r"must be finite, got -inf in row 3"),
+    ],
+)
+def test_targets_that_cannot_be_learned_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        schema_of(table(a=Y, y=values))
+
+
+def test_names_and_notes_are_no_categories():
+    with pytest.raises(ValueError, match=r"must hold categories .* got 30 different texts in 30 rows.*--drop name"):
+        schema_of(table(name=[f"n{i}" for i in range(30)], y=[str(i) for i in range(30)]))
+
+
+def test_a_new_category_is_an_error_unless_allowed():
+    schema = schema_of(table(city=["Ulm", "Bonn", "Ulm", "Bonn"], y=Y))
+    new = table(city=["Ulm", "Rome"])
+    with pytest.raises(ValueError, match=r"categories that the model knows \('Bonn', 'Ulm'\), got 'Rome' in row 2"):
+        schema.values("test", new)
+    codes = schema.values("test", new, new_categories=True)
+    encoder = ColumnEncoder(schema).fit(np.zeros((2, 1)))
+    assert encoder(codes).tolist() == [[0, 1], [0, 0]]
+
+
+def test_a_missing_column_is_named():
+    schema = schema_of(table(area=Y, rooms=Y, y=Y))
+    with pytest.raises(ValueError, match=r"must have a column 'rooms', got .*Did you mean 'room'"):
+        schema.values("test", table(area=Y, room=Y))
+
+
+cells = st.one_of(st.none(), st.floats(-1e6, 1e6).map(lambda x: round(x, 3)))
+
+
+@given(
+    st.lists(st.tuples(cells, cells, st.sampled_from(["a", "b", "<i>", "", "日本"])), min_size=4, max_size=30),
+)
+def test_the_encoder_comes_back_from_data_alone(rows):
+    numbers = [
+        [row[0] if i else 1.0 for i, row in enumerate(rows)],
+        [row[1] if i else 2.0 for i, row in enumerate(rows)],
+    ]
+    kinds = [row[2] if i else "a" for i, row in enumerate(rows)]
+    data = table(a=numbers[0], b=numbers[1], c=kinds, y=list(range(len(rows))))
+    schema = schema_of(data)
+    values = schema.values("test", data)
+    encoder = ColumnEncoder(schema).fit(values)
+    made = encoder(values)
+    assert made.shape == (len(rows), len(encoder.names))
+    assert np.isfinite(made).all()
+    again = ColumnEncoder.from_state(TableSchema.from_json(json.loads(json.dumps(schema.to_json()))), encoder.state())
+    assert np.array_equal(again(values), made)
+
+
+def test_the_encoder_is_a_column_transformer_that_agrees_with_plain_numpy():
+    from sklearn.compose import ColumnTransformer
+
+    data = table(a=[1.0, None, 3.0, 8.0], c=["x", "y", "x", None], y=Y)
+    encoder = ColumnEncoder(schema_of(data)).fit(schema_of(data).values("test", data))
+    assert isinstance(encoder.transformer_, ColumnTransformer)
+    known = np.array([1.0, 3.0, 8.0])
+    scaled = (np.array([1.0, known.mean(), 3.0, 8.0]) - known.mean()) / known.std()
+    expected = np.stack([scaled, [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]], axis=1)
+    np.testing.assert_allclose(encoder(schema_of(data).values("test", data)), expected, rtol=1e-6)
+    assert encoder.names == ["a", "a is missing", "c = x", "c = y", "c is missing"]
+
+
+def test_values_missing_only_at_prediction_are_taken_as_the_mean():
+    data = table(a=["1", "2", "3", "6"], y=Y)
+    schema = schema_of(data)
+    encoder = ColumnEncoder(schema).fit(schema.values("test", data))
+    assert encoder(schema.values("test", table(a=["", "3"]))).tolist() == [[0.0], [0.0]]
+
+
+def test_a_column_with_values_only_outside_the_training_rows_is_left_alone():
+    data = table(a=["", "", "", "6"], b=Y, y=Y)
+    schema = schema_of(data)
+    encoder = ColumnEncoder(schema).fit(schema.values("test", data)[:3])
+    assert np.isfinite(encoder(schema.values("test", data))).all()
