@@ -37,7 +37,6 @@ FLOORS = {
     "experiments": 5,
     "reports": 5,
     "cli": 6,
-    "cli_speech": 6,
     "__main__": 6,
     "__init__": 7,  # re-exports from everywhere, and nobody below may import it
 }

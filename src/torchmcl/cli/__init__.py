@@ -1,0 +1,69 @@
+"""The command line: parsing and dispatch only."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchmcl._version import __version__
+from torchmcl.cli.arguments import positive
+from torchmcl.cli.reproduce import add_reproduce_commands
+from torchmcl.cli.speech import add_speech_commands
+from torchmcl.cli.tables import add_table_commands
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `torchmcl ...`; return the exit code, 2 for input that cannot be used."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.run is None:
+        parser.print_help()
+        return 0
+    try:
+        options.run(options)
+    except (ValueError, ImportError, OSError) as error:
+        print(error if str(error).startswith("torchmcl ") else f"torchmcl: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="torchmcl",
+        description="Several answers instead of one: multiple choice learning and annealed MCL for PyTorch.",
+        epilog="Start with: torchmcl demo, or with a table: torchmcl fit houses.csv --target price -o model/",
+    )
+    parser.add_argument("--version", action="version", version=f"torchmcl {__version__}")
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    demo = commands.add_parser(
+        "demo",
+        help="train three methods on three Gaussians and write a page about it",
+        description="Train MCL, Relaxed-WTA and annealed MCL with 49 hypotheses on the paper's three Gaussians, five "
+        "seeds each, and write one self-contained page with predictions, a table, curves and an animation.",
+        epilog="example: torchmcl demo --out out/demo",
+    )
+    demo.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the page (default: %(default)s)")
+    demo.add_argument("--seeds", type=positive, default=5, help="seeds of each method (default: %(default)s)")
+    demo.add_argument("--epochs", type=positive, default=150, help="length of the training (default: %(default)s)")
+    demo.add_argument("--quiet", action="store_true", help="no progress bar")
+    demo.set_defaults(run=_demo)
+    add_table_commands(commands)
+    add_reproduce_commands(commands)
+    add_speech_commands(commands)
+    return parser
+
+
+def _demo(options: argparse.Namespace) -> None:
+    from torchmcl.experiments.demo import DemoSettings, run_demo
+    from torchmcl.reports.demo import demo_summary, write_demo_page
+
+    settings = DemoSettings(n_seeds=options.seeds, n_epochs=options.epochs)
+    records = run_demo(options.out, settings, progress=not options.quiet)
+    path = write_demo_page(options.out)
+    print(f"{'method':<26}{'distortion':>22}{'above k-means':>18}{'starved':>14}")
+    for label, distortion, excess, starved in demo_summary(records):
+        print(f"{label:<26}{distortion:>22}{excess:>18}{starved:>14}")
+    print(f"Open the page: {path.resolve().as_uri()}")

@@ -1,0 +1,103 @@
+"""The commands that run the paper's studies again, `torchmcl reproduce ...`: parsing and dispatch only."""
+
+import argparse
+from pathlib import Path
+
+from torchmcl.cli.arguments import Commands, names, positive
+
+__all__ = ["add_reproduce_commands"]
+
+
+def add_reproduce_commands(commands: Commands) -> None:
+    """Add `reproduce` with its studies to the commands."""
+    reproduce = commands.add_parser("reproduce", help="run the paper's studies again", description=_REPRODUCE)
+    studies = reproduce.add_subparsers(title="studies", metavar="STUDY", required=True)
+    uci = studies.add_parser(
+        "uci",
+        help="tables 1, 2, 4 and 5: UCI regression",
+        description="Train the methods of the UCI study on the official folds, all of a set at once, and write "
+        "records.jsonl and index.html. A rerun goes on where the last one ended.",
+        epilog="examples: torchmcl reproduce uci --quick --out out/uci --data FOLDER; "
+        "torchmcl reproduce uci --sets yacht,energy --methods mcl,amcl-exponential --protocol last",
+    )
+    uci.add_argument("--out", type=Path, default=Path("out/uci"), help="folder for the results (default: %(default)s)")
+    uci.add_argument("--data", type=Path, help="folder with the data sets; else TORCHMCL_DATA, the cache or a download")
+    uci.add_argument("--sets", type=names, help="sets, separated by commas (default: all but year)")
+    uci.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
+    uci.add_argument(
+        "--protocol", type=names, help="last, validation (honest), test-selected (as published); default: all three"
+    )
+    uci.add_argument("--folds", type=names, help="folds, separated by commas (default: all)")
+    uci.add_argument("--seeds", type=positive, default=1, help="seeds of each fold (default: %(default)s)")
+    uci.add_argument("--epochs", type=positive, default=1000, help="epochs (default: %(default)s, as in the paper)")
+    uci.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    uci.add_argument("--quick", action="store_true", help="the four smallest sets, six methods, last and test-selected")
+    uci.add_argument("--quiet", action="store_true", help="no progress bars")
+    uci.set_defaults(run=_reproduce_uci)
+    for name, text in _FIGURES.items():
+        _add_figure(studies, name, text)
+
+
+def _add_figure(studies: Commands, name: str, text: str) -> None:
+    figure = studies.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}: train, write the records as CSV, draw PNG and SVG with a caption "
+        "whose claims are checked on the records, and join the page index.html.",
+        epilog=f"example: torchmcl reproduce {name} --preset quick --out out/figures",
+    )
+    figure.add_argument("--out", type=Path, default=Path("out/figures"), help="folder (default: %(default)s)")
+    figure.add_argument(
+        "--preset",
+        choices=("quick", "paper"),
+        default="quick",
+        help="quick: two cores, two minutes; paper: the settings of the appendix, for a GPU (default: %(default)s)",
+    )
+    figure.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    figure.add_argument("--quiet", action="store_true", help="no progress bars")
+    figure.set_defaults(run=_reproduce_figures, figure=name)
+
+
+_FIGURES = {
+    "figure1": "figure 1: MCL, Relaxed-WTA and annealed MCL with 49 answers",
+    "rate-distortion": "trajectories of MCL and annealed MCL in the rate-distortion plane",
+    "distortion-vs-temperature": "distortion against temperature, with the critical temperatures",
+    "phase-transitions": "hypotheses of three inputs at four temperatures",
+    "annealed-epsilon": "Relaxed-WTA with an annealed epsilon",
+    "all": "all of these figures, on one page with the film",
+}
+_REPRODUCE = "Run the paper's studies again, with records that a rerun goes on from, and a page of the results."
+
+
+def _reproduce_uci(options: argparse.Namespace) -> None:
+    from torchmcl.experiments.uci.run import PROTOCOLS, QUICK_METHODS, QUICK_SETS, UciStudy, run_study
+    from torchmcl.reports.uci import write_uci_page
+
+    defaults = UciStudy()
+    protocols = PROTOCOLS if not options.quick else ("last", "test-selected")
+    study = UciStudy(
+        sets=options.sets or (QUICK_SETS if options.quick else defaults.sets),
+        methods=options.methods or (QUICK_METHODS if options.quick else defaults.methods),
+        protocols=options.protocol or protocols,
+        n_seeds=options.seeds,
+        n_epochs=options.epochs,
+        folds=[int(fold) for fold in options.folds] if options.folds else None,
+        data=options.data,
+        device=options.device,
+    )
+    run_study(study, options.out, progress=not options.quiet)
+    path = write_uci_page(options.out)
+    print(f"Records: {options.out / 'records.jsonl'}")
+    print(f"Open the page: {path.resolve().as_uri()}")
+
+
+def _reproduce_figures(options: argparse.Namespace) -> None:
+    from torchmcl.experiments.figures import FIGURES, run_figure
+    from torchmcl.reports.figures import write_figure, write_figures_page
+
+    for name in FIGURES if options.figure == "all" else [options.figure]:
+        claims = run_figure(name, options.out, preset=options.preset, device=options.device, progress=not options.quiet)
+        print(f"{name}: {write_figure(name, options.out)}")
+        for claim in claims:
+            print(f"  {'' if claim.holds else 'NOT BORNE OUT: '}{claim.text}")
+    print(f"Open the page: {write_figures_page(options.out).resolve().as_uri()}")

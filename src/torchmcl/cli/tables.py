@@ -1,0 +1,187 @@
+"""The commands for a table of data, `torchmcl fit`, `predict` and `report`: parsing and dispatch only."""
+
+import argparse
+from pathlib import Path
+
+from torchmcl._resources import peak_mebibytes, seconds_since_start
+from torchmcl.cli.arguments import Commands, device, names, positive, sizes
+
+__all__ = ["add_table_commands"]
+
+_FORMATS = "CSV, TSV, Parquet or JSON lines by the end of its name; text also with .gz"
+
+
+def add_table_commands(commands: Commands) -> None:
+    """Add `fit`, `predict` and `report` to the commands."""
+    _add_fit(commands)
+    _add_predict(commands)
+    _add_report(commands)
+
+
+def _add_fit(commands: Commands) -> None:
+    fit = commands.add_parser(
+        "fit",
+        help="learn from a table: several answers for each row, with probabilities",
+        description=_FIT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    fit.add_argument("table", type=Path, help=f"the table to learn from: {_FORMATS}")
+    fit.add_argument("--target", type=names, required=True, help="column to predict, or several, with commas")
+    fit.add_argument("-o", "--out", type=Path, required=True, help="folder for the model")
+    fit.add_argument("--drop", type=names, default=[], help="columns to leave out (names, numbers of rows, ...)")
+    fit.add_argument("--categorical", type=names, default=[], help="columns of numbers that are categories")
+    fit.add_argument("--hypotheses", type=positive, default=5, help="answers for each row (default: %(default)s)")
+    fit.add_argument("--rule", choices=("annealed", "mcl", "relaxed"), default="annealed", help="how they are trained")
+    fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
+    fit.add_argument("--epochs", type=positive, help="passes over the rows (default: by their number)")
+    fit.add_argument("--batch-size", type=positive, help="rows of a step (default: by their number)")
+    fit.add_argument("--learning-rate", type=float, default=0.01, help="to begin with (default: %(default)s)")
+    fit.add_argument("--weight-decay", type=float, default=0.4, help="(default: %(default)s)")
+    fit.add_argument("--restarts", type=positive, default=1, help="networks to pick the best of (default: 1)")
+    fit.add_argument(
+        "--validation",
+        type=float,
+        default=0.2,
+        help="share of the rows to pick the epoch and calibrate intervals with (default: %(default)s)",
+    )
+    fit.add_argument(
+        "--test", type=float, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
+    )
+    fit.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    fit.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    fit.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
+    fit.set_defaults(run=_fit)
+
+
+def _add_predict(commands: Commands) -> None:
+    predict = commands.add_parser(
+        "predict",
+        help="answer for the rows of a new table",
+        description=_PREDICT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    predict.add_argument("model", type=Path, help="folder of `torchmcl fit`")
+    predict.add_argument("table", type=Path, help=f"the rows to answer for: {_FORMATS}")
+    predict.add_argument("-o", "--out", type=Path, required=True, help="file for the answers, in any of the formats")
+    predict.add_argument("--interval", type=float, help="also sets that hold the truth with this probability, as 0.9")
+    predict.add_argument("--keep", type=names, default=[], help="columns to copy into the answers")
+    predict.add_argument("--allow-new-categories", action="store_true", help="answer for categories never seen too")
+    predict.add_argument("--quiet", action="store_true", help="no summary")
+    predict.set_defaults(run=_predict)
+
+
+def _add_report(commands: Commands) -> None:
+    report = commands.add_parser(
+        "report",
+        help="a page that says how far to trust a model",
+        description=_REPORT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    report.add_argument("model", type=Path, help="folder of `torchmcl fit`")
+    report.add_argument("--data", type=Path, help="a table with targets (default: the rows that `fit` set apart)")
+    report.add_argument("-o", "--out", type=Path, help="the page (default: report.html in the model's folder)")
+    report.add_argument("--quiet", action="store_true", help="no summary")
+    report.set_defaults(run=_report)
+
+
+_FIT = """\
+Learn from a table: several plausible outcomes for each row, each with a probability.
+
+Columns of numbers and of text are told apart by what they hold. Missing values (empty cells, NA, NaN, null, ?)
+are fine in columns to learn from. A tenth of the rows is set apart to measure the model on, another fifth picks
+the epoch and calibrates intervals.
+
+examples:
+  torchmcl fit houses.csv --target price -o model/
+  torchmcl fit trips.parquet --target duration,delay --hypotheses 8 --drop trip_id -o model/
+  torchmcl fit sales.tsv.gz --target amount --categorical shop,month --restarts 4 -o model/
+"""
+_PREDICT = """\
+Answer for the rows of a table, in their order, the most probable answer first.
+
+The columns are <target>_mean, <target>_1, <target>_2 ..., probability_1, probability_2 ...
+With --interval also <target>_low and <target>_high, which hold the truth between them with that probability, and
+<target>_set, the calibrated set itself: several pieces where the answers lie apart.
+
+examples:
+  torchmcl predict model/ new.csv -o answers.csv
+  torchmcl predict model/ new.csv -o answers.csv --interval 0.9 --keep house_id
+  torchmcl predict model/ new.jsonl.gz -o answers.parquet --allow-new-categories
+"""
+_REPORT = """\
+Write one page that says how far to trust a model: its answers against the truth, distortion by the number of
+answers, usage and calibration of the probabilities, coverage of the intervals, the most ambiguous rows, and how
+the training went. It is one file that needs no network.
+
+examples:
+  torchmcl report model/
+  torchmcl report model/ --data test.csv -o report.html
+"""
+
+
+def _fit(options: argparse.Namespace) -> None:
+    from torchmcl.data.table import read_table
+    from torchmcl.estimators.table import TableFit, check_folder, fit_summary, fit_table, save_table_model
+
+    check_folder("torchmcl fit", options.out)
+    how = TableFit(
+        targets=options.target,
+        drop=options.drop,
+        categorical=options.categorical,
+        test_fraction=options.test,
+        seed=options.seed,
+        parameters={
+            "n_hypotheses": options.hypotheses,
+            "rule": options.rule,
+            "hidden": options.hidden,
+            "n_epochs": options.epochs,
+            "batch_size": options.batch_size,
+            "learning_rate": options.learning_rate,
+            "weight_decay": options.weight_decay,
+            "n_init": options.restarts,
+            "validation_fraction": options.validation,
+            "device": options.device,
+        },
+    )
+    table = read_table("torchmcl fit", options.table)
+    model = fit_table("torchmcl fit", table, how, progress=not options.quiet)
+    save_table_model(model, options.out)
+    if not options.quiet:
+        print(fit_summary(model))
+        print(f"Model: {options.out}   {_spent()}")
+
+
+def _predict(options: argparse.Namespace) -> None:
+    from torchmcl.data.table import read_table, table_format, write_table
+    from torchmcl.estimators.table import check_file, load_table_model
+
+    owner = "torchmcl predict"
+    table_format(owner, options.out)
+    check_file(options.out)
+    model = load_table_model(owner, options.model)
+    table = read_table(owner, options.table)
+    answers = model.predict(
+        owner, table, interval=options.interval, keep=options.keep, new_categories=options.allow_new_categories
+    )
+    write_table(owner, options.out, answers)
+    if not options.quiet:
+        print(f"Answers for {len(table):,} rows: {options.out}   {_spent()}")
+
+
+def _report(options: argparse.Namespace) -> None:
+    from torchmcl.estimators.table import check_file, load_table_model, table_records
+    from torchmcl.reports.table import write_table_page
+
+    owner = "torchmcl report"
+    target = options.out or options.model / "report.html"
+    model = load_table_model(owner, options.model)
+    check_file(target)
+    path = write_table_page(table_records(owner, model, options.data), target)
+    if not options.quiet:
+        print(f"Open the page: {path.resolve().as_uri()}   {_spent()}")
+
+
+def _spent() -> str:
+    """Return the time and the memory that the command took."""
+    memory = peak_mebibytes()
+    return f"({seconds_since_start():.1f} s" + (f", {memory:,.0f} MiB at most)" if memory else ")")
