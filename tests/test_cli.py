@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from torchmcl.cli import main
+import torchmcl as mcl
+from torchmcl.cli import _parser, main
 
 
 def test_without_a_command_the_help_is_shown(capsys):
@@ -40,3 +41,19 @@ def test_the_module_runs_as_a_script():
     run = subprocess.run([sys.executable, "-m", "torchmcl.cli", "--help"], capture_output=True, text=True)
     assert run.returncode == 0
     assert "several answers" in run.stdout.lower()
+
+
+def test_the_defaults_of_fit_are_those_of_the_estimator():
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    options = vars(_parser().parse_args(["fit", "houses.csv", "--target", "price", "-o", "model"]))
+    same = {
+        "hypotheses": "n_hypotheses",
+        "rule": "rule",
+        "hidden": "hidden",
+        "learning_rate": "learning_rate",
+        "weight_decay": "weight_decay",
+        "restarts": "n_init",
+        "validation": "validation_fraction",
+    }
+    estimator = mcl.MCLRegressor().get_params()
+    assert {name: options[name] for name in same} == {name: estimator[there] for name, there in same.items()}
