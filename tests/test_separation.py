@@ -178,7 +178,11 @@ def test_a_recording_is_separated_into_files_ordered_by_score(place, trained, ca
     assert scores == sorted(scores, reverse=True)
     assert sum(scores) == pytest.approx(1)
     assert result["ordered_by"] == "score"
-    assert "long-1.wav" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "long-1.wav" in shown
+    assert f"Open the page: {(out / 'index.html').resolve().as_uri()}" in shown
+    assert "Output 3" in (out / "index.html").read_text()
+    assert read_audio(out / result["mixture"]) == pytest.approx(result["gain"] * mixture, abs=1e-4)
     for output in result["outputs"]:
         samples, rate = soundfile.read(out / output["file"])
         assert (rate, samples.shape) == (8000, (12000,))

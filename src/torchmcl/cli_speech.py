@@ -69,8 +69,8 @@ def _add_separate(tasks: Any) -> None:
     separate = tasks.add_parser(
         "separate",
         help="separate a recording into files",
-        description="Write one WAV file for each output, ordered by score. Long recordings are taken in overlapping "
-        "chunks, with the outputs in one order.",
+        description="Write one WAV file for each output, ordered by score, and a page to see and hear them. Long "
+        "recordings are taken in overlapping chunks, with the outputs in one order.",
         epilog="example: torchmcl separation separate in.wav --model out/quick/model -o out/separated",
     )
     separate.add_argument("recording", type=Path, help="any audio file")
@@ -168,12 +168,14 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _separate(options: argparse.Namespace) -> None:
     from torchmcl.experiments.separation.separate import separate_recording
+    from torchmcl.reports.separation import write_separation_page
 
     result = separate_recording(
         options.recording, options.model, options.out, chunk_seconds=options.chunk, device=options.device
     )
     for output in result["outputs"]:
         print(f"{options.out / output['file']}  {result['ordered_by']} {output['score']:.3f}")
+    print(f"Open the page: {write_separation_page(options.out).resolve().as_uri()}")
 
 
 def _mix(options: argparse.Namespace) -> None:

@@ -40,13 +40,13 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=True)
 
 
-def page(title: str, body: str, script: str = "") -> str:
-    """Return a whole page. `body` and `script` are trusted: escape what comes from outside."""
+def page(title: str, body: str, script: str = "", *, style: str = "") -> str:
+    """Return a whole page. `body`, `script` and `style` are trusted: escape what comes from outside."""
     scripts = f"<script>\n{script}\n</script>" if script else ""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n{scripts}\n</body>\n</html>\n"
     )
 
