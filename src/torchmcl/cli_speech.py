@@ -59,6 +59,7 @@ def _add_evaluate(tasks: Any) -> None:
     evaluate.add_argument("--part", default="tt", choices=("tr", "cv", "tt"), help="which part (default: %(default)s)")
     evaluate.add_argument("--out", type=Path, help="folder for the records (default: that of the model)")
     evaluate.add_argument("--limit", type=int, help="the first mixtures only")
+    evaluate.add_argument("--all-pairs", action="store_true", help="show every pair of speakers, not the extremes only")
     evaluate.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used")
     evaluate.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
     evaluate.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -163,7 +164,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         device=options.device,
         progress=not options.quiet,
     )
-    print(evaluation_table(records, speaker_genders(config.data.root)))
+    print(evaluation_table(records, speaker_genders(config.data.root), all_pairs=options.all_pairs))
 
 
 def _separate(options: argparse.Namespace) -> None:
