@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import torchmcl as mcl
-from _common import milliseconds, parser, report
+from _common import in_turn_milliseconds, milliseconds, parser, report
 from dprnn import ANNEALED, RATE, STEPS, agreement_row, allow_tf32, half, step_of, step_row
 from torchmcl.nn import DPRNN
 
@@ -63,9 +63,9 @@ def share_rows(n: int, device: str) -> list[dict[str, object]]:
     for rule in RULES if device == "cuda" else [ANNEALED]:
         step = step_of(model, batch, seconds, dtype, rule, device)
         step_ms[rule] = milliseconds(step, device, 11 if device == "cuda" else 3)
-    for rule in RULES:
+    losses = {name_of(rule): loss_of(hypotheses, sources, rule, dtype) for rule in RULES}
+    for rule, loss_ms in zip(RULES, in_turn_milliseconds(losses, device).values(), strict=True):
         of_rule = rule if rule in step_ms else ANNEALED
-        loss_ms = milliseconds(loss_of(hypotheses, sources, rule, dtype), device)
         row: dict[str, object] = {"what": "share of the step", "rule": name_of(rule), "speakers": n, "outputs": n}
         row |= {"batch": batch, "seconds": seconds, "type": "bf16" if dtype else "float32"}
         row |= {"loss_ms": loss_ms, "step_ms": step_ms[of_rule], "step_rule": name_of(of_rule)}
@@ -75,16 +75,17 @@ def share_rows(n: int, device: str) -> list[dict[str, object]]:
 
 def matching_row(n: int, device: str) -> dict[str, object]:
     """Return the time of each rule with n targets and n hypotheses: alone, and with cost, loss and gradient."""
-    batch, repeats = MATCHING_BATCH[device], 11 if device == "cuda" else 5
+    batch = MATCHING_BATCH[device]
     length = min(int(SECONDS * RATE), int(MATCHING_BYTES[device] / (4 * batch * n)))
     targets = torch.randn(batch, n, length, device=device)
     hypotheses = torch.randn_like(targets)  # no order to be found, as before training: what PIT solves slowest
     cost = mcl.pairwise_neg_si_sdr(hypotheses=hypotheses, targets=targets)
     row: dict[str, object] = {"what": "matching without a network", "targets": n, "hypotheses": n, "batch": batch}
     row |= {"seconds": length / RATE, "shortened": length < int(SECONDS * RATE)}
-    for rule in RULES:
-        row[f"{name_of(rule)}_alone_ms"] = milliseconds(lambda rule=rule: rule(cost), device, repeats)
-        row[f"{name_of(rule)}_ms"] = milliseconds(loss_of(hypotheses, targets, rule), device, repeats)
+    alone = {f"{name_of(rule)}_alone_ms": lambda rule=rule: rule(cost) for rule in RULES}
+    whole = {f"{name_of(rule)}_ms": loss_of(hypotheses, targets, rule) for rule in RULES}
+    row |= in_turn_milliseconds(alone, device)
+    row |= in_turn_milliseconds(whole, device) if device == "cuda" else in_turn_milliseconds(whole, device, 7, 1)
     return row
 
 
