@@ -7,7 +7,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -34,9 +34,9 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
     return graph.replay
 
 
-def milliseconds(run: Callable[[], object], device: str, repeats: int = 11) -> float:
+def milliseconds(run: Callable[[], object], device: str, repeats: int = 11, warm_ups: int = 3) -> float:
     """Return the median time of `run`, after a warm-up."""
-    for _ in range(3):
+    for _ in range(warm_ups):
         run()
     times = []
     for _ in range(repeats):
@@ -61,6 +61,16 @@ def compared_milliseconds(
     """Return both medians, measured in turn so that a busy moment hits both."""
     pairs = [(milliseconds(ours, device, 5), milliseconds(baseline, device, 5)) for _ in range(5)]
     return statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs)
+
+
+def in_turn_milliseconds(
+    runs: Mapping[str, Callable[[], object]], device: str, rounds: int = 11, warm_ups: int = 2
+) -> dict[str, float]:
+    """Return the median time of each, one call of each in every round, so that a busy moment hits all."""
+    for run in list(runs.values()) * warm_ups:
+        run()
+    times = [{name: milliseconds(run, device, 1, 0) for name, run in runs.items()} for _ in range(rounds)]
+    return {name: statistics.median(of_round[name] for of_round in times) for name in runs}
 
 
 def peak_extra_megabytes(run: Callable[[], object], device: str) -> float:

@@ -21,6 +21,7 @@ from _common import parser, report
 from torchmcl.nn import DPRNN, BiLSTM, FusedBiLSTM
 
 RATE = 8000
+ANNEALED = mcl.AnnealedWTA(0.1)
 # What the card does at best: dense bfloat16 products and reading memory.
 PEAK_FLOPS, PEAK_BYTES = 790e12, 4.0e12
 
@@ -66,6 +67,23 @@ def plain_model(n_outputs: int = 2, hidden: int = 128) -> DPRNN:
     return model
 
 
+half = torch.bfloat16
+# The steps to compare: the model, its name, and the type of autocast; float32 uses TF32 where it can.
+STEPS: tuple[tuple[Callable[[], DPRNN], str, torch.dtype | None], ...] = (
+    (DPRNN, "fused", half),
+    (lambda: DPRNN(bilstm=BiLSTM), "cuDNN LSTM, our layout", half),
+    (plain_model, "plain", half),
+    (lambda: DPRNN(bilstm=BiLSTM), "cuDNN LSTM, our layout", None),
+    (plain_model, "plain", None),
+)
+
+
+def allow_tf32() -> None:
+    """Let products and cuDNN in float32 use TF32."""
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+
+
 def median_ms(work: Callable[[], object], n_runs: int = 10) -> float:
     """Return the median time of a call in milliseconds."""
     for _ in range(3):
@@ -99,16 +117,22 @@ def layer_row(n_outer: int, n_inner: int, n_steps: int, hidden: int) -> dict:
     return row | {"ratio": row["cudnn_ms"] / row["fused_ms"]}
 
 
-def step_of(model: DPRNN, batch: int, seconds: float, dtype: torch.dtype | None) -> Callable[[], object]:
+def step_of(
+    model: DPRNN,
+    batch: int,
+    seconds: float,
+    dtype: torch.dtype | None,
+    rule: mcl.AssignmentRule = ANNEALED,
+    device: str = "cuda",
+) -> Callable[[], object]:
     """Return a function that takes one training step."""
     length = int(seconds * RATE)
-    sources = torch.randn(batch, model.n_outputs, length, device="cuda")
+    sources = torch.randn(batch, model.n_outputs, length, device=device)
     data = mcl.Batch(sources.sum(dim=1), sources)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    rule = mcl.AnnealedWTA(0.1)
 
     def step() -> None:
-        with torch.autocast("cuda", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        with torch.autocast(device, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
             loss = mcl.mcl_step(model, data, rule, cost_fn=mcl.pairwise_neg_si_sdr).loss
         optimizer.zero_grad()
         loss.backward()
@@ -179,18 +203,10 @@ if __name__ == "__main__":
     arguments: argparse.ArgumentParser = parser(__doc__)
     arguments.add_argument("--quick", action="store_true", help="leave out how time grows")
     options = arguments.parse_args()
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = True
-    half = torch.bfloat16
+    allow_tf32()
     rows = [layer_row(22, 101, 100, 128), agreement_row()]
     print(json.dumps(rows, indent=1), flush=True)
-    for make, name, dtype in (
-        (DPRNN, "fused", half),
-        (lambda: DPRNN(bilstm=BiLSTM), "cuDNN LSTM, our layout", half),
-        (plain_model, "plain", half),
-        (lambda: DPRNN(bilstm=BiLSTM), "cuDNN LSTM, our layout", None),
-        (plain_model, "plain", None),
-    ):
+    for make, name, dtype in STEPS:
         rows.append(step_row(make, name, dtype=dtype))
         print(rows[-1], flush=True)
     rows.append(inference_row())

@@ -59,6 +59,7 @@ def _add_evaluate(tasks: Any) -> None:
     evaluate.add_argument("--part", default="tt", choices=("tr", "cv", "tt"), help="which part (default: %(default)s)")
     evaluate.add_argument("--out", type=Path, help="folder for the records (default: that of the model)")
     evaluate.add_argument("--limit", type=int, help="the first mixtures only")
+    evaluate.add_argument("--all-pairs", action="store_true", help="show every pair of speakers, not the extremes only")
     evaluate.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used")
     evaluate.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
     evaluate.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -69,8 +70,8 @@ def _add_separate(tasks: Any) -> None:
     separate = tasks.add_parser(
         "separate",
         help="separate a recording into files",
-        description="Write one WAV file for each output, ordered by score. Long recordings are taken in overlapping "
-        "chunks, with the outputs in one order.",
+        description="Write one WAV file for each output, ordered by score, and a page to see and hear them. Long "
+        "recordings are taken in overlapping chunks, with the outputs in one order.",
         epilog="example: torchmcl separation separate in.wav --model out/quick/model -o out/separated",
     )
     separate.add_argument("recording", type=Path, help="any audio file")
@@ -163,17 +164,19 @@ def _evaluate(options: argparse.Namespace) -> None:
         device=options.device,
         progress=not options.quiet,
     )
-    print(evaluation_table(records, speaker_genders(config.data.root)))
+    print(evaluation_table(records, speaker_genders(config.data.root), all_pairs=options.all_pairs))
 
 
 def _separate(options: argparse.Namespace) -> None:
     from torchmcl.experiments.separation.separate import separate_recording
+    from torchmcl.reports.separation import write_separation_page
 
     result = separate_recording(
         options.recording, options.model, options.out, chunk_seconds=options.chunk, device=options.device
     )
     for output in result["outputs"]:
         print(f"{options.out / output['file']}  {result['ordered_by']} {output['score']:.3f}")
+    print(f"Open the page: {write_separation_page(options.out).resolve().as_uri()}")
 
 
 def _mix(options: argparse.Namespace) -> None:

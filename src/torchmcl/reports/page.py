@@ -41,7 +41,7 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=True)
 
 
-def page(title: str, body: str, script: str = "", style: str = "") -> str:
+def page(title: str, body: str, script: str = "", *, style: str = "") -> str:
     """Return a whole page. `body`, `script` and `style` are trusted: escape what comes from outside.
 
     A page without a script of its own forbids all scripts, should an escape ever be forgotten.

@@ -1,6 +1,7 @@
 """Reading and writing recordings, with errors that name the file."""
 
 import io
+import os
 import struct
 import warnings
 from collections.abc import Sequence
@@ -55,7 +56,7 @@ def audio_info(path: Path | str) -> AudioInfo:
         raise BadAudio(f"{path}: there is no such file.")
     soundfile = _soundfile()
     try:
-        header = soundfile.info(str(path))
+        header = soundfile.info(_name_on_disk(path))
     except soundfile.LibsndfileError as error:
         raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
     if header.frames < 1:
@@ -82,7 +83,7 @@ def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
     info = audio_info(path)
     soundfile = _soundfile()
     try:
-        samples, _ = soundfile.read(str(path), dtype="float32", always_2d=True)
+        samples, _ = soundfile.read(_name_on_disk(path), dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
     if len(samples) < info.length:
@@ -126,6 +127,11 @@ def warn_skipped(owner: str, messages: Sequence[str]) -> None:
 
 def _soundfile() -> Any:
     return optional_import("soundfile", extra="speech", needed_by="Reading and writing audio files")
+
+
+def _name_on_disk(path: Path | str) -> str | bytes:
+    """Return the name for soundfile, which takes names that are no text as bytes, and on Windows as text only."""
+    return str(path) if os.name == "nt" else os.fsencode(path)
 
 
 def _missing_bytes(path: Path) -> int:

@@ -26,7 +26,7 @@ def separate_recording(
     chunk_seconds: float = 10.0,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Write one WAV file for each output, and `separation.json` about them.
+    """Write one WAV file for each output, one for the mixture as the model heard it, and `separation.json` about them.
 
     Outputs are ordered by their score; without a score head, by the share of the energy they have.
     They are written at the sample rate of the model. If one exceeds full scale, all are turned down.
@@ -34,7 +34,7 @@ def separate_recording(
     Args:
         recording: any audio file.
         model: folder of a saved model.
-        out: folder for the files, `<recording>-<place>.wav`.
+        out: folder for the files, `<recording>-<place>.wav` and `<recording>-mixture.wav`.
         chunk_seconds: longer recordings are taken in chunks of this length that overlap by half.
         device: where to compute.
 
@@ -61,12 +61,16 @@ def separate_recording(
         name = f"{Path(recording).stem}-{place}.wav"
         write_audio(Path(out) / name, (gain * hypotheses[index]).numpy(), sample_rate)
         outputs.append({"file": name, "output": index, "score": float(scores[index])})
+    # Any format, rate and number of channels came in; what is compared with the outputs is like them.
+    heard = f"{Path(recording).stem}-mixture.wav"
+    write_audio(Path(out) / heard, gain * mixture[0].numpy(), sample_rate)
     result = {
         "recording": str(recording),
         "seconds": mixture.shape[-1] / sample_rate,
         "sample_rate": sample_rate,
         "gain": gain,
         "ordered_by": kind,
+        "mixture": heard,
         "outputs": outputs,
     }
     write_atomically(Path(out) / "separation.json", json.dumps(result, indent=1) + "\n")

@@ -10,40 +10,47 @@ __all__ = ["evaluation_table"]
 _HEADS = {
     "pit_si_sdr": "PIT SI-SDR",
     "mcl_si_sdr": "MCL SI-SDR",
-    "input_si_sdr": "mixture",
+    "input_si_sdr": "before",
     "improvement": "improvement",
 }
 _SHOWN = 5
 
+_Groups = Mapping[str, Mapping[str, float]]
 
-def evaluation_table(records: Sequence[Mapping[str, Any]], genders: Mapping[str, str] | None = None) -> str:
+
+def evaluation_table(
+    records: Sequence[Mapping[str, Any]], genders: Mapping[str, str] | None = None, *, all_pairs: bool = False
+) -> str:
     """Return the means in dB over all mixtures and over groups of them, as lines of text.
 
     Args:
         records: from `evaluate_separator`.
         genders: speaker -> gender, for the groups by gender.
+        all_pairs: show every pair (or larger group) of speakers, instead of the five hardest and easiest.
     """
-    lines = [f"{'':<24}{'mixtures':>9}" + "".join(f"{_HEADS[m]:>13}" for m in MEASURES)]
-    lines += _rows(means_by(records, lambda record: "all"))
+    sections: dict[str, _Groups] = {"": means_by(records, lambda record: "all")}
     if genders:
-        lines += _rows(means_by(records, lambda record: _genders_of(record, genders)))
+        sections["by gender"] = means_by(records, lambda record: _genders_of(record, genders))
     pairs = means_by(records, lambda record: " + ".join(sorted(record["speakers"])))
-    ranked = dict(sorted(pairs.items(), key=lambda item: item[1]["improvement"]))
-    if len(ranked) <= 2 * _SHOWN:
-        return "\n".join([*lines, *_rows(ranked)])
-    names = list(ranked)
-    worst = {name: ranked[name] for name in names[:_SHOWN]}
-    best = {name: ranked[name] for name in names[-_SHOWN:]}
-    between = f"... {len(ranked) - 2 * _SHOWN} other groups of speakers ..."
-    return "\n".join([*lines, *_rows(worst), between, *_rows(best)])
+    ranked = sorted(pairs.items(), key=lambda item: item[1]["improvement"])
+    n_hidden = 0 if all_pairs else max(len(ranked) - 2 * _SHOWN, 0)
+    if n_hidden:
+        sections[f"by speakers: the {_SHOWN} hardest of {len(ranked)}"] = dict(ranked[:_SHOWN])
+        sections[f"the {_SHOWN} easiest; {n_hidden} others with --all-pairs"] = dict(ranked[-_SHOWN:])
+    else:
+        sections["by speakers, hardest first"] = dict(ranked)
+    width = max(len(name) for name in ["mean in dB", *(name for groups in sections.values() for name in groups)])
+    lines = [f"{'mean in dB':<{width}}  mixtures" + "".join(f"  {_HEADS[m]}" for m in MEASURES)]
+    for title, groups in sections.items():
+        lines += ["", title] if title else []
+        lines += [_row(name, group, width) for name, group in groups.items()]
+    return "\n".join(lines)
 
 
 def _genders_of(record: Mapping[str, Any], genders: Mapping[str, str]) -> str:
     return " + ".join(sorted(genders.get(speaker, "?") for speaker in record["speakers"]))
 
 
-def _rows(groups: Mapping[str, Mapping[str, float]]) -> list[str]:
-    return [
-        f"{name:<24}{int(group['n']):>9}" + "".join(f"{group[m]:>10.2f} dB" for m in MEASURES)
-        for name, group in groups.items()
-    ]
+def _row(name: str, group: Mapping[str, float], width: int) -> str:
+    numbers = "".join(f"  {group[m]:>{len(_HEADS[m])}.2f}" for m in MEASURES)
+    return f"{name:<{width}}  {int(group['n']):>{len('mixtures')}}{numbers}"

@@ -1,0 +1,106 @@
+"""Pictures of sound that need no drawing library: a waveform as SVG, a spectrogram as PNG."""
+
+import struct
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["decibels_over_time", "extremes_over_time", "spectrogram_png", "waveform_path"]
+
+Array = npt.NDArray[np.float64]
+
+# More columns than a page is wide are not seen.
+_N_COLUMNS = 1000
+# Of a long recording this many moments are looked at for each column; their mean stands for all.
+_FRAMES_A_COLUMN = 8
+# 32 ms tell the harmonics of most voices apart and still follow syllables.
+_WINDOW_SECONDS = 0.032
+# Below the loudest moment by more than this, speech is not heard over the rest.
+_RANGE_DB = 70.0
+# From silent to loud, each lighter than the one before, so that it reads without colours too.
+_COLOURS = ("#0c1024", "#35215f", "#7b2a74", "#c8475f", "#f28c4f", "#fdf2c0")
+
+
+def extremes_over_time(samples: npt.ArrayLike) -> Array:
+    """Return the lowest and the highest sample of each column, [2, columns], at most 1000 columns.
+
+    Example:
+        >>> extremes_over_time([0.0, 1.0, -1.0]).tolist()
+        [[0.0, 1.0, -1.0], [0.0, 1.0, -1.0]]
+    """
+    values = np.asarray(samples, dtype=np.float64)
+    n_columns = min(_N_COLUMNS, len(values))
+    edges = np.linspace(0, len(values), n_columns + 1).astype(int)[:-1]
+    return np.stack([np.minimum.reduceat(values, edges), np.maximum.reduceat(values, edges)])
+
+
+def waveform_path(extremes: Array, peak: float) -> str:
+    """Return the path of an SVG, 1000 wide and 100 high, that covers what lies between the extremes.
+
+    Args:
+        extremes: [2, columns], from `extremes_over_time`.
+        peak: the value drawn at the upper edge.
+
+    Example:
+        >>> waveform_path(extremes_over_time([0.0, 1.0, -1.0]), peak=1.0)
+        'M0 50L500 0L1000 100L1000 100L500 0L0 50Z'
+    """
+    x = np.linspace(0, 1000, extremes.shape[-1])
+    bottoms, tops = 50 - extremes * (50 / peak if peak > 0 else 0.0)
+    there = [f"{a:.4g} {b:.4g}" for a, b in zip(x, tops, strict=True)]
+    back = [f"{a:.4g} {b:.4g}" for a, b in zip(x[::-1], bottoms[::-1], strict=True)]
+    return f"M{'L'.join([*there, *back])}Z"
+
+
+def decibels_over_time(samples: npt.ArrayLike, sample_rate: int) -> Array:
+    """Return the power at each frequency and time in decibels.
+
+    Args:
+        samples: [length], of any length.
+        sample_rate: samples per second.
+
+    Returns:
+        Decibels [frequencies, columns], low frequencies first, at most 1000 columns; silence is -200.
+    """
+    values = np.asarray(samples, dtype=np.float32)
+    size = max(2, round(_WINDOW_SECONDS * sample_rate))
+    # Half a window of silence on both sides: the first and the last sample stand in the middle of one.
+    values = np.pad(values, (size // 2, size - size // 2))
+    n_wanted = max(1, (len(values) - size) // (size // 4))
+    per_column = min(_FRAMES_A_COLUMN, -(-n_wanted // _N_COLUMNS))
+    n_columns = min(_N_COLUMNS, n_wanted)
+    starts = np.linspace(0, len(values) - size, n_columns * per_column).astype(int)
+    window = np.hanning(size + 1)[:-1].astype(np.float32)
+    frames = np.lib.stride_tricks.sliding_window_view(values, size)[starts] * window
+    power = np.abs(np.fft.rfft(frames)) ** 2
+    mean = power.reshape(n_columns, per_column, -1).mean(axis=1).T
+    return 10 * np.log10(np.maximum(mean, 1e-20))
+
+
+def spectrogram_png(decibels: Array, loudest: float) -> bytes:
+    """Return a picture of `decibels_over_time`, low frequencies at the bottom, as PNG.
+
+    Args:
+        decibels: [frequencies, columns]
+        loudest: the decibels that get the lightest colour; what is 70 below is black.
+    """
+    shade = np.clip((decibels - loudest) / _RANGE_DB + 1, 0, 1)
+    rows = np.round(255 * shade[::-1]).astype(np.uint8)
+    height, width = rows.shape
+    stops = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _COLOURS], dtype=np.float64)
+    places = np.linspace(0, len(stops) - 1, 256)
+    palette = np.stack([np.interp(places, np.arange(len(stops)), stop) for stop in stops.T], axis=-1)
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1)  # each line begins with its filter, none
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        (
+            _png_part(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),  # 8 bits, by palette
+            _png_part(b"PLTE", palette.round().astype(np.uint8).tobytes()),
+            _png_part(b"IDAT", zlib.compress(lines.tobytes(), 9)),
+            _png_part(b"IEND", b""),
+        )
+    )
+
+
+def _png_part(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
