@@ -1,0 +1,186 @@
+"""MCLRegressor against what users would pick instead, on the official UCI splits and an inverse problem.
+
+python benchmarks/tabular.py --data FOLDER --records results/tabular-records-cpu.csv --out results/tabular-cpu.json
+
+Each set, fold and method is one record; a rerun computes only what is missing, and the summary is made of all records.
+Times are CPU seconds of this process, so that a busy machine does not count; one thread is used.
+"""
+
+import csv
+import math
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.stats import wilcoxon
+
+from _common import parser, report
+from _forecasts import measures
+from _rivals import METHODS, Predict
+from torchmcl.data.synthetic import folded_response
+from torchmcl.data.uci import load_uci
+
+# How many of the official folds, counted from the first; a large set tells more with each, and takes longer.
+FOLDS = {"yacht": 5, "boston": 5, "energy": 5, "concrete": 5, "wine": 5, "inverse": 5, "kin8nm": 3}
+KEYS = ("set", "fold", "method")
+MEASURES = (
+    "distortion",
+    "distortion_best_points",
+    "crps",
+    "log_likelihood",
+    "rmse",
+    "coverage",
+    "width",
+    "fit_seconds",
+    "predict_seconds",
+)
+
+
+class Table(NamedTuple):
+    """One fold, standardised by its training part; `unit` is the deviation of the targets there."""
+
+    train_inputs: np.ndarray
+    train_targets: np.ndarray
+    test_inputs: np.ndarray
+    test_targets: np.ndarray
+    unit: float
+
+
+def table_of(name: str, fold: int, data: Path | None, n_rows: int = 2000) -> Table:
+    """Return a fold of a UCI set, or of the generated inverse problem with `n_rows` rows (a tenth of them to test)."""
+    if name != "inverse":
+        found = load_uci(name, data, [fold], progress=False)[0]
+        parts = [part.flatten(1).double().numpy() for part in found[:4]]
+        return Table(parts[0], parts[1][:, 0], parts[2], parts[3][:, 0], found.target_std)
+    batch = folded_response(n_rows, torch.Generator().manual_seed(fold))
+    inputs, targets = batch.inputs.double().numpy(), batch.targets.double().numpy()[:, 0, 0]
+    n_train = round(0.9 * n_rows)
+    mean, deviation = inputs[:n_train].mean(axis=0), inputs[:n_train].std(axis=0)
+    unit = float(targets[:n_train].std())
+    inputs, targets = (inputs - mean) / deviation, (targets - targets[:n_train].mean()) / unit
+    return Table(inputs[:n_train], targets[:n_train], inputs[n_train:], targets[n_train:], unit)
+
+
+def measured(method: str, table: Table, seed: int) -> dict[str, float | None]:
+    """Fit one method to the training part, and return its measures and times on the test part."""
+    start = time.process_time()
+    predict: Predict = METHODS[method](table.train_inputs, table.train_targets, seed)
+    fitted = time.process_time()
+    forecast = predict(table.test_inputs)
+    times = {"fit_seconds": fitted - start, "predict_seconds": time.process_time() - fitted}
+    return measures(forecast, table.test_targets, table.unit) | times
+
+
+def warm_up(methods: list[str]) -> None:
+    """Let every method do once, untimed, what it does once only: import, compile, fill caches."""
+    for method in methods:
+        measured(method, table_of("inverse", 0, None, 60), seed=0)
+
+
+class Records:
+    """The rows of a CSV file; each is appended as soon as it is there, so that several processes can share a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: dict[tuple[str, int, str], dict[str, float | None]] = {}
+        self.read()
+
+    def read(self) -> None:
+        """Take in what the file holds now; a line that was cut off by a crash is left out."""
+        if not self.path.exists():
+            return
+        with self.path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                if None not in row.values():
+                    values = {name: float(row[name]) if row[name] else None for name in MEASURES}
+                    self.rows[row["set"], int(row["fold"]), row["method"]] = values
+
+    def add(self, key: tuple[str, int, str], values: dict[str, float | None]) -> None:
+        """Add one row."""
+        self.rows[key] = values
+        cells = ("" if values[name] is None else f"{values[name]:.6g}" for name in MEASURES)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        head = "" if self.path.exists() else ",".join((*KEYS, *MEASURES)) + "\n"
+        with self.path.open("a") as file:
+            file.write(head + ",".join((*map(str, key), *cells)) + "\n")
+
+
+def run(
+    records: Records, sets: dict[str, int], methods: list[str], data: Path | None = None, n_rows: int = 2000
+) -> None:
+    """Compute what is missing in the records: `sets` says how many folds of each. Fold 0 of all sets comes first."""
+    for fold in range(max(sets.values())):
+        for name in (name for name, n_folds in sets.items() if fold < n_folds):
+            missing = [method for method in methods if (name, fold, method) not in records.rows]
+            if not missing:
+                continue
+            table = table_of(name, fold, data, n_rows)
+            for method in missing:
+                values = measured(method, table, seed=fold)
+                records.add((name, fold, method), values)
+                text = {key: f"{value:.4g}" for key, value in values.items() if value is not None}
+                print(name, fold, method, text, flush=True)
+
+
+def summary(records: Records) -> list[dict[str, object]]:
+    """Return mean and standard error of each set, method and measure, and paired tests against ours."""
+    rows: list[dict[str, object]] = []
+    for name, method in dict.fromkeys((key[0], key[2]) for key in records.rows):
+        folds = sorted(key[1] for key in records.rows if (key[0], key[2]) == (name, method))
+        row: dict[str, object] = {"set": name, "method": method, "n_folds": len(folds)}
+        for measure in MEASURES:
+            values = [records.rows[name, fold, method][measure] for fold in folds]
+            if None in values:
+                continue
+            numbers = np.array(values, dtype=float)
+            error = numbers.std(ddof=1) / math.sqrt(len(numbers)) if len(numbers) > 1 else None
+            row[measure] = {"mean": float(numbers.mean()), "standard_error": None if error is None else float(error)}
+        row["p_distortion"] = paired_p(records, method, [name])
+        rows.append(row)
+    return rows
+
+
+def paired_p(records: Records, method: str, sets: list[str], measure: str = "distortion") -> float | None:
+    """Return the p value of a two-sided Wilcoxon test of log ratios against ours, over the folds that both have."""
+    keys = [key for key in records.rows if key[2] == method and key[0] in sets and (*key[:2], "ours") in records.rows]
+    pairs = [(records.rows[key][measure], records.rows[*key[:2], "ours"][measure]) for key in keys]
+    ratios = np.log([a / b for a, b in pairs if a and b])
+    if method == "ours" or len(ratios) < 2 or not ratios.any():
+        return None
+    return float(wilcoxon(ratios).pvalue)
+
+
+def overall(records: Records) -> list[dict[str, object]]:
+    """Return one row for each rival: the paired test over all folds of the UCI sets, and how the ratios lie."""
+    rows: list[dict[str, object]] = []
+    sets = sorted({key[0] for key in records.rows} - {"inverse"})
+    for method in dict.fromkeys(key[2] for key in records.rows if key[2] != "ours"):
+        ratios = {}
+        for measure in ("distortion", "distortion_best_points", "crps", "rmse", "fit_seconds"):
+            keys = [key for key in records.rows if key[2] == method and key[0] in sets]
+            pairs = [(records.rows[key][measure], records.rows[*key[:2], "ours"][measure]) for key in keys]
+            ratios[measure] = {
+                "ratio": float(np.exp(np.mean(np.log([a / b for a, b in pairs])))) if pairs else None,
+                "p": paired_p(records, method, sets, measure),
+            }
+        rows.append({"set": "all UCI folds", "method": method, **ratios})
+    return rows
+
+
+if __name__ == "__main__":
+    arguments = parser(__doc__)
+    arguments.add_argument("--data", type=Path, help="folder of the UCI files")
+    arguments.add_argument("--records", type=Path, required=True, help="CSV file to go on from")
+    arguments.add_argument("--sets", default=",".join(FOLDS))
+    arguments.add_argument("--methods", default=",".join(METHODS))
+    arguments.add_argument("--folds", type=int, help="so many folds of each set, instead of 5, or 3 of the large ones")
+    options = arguments.parse_args()
+    torch.set_num_threads(1)
+    warm_up(options.methods.split(","))
+    kept = Records(options.records)
+    wanted = {name: options.folds or FOLDS[name] for name in options.sets.split(",")}
+    run(kept, wanted, options.methods.split(","), options.data)
+    kept.read()
+    report("tabular", "cpu", summary(kept) + overall(kept), options.out)
