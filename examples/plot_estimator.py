@@ -34,7 +34,9 @@ X_test, y_test = draw(1000)
 model = MCLRegressor(n_hypotheses=6, n_epochs=100, n_init=4, random_state=0).fit(X, y)
 single = MLPRegressor(hidden_layer_sizes=(64, 64), learning_rate_init=0.01, early_stopping=True, random_state=0)
 single.fit(X, y)
-print(f"mean squared distance of the truth to the only answer:    {np.mean((single.predict(X_test) - y_test) ** 2):.5f}")
+print(
+    f"mean squared distance of the truth to the only answer:    {np.mean((single.predict(X_test) - y_test) ** 2):.5f}"
+)
 print(f"mean squared distance of the truth to the nearest of six: {model.distortion(X_test, y_test):.5f}")
 
 # %%

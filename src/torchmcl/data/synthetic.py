@@ -49,7 +49,7 @@ def folded_response(n_points: int, generator: torch.Generator | None = None) -> 
     """Return an inverse problem: which cause, in [0, 1], had this effect?
 
     The effect is `cause + gain * sin(4 pi cause)` with a little noise. Without gain it has one cause; the larger the
-    gain, the more the response folds, and an effect has up to five causes.
+    gain, the more the response folds, and an effect has up to three causes.
 
     Returns:
         Batch with inputs [n_points, 2], the effect and the gain in [0, 0.3], and targets [n_points, 1, 1], the cause.
