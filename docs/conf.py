@@ -23,7 +23,9 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_gallery.gen_gallery",
+    "mathml",
 ]
+html_math_renderer = "mathml"
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "sg_execution_times.rst"]
 # Single backticks, as in the docstrings, link to a name of the package where there is one.
@@ -59,7 +61,16 @@ html_last_updated_fmt = None
 html_show_sphinx = False
 # Pages without pages below them have nothing to list on the left.
 html_sidebars = {
-    page: [] for page in ("index", "first_network", "rules_and_schedules", "targets_and_scores", "tables", "speed_and_numerics")
+    page: []
+    for page in (
+        "index",
+        "first_network",
+        "rules_and_schedules",
+        "targets_and_scores",
+        "tables",
+        "speed_and_numerics",
+        "theory",
+    )
 }
 html_sourcelink_suffix = ""
 html_theme_options = {

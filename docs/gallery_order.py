@@ -12,6 +12,7 @@ _FIRST = (
     "plot_sinkhorn.py",
     "plot_emd.py",
     "plot_schedules.py",
+    "plot_theory.py",
 )
 
 

@@ -369,3 +369,85 @@ def wasserstein_1d(points, masses, samples, order):
                 break
             y, q = right.pop(0)
     return total ** (1 / order)
+
+
+# ------------------------------------------------------------------ theory, of one input x
+
+
+def free_energy(cost, temperature):
+    """Prop. 6 (iii): -T log sum_k exp(-cost_k / T), averaged over the targets; lists in, a float out."""
+    total = 0.0
+    for row in cost:
+        lowest = min(row)
+        total += lowest - temperature * math.log(sum(math.exp(-(value - lowest) / temperature) for value in row))
+    return total / len(cost)
+
+
+def distortion_and_entropy(cost, weights):
+    """D(q, f) of Eq. (7) and H(q) in nats, averaged over the targets."""
+    distortion = sum(q * c for qs, cs in zip(weights, cost, strict=True) for q, c in zip(qs, cs, strict=True))
+    entropy = -sum(q * math.log(q) for qs in weights for q in qs if q > 0)
+    return distortion / len(cost), entropy / len(cost)
+
+
+def barycentre_and_block(samples, hypothesis, weights):
+    """Prop. 2 (ii) and Eq. (13) of one hypothesis; `weights` are its q(f_k | y), one for each sample."""
+    mass = sum(weights)
+    dim = len(hypothesis)
+    barycentre = [sum(w * y[i] for w, y in zip(weights, samples, strict=True)) / mass for i in range(dim)]
+    block = [[0.0] * dim for _ in range(dim)]
+    for w, y in zip(weights, samples, strict=True):
+        for i in range(dim):
+            for j in range(dim):
+                block[i][j] += w / mass * (hypothesis[i] - y[i]) * (hypothesis[j] - y[j])
+    return barycentre, block
+
+
+def mutual_information(weights):
+    """I(hypothesis; target) in bits from the joint distribution q(f_k | y) / N."""
+    n = len(weights)
+    usage = [sum(row[k] for row in weights) / n for k in range(len(weights[0]))]
+    return sum(q / n * math.log2(q / usage[k]) for row in weights for k, q in enumerate(row) if q > 0)
+
+
+def blahut_arimoto(cost, masses, temperature, n_iters):
+    """Distortion and rate in bits after plain updates of the reproductions' masses from uniform ones."""
+    n = len(cost[0])
+    usage = [1 / n] * n
+    for _ in range(n_iters):
+        rows = []
+        for row in cost:
+            terms = [r * math.exp(-c / temperature) for r, c in zip(usage, row, strict=True)]
+            rows.append([term / sum(terms) for term in terms])
+        usage = [sum(p * row[k] for p, row in zip(masses, rows, strict=True)) for k in range(n)]
+    pairs = [
+        (p, q, c, k)
+        for p, qs, cs in zip(masses, rows, cost, strict=True)
+        for k, (q, c) in enumerate(zip(qs, cs, strict=True))
+    ]
+    distortion = sum(p * q * c for p, q, c, _ in pairs)
+    rate = sum(p * q * math.log2(q / usage[k]) for p, q, _, k in pairs if q > 0)
+    return distortion, rate
+
+
+def gaussian_rate(distortion, variances):
+    """Reverse water-filling, the level found by bisection."""
+    if distortion >= sum(variances):
+        return 0.0
+    low, high = 0.0, max(variances)
+    for _ in range(200):
+        level = (low + high) / 2
+        if sum(min(level, v) for v in variances) < distortion:
+            low = level
+        else:
+            high = level
+    return sum(0.5 * math.log2(v / level) for v in variances if v > level)
+
+
+def n_distinct(hypotheses, tolerance):
+    """How many places are kept when each hypothesis within `tolerance` of a kept one is dropped."""
+    kept = []
+    for h in hypotheses:
+        if all(math.dist(h, other) > tolerance for other in kept):
+            kept.append(h)
+    return len(kept)

@@ -80,6 +80,23 @@ check(True, 2, 3, 300, 1)
 check(False, 2, 16, 70, 40)
 check(False, 3, 3, 130, 100)
 check(False, 1, 1, 5, 33)
+
+from torchmcl.kernels import linear
+cases = ((3, 5, 6, 50, True), (2, 300, 50, 10, False), (1, 700, 17, 128, True), (2, 1, 1, 1, False))
+for models, n, n_in, n_out, rectified in cases:
+    x, w, b, g = draw(models, n, n_in), draw(models, n_out, n_in), draw(models, n_out), draw(models, n, n_out)
+    leaves = [part.double().requires_grad_() for part in (x, w, b)]
+    exact = torch.einsum("mri,moi->mro", leaves[0], leaves[1]) + leaves[2][:, None]
+    exact = exact.relu() if rectified else exact
+    y = linear.linear_rows(x, w, b, rectified)
+    assert_close(y.double(), exact.detach(), rtol=1e-4, atol=1e-4)
+    pulled = torch.autograd.grad((exact * g.double()).sum(), leaves)
+    for needs in (True, False):
+        got = linear.linear_rows_backward(x, w, y, g, rectified, needs)
+        assert needs or got[0] is None
+        for mine, right in zip(got, pulled):
+            if mine is not None:
+                assert_close(mine.double(), right, rtol=1e-3, atol=1e-3)
 print("all agree")
 """
 

@@ -68,3 +68,9 @@ def test_importing_the_package_loads_no_optional_package():
 def test_importing_the_package_gives_no_warning():
     program = "import torch, warnings; warnings.simplefilter('error'); import torchmcl"
     subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+
+def test_estimators_say_which_extra_brings_what_they_need():
+    program = "import sys; sys.modules['sklearn'] = None; import torchmcl; torchmcl.MCLRegressor"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "torchmcl.estimators needs sklearn: pip install 'torchmcl[sklearn]'." in result.stderr

@@ -30,6 +30,7 @@ __all__ = [
     "check_leading_axes",
     "check_mask",
     "check_non_negative",
+    "check_positive",
     "check_positive_int",
     "check_real",
     "check_tensor",
@@ -152,6 +153,11 @@ def check_real(owner: str, argument: str, value: Any) -> None:
 def check_non_negative(owner: str, argument: str, value: Any, advice: str = "") -> None:
     """Check a float >= 0, or (inside `value_checks`) a tensor of them."""
     _check_number_or_tensor(owner, argument, value, "be >= 0", lambda v: v >= 0, advice)
+
+
+def check_positive(owner: str, argument: str, value: Any, advice: str = "") -> None:
+    """Check a float > 0, or (inside `value_checks`) a tensor of them."""
+    _check_number_or_tensor(owner, argument, value, "be > 0", lambda v: v > 0, advice)
 
 
 def check_fraction(owner: str, argument: str, value: Any) -> None:

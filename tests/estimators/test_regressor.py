@@ -324,3 +324,11 @@ def test_bad_tables_are_named(model):
         model.log_prob(X, y[:19])
     with pytest.raises(ValueError, match=r"MCLRegressor: `y` must have 1 columns, as in the first fit, got 2"):
         clone(model).set_params(**QUICK).fit(X, y).partial_fit(X, np.stack([y, y], axis=1))
+
+
+def test_verbose_shows_a_bar_with_the_name_of_the_estimator(capsys):
+    X, y = forked(40)
+    MCLRegressor(**{**QUICK, "n_epochs": 3}, verbose=True).fit(X, y)
+    assert "MCLRegressor" in capsys.readouterr().err
+    MCLRegressor(**{**QUICK, "n_epochs": 3}).fit(X, y)
+    assert capsys.readouterr().err == ""

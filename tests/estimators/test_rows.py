@@ -77,3 +77,8 @@ def test_strata_are_split_alike():
     strata = np.repeat([0, 1], [80, 20])
     parts = split(X, strata, strata=strata)
     assert [np.bincount(part.targets).tolist() for part in parts] == [[64, 16], [8, 2], [8, 2]]
+
+
+def test_large_tables_hold_out_no_more_than_needed():
+    X, y = table(200_000)
+    assert [len(part) for part in split(X, y)] == [185_000, 10_000, 5_000]

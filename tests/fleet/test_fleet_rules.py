@@ -28,7 +28,7 @@ N_EPOCHS = 5
 def weights(table, cost, mask, epoch, models=None):
     buffers = table.buffers(torch.device("cpu"))
     table.fill(buffers, epoch)
-    return table.rule(buffers, table.pattern(epoch), models)(cost, mask)
+    return table.rule(buffers, table.pattern(buffers, epoch), models)(cost, mask)
 
 
 def rule_at(rule, epoch):
@@ -56,7 +56,8 @@ def test_neighbours_of_one_kind_are_one_group():
 
 def test_a_group_is_cold_only_when_all_its_temperatures_are_zero():
     table = RuleTable([COOLING, mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))], N_EPOCHS)
-    assert [table.pattern(epoch) for epoch in range(N_EPOCHS)] == [(False,)] * 4 + [(True,)]
+    buffers = table.buffers(torch.device("cpu"))
+    assert [table.pattern(buffers, epoch) for epoch in range(N_EPOCHS)] == [(False,)] * 4 + [(True,)]
 
 
 def test_filling_changes_the_buffers_in_place():
@@ -75,7 +76,7 @@ def test_epochs_can_be_filled_in_any_order():
     cost = torch.rand(1, 2, 1, 3)
     for epoch in (3, 0, 2, 1, 0):
         table.fill(buffers, epoch)
-        torch.testing.assert_close(table.rule(buffers, table.pattern(epoch))(cost), COOLING(epoch)(cost))
+        torch.testing.assert_close(table.rule(buffers, table.pattern(buffers, epoch))(cost), COOLING(epoch)(cost))
 
 
 def test_a_function_that_gives_no_rule_is_refused():

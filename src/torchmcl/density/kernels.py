@@ -14,7 +14,7 @@ __all__ = ["HighestDensitySet", "HypothesisDensity", "KernelMixture"]
 
 _LOG_TAU = math.log(2 * math.pi)
 # Half width, in bandwidths, of the grid around each hypothesis: all but 1e-6 of a kernel is inside.
-_REACH = 5.0
+REACH = 5.0
 _GRID = 81
 
 
@@ -200,7 +200,7 @@ class HypothesisDensity(Distribution):
     def _grid(self) -> "_Grid":
         """Return cells that are fine around each hypothesis; the mass outside (1e-6) is shared out."""
         self._check_one_dimension("highest_density")
-        steps = torch.linspace(-_REACH, _REACH, _GRID).to(self.hypotheses)
+        steps = torch.linspace(-REACH, REACH, _GRID).to(self.hypotheses)
         reach = (self.bandwidth * self.scale).unsqueeze(-1) * steps
         edges = (self.hypotheses + reach).flatten(-2).sort(dim=-1).values
         first = edges.movedim(-1, 0).unsqueeze(-1)  # grid axis in front, where samples stand

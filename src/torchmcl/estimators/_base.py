@@ -66,7 +66,7 @@ class MCLEstimator(BaseEstimator):
         n_epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | Schedule = 0.01,
-        weight_decay: float = 0.1,
+        weight_decay: float = 0.4,
         early_stopping: bool = True,
         validation_fraction: float = 0.2,
         n_iter_no_change: int | None = None,

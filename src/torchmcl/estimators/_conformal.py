@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmcl.density import KernelMixture
+from torchmcl.density.kernels import REACH
 
 __all__ = ["PredictionIntervals", "conformity", "quantile", "region"]
 
 _ROWS_AT_ONCE = 2048
-# Scores above 1 count bandwidths to the nearest hypothesis; below it, mass.
+# Up to 1 a score is a mass. Where the density is as good as 0 it is 1 plus the bandwidths to the nearest hypothesis.
 _BEYOND = 1.0
 
 
@@ -60,8 +61,9 @@ def conformity(density: KernelMixture, values: Tensor) -> Tensor:
     for low in range(0, len(values), _ROWS_AT_ONCE):
         some, own = _rows(density, low), values[low : low + _ROWS_AT_ONCE]
         mass = some.mass_above(own)
-        distance = (own - some.hypotheses.squeeze(-1)).abs() / (some.bandwidth * some.scale)
-        parts.append(torch.where(mass < _BEYOND, mass, _BEYOND + distance.amin(dim=-1)))
+        distances = (own - some.hypotheses.squeeze(-1)).abs() / (some.bandwidth * some.scale)
+        nearest = distances.amin(dim=-1)
+        parts.append(torch.where(nearest <= REACH, mass, _BEYOND + nearest))
     return torch.cat(parts) if parts else values.new_zeros(0)
 
 
@@ -87,7 +89,7 @@ def region(density: KernelMixture, level: float) -> tuple[Tensor, Tensor]:
     for low in range(0, n_rows, _ROWS_AT_ONCE):
         some = _rows(density, low)
         if level >= _BEYOND:
-            parts.append(_balls(some, level - _BEYOND))
+            parts.append(_balls(some, max(level - _BEYOND, REACH)))
         else:
             pieces = some.highest_density(math.nextafter(level, 1.0))
             parts.append((pieces.lower, pieces.upper))

@@ -61,7 +61,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         learning_rate: of Adam: a number to begin with, brought to 0 along a cosine, or a schedule by epoch.
         weight_decay: decoupled weight decay.
         early_stopping: keep the epoch with the lowest distortion on the selecting rows instead of the last one.
-        validation_fraction: share of the rows that is held out, half for selection and half for calibration.
+        validation_fraction: share of the rows that is held out, half for selection and half for calibration, at most
+            10 000 and 5 000 rows.
         n_iter_no_change: end the training after this many epochs without improvement on the selecting rows; choose it
             longer than the cooling. Never unless told.
         n_init: restarts from different weights, trained together as a fleet.
@@ -103,7 +104,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         n_epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | Schedule = 0.01,
-        weight_decay: float = 0.1,
+        weight_decay: float = 0.4,
         early_stopping: bool = True,
         validation_fraction: float = 0.2,
         n_iter_no_change: int | None = None,

@@ -119,8 +119,11 @@ class FleetData(NamedTuple):
         """Return the weights of the rows `index` [models, batch] of each model's own set, or of all rows."""
         if self.weights is None:
             return None
-        own = self.weights[self.set_of_model]
-        return own if index is None else own.gather(1, index)
+        if index is None:
+            same = len(self.weights) == 1  # the same rows for all: a view, no copy
+            return self.weights.expand(self.n_models, -1) if same else self.weights[self.set_of_model]
+        flat = index + (self.set_of_model * self.weights.shape[1])[:, None]
+        return self.weights.flatten()[flat]
 
     def all_rows(self) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of all rows, padding included, [models, rows, ...]."""

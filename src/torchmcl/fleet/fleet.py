@@ -148,7 +148,7 @@ class Fleet:
             max_models_at_once: train in chunks of this many; chosen by memory unless told.
             after_epoch: called with the epoch, the models of the chunk (a slice) and the stacked models, which
                 can be called with inputs [models, batch, ...]; for records and pictures.
-            continued: begin with `optimizer_state` where there is one, and leave it there for the next `fit`.
+            continued: begin with `optimizer_state` where there is one, and leave it for the next `fit`.
             progress: show a bar with models per second and the time left.
             what: the words in front of the bar.
 
@@ -195,9 +195,8 @@ class Fleet:
                 held_out = None if validation is None else validation.subset(rows, self.device)
                 models = self._last.subset(rows, self.device, copy_rows=True)
                 training = ChunkTraining(models, data.subset(rows, self.device), held_out, chunk_plan)
-                if continued and self.optimizer_state is not None:
-                    for name, value in training.optimizer_state.items():
-                        value.copy_(self.optimizer_state[name][rows])
+                for name, value in (self.optimizer_state or {}).items() if continued else ():
+                    training.optimizer_state[name].copy_(value[rows])
 
                 def note(epoch: int) -> None:
                     bar.step(len(models))
@@ -206,14 +205,13 @@ class Fleet:
 
                 history = self._run(training, number, saved, checkpoint_every, bar, note)
                 self._take(rows, models, training.state["best_flat"] if validation is not None else None)
-                moments[number] = {name: value.cpu() for name, value in training.optimizer_state.items()}
+                if continued:
+                    moments[number] = {name: value.cpu() for name, value in training.optimizer_state.items()}
                 return history
 
             histories = in_threads(train, list(enumerate(chunks)), n_threads)
-        if continued:
-            self.optimizer_state = {
-                name: torch.cat([moments[number][name] for number in range(len(chunks))]) for name in moments[0]
-            }
+        if parts := [moments[number] for number in sorted(moments)]:
+            self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         history = FleetHistory.joined(histories)
         history = history._replace(seconds=history.seconds / min(n_threads, len(chunks)))  # chunks share their time
         if (failed := (history.failed_epoch >= 0).nonzero().flatten().tolist()) != []:

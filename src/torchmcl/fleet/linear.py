@@ -5,15 +5,20 @@ linear layer that multiplies model by model; everything else in it works on any 
 That saves the bookkeeping of torch.vmap, which is most of the time of small models on CPUs.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
+from torchmcl import kernels
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 
-__all__ = ["StackedLinear", "is_feed_forward"]
+__all__ = ["StackedLinear", "is_feed_forward", "rectified_weights"]
 
 _ANY_AXES = (
     nn.Sequential,
@@ -35,43 +40,114 @@ def is_feed_forward(module: nn.Module) -> bool:
     return all(type(part) in _ANY_AXES for part in module.modules())
 
 
+def rectified_weights(module: nn.Module) -> frozenset[str]:
+    """Return the names of the weights of those linear layers whose output goes straight into a ReLU."""
+    return frozenset(
+        f"{prefix}.{name}.weight" if prefix else f"{name}.weight"
+        for prefix, part in module.named_modules()
+        if type(part) is nn.Sequential
+        for (name, first), (_, second) in pairwise(part.named_children())
+        if type(first) is nn.Linear and type(second) is nn.ReLU
+    )
+
+
 class StackedLinear(TorchFunctionMode):
-    """Inside this `with` block `torch.nn.functional.linear` takes stacked weights [models, out, in]."""
+    """Inside this `with` block `torch.nn.functional.linear` takes stacked weights [models, out, in].
+
+    Args:
+        rectified: those weights whose layer is followed by a ReLU, which is then done in the same pass.
+    """
+
+    def __init__(self, rectified: Sequence[Tensor] = ()) -> None:
+        super().__init__()
+        self._rectified = {id(weight) for weight in rectified}
+        self._done: Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace linear layers, leave everything else."""
+        """Replace linear layers and the ReLU that they did already, leave everything else."""
         if func is torch.nn.functional.linear:
-            return _linear(*args, **(kwargs or {}))
+            rectified = id(args[1]) in self._rectified
+            outputs = _linear(*args, **(kwargs or {}), rectified=rectified)
+            self._done = outputs if rectified else None
+            return outputs
+        if func is torch.nn.functional.relu and args[0] is self._done:
+            return self._done
         return func(*args, **(kwargs or {}))
 
 
-def _linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    if inputs.device.type != "cpu":
-        if bias is None:
-            return inputs @ weight.mT
-        return torch.baddbmm(bias.unsqueeze(1), inputs, weight.mT)
-    outputs: Tensor = _PlainOrderProduct.apply(inputs, weight, bias)
+def _linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectified: bool = False) -> Tensor:
+    if bias is None:
+        outputs = inputs @ weight.mT
+        return outputs.relu() if rectified else outputs
+    outputs = _StackedLayer.apply(inputs, weight, bias, rectified)
     return outputs
 
 
-class _PlainOrderProduct(torch.autograd.Function):
-    """inputs @ weight^T + bias on CPUs, with the (small) weights copied into plain order first.
-
-    For many small products with a transposed right factor some BLAS libraries take ten times as long.
-    """
+class _StackedLayer(torch.autograd.Function):
+    """inputs @ weight^T + bias, model by model, and the ReLU behind it."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(inputs, weight)
-        outputs = torch.bmm(inputs, weight.mT.contiguous())
-        return outputs if bias is None else outputs.add_(bias.unsqueeze(1))
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor, rectified: bool) -> Tensor:
+        ctx.rectified = rectified
+        ctx.fused = max(weight.shape[1:]) <= kernels.MAX_FEATURES and kernels.usable(inputs, weight, bias)
+        if ctx.fused:
+            from torchmcl.kernels.linear import linear_rows
+
+            inputs = inputs if inputs[0].is_contiguous() else inputs.contiguous()
+            outputs = linear_rows(inputs, weight, bias, rectified)
+        elif inputs.device.type == "cpu":
+            # [models, rows, features] is kept as the transposed view of [models, features, rows]: every later
+            # operation follows that order, and a sum over five hypotheses then runs along the rows in full vectors.
+            outputs = products(weight, inputs.mT).add_(bias.unsqueeze(-1)).mT
+        else:
+            outputs = torch.baddbmm(bias.unsqueeze(1), inputs, weight.mT)
+        if rectified and not ctx.fused:
+            outputs.relu_()
+        ctx.save_for_backward(inputs, weight, outputs if rectified else None)
+        return outputs
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        inputs, weight = ctx.saved_tensors
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        inputs, weight, outputs = ctx.saved_tensors
         needs = ctx.needs_input_grad
+        if ctx.fused:
+            from torchmcl.kernels.linear import linear_rows_backward
+
+            grad = grad.contiguous()
+            return *linear_rows_backward(inputs, weight, outputs, grad, ctx.rectified, needs[0]), None
+        if ctx.rectified:
+            grad = torch.ops.aten.threshold_backward(grad, outputs, 0)
         return (
-            torch.bmm(grad, weight.contiguous()) if needs[0] else None,
-            torch.bmm(grad.mT, inputs) if needs[1] else None,
+            products(weight.mT, grad.mT).mT if needs[0] else None,
+            products(grad.mT, inputs) if needs[1] else None,
             grad.sum(dim=1) if needs[2] else None,
+            None,
         )
+
+
+# Beyond this many multiplications a product pays for the overhead of its call, and for several cores.
+_SMALL_PRODUCT = 1 << 20
+
+
+def products(left: Tensor, right: Tensor) -> Tensor:
+    """Return the matrix products left[i] @ right[i] of two stacks.
+
+    Without MKL torch.bmm makes a tensor operation of each product in the stack, which costs more than a small
+    product itself; NumPy hands them to BLAS in one loop.
+    """
+    size = left.shape[1] * left.shape[2] * right.shape[2]
+    if (
+        _HAS_BATCHED_BLAS
+        or left.device.type != "cpu"
+        or size > _SMALL_PRODUCT
+        or left.dtype not in (torch.float32, torch.float64)
+    ):
+        return torch.bmm(left, right)
+    out = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+    with np.errstate(all="ignore"):  # a model that overflows is reported by the fleet
+        np.matmul(left.numpy(), right.numpy(), out=out.numpy())
+    return out
+
+
+_HAS_BATCHED_BLAS = torch.backends.mkl.is_available()

@@ -80,9 +80,10 @@ class ChunkTraining:
     def run(self, first_epoch: int, last_epoch: int, after_epoch: Callable[[int], None]) -> float:
         """Train from `first_epoch` up to but not including `last_epoch`; return the seconds it took."""
         start = time.perf_counter()
+        self.state["epoch"].fill_(first_epoch)
         for epoch in range(first_epoch, last_epoch):
             self._prepare(epoch)
-            self._runner((self.plan.rules.pattern(epoch), self._due(epoch)))
+            self._runner((self.plan.rules.pattern(self.rule_values, epoch), self._due(epoch)))
             after_epoch(epoch)
             if epoch % 10 == 9 and self.all_stopped():
                 break
@@ -107,10 +108,8 @@ class ChunkTraining:
         return FleetHistory(losses, value, epoch, stopped, failed, seconds)
 
     def _prepare(self, epoch: int) -> None:
-        """Write what changes from epoch to epoch into the tensors that the epoch reads."""
+        """Write what the host decides from epoch to epoch into the tensors that the epoch reads."""
         self.plan.rules.fill(self.rule_values, epoch)
-        self.lr.copy_(self.learning_rates[epoch].view(-1, 1))
-        self.state["epoch"].fill_(epoch)
         if self.order is not None:
             self.order.copy_(shuffled_rows(self.seeds, epoch, self.lengths, self.n_rows))
 
@@ -126,16 +125,20 @@ class ChunkTraining:
     def _epoch(self, key: tuple[Any, ...]) -> None:
         """Go once through the data, then validate: no value is read on the host."""
         pattern, due = key
+        # Read through the epoch as a tensor: in a captured graph a Python number would be frozen.
+        epoch = self.state["epoch"].view(1)
+        torch.index_select(self.learning_rates, 0, epoch, out=self.lr.view(1, -1))
+        self.rule_values.read(epoch)
         rule = self.plan.rules.rule(self.rule_values, pattern)
         loss: Tensor | None = None
         for start in range(0, self.n_rows, self.plan.batch_size):
             part = self._step(rule, start, min(start + self.plan.batch_size, self.n_rows))
             loss = part if loss is None else loss + part
         assert loss is not None
-        # index_copy with the epoch as a tensor: in a captured graph a Python number would be frozen.
-        self.state["losses"].index_copy_(0, self.state["epoch"].view(1), loss.unsqueeze(0))
+        self.state["losses"].index_copy_(0, epoch, loss.unsqueeze(0))
         for low, high in due:
             self._validate(pattern, slice(low, high))
+        self.state["epoch"].add_(1)
 
     def _step(self, rule: StackedRule, start: int, stop: int) -> Tensor:
         """Take one optimiser step; return each model's loss times the share of its rows."""

@@ -35,8 +35,10 @@ class StackedRule(AssignmentRule):
             from torchmcl.kernels.rows import mixed_rows
 
             return mixed_rows(cost, self.packed[0], self.packed[1])
-        weights = [rule._assign(cost[rows], None if mask is None else mask[rows]) for rows, rule in self.parts]
-        return torch.cat(weights)
+        weights = torch.empty_like(cost)  # in the memory order of the cost, which torch.cat would not keep
+        for rows, rule in self.parts:
+            weights[rows] = rule._assign(cost[rows], None if mask is None else mask[rows])
+        return weights
 
 
 _PER_TARGET = (WTA, RelaxedWTA, AnnealedWTA)
@@ -49,6 +51,11 @@ class RuleBuffers(NamedTuple):
     packed: Tensor | None
     table: Tensor | None
 
+    def read(self, epoch: Tensor) -> None:
+        """Take the packed values of an epoch, given as a tensor [1], from the table."""
+        if self.packed is not None and self.table is not None:
+            torch.index_select(self.table, 0, epoch, out=self.packed.unsqueeze(0))
+
 
 class RuleTable:
     """The rules of all models at all epochs.
@@ -60,8 +67,9 @@ class RuleTable:
     def __init__(self, rules: Sequence[AssignmentRule | RuleAt], n_epochs: int) -> None:
         self.n_epochs = n_epochs
         self._patterns: list[tuple[bool, ...]] | None = None
-        unique = {id(rule): _Course(rule, n_epochs) for rule in rules}
-        courses = [unique[id(rule)] for rule in rules]
+        unique = {id(rule): rule for rule in rules}
+        courses_by_id = {key: _Course(rule, n_epochs) for key, rule in unique.items()}
+        courses = [courses_by_id[id(rule)] for rule in rules]
         self.groups: list[tuple[slice, AssignmentRule, dict[str, Tensor]]] = []
         start = 0
         for stop in range(1, len(courses) + 1):
@@ -80,8 +88,10 @@ class RuleTable:
                 largest: dict[str, Any] = {"n": float(columns["n"].max())}
                 replace(rule, **largest)._check_against(torch.empty(1, n_hypotheses))
 
-    def pattern(self, epoch: int) -> tuple[bool, ...]:
+    def pattern(self, buffers: RuleBuffers, epoch: int) -> tuple[bool, ...]:
         """Return for each group whether it is cold: all its temperatures 0, so that hard WTA serves."""
+        if buffers.packed is not None:  # one kernel serves cold and warm alike
+            return ()
         if self._patterns is None:
             self._patterns = self._all_patterns()
         return self._patterns[epoch]
@@ -111,10 +121,7 @@ class RuleTable:
         return RuleBuffers(groups, None, None)
 
     def fill(self, buffers: RuleBuffers, epoch: int) -> None:
-        """Write the values of an epoch."""
-        if buffers.packed is not None and buffers.table is not None:
-            buffers.packed.copy_(buffers.table[epoch])
-            return
+        """Write the values of an epoch; packed ones are read from their table on the device."""
         for (_, _, columns), group in zip(self.groups, buffers.groups, strict=True):
             for name, buffer in group.items():
                 buffer.copy_(columns[name][epoch])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from torchmcl._checks import bad_value
-from torchmcl.fleet.linear import StackedLinear, is_feed_forward
+from torchmcl.fleet.linear import StackedLinear, is_feed_forward, rectified_weights
 from torchmcl.types import Predictions
 
 __all__ = ["FleetModels", "StackedModules", "build_modules"]
@@ -55,6 +55,7 @@ class StackedModules:
             self.views[name] = view.requires_grad_(template.get_parameter(name).requires_grad)
             start = stop
         self._feed_forward = is_feed_forward(template)
+        self._rectified = [self.views[name] for name in rectified_weights(template)]
         self._forward = torch.vmap(self._forward_one, randomness="different")
 
     @classmethod
@@ -83,7 +84,7 @@ class StackedModules:
     def __call__(self, inputs: Tensor) -> Predictions:
         """Return the predictions of the models for inputs [models, batch, ...]."""
         if self._feed_forward and inputs.ndim == 3:
-            with StackedLinear():
+            with StackedLinear(self._rectified):
                 return _checked(functional_call(self.template, self.views, (inputs,)))
         return Predictions(*self._forward(self.views, self.buffers, inputs))
 

@@ -12,10 +12,13 @@ from torch import Tensor
 
 from torchmcl._eager import is_plain_eager
 
-__all__ = ["MAX_ROW", "usable"]
+__all__ = ["MAX_FEATURES", "MAX_ROW", "runs_triton", "usable"]
 
 # A kernel of `rows` holds a whole row of hypotheses.
 MAX_ROW = 8192
+
+# A kernel of `linear` holds the whole weight of a model.
+MAX_FEATURES = 128
 
 # The kernels index with 32-bit integers.
 _MAX_ENTRIES = 2**31 - 1
@@ -24,6 +27,11 @@ _MAX_ENTRIES = 2**31 - 1
 @functools.cache
 def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
+
+
+def runs_triton(tensor: Tensor) -> bool:
+    """Return whether Triton kernels of any type can run where this tensor is, here and now."""
+    return tensor.is_cuda and is_plain_eager() and _has_triton()
 
 
 def usable(*tensors: Tensor) -> bool:

@@ -67,7 +67,8 @@ class MultiHypothesisHead(nn.Module):
         n_values = self.n_hypotheses * self.out_features
         has_scores = self.linear.out_features > n_values
         if has_scores and self.detach_scores:
-            weight, bias = self.linear.weight, self.linear.bias  # in a fleet they have a model axis in front
+            weight, bias = self.linear.weight, self.linear.bias
+            # from the right, so that it also serves stacked weights [models, out, in]
             values = nn.functional.linear(features, weight[..., :n_values, :], bias[..., :n_values])
             score_logits = nn.functional.linear(features.detach(), weight[..., n_values:, :], bias[..., n_values:])
         else:

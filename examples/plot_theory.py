@@ -1,0 +1,80 @@
+"""
+Theory: predicted and seen
+==========================
+
+Before anything is trained, :mod:`torchmcl.theory` tells at which temperature hypotheses will part, and how low
+the distortion of n of them can get. Here a free set of points is cooled on three Gaussians, and both
+predictions are held against what happens.
+"""
+
+# %%
+# The samples, and the first prediction: twice the largest variance.
+
+import math
+
+import matplotlib.pyplot as plt
+import torch
+
+import torchmcl as mcl
+from torchmcl import theory
+from torchmcl.theory.quantizers import DeterministicAnnealing
+
+generator = torch.Generator().manual_seed(0)
+centres = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]], dtype=torch.float64)
+samples = centres[torch.randint(3, (600,), generator=generator)]
+samples = samples + 0.1 * torch.randn(600, 2, generator=generator, dtype=torch.float64)
+first = theory.first_critical_temperature(samples).item()
+print(f"the hypotheses should part at T = {first:.3f}, and each group again near {2 * 0.1**2:.2f}")
+
+# %%
+# Twelve points, cooled by 5 % at a time. The transitions are read off the record.
+
+annealing = DeterministicAnnealing(12, decay=0.95, coldest=0.005, random_state=0).fit(samples)
+temperatures, records = annealing.trajectory_
+for transition in theory.observed_transitions(annealing.trajectory_)[:4]:
+    print(
+        f"between T = {transition.temperature_before:.4f} and {transition.temperature:.4f}:"
+        f" {transition.n_before} -> {transition.n_after} places"
+    )
+
+# %%
+# Each record has a distortion and a rate. They move up along the rate-distortion curve of the samples,
+# which Blahut and Arimoto's algorithm draws. As long as the points sit in equally used groups they are on the
+# curve; at the end the rate approaches log2 n. Shannon's bound is that of the distribution: on the left it
+# passes the curve of a finite set of samples, which have no more than log2 of their number to tell.
+
+costs = [mcl.pairwise_sq_euclidean(hypotheses=points, targets=samples) for points in records]
+weights = [theory.boltzmann_weights(c, t) for c, t in zip(costs, temperatures.tolist(), strict=True)]
+distortions = torch.stack([theory.soft_distortion(c, w) for c, w in zip(costs, weights, strict=True)])
+rates = torch.stack([theory.mutual_information(w) for w in weights])
+slopes = torch.logspace(math.log10(0.004), math.log10(0.46), 12, dtype=torch.float64)
+curve = theory.rate_of_samples(samples[:300], slopes, n_iters=300)
+entropy = theory.differential_entropy(samples)
+bound = theory.shannon_lower_bound(curve.distortion, entropy=entropy, dim=2)
+
+plt.style.use("tableau-colorblind10")
+fig, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+axes[0].plot(temperatures, records[..., 0], color="C0", linewidth=1)
+for value, name in ((first, "$2 \\lambda_{max}$"), (0.02, "$2 \\sigma^2$")):
+    axes[0].axvline(value, color="C1", linestyle="--")
+    axes[0].text(value, 0.72, f" {name}", color="C1", ha="left", va="top")
+axes[0].set(
+    xscale="log", xlabel="temperature", ylabel="$y_1$ of the hypotheses", title="Where they part", ylim=(-0.8, 0.8)
+)
+axes[0].invert_xaxis()
+
+axes[1].plot(temperatures, theory.n_distinct(records, theory.thermal_tolerance(temperatures)), color="C0", marker=".")
+axes[1].axvline(first, color="C1", linestyle="--")
+axes[1].axvline(0.02, color="C1", linestyle="--")
+axes[1].set(xscale="log", yscale="log", xlabel="temperature", ylabel="distinct hypotheses", title="How many there are")
+axes[1].set_yticks([1, 2, 3, 6, 12], labels=["1", "2", "3", "6", "12"])
+axes[1].minorticks_off()
+axes[1].invert_xaxis()
+
+axes[2].plot(curve.distortion, curve.rate, color="0.4", linewidth=2, label="R(D) of the samples")
+axes[2].plot(curve.distortion, bound, color="C3", linestyle=":", linewidth=2, label="Shannon's lower bound")
+axes[2].plot(distortions, rates, color="C0", marker=".", label="while cooling")
+axes[2].axhline(math.log2(12), color="C1", linestyle="--", label="$\\log_2 n$")
+axes[2].set(xlabel="soft distortion", ylabel="rate (bits)", title="Up along the curve", ylim=(-0.2, 5), xscale="log")
+axes[2].legend(loc="lower left")
+plt.show()

@@ -1,0 +1,197 @@
+"""Bidirectional LSTMs over one axis of a map of many short sequences, the recurrent part of `DPRNN`."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from torchmcl import kernels
+from torchmcl._checks import bad_value, check_tensor
+
+__all__ = ["BiLSTM", "FusedBiLSTM"]
+
+# The kernels pad the hidden size to a power of two and hold four gates of it.
+_FUSED_SIZES = range(16, 257)
+_FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class BiLSTM(nn.LSTM):
+    """A bidirectional LSTM over one axis of a map; the part of `DPRNN` that can be replaced.
+
+    A replacement is made by the same two arguments, has the parameters of a bidirectional
+    `nn.LSTM` under the same names, and takes and returns the same logical shapes. It may lay out its
+    result in memory as it likes, as long as the features stand last.
+
+    Args:
+        input_size: features in.
+        hidden_size: features out of each direction.
+
+    Example:
+        >>> BiLSTM(8, 16)(torch.randn(2, 5, 7, 8)).shape
+        torch.Size([2, 5, 7, 32])
+    """
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size, bidirectional=True)
+
+    def forward(self, sequences: Tensor) -> Tensor:  # type: ignore[override]
+        """Return [batch, sequences, time, 2 * hidden] for [batch, sequences, time, features]."""
+        batch_shape = sequences.shape[:2]
+        time_first = sequences.permute(2, 0, 1, 3).flatten(1, 2)  # the layout that cuDNN works in, and the one copy
+        if sequences.device.type == "cpu":  # where not every processor has an LSTM in half precision
+            with torch.autocast("cpu", enabled=False):
+                hidden, _ = super().forward(time_first.to(torch.promote_types(time_first.dtype, torch.float32)))
+        else:
+            hidden, _ = super().forward(time_first)
+        return hidden.unflatten(1, batch_shape).permute(1, 2, 0, 3)
+
+
+class FusedBiLSTM(BiLSTM):
+    """The same LSTM, several times faster on GPUs for many short sequences of up to 256 units.
+
+    A program of the GPU takes a tile of sequences through all their steps with the state in registers; the
+    products with the inputs and the gradients of the weights are large matrix products. The backward pass keeps
+    the outputs and cells only and computes the gates anew. Parameters and results are those of a bidirectional
+    `nn.LSTM`, which serves CPUs, other sizes and types, and places without Triton.
+
+    Args:
+        input_size: features in.
+        hidden_size: features out of each direction.
+
+    Example:
+        >>> lstm = nn.LSTM(8, 32, bidirectional=True, batch_first=True)
+        >>> fused = FusedBiLSTM(8, 32)
+        >>> fused.load_state_dict(lstm.state_dict())
+        <All keys matched successfully>
+        >>> sequences = torch.randn(5, 7, 8)
+        >>> bool(torch.allclose(fused(sequences), lstm(sequences)[0], atol=1e-6))
+        True
+    """
+
+    def forward(self, sequences: Tensor) -> Tensor:  # type: ignore[override]
+        """Return [..., time, 2 * hidden] for [..., time, features] with one or two leading axes.
+
+        A transposed view is taken as it is: nothing is copied into another order.
+        """
+        check_tensor("FusedBiLSTM", "sequences", sequences)
+        if sequences.ndim not in (3, 4) or sequences.shape[-1] != self.input_size:
+            rule = f"have shape [sequences, time, {self.input_size}] or [batch, sequences, time, {self.input_size}]"
+            raise ValueError(bad_value("FusedBiLSTM", "sequences", rule, tuple(sequences.shape)))
+        if sequences.ndim == 3:
+            out: Tensor = self.forward(sequences.unsqueeze(0)).squeeze(0)
+            return out
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else sequences.dtype
+        if not self._can_fuse(sequences, dtype):
+            return super().forward(sequences)
+        weights = [
+            torch.stack([getattr(self, f"{name}_l0"), getattr(self, f"{name}_l0_reverse")])
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        ]
+        with torch.autocast("cuda", enabled=False):
+            bias = weights[2] + weights[3]
+            arguments = (part.to(dtype) for part in (sequences, weights[0], weights[1], bias))
+            fused: Tensor = _FusedRecurrence.apply(*arguments)
+        return fused
+
+    def _can_fuse(self, sequences: Tensor, dtype: torch.dtype) -> bool:
+        return (
+            dtype in _FUSED_TYPES
+            and self.hidden_size in _FUSED_SIZES
+            and sequences.numel() > 0
+            and kernels.runs_triton(sequences)
+        )
+
+
+def _in_memory_order(sequences: Tensor) -> tuple[Tensor, list[int]]:
+    """Return the leading axes permuted so that the tensor is contiguous (copied if no order is), and the order."""
+    strides = sequences.stride()
+    order = sorted(range(3), key=lambda axis: -strides[axis])
+    if not sequences.permute(*order, 3).is_contiguous():
+        return sequences.contiguous(), [0, 1, 2]
+    return sequences.permute(*order, 3), order
+
+
+class _FusedRecurrence(torch.autograd.Function):
+    """Both directions of an LSTM on [batch, sequences, time, features]."""
+
+    @staticmethod
+    def forward(ctx: Any, sequences: Tensor, weight_in: Tensor, weight_rec: Tensor, bias: Tensor) -> Tensor:
+        from torchmcl.kernels.lstm import Rows, lstm_forward
+
+        ordered, order = _in_memory_order(sequences)
+        flat = ordered.reshape(-1, ordered.shape[-1])
+        steps = [ordered.stride(order.index(axis)) // ordered.shape[-1] for axis in range(3)]
+        n_outer, n_inner, n_steps, _ = sequences.shape
+        rows = Rows((n_outer, n_inner, n_steps), (steps[0], steps[1], steps[2]))
+        outputs, cells = lstm_forward(_input_gates(flat, weight_in, bias), weight_rec, rows)
+        ctx.save_for_backward(flat, weight_in, weight_rec, bias, outputs, cells)
+        ctx.rows, ctx.order, ctx.ordered_shape = rows, order, ordered.shape[:3]
+        return _restored(outputs, ctx.ordered_shape, order)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from torchmcl.kernels.lstm import lstm_backward
+
+        flat, weight_in, weight_rec, bias, outputs, cells = ctx.saved_tensors
+        grad_rows = grad.permute(*ctx.order, 3).reshape(len(flat), -1)
+        # The gates again, in two large products: cheaper than keeping them from the forward pass.
+        gates = _input_gates(flat, weight_in, bias)
+        pairs = _step_pairs(ctx.rows, len(flat), flat.device)
+        hidden = weight_rec.shape[2]
+        halves = [outputs[:, :hidden], outputs[:, hidden:]]
+        for direction, (later, before, first, _) in enumerate(pairs):
+            alone = gates[direction, first]  # the first step of a sequence has none before it
+            gates[direction, later].addmm_(halves[direction][before], weight_rec[direction].T)
+            gates[direction, first] = alone
+        lstm_backward(gates, weight_rec, cells, grad_rows, ctx.rows)
+        to_sequences = None
+        if ctx.needs_input_grad[0]:
+            to_flat = torch.addmm(gates[0] @ weight_in[0], gates[1], weight_in[1])
+            to_sequences = _restored(to_flat, ctx.ordered_shape, ctx.order)
+        to_in = torch.stack([gates[direction].T @ flat for direction in range(2)])
+        to_rec = []
+        for direction, (later, before, first, paired) in enumerate(pairs):
+            own = halves[direction]
+            wrong = gates[direction, first].T @ own[paired.clamp(0, len(flat) - 1)].where(
+                ((paired >= 0) & (paired < len(flat))).unsqueeze(-1), 0
+            )
+            to_rec.append((gates[direction, later].T @ own[before]).sub_(wrong))
+        return to_sequences, to_in, torch.stack(to_rec), gates.sum(dim=1)
+
+
+def _input_gates(flat: Tensor, weight_in: Tensor, bias: Tensor) -> Tensor:
+    """Return what the inputs add to the gates of both directions, [2, rows, 4 * hidden]."""
+    gates = flat.new_empty(2, len(flat), weight_in.shape[1])
+    for direction in range(2):
+        torch.addmm(bias[direction], flat, weight_in[direction].T, out=gates[direction])
+    return gates
+
+
+class _StepPairs(NamedTuple):
+    """Each step and the one before it, as rows: a fixed number of rows apart in memory, so two shifted matrices.
+
+    They pair the first step of a sequence, `first`, wrongly with the row `paired` (which may not exist).
+    """
+
+    later: slice
+    before: slice
+    first: Tensor
+    paired: Tensor
+
+
+def _step_pairs(rows: Any, n_rows: int, device: torch.device) -> tuple[_StepPairs, _StepPairs]:
+    """Return the pairs of both directions."""
+    (n_outer, n_inner, n_steps), (stride_b, stride_s, shift) = rows
+    outer = torch.arange(n_outer, device=device) * stride_b
+    first = (outer.unsqueeze(-1) + torch.arange(n_inner, device=device) * stride_s).flatten()
+    last = first + (n_steps - 1) * shift
+    up, down = slice(shift, n_rows), slice(0, max(n_rows - shift, 0))
+    return _StepPairs(up, down, first, first - shift), _StepPairs(down, up, last, last + shift)
+
+
+def _restored(flat: Tensor, ordered_shape: torch.Size, order: list[int]) -> Tensor:
+    """Return rows in memory order as [batch, sequences, time, features]."""
+    back = [order.index(axis) for axis in range(3)]
+    return flat.view(*ordered_shape, -1).permute(*back, 3)

@@ -1,0 +1,338 @@
+"""Critical temperatures: where hypotheses that sat together part, predicted and observed.
+
+All formulas are for the squared Euclidean cost. Covariances divide by the number of samples, not by
+one less: the samples themselves are the distribution whose hypotheses split, so on them the
+prediction is exact.
+
+Why a free energy: hypotheses that follow annealed MCL stop where the gradient with fixed weights
+vanishes. These points are the stationary points of F, and F splits at 2 lambda_max. The soft
+distortion D(q_T, f) alone, minimised over f with the weights following, leaves the mean earlier
+(from 4 lambda_max when n = 2); D*(T) in Eq. (14) is therefore to be read at the minimiser of F.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_mask, check_non_negative, check_tensor
+from torchmcl._eager import is_plain_eager
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.theory.free_energy import boltzmann_weights, covariance_blocks
+
+__all__ = [
+    "Trajectory",
+    "Transition",
+    "covariance",
+    "critical_temperature_bound",
+    "critical_temperature_of_residuals",
+    "distinct_representatives",
+    "first_critical_temperature",
+    "n_distinct",
+    "next_critical_temperatures",
+    "observed_transitions",
+    "thermal_tolerance",
+]
+
+# Just below a critical temperature T_c (1 - u) two halves of a Gaussian are sqrt(2 T_c u) apart, so a tenth of
+# sqrt(T) sees a split half a percent below T_c, and is still well above the noise of a trained network.
+_THERMAL_FRACTION = 0.1
+
+
+class Trajectory(NamedTuple):
+    """A recorded cooling.
+
+    Attributes:
+        temperatures: [steps], from hot to cold.
+        hypotheses: [steps, ..., hypotheses, dim], at those temperatures; extra axes are probe inputs.
+    """
+
+    temperatures: Tensor
+    hypotheses: Tensor
+
+
+class Transition(NamedTuple):
+    """A split, seen between two records of a trajectory.
+
+    Attributes:
+        step: index of the first record after the split.
+        temperature: of that record.
+        temperature_before: of the record before it; the split lies in between.
+        n_before: the largest number of distinct hypotheses up to then.
+        n_after: their number at `step`.
+    """
+
+    step: int
+    temperature: float
+    temperature_before: float
+    n_before: int
+    n_after: int
+
+
+def covariance(samples: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the covariance of samples, divided by their number, [..., dim, dim].
+
+    Args:
+        samples: [..., samples, dim]; one sample has covariance 0.
+        mask: [..., samples], True where a sample is real; None when all are.
+
+    Example:
+        >>> covariance(torch.tensor([[-1.0], [1.0]]))
+        tensor([[1.]])
+    """
+    _check_samples("covariance", samples)
+    return _moments("covariance", samples, mask, centred=True)
+
+
+def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return 2 lambda_max(Cov): above it all hypotheses sit at the mean, below it they part.
+
+    Samples that are all the same never part, and have 0. Fewer samples than dimensions are fine:
+    the largest eigenvalue of a singular covariance is as good as any.
+
+    Args:
+        samples: [..., samples, dim], samples of p(y | x); leading axes are inputs x or data sets.
+        mask: [..., samples], True where a sample is real; None when all are.
+
+    Returns:
+        T_c [...], in the units of the squared Euclidean cost.
+
+    Example:
+        >>> first_critical_temperature(torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 0.5], [0.0, -0.5]]))
+        tensor(1.)
+
+    Reference:
+        Prop. 4 (ii), Eq. (14).
+    """
+    _check_samples("first_critical_temperature", samples)
+    return 2 * _largest_eigenvalue(_moments("first_critical_temperature", samples, mask, centred=True))
+
+
+def critical_temperature_of_residuals(residuals: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return 2 lambda_max of the residuals of a trained model, taken around 0.
+
+    With the residuals y - E[y | x] this is the critical temperature of the covariance averaged
+    over x, E_x[C(x)]: that of each input where the noise is the same everywhere, and never above
+    `critical_temperature_bound`. An error of the model's mean adds to it, which errs on the hot
+    side: a start above it is a start above the split.
+
+    Args:
+        residuals: [..., samples, dim], targets less the model's conditional mean, such as the mean
+            of its hypotheses by score. Group by similar inputs on a leading axis to see C(x) itself.
+        mask: [..., samples], True where a sample is real; None when all are.
+
+    Returns:
+        [...]
+
+    Example:
+        >>> critical_temperature_of_residuals(torch.tensor([[0.5], [-0.5], [0.5]]))
+        tensor(0.5000)
+    """
+    _check_samples("critical_temperature_of_residuals", residuals, "residuals")
+    return 2 * _largest_eigenvalue(_moments("critical_temperature_of_residuals", residuals, mask, centred=False))
+
+
+def critical_temperature_bound(samples: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return 2 sup_x lambda_max(C(x)): above it the hypotheses of every input are together.
+
+    Args:
+        samples: [..., inputs, samples, dim], for each input x samples of p(y | x).
+        mask: [..., inputs, samples], True where a sample is real; None when all are.
+
+    Returns:
+        [...]
+
+    Example:
+        >>> narrow, wide = torch.tensor([[-1.0], [1.0]]), torch.tensor([[-3.0], [3.0]])
+        >>> critical_temperature_bound(torch.stack([narrow, wide]))
+        tensor(18.)
+
+    Reference:
+        Prop. 4 (ii), Eq. (15).
+    """
+    _check_samples("critical_temperature_bound", samples)
+    if samples.ndim < 3:
+        rule = "have shape [..., inputs, samples, dim]"
+        advice = "For a single input use first_critical_temperature."
+        raise ValueError(bad_value("critical_temperature_bound", "samples", rule, tuple(samples.shape), advice))
+    return first_critical_temperature(samples, mask).amax(dim=-1)
+
+
+def next_critical_temperatures(
+    samples: Tensor, hypotheses: Tensor, temperature: float | Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """Return 2 lambda_max(C_kk) for each hypothesis: the temperature at which its cluster would split.
+
+    Hypotheses that sit together share the samples, and the value, of their cluster. A cluster is
+    stable while T is above its value. The blocks depend on T, so from far above the value is an
+    estimate, and it is exact when T reaches it.
+
+    Args:
+        samples: [..., samples, dim]
+        hypotheses: [..., hypotheses, dim], at rest at this temperature.
+        temperature: >= 0; a float, or a tensor that broadcasts against [..., samples, hypotheses].
+        mask: [..., samples], True where a sample is real; None when all are.
+
+    Returns:
+        [..., hypotheses]; 0 for a hypothesis that no sample has weight for.
+
+    Example:
+        >>> samples = torch.tensor([[-4.0], [-2.0], [3.0], [3.0]])
+        >>> next_critical_temperatures(samples, torch.tensor([[-3.0], [3.0]]), temperature=0.1)
+        tensor([2., 0.])
+
+    Reference:
+        Eq. (13) in the place of C(x) in Eq. (14), after Rose, Gurewitz and Fox (1990).
+    """
+    _check_samples("next_critical_temperatures", samples)
+    cost = pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples)
+    weights = boltzmann_weights(cost, temperature, mask)
+    return 2 * _largest_eigenvalue(covariance_blocks(samples, hypotheses, weights))
+
+
+def thermal_tolerance(temperature: float | Tensor) -> Tensor:
+    """Return the distance below which two hypotheses count as one at a temperature, 0.1 sqrt(T).
+
+    Below sqrt(T) two hypotheses hardly tell samples apart. A tenth of it sees the split of a Gaussian
+    half a percent below its critical temperature, and scales with the data as it should. At T = 0
+    only equal hypotheses are one.
+
+    Example:
+        >>> thermal_tolerance(0.25)
+        tensor(0.0500)
+    """
+    check_non_negative("thermal_tolerance", "temperature", temperature)
+    return _THERMAL_FRACTION * torch.as_tensor(temperature).sqrt()
+
+
+def distinct_representatives(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
+    """Return which hypotheses stand for a place of their own, [..., hypotheses], boolean.
+
+    Taken in order, a hypothesis does so unless it is within `tolerance` of an earlier one that does.
+    Every hypothesis is then within `tolerance` of a representative, and representatives are further
+    apart than that; a chain of close neighbours is not taken for one place.
+
+    Args:
+        hypotheses: [..., hypotheses, dim]
+        tolerance: >= 0, a distance. A float, or a tensor that broadcasts against [...]. The default
+            suits targets of unit scale; `thermal_tolerance` suits a cooling of any scale.
+
+    Example:
+        >>> distinct_representatives(torch.tensor([[0.0], [0.001], [0.5]]))
+        tensor([ True, False,  True])
+    """
+    check_tensor("distinct_representatives", "hypotheses", hypotheses)
+    check_non_negative("distinct_representatives", "tolerance", tolerance)
+    if hypotheses.ndim < 2:
+        rule = "have shape [..., hypotheses, dim]"
+        raise ValueError(bad_value("distinct_representatives", "hypotheses", rule, tuple(hypotheses.shape)))
+    hypotheses = hypotheses.detach()
+    squares = pairwise_sq_euclidean(hypotheses=hypotheses, targets=hypotheses)
+    reach = torch.as_tensor(tolerance, dtype=squares.dtype, device=squares.device)[..., None, None]
+    near_earlier = (squares <= reach * reach).tril(-1)
+    # Each round settles at least one more hypothesis, in order; a few are enough unless there are long chains.
+    # Stopping early needs a look at the values, which GPUs and compilers should not wait for.
+    may_look = is_plain_eager() and not hypotheses.is_cuda
+    stands = torch.ones(near_earlier.shape[:-1], dtype=torch.bool, device=hypotheses.device)
+    for _ in range(hypotheses.shape[-2]):
+        settled = ~(near_earlier & stands.unsqueeze(-2)).any(dim=-1)
+        if may_look and torch.equal(settled, stands):
+            break
+        stands = settled
+    return stands
+
+
+def n_distinct(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
+    """Return how many places the hypotheses occupy, counting those within `tolerance` once.
+
+    Args:
+        hypotheses: [..., hypotheses, dim]
+        tolerance: >= 0, a distance. A float, or a tensor that broadcasts against [...]. The default
+            suits targets of unit scale; `thermal_tolerance` suits a cooling of any scale.
+
+    Returns:
+        [...], whole numbers; nothing is read on the host on GPUs.
+
+    Example:
+        >>> n_distinct(torch.tensor([[[0.0], [0.001], [0.5]], [[0.0], [0.2], [0.5]]]))
+        tensor([2, 3])
+
+    Reference:
+        The virtual number of hypotheses, above Eq. (10).
+    """
+    return distinct_representatives(hypotheses, tolerance).sum(dim=-1)
+
+
+def observed_transitions(trajectory: Trajectory, tolerance: float | Tensor | None = None) -> list[Transition]:
+    """Return the splits in a recorded cooling: the steps at which more hypotheses are distinct than ever before.
+
+    Args:
+        trajectory: temperatures [steps] from hot to cold, hypotheses [steps, hypotheses, dim].
+        tolerance: see `n_distinct`; a float, or one for each step. By default `thermal_tolerance` of
+            each step's temperature.
+
+    Returns:
+        The transitions in order; empty if nothing split.
+
+    Raises:
+        ValueError: if there are fewer than two steps, or the temperature rises.
+
+    Example:
+        >>> places = torch.tensor([[[0.0], [0.0]], [[0.0], [0.0]], [[-1.0], [1.0]]])
+        >>> observed_transitions(Trajectory(torch.tensor([3.0, 2.0, 1.0]), places))
+        [Transition(step=2, temperature=1.0, temperature_before=2.0, n_before=1, n_after=2)]
+    """
+    owner = "observed_transitions"
+    temperatures, hypotheses = trajectory
+    check_tensor(owner, "temperatures", temperatures)
+    check_tensor(owner, "hypotheses", hypotheses)
+    if temperatures.ndim != 1 or len(temperatures) < 2:
+        advice = "A split is seen between two records: record more often."
+        rule = "hold at least two temperatures [steps]"
+        raise ValueError(bad_value(owner, "temperatures", rule, f"shape {tuple(temperatures.shape)}", advice))
+    if hypotheses.ndim != 3 or len(hypotheses) != len(temperatures):
+        rule = f"have shape [steps, hypotheses, dim] with {len(temperatures)} steps"
+        advice = "For several probe inputs call it once for each."
+        raise ValueError(bad_value(owner, "hypotheses", rule, tuple(hypotheses.shape), advice))
+    if not bool((temperatures.diff() <= 0).all()):
+        step = int((temperatures.diff() > 0).nonzero()[0]) + 1
+        got = f"a rise at step {step}"
+        raise ValueError(bad_value(owner, "temperatures", "fall or stay", got, "Turn the records round."))
+    counts = n_distinct(hypotheses, thermal_tolerance(temperatures) if tolerance is None else tolerance).tolist()
+    found = []
+    most = counts[0]
+    for step in range(1, len(counts)):
+        if counts[step] > most:
+            here, before = temperatures[step].item(), temperatures[step - 1].item()
+            found.append(Transition(step, here, before, most, counts[step]))
+            most = counts[step]
+    return found
+
+
+def _moments(owner: str, samples: Tensor, mask: Tensor | None, *, centred: bool) -> Tensor:
+    """Return the second moments [..., dim, dim] around the mean or around 0."""
+    samples = samples.to(torch.promote_types(samples.dtype, torch.float32))
+    if mask is None:
+        offsets = samples - samples.mean(dim=-2, keepdim=True) if centred else samples
+        return offsets.mT @ offsets / samples.shape[-2]
+    check_mask(owner, mask, samples.shape[:-1])
+    real = mask.expand(samples.shape[:-1]).unsqueeze(-1)
+    n_real = real.sum(dim=-2, keepdim=True).clamp_min(1)
+    samples = samples.masked_fill(~real, 0)
+    if centred:
+        samples = (samples - samples.sum(dim=-2, keepdim=True) / n_real).masked_fill(~real, 0)
+    return samples.mT @ samples / n_real
+
+
+def _largest_eigenvalue(matrices: Tensor) -> Tensor:
+    if matrices.shape[-1] == 1:
+        return matrices[..., 0, 0]
+    return torch.linalg.eigvalsh(matrices)[..., -1]
+
+
+def _check_samples(owner: str, samples: Tensor, argument: str = "samples") -> None:
+    check_tensor(owner, argument, samples)
+    if samples.ndim < 2 or 0 in samples.shape[-2:]:
+        rule = f"have shape [..., {argument}, dim] with at least one of them"
+        advice = f"Add the missing axis: {argument}.unsqueeze(-1) for scalars."
+        raise ValueError(bad_value(owner, argument, rule, tuple(samples.shape), advice))

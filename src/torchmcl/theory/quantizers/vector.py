@@ -1,0 +1,237 @@
+"""Quantisers of samples: Lloyd's algorithm, deterministic annealing and simulated annealing."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_positive, check_positive_int
+from torchmcl._optional import optional_import
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.theory.critical import Trajectory, first_critical_temperature
+from torchmcl.theory.free_energy import boltzmann_weights, soft_barycentres
+from torchmcl.theory.quantizers._base import Quantizer, distortion_of, lloyd_steps
+from torchmcl.theory.rate_distortion import max_distortion
+
+__all__ = ["DeterministicAnnealing", "Lloyd", "SimulatedAnnealing"]
+
+# Relative to the spread of the data: where Lloyd's algorithm is called done.
+_AT_REST = 1e-7
+_MAX_LLOYD_STEPS = 1000
+# With fixed weights the free energy is bounded by a parabola around the barycentre, so any factor below 2 lowers it,
+# and one close to 2 is nearly twice as fast where points rest slowly: near critical temperatures, and for many points.
+_OVERSHOOT = 1.8
+
+
+class Lloyd(Quantizer):
+    """Lloyd's algorithm from good starts: scikit-learn's KMeans, with the face of the others.
+
+    Needs scikit-learn (`pip install torchmcl[sklearn]`). KMeans moves starved points to where
+    they are needed; `DeterministicAnnealing` does not have to.
+
+    Args:
+        n_hypotheses: number of points.
+        init: "k-means++", "random" or the points to start from [hypotheses, dim].
+        n_init: the best of so many starts; 1 with given points.
+        max_iter: at most so many updates.
+        random_state: None or a whole number.
+
+    Example:
+        >>> Lloyd(2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]]).distortion_
+        0.25
+
+    Reference:
+        Lloyd (1982); Arthur and Vassilvitskii (2007) for the starts.
+    """
+
+    def __init__(
+        self,
+        n_hypotheses: int = 8,
+        *,
+        init: Any = "k-means++",
+        n_init: int = 10,
+        max_iter: int = 300,
+        random_state: Any = None,
+    ) -> None:
+        self.n_hypotheses = n_hypotheses
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def _place(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
+        cluster = optional_import("sklearn.cluster", extra="sklearn", needed_by="Lloyd")
+        given = not isinstance(self.init, str)
+        kmeans = cluster.KMeans(
+            self.n_hypotheses,
+            init=self.init.cpu().numpy() if isinstance(self.init, Tensor) else self.init,
+            n_init=1 if given else self.n_init,
+            max_iter=self.max_iter,
+            tol=0.0,
+            random_state=int(torch.randint(2**31 - 1, (), generator=generator)),
+        )
+        kmeans.fit(samples.cpu().numpy())
+        return torch.from_numpy(kmeans.cluster_centers_).to(samples), int(kmeans.n_iter_)
+
+
+class DeterministicAnnealing(Quantizer):
+    """Deterministic annealing: the fixed points of the free energy, followed from hot to cold.
+
+    At each temperature the points move to the soft barycentres of the Boltzmann weights until they
+    rest; then it cools. All points begin at the mean, and what starts their parting at each critical
+    temperature is a tiny random push. It ends with Lloyd's algorithm, that is T = 0. This is annealed
+    MCL with a free set of points in the place of a network.
+
+    Args:
+        n_hypotheses: number of points.
+        hottest: first temperature, in units of the first critical temperature of the samples.
+        coldest: last temperature before 0, in those units. By default 0.1 n^(-2 / dim): a tenth of
+            the squared distance at which n points tell samples apart.
+        decay: from one temperature to the next, in (0, 1).
+        n_updates: at most so many at each temperature.
+        tolerance: at rest when no point moves further, in units of the square root of T.
+        push: size of the random push before each temperature, in the same units.
+        random_state: None or a whole number.
+
+    Attributes:
+        trajectory_: `Trajectory` of the cooling, for `observed_transitions`.
+
+    Example:
+        >>> annealing = DeterministicAnnealing(2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> round(annealing.distortion_, 6)
+        0.25
+
+    Reference:
+        Rose, Gurewitz and Fox (1990, 1992); Prop. 1 and 2 for one input x.
+    """
+
+    def __init__(
+        self,
+        n_hypotheses: int = 8,
+        *,
+        hottest: float = 1.2,
+        coldest: float | None = None,
+        decay: float = 0.9,
+        n_updates: int = 100,
+        tolerance: float = 1e-3,
+        push: float = 1e-3,
+        random_state: Any = None,
+    ) -> None:
+        self.n_hypotheses = n_hypotheses
+        self.hottest = hottest
+        self.coldest = coldest
+        self.decay = decay
+        self.n_updates = n_updates
+        self.tolerance = tolerance
+        self.push = push
+        self.random_state = random_state
+
+    def _place(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
+        temperatures = self._temperatures(samples)
+        points = samples.mean(dim=0).expand(self.n_hypotheses, -1)
+        records, n_done = [], 0
+        for temperature in temperatures:
+            scale = math.sqrt(temperature)
+            noise = torch.randn(points.shape, generator=generator, dtype=torch.float64).to(points)
+            points, n_steps = self._rest(samples, points + self.push * scale * noise, temperature)
+            n_done += n_steps
+            records.append(points)
+        if records:
+            self.trajectory_ = Trajectory(samples.new_tensor(temperatures), torch.stack(records))
+        else:  # all samples are one: there is nothing to cool
+            self.trajectory_ = Trajectory(samples.new_zeros(1), points.unsqueeze(0))
+        points, n_steps = lloyd_steps(samples, points, _MAX_LLOYD_STEPS, _AT_REST * _spread(samples))
+        return points, n_done + n_steps
+
+    def _rest(self, samples: Tensor, points: Tensor, temperature: float) -> tuple[Tensor, int]:
+        """Return the points at rest at a temperature, and the number of updates."""
+        still = self.tolerance * math.sqrt(temperature)
+        for step in range(self.n_updates):
+            weights = boltzmann_weights(pairwise_sq_euclidean(hypotheses=points, targets=samples), temperature)
+            moved = soft_barycentres(samples, weights, otherwise=points)
+            far = float((moved - points).norm(dim=-1).max())
+            points = points + _OVERSHOOT * (moved - points)
+            # A push that grows is slower than one that dies out: give it the time to show.
+            if far <= still and step >= self.n_updates // 10:
+                return points, step + 1
+        return points, self.n_updates
+
+    def _temperatures(self, samples: Tensor) -> list[float]:
+        owner = type(self).__name__
+        check_positive(owner, "hottest", self.hottest)
+        check_positive_int(owner, "n_updates", self.n_updates)
+        check_positive(owner, "tolerance", self.tolerance)
+        check_positive(owner, "push", self.push, "Without it points that sit together stay together.")
+        if not 0 < self.decay < 1:
+            raise ValueError(bad_value(owner, "decay", "lie in (0, 1)", self.decay))
+        coldest = 0.1 * self.n_hypotheses ** (-2 / samples.shape[1]) if self.coldest is None else self.coldest
+        check_positive(owner, "coldest", coldest, "It ends at 0 anyway.")
+        critical = float(first_critical_temperature(samples))
+        if critical <= torch.finfo(samples.dtype).tiny:
+            return []
+        n_steps = max(0, math.ceil(math.log(self.hottest / coldest) / -math.log(self.decay)))
+        return [critical * self.hottest * self.decay**step for step in range(n_steps + 1)]
+
+
+class SimulatedAnnealing(Quantizer):
+    """Simulated annealing of the points themselves, coupled with Lloyd's algorithm.
+
+    Each step shakes all points with Gaussian noise, lets them take one step of Lloyd, and keeps the
+    result if it is better, or with probability exp(-n (rise of the distortion) / T) if it is worse.
+    T falls from D_max n^(-2 / dim) to 0 with the cube of the remaining time, and is the mean square of
+    the noise: it begins at about the distance between points. The best points ever seen are kept, and
+    taken to rest with Lloyd's algorithm.
+
+    Args:
+        n_hypotheses: number of points.
+        n_steps: how many shakes.
+        always_accept: keep every result, the cheaper stochastic relaxation of the same authors.
+        random_state: None or a whole number.
+
+    Example:
+        >>> annealing = SimulatedAnnealing(2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> round(annealing.distortion_, 6)
+        0.25
+
+    Reference:
+        Zeger, Vaisey and Gersho (1992); the paper's discussion of stochastic simulated annealing.
+    """
+
+    def __init__(
+        self,
+        n_hypotheses: int = 8,
+        *,
+        n_steps: int = 500,
+        always_accept: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.n_hypotheses = n_hypotheses
+        self.n_steps = n_steps
+        self.always_accept = always_accept
+        self.random_state = random_state
+
+    def _place(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
+        check_positive_int("SimulatedAnnealing", "n_steps", self.n_steps)
+        n = self.n_hypotheses
+        start = torch.randperm(len(samples), generator=generator)[:n]
+        points = best = samples[start.to(samples.device)]
+        here = lowest = float(distortion_of(samples, points))
+        widest = float(max_distortion(samples)) * n ** (-2 / samples.shape[1])
+        for step in range(self.n_steps if widest > 0 else 0):
+            temperature = widest * (1 - step / self.n_steps) ** 3
+            noise = torch.randn(points.shape, generator=generator, dtype=torch.float64).to(points)
+            shaken = points + math.sqrt(temperature / points.shape[1]) * noise
+            proposal, _ = lloyd_steps(samples, shaken, 1, 0.0)
+            there = float(distortion_of(samples, proposal))
+            luck = float(torch.rand((), generator=generator))
+            if self.always_accept or there <= here or luck < math.exp(-n * (there - here) / temperature):
+                points, here = proposal, there
+                if here < lowest:
+                    best, lowest = points, here
+        points, n_last = lloyd_steps(samples, best, _MAX_LLOYD_STEPS, _AT_REST * _spread(samples))
+        return points, self.n_steps + n_last
+
+
+def _spread(samples: Tensor) -> float:
+    return math.sqrt(float(max_distortion(samples)))

@@ -1,0 +1,236 @@
+"""Weights, distortion, entropy, free energy: the identities of the paper, in float64."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import oracles
+import torchmcl as mcl
+from torchmcl import theory
+
+TEMPERATURES = [0.01, 0.3, 2.0, 50.0]
+
+
+def random_case(*leading, n_samples=12, n_hypotheses=4, dim=2):
+    samples = torch.randn(*leading, n_samples, dim, dtype=torch.float64)
+    hypotheses = torch.randn(*leading, n_hypotheses, dim, dtype=torch.float64)
+    return samples, hypotheses, mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_agrees_with_the_plain_loops(temperature):
+    samples, hypotheses, cost = random_case()
+    weights = theory.boltzmann_weights(cost, temperature)
+    expected = oracles.annealed_wta(cost.tolist(), [True] * len(cost), temperature)
+    torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float64))
+    distortion, entropy = oracles.distortion_and_entropy(cost.tolist(), expected)
+    assert theory.soft_distortion(cost, weights).item() == pytest.approx(distortion, rel=1e-12)
+    assert theory.assignment_entropy(weights).item() == pytest.approx(entropy, abs=1e-12)
+    assert theory.free_energy(cost, temperature).item() == pytest.approx(
+        oracles.free_energy(cost.tolist(), temperature), rel=1e-12
+    )
+    barycentres = theory.soft_barycentres(samples, weights)
+    blocks = theory.covariance_blocks(samples, hypotheses, weights)
+    for k in range(4):
+        mean, block = oracles.barycentre_and_block(samples.tolist(), hypotheses[k].tolist(), weights[:, k].tolist())
+        torch.testing.assert_close(barycentres[k], torch.tensor(mean, dtype=torch.float64))
+        torch.testing.assert_close(blocks[k], torch.tensor(block, dtype=torch.float64))
+
+
+@given(
+    st.lists(st.lists(st.floats(-50, 50), min_size=3, max_size=3), min_size=1, max_size=5),
+    st.floats(1e-3, 1e3),
+)
+def test_free_energy_is_distortion_minus_temperature_times_entropy(rows, temperature):
+    cost = torch.tensor(rows, dtype=torch.float64)
+    weights = theory.boltzmann_weights(cost, temperature)
+    right = theory.soft_distortion(cost, weights) - temperature * theory.assignment_entropy(weights)
+    torch.testing.assert_close(theory.free_energy(cost, temperature), right, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_boltzmann_weights_have_the_lowest_free_energy_of_all_weights(temperature):
+    _, _, cost = random_case()
+    others = torch.softmax(5 * torch.randn(200, *cost.shape, dtype=torch.float64), dim=-1)
+    distortion = theory.soft_distortion(cost.expand_as(others), others)
+    values = distortion - temperature * theory.assignment_entropy(others)
+    assert (values >= theory.free_energy(cost, temperature)).all()
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_gradient_in_the_cost_is_the_boltzmann_weights(temperature):
+    cost = random_case()[2].requires_grad_()
+    theory.free_energy(cost, temperature).backward()
+    torch.testing.assert_close(cost.grad * len(cost), theory.boltzmann_weights(cost, temperature))
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_gradient_in_the_hypotheses_is_that_of_the_annealed_loss_and_points_from_the_barycentre(temperature):
+    samples, hypotheses, _ = random_case()
+    hypotheses.requires_grad_()
+    cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples)
+    (of_energy,) = torch.autograd.grad(theory.free_energy(cost, temperature), hypotheses, retain_graph=True)
+    matching = mcl.match(cost, mcl.AnnealedWTA(temperature))
+    (of_loss,) = torch.autograd.grad(mcl.mcl_loss(matching), hypotheses)
+    torch.testing.assert_close(of_energy, of_loss)
+    masses = theory.hypothesis_masses(matching.weights).unsqueeze(-1)
+    barycentres = theory.soft_barycentres(samples, matching.weights)
+    torch.testing.assert_close(of_energy, 2 * masses * (hypotheses.detach() - barycentres))
+
+
+def test_derivative_in_the_temperature_is_minus_the_entropy():
+    _, _, cost = random_case()
+    h = 1e-5
+    slope = (theory.free_energy(cost, 0.7 + h) - theory.free_energy(cost, 0.7 - h)) / (2 * h)
+    entropy = theory.assignment_entropy(theory.boltzmann_weights(cost, 0.7))
+    torch.testing.assert_close(slope, -entropy, rtol=1e-7, atol=1e-8)
+
+
+def test_gradcheck_of_the_free_energy():
+    cost = random_case()[2].requires_grad_()
+    assert torch.autograd.gradcheck(lambda c: theory.free_energy(c, 0.4, mean_axes=0), cost)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 2.0, 50.0])
+def test_hessian_is_that_of_automatic_differentiation(temperature):
+    samples, hypotheses, _ = random_case()
+
+    def energy(flat):
+        cost = mcl.pairwise_sq_euclidean(hypotheses=flat.view(4, 2), targets=samples)
+        return theory.free_energy(cost, temperature)
+
+    expected = torch.autograd.functional.hessian(energy, hypotheses.flatten())
+    torch.testing.assert_close(theory.free_energy_hessian(samples, hypotheses, temperature), expected)
+    lowest = theory.smallest_hessian_eigenvalue(samples, hypotheses, temperature)
+    torch.testing.assert_close(lowest, torch.linalg.eigvalsh(expected)[0])
+
+
+def test_smallest_eigenvalue_changes_sign_at_the_first_critical_temperature():
+    samples = torch.randn(5, 40, 3, dtype=torch.float64)
+    merged = samples.mean(dim=-2, keepdim=True).expand(-1, 4, -1)
+    critical = theory.first_critical_temperature(samples)[:, None, None]
+    for factor in (1.01, 1.0, 0.99):
+        lowest = theory.smallest_hessian_eigenvalue(samples, merged, factor * critical)
+        torch.testing.assert_close(lowest, torch.full((5,), 2 / 4 * (1 - 1 / factor), dtype=torch.float64))
+
+
+def test_the_fixed_point_update_never_raises_the_free_energy():
+    samples, hypotheses, cost = random_case(n_samples=50, n_hypotheses=6)
+    values = [theory.free_energy(cost, 0.4)]
+    for _ in range(30):
+        hypotheses = theory.soft_barycentres(samples, theory.boltzmann_weights(cost, 0.4))
+        cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples)
+        values.append(theory.free_energy(cost, 0.4))
+    assert (torch.stack(values).diff() <= 1e-14).all()
+
+
+def test_limits_at_zero_and_infinite_temperature():
+    _, _, cost = random_case()
+    assert theory.free_energy(cost, 0.0) == cost.amin(dim=-1).mean()
+    torch.testing.assert_close(theory.free_energy(cost, 1e-9), cost.amin(dim=-1).mean())
+    torch.testing.assert_close(theory.boltzmann_weights(cost, 0.0), mcl.WTA()(cost))
+    hot = 1e7
+    torch.testing.assert_close(theory.free_energy(cost, hot) + hot * math.log(4), cost.mean(), rtol=1e-5, atol=1e-5)
+    assert theory.free_energy(cost, torch.tensor([[0.0], [1.0]] * 6, dtype=torch.float64), mean_axes=0).isfinite().all()
+
+
+def test_no_digit_is_lost_far_from_zero_and_when_it_is_cold():
+    cost = torch.tensor([[1e6, 1e6 + 1, 2e6]], dtype=torch.float64)
+    expected = 1e6 - 0.5 * math.log1p(math.exp(-2))
+    assert theory.free_energy(cost, 0.5).item() == pytest.approx(expected, rel=1e-15)
+    assert theory.free_energy(torch.tensor([[3.0, 4.0]]), 1e-30).item() == 3.0
+
+
+def test_conditional_and_averaged_values():
+    _, _, cost = random_case(3)
+    weights = theory.boltzmann_weights(cost, 0.5)
+    for values in (
+        [theory.free_energy(cost, 0.5, mean_axes=axes) for axes in (0, 1, 2)],
+        [theory.soft_distortion(cost, weights, mean_axes=axes) for axes in (0, 1, 2)],
+        [theory.assignment_entropy(weights, mean_axes=axes) for axes in (0, 1, 2)],
+    ):
+        each, conditional, averaged = values
+        assert each.shape == (3, 12)
+        torch.testing.assert_close(conditional, each.mean(dim=-1))
+        torch.testing.assert_close(averaged, each.mean())
+
+
+def test_each_model_has_its_own_temperature():
+    _, _, cost = random_case(3, 5)
+    temperatures = torch.tensor([0.0, 0.3, 4.0], dtype=torch.float64)
+    together = theory.free_energy(cost, temperatures.view(3, 1, 1, 1), mean_axes=2)
+    alone = [theory.free_energy(c, t, mean_axes=2) for c, t in zip(cost, temperatures.tolist(), strict=True)]
+    torch.testing.assert_close(together, torch.stack(alone))
+
+
+def test_padded_targets_change_nothing():
+    samples, hypotheses, cost = random_case(2)
+    mask = torch.ones(2, 12, dtype=torch.bool)
+    mask[:, 7:] = False
+    broken = cost.masked_fill(~mask.unsqueeze(-1), math.nan)
+    weights = theory.boltzmann_weights(broken, 0.5, mask)
+    short = theory.boltzmann_weights(cost[:, :7], 0.5)
+    torch.testing.assert_close(theory.free_energy(broken, 0.5, mask=mask), theory.free_energy(cost[:, :7], 0.5))
+    torch.testing.assert_close(
+        theory.soft_distortion(cost, weights, mask=mask), theory.soft_distortion(cost[:, :7], short)
+    )
+    torch.testing.assert_close(theory.assignment_entropy(weights, mask=mask), theory.assignment_entropy(short))
+    torch.testing.assert_close(theory.hypothesis_masses(weights, mask), theory.hypothesis_masses(short))
+    torch.testing.assert_close(theory.mutual_information(weights, mask), theory.mutual_information(short))
+    torch.testing.assert_close(
+        theory.soft_barycentres(samples, weights), theory.soft_barycentres(samples[:, :7], short)
+    )
+    torch.testing.assert_close(
+        theory.free_energy_hessian(samples, hypotheses, 0.5, mask),
+        theory.free_energy_hessian(samples[:, :7], hypotheses, 0.5),
+    )
+    nobody = torch.zeros(2, 12, dtype=torch.bool)
+    assert (theory.free_energy(broken, 0.5, mask=nobody) == 0).all()
+
+
+def test_a_hypothesis_without_samples_keeps_its_place_and_has_no_covariance():
+    samples = torch.tensor([[0.0], [1.0]])
+    weights = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    places = torch.tensor([[5.0], [7.0]])
+    assert theory.soft_barycentres(samples, weights, otherwise=places).tolist() == [[0.5], [7.0]]
+    assert theory.soft_barycentres(samples, weights)[1].isnan().all()
+    assert theory.covariance_blocks(samples, places, weights)[1].tolist() == [[0.0]]
+
+
+def test_barycentres_keep_their_digits_under_a_common_offset():
+    samples = 1e4 + torch.randn(100, 1)
+    weights = theory.boltzmann_weights(samples - samples.mean() + torch.tensor([0.0, 0.5]), 1.0)
+    exact = theory.soft_barycentres(samples.double(), weights.double())
+    torch.testing.assert_close(theory.soft_barycentres(samples, weights).double(), exact, rtol=0, atol=2e-3)
+
+
+def test_negative_temperatures_are_refused():
+    cost = torch.rand(2, 3)
+    for function in (theory.free_energy, theory.boltzmann_weights):
+        with pytest.raises(ValueError, match=rf"{function.__name__}: `temperature` must be >= 0, got -1.0"):
+            function(cost, -1.0)
+    with pytest.raises(ValueError, match=r"free_energy_hessian: `temperature` must be > 0, got 0.0"):
+        theory.free_energy_hessian(torch.rand(4, 1), torch.rand(2, 1), 0.0)
+    with mcl.value_checks(), pytest.raises(ValueError, match=r"must be > 0, got 0.0 at index \(1,\)"):
+        theory.free_energy_hessian(torch.rand(4, 1), torch.rand(2, 1), torch.tensor([1.0, 0.0]))
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    cost, weights = torch.rand(5, 3), torch.rand(5, 2)
+    with pytest.raises(ValueError, match=r"soft_distortion: `weights` must have shape .* of the cost \(5, 3\)"):
+        theory.soft_distortion(cost, weights)
+    with pytest.raises(ValueError, match=r"assignment_entropy: `weights` must have shape"):
+        theory.assignment_entropy(torch.rand(3))
+    with pytest.raises(TypeError, match=r"assignment_entropy: `weights` must be a floating tensor, got list"):
+        theory.assignment_entropy([[1.0]])
+    with pytest.raises(ValueError, match=r"free_energy: `mean_axes` must be between 0 and .* 1, got 2"):
+        theory.free_energy(cost, 1.0, mean_axes=2)
+    with pytest.raises(ValueError, match=r"free_energy: `temperature` must have a last axis of 1"):
+        theory.free_energy(cost, torch.rand(3))
+    with pytest.raises(ValueError, match=r"soft_barycentres: `samples` must have shape .* with the 5 samples"):
+        theory.soft_barycentres(torch.rand(4, 1), weights)
+    with pytest.raises(TypeError, match=r"soft_barycentres: `samples` must be a floating tensor, got torch.int64"):
+        theory.soft_barycentres(torch.ones(5, 1, dtype=torch.int64), weights)

@@ -1,0 +1,290 @@
+"""Quantisers: optimal points of known densities, and algorithms that should find them."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import torchmcl as mcl
+from torchmcl import theory
+from torchmcl.data.synthetic import three_gaussians
+from torchmcl.theory import quantizers
+from torchmcl.theory.quantizers import DeterministicAnnealing, Lloyd, SimulatedAnnealing, lloyd_max, scalar_distortion
+
+# Optimal distortions of N(0, 1), known to seven places.
+NORMAL = {
+    **{2: 0.3633802, 3: 0.1901740, 4: 0.1174818, 5: 0.0799411, 8: 0.0345478},
+    **{16: 0.0095010, 32: 0.0025047, 49: 0.0010893, 64: 0.0006442},
+}
+DENSITIES = {
+    "normal": quantizers.NormalDensity(mean=1.5, std=0.7),
+    "uniform": quantizers.UniformDensity(low=-1.0, high=3.0),
+    "laplace": quantizers.LaplaceDensity(mean=-2.0, scale=0.8),
+    "exponential": quantizers.ExponentialDensity(scale=2.0),
+}
+ALL = [
+    Lloyd(3, random_state=0),
+    DeterministicAnnealing(3, random_state=0),
+    SimulatedAnnealing(3, n_steps=100, random_state=0),
+    SimulatedAnnealing(3, n_steps=100, always_accept=True, random_state=0),
+]
+
+
+def normal_samples(n_samples):
+    """The middles of equally likely parts of N(0, 1)."""
+    u = (torch.arange(n_samples, dtype=torch.float64) + 0.5) / n_samples
+    return torch.special.ndtri(u).unsqueeze(-1)
+
+
+# ------------------------------------------------------------------ known densities
+
+
+@pytest.mark.parametrize("n", NORMAL)
+def test_optimal_distortions_of_the_normal_density(n):
+    assert lloyd_max(n).distortion == pytest.approx(NORMAL[n], abs=1e-7)
+
+
+def test_two_points_of_the_normal_density_in_closed_form():
+    best = lloyd_max(2)
+    assert best.distortion == pytest.approx(1 - 2 / math.pi, abs=1e-14)
+    torch.testing.assert_close(best.points, math.sqrt(2 / math.pi) * torch.tensor([-1.0, 1.0], dtype=torch.float64))
+
+
+def test_equal_parts_are_optimal_for_the_uniform_density():
+    best = lloyd_max(7, quantizers.UniformDensity(-1.0, 3.0))
+    assert best.distortion == pytest.approx((4 / 7) ** 2 / 12, abs=1e-14)
+    torch.testing.assert_close(best.masses, torch.full((7,), 1 / 7, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("n", [1, 5, 32])
+def test_an_even_number_of_points_of_the_laplace_density_is_the_exponential_on_each_side(n):
+    half = lloyd_max(n, quantizers.ExponentialDensity(scale=0.8)).distortion
+    assert lloyd_max(2 * n, quantizers.LaplaceDensity(mean=-2.0, scale=0.8)).distortion == pytest.approx(
+        half, abs=1e-10
+    )
+
+
+@pytest.mark.parametrize("density", DENSITIES.values(), ids=DENSITIES.keys())
+@pytest.mark.parametrize("n", [1, 2, 9, 40])
+def test_every_point_is_the_mean_of_its_cell(density, n):
+    best = lloyd_max(n, density)
+    infinity = torch.tensor([math.inf], dtype=torch.float64)
+    edges = torch.cat([-infinity, best.boundaries, infinity])
+    mass, moment, _ = (m.diff() for m in density.moments(edges))
+    torch.testing.assert_close(moment / mass, best.points, rtol=0, atol=1e-8)
+    assert best.masses.sum().item() == pytest.approx(1, abs=1e-12)
+    assert (best.points.diff() > 0).all()
+    worse = best.points + 1e-3 * torch.randn(20, n, dtype=torch.float64)
+    assert all(scalar_distortion(points, density) >= best.distortion for points in worse)
+
+
+@pytest.mark.parametrize("density", DENSITIES.values(), ids=DENSITIES.keys())
+def test_moments_of_a_density_agree_with_a_sum(density):
+    x = torch.linspace(-60, 120, 1_800_001, dtype=torch.float64)
+    p = density.pdf(x)
+    for order, moments in enumerate(density.moments(torch.tensor([0.3, 2.0], dtype=torch.float64))):
+        for edge, value in zip((0.3, 2.0), moments, strict=True):
+            inside = (x**order * p)[x <= edge]
+            assert value.item() == pytest.approx(inside.sum().item() * 1e-4, abs=2e-4)
+    cube_root = p.pow(1 / 3)[p > 0].sum() * 1e-4
+    assert density.cube_root_norm == pytest.approx(cube_root.item() ** 3, rel=2e-3)
+
+
+@pytest.mark.parametrize("name", ["normal", "uniform", "laplace", "exponential"])
+def test_high_resolution_is_approached_from_below(name):
+    limit = quantizers.panter_dite_constant(name)
+    ratios = [n**2 * lloyd_max(n, name).distortion / limit for n in (8, 32, 128, 512)]
+    assert ratios == sorted(ratios) or name == "uniform"
+    assert ratios[-1] == pytest.approx(1, abs=0.005)
+
+
+def test_n_squared_times_the_distortion_of_the_normal_density_tends_to_2_72():
+    values = [n**2 * lloyd_max(n).distortion for n in (16, 64, 256, 1000)]
+    assert values == sorted(values)
+    # The remainder falls like 1 / n, so its extrapolation is far closer than the last value.
+    assert values[-1] == pytest.approx(2.72070, rel=0.003)
+    assert (1000 * values[3] - 256 * values[2]) / 744 == pytest.approx(2.72070, rel=1e-4)
+    assert theory.high_resolution_distortion(1, 1.0).item() == pytest.approx(2.72070, abs=1e-5)
+
+
+def test_scalar_distortion_takes_points_in_any_order_that_may_coincide():
+    points = torch.tensor([1.0, -1.0, 1.0, 1.0])
+    assert scalar_distortion(points) == scalar_distortion(torch.tensor([-1.0, 1.0]))
+
+
+def test_bad_densities_and_points_are_refused():
+    with pytest.raises(ValueError, match=r"lloyd_max: `density` must be one of 'normal', .* got 'cauchy'"):
+        lloyd_max(2, "cauchy")
+    with pytest.raises(TypeError, match=r"lloyd_max: `density` must be a Density or the name of one, got 3"):
+        lloyd_max(2, 3)
+    with pytest.raises(ValueError, match=r"lloyd_max: `n` must be >= 1, got 0"):
+        lloyd_max(0)
+    with pytest.raises(ValueError, match=r"NormalDensity: `std` must be > 0, got 0.0"):
+        quantizers.NormalDensity(std=0.0)
+    with pytest.raises(ValueError, match=r"UniformDensity: `high` must be above `low` 1.0, got 1.0"):
+        quantizers.UniformDensity(1.0, 1.0)
+    with pytest.raises(ValueError, match=r"scalar_distortion: `points` must have shape \[n\], got \(2, 1\)"):
+        scalar_distortion(torch.zeros(2, 1))
+
+
+# ------------------------------------------------------------------ annealing against the optimum
+
+
+def winner_takes_all(samples, points, n_updates=200):
+    for _ in range(n_updates):
+        weights = mcl.WTA()(mcl.pairwise_sq_euclidean(hypotheses=points, targets=samples))
+        points = theory.soft_barycentres(samples, weights, otherwise=points)
+    return points
+
+
+@pytest.mark.parametrize(
+    ("n", "n_samples"), [(2, 2001), (3, 2001), (4, 2001), (5, 2001), (8, 2001), (16, 2001), (32, 6001)]
+)
+def test_annealing_finds_the_optimum_and_winner_takes_all_from_a_corner_does_not(n, n_samples):
+    samples, best = normal_samples(n_samples), lloyd_max(n).distortion
+    annealing = DeterministicAnnealing(n, decay=0.8, n_updates=40, random_state=0).fit(samples)
+    reached = scalar_distortion(torch.from_numpy(annealing.cluster_centers_).flatten()).item()
+    assert 1 <= reached / best < 1.005
+    # One point takes all samples and moves to their mean. From beyond twice the largest sample no other wins any.
+    corner = 10 + 0.01 * torch.arange(n, dtype=torch.float64).unsqueeze(-1)
+    stuck = scalar_distortion(winner_takes_all(samples, corner).flatten()).item()
+    assert stuck / best > 1.5
+
+
+@pytest.mark.parametrize("always_accept", [False, True])
+def test_simulated_annealing_comes_close_to_the_optimum(always_accept):
+    samples = normal_samples(1001)
+    annealing = SimulatedAnnealing(6, always_accept=always_accept, random_state=0).fit(samples)
+    reached = scalar_distortion(torch.from_numpy(annealing.cluster_centers_).flatten()).item()
+    assert reached / lloyd_max(6).distortion < 1.01
+
+
+def test_annealing_is_no_worse_than_the_best_of_many_starts_in_two_dimensions():
+    samples = three_gaussians(600).double()
+    annealed = DeterministicAnnealing(9, random_state=0).fit(samples)
+    assert annealed.distortion_ < 1.05 * Lloyd(9, random_state=0).fit(samples).distortion_
+
+
+def test_all_points_are_used_after_annealing():
+    annealing = DeterministicAnnealing(12, random_state=0).fit(torch.randn(300, 2))
+    assert set(annealing.labels_) == set(range(12))
+
+
+# ------------------------------------------------------------------ one interface
+
+
+@pytest.mark.parametrize("quantizer", ALL, ids=repr)
+def test_fit_predict_transform_and_score_agree(quantizer):
+    samples = np.random.default_rng(0).normal(size=(60, 2))
+    quantizer.fit(samples)
+    points = quantizer.cluster_centers_
+    distances = np.linalg.norm(samples[:, None] - points, axis=-1)
+    np.testing.assert_allclose(quantizer.transform(samples), distances, atol=1e-12)
+    np.testing.assert_array_equal(quantizer.predict(samples), distances.argmin(axis=1))
+    np.testing.assert_array_equal(quantizer.labels_, quantizer.predict(samples))
+    assert quantizer.inertia_ == pytest.approx((distances.min(axis=1) ** 2).sum())
+    assert quantizer.distortion_ == pytest.approx(quantizer.inertia_ / 60)
+    assert quantizer.score(samples) == pytest.approx(-quantizer.inertia_)
+    np.testing.assert_array_equal(quantizer.fit_predict(samples), quantizer.labels_)
+    np.testing.assert_allclose(quantizer.fit_transform(samples), distances, atol=1e-12)
+    np.testing.assert_allclose(quantizer.fit(torch.from_numpy(samples)).cluster_centers_, points)
+
+
+@pytest.mark.filterwarnings("ignore:Estimator .* does not inherit")  # so that scikit-learn stays optional
+@pytest.mark.parametrize("quantizer", ALL, ids=repr)
+def test_passes_the_checks_of_scikit_learn(quantizer):
+    checks = pytest.importorskip("sklearn.utils.estimator_checks")
+    if isinstance(quantizer, DeterministicAnnealing):
+        quantizer = DeterministicAnnealing(3, decay=0.6, n_updates=10, random_state=0)
+    for result in checks.check_estimator(quantizer, on_fail=None, on_skip=None):
+        assert result["status"] in ("passed", "skipped"), (result["check_name"], result["exception"])
+
+
+def test_works_in_pipelines_and_searches():
+    model_selection = pytest.importorskip("sklearn.model_selection")
+    pipeline = pytest.importorskip("sklearn.pipeline")
+    preprocessing = pytest.importorskip("sklearn.preprocessing")
+    chain = pipeline.make_pipeline(preprocessing.StandardScaler(), SimulatedAnnealing(2, n_steps=20, random_state=0))
+    search = model_selection.GridSearchCV(chain, {"simulatedannealing__n_hypotheses": [1, 4]}, cv=2)
+    search.fit(np.random.default_rng(0).normal(size=(40, 2)))
+    assert search.best_params_ == {"simulatedannealing__n_hypotheses": 4}
+
+
+def test_the_same_seed_gives_the_same_points_and_generators_are_taken():
+    samples = torch.randn(50, 2)
+    first, second = (SimulatedAnnealing(4, n_steps=50, random_state=7).fit(samples) for _ in range(2))
+    np.testing.assert_array_equal(first.cluster_centers_, second.cluster_centers_)
+    SimulatedAnnealing(4, n_steps=5, random_state=np.random.RandomState(0)).fit(samples)
+    SimulatedAnnealing(4, n_steps=5).fit(samples)
+    with pytest.raises(TypeError, match=r"SimulatedAnnealing: `random_state` must be None or a whole number, got 'x'"):
+        SimulatedAnnealing(4, random_state="x").fit(samples)
+
+
+def test_lloyd_starts_where_it_is_told():
+    samples = torch.tensor([[0.0], [1.0], [9.0], [10.0]])
+    told = Lloyd(2, init=torch.tensor([[0.0], [8.0]])).fit(samples)
+    assert told.cluster_centers_.flatten().tolist() == [0.5, 9.5]
+
+
+def test_importing_the_quantizers_does_not_load_scikit_learn():
+    program = (
+        "import sys, torchmcl.theory.quantizers; print(any(m.startswith(('sklearn', 'scipy')) for m in sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
+
+
+def test_lloyd_says_which_extra_brings_scikit_learn(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(ImportError, match=r"Lloyd needs sklearn: pip install 'torchmcl\[sklearn\]'"):
+        Lloyd(2).fit(torch.rand(5, 1))
+
+
+@pytest.mark.parametrize("quantizer", ALL, ids=repr)
+def test_bad_input_is_refused(quantizer):
+    name = type(quantizer).__name__
+    with pytest.raises(ValueError, match=rf"{name}: `n_hypotheses` must be at most the number of samples .*2.*, got 3"):
+        quantizer.fit(torch.rand(2, 1))
+    with pytest.raises(ValueError, match=rf"{name}: `X` must be finite, got NaN or infinity"):
+        quantizer.fit(torch.full((5, 1), math.nan))
+    with pytest.raises(ValueError, match=rf"{name}: `X` must have shape \[samples, dim\], got \(5,\)"):
+        quantizer.fit(torch.rand(5))
+    with pytest.raises(ValueError, match=rf"{name}: unknown option \['n_points'\]; known options are"):
+        quantizer.set_params(n_points=3)
+    fitted = quantizer.fit(torch.rand(8, 2))
+    with pytest.raises(ValueError, match=rf"{name}: `X` must have the columns it was fitted with, got 1"):
+        fitted.predict(torch.rand(8, 1))
+    with pytest.raises(AttributeError, match=rf"{name}: call `fit` before"):
+        type(quantizer)().predict(torch.rand(8, 1))
+    with pytest.raises(ValueError, match=rf"{name}: `n_hypotheses` must be >= 1, got 0"):
+        type(quantizer)(0).fit(torch.rand(8, 1))
+
+
+@pytest.mark.parametrize("quantizer", ALL[1:], ids=repr)
+def test_identical_points_are_reproduced_exactly(quantizer):
+    assert quantizer.fit(torch.full((6, 2), 3.0)).distortion_ == 0
+
+
+def test_lloyd_reproduces_identical_points_and_says_that_they_are_few():
+    exceptions = pytest.importorskip("sklearn.exceptions")
+    with pytest.warns(exceptions.ConvergenceWarning, match="distinct clusters"):
+        assert Lloyd(3, random_state=0).fit(torch.full((6, 2), 3.0)).distortion_ == 0
+
+
+def test_bad_annealing_options_are_refused():
+    samples = torch.rand(9, 1)
+    for options, message in (
+        ({"decay": 1.0}, r"`decay` must lie in \(0, 1\), got 1.0"),
+        ({"hottest": 0.0}, "`hottest` must be > 0, got 0.0"),
+        ({"coldest": -1.0}, "`coldest` must be > 0, got -1.0"),
+        ({"push": 0.0}, "`push` must be > 0, got 0.0"),
+        ({"n_updates": 0}, "`n_updates` must be >= 1, got 0"),
+        ({"tolerance": 0.0}, "`tolerance` must be > 0, got 0.0"),
+    ):
+        with pytest.raises(ValueError, match=f"DeterministicAnnealing: {message}"):
+            DeterministicAnnealing(2, **options).fit(samples)
+    with pytest.raises(ValueError, match=r"SimulatedAnnealing: `n_steps` must be >= 1, got 0"):
+        SimulatedAnnealing(2, n_steps=0).fit(samples)
