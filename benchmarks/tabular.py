@@ -2,7 +2,8 @@
 
 python benchmarks/tabular.py --data FOLDER --records results/tabular-records-cpu.csv --out results/tabular-cpu.json
 
-Each set, fold and method is one record; a rerun computes only what is missing, and the summary is made of all records.
+Each set, fold and method is one record; a rerun computes only what is missing (`--redo ours` computes ours again), and
+the summary is made of all records.
 Times are CPU seconds of this process, so that a busy machine does not count; one thread is used.
 """
 
@@ -19,6 +20,7 @@ from scipy.stats import wilcoxon
 from _common import parser, report
 from _forecasts import measures
 from _rivals import METHODS, Predict
+from torchmcl._files import write_atomically
 from torchmcl.data.synthetic import folded_response
 from torchmcl.data.uci import load_uci
 
@@ -97,14 +99,28 @@ class Records:
                     values = {name: float(row[name]) if row[name] else None for name in MEASURES}
                     self.rows[row["set"], int(row["fold"]), row["method"]] = values
 
+    def forget(self, methods: list[str]) -> None:
+        """Drop the rows of some methods, to compute them again."""
+        kept = {key: values for key, values in self.rows.items() if key[2] not in methods}
+        if kept != self.rows:
+            write_atomically(self.path, _HEAD + "".join(_line(key, values) for key, values in kept.items()))
+            self.rows = kept
+
     def add(self, key: tuple[str, int, str], values: dict[str, float | None]) -> None:
         """Add one row."""
         self.rows[key] = values
-        cells = ("" if values[name] is None else f"{values[name]:.6g}" for name in MEASURES)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        head = "" if self.path.exists() else ",".join((*KEYS, *MEASURES)) + "\n"
+        head = "" if self.path.exists() else _HEAD
         with self.path.open("a") as file:
-            file.write(head + ",".join((*map(str, key), *cells)) + "\n")
+            file.write(head + _line(key, values))
+
+
+_HEAD = ",".join((*KEYS, *MEASURES)) + "\n"
+
+
+def _line(key: tuple[str, int, str], values: dict[str, float | None]) -> str:
+    cells = ("" if values[name] is None else f"{values[name]:.6g}" for name in MEASURES)
+    return ",".join((*map(str, key), *cells)) + "\n"
 
 
 def run(
@@ -175,11 +191,13 @@ if __name__ == "__main__":
     arguments.add_argument("--records", type=Path, required=True, help="CSV file to go on from")
     arguments.add_argument("--sets", default=",".join(FOLDS))
     arguments.add_argument("--methods", default=",".join(METHODS))
+    arguments.add_argument("--redo", default="", help="methods to compute again, for example ours")
     arguments.add_argument("--folds", type=int, help="so many folds of each set, instead of 5, or 3 of the large ones")
     options = arguments.parse_args()
     torch.set_num_threads(1)
     warm_up(options.methods.split(","))
     kept = Records(options.records)
+    kept.forget(options.redo.split(","))
     wanted = {name: options.folds or FOLDS[name] for name in options.sets.split(",")}
     run(kept, wanted, options.methods.split(","), options.data)
     kept.read()
