@@ -40,6 +40,10 @@ MEASURES = (
 )
 
 
+# Measures by set, fold and method.
+Rows = dict[tuple[str, int, str], dict[str, float | None]]
+
+
 class Table(NamedTuple):
     """One fold, standardised by its training part; `unit` is the deviation of the targets there."""
 
@@ -86,7 +90,7 @@ class Records:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: dict[tuple[str, int, str], dict[str, float | None]] = {}
+        self.rows: Rows = {}
         self.read()
 
     def read(self) -> None:
@@ -140,49 +144,54 @@ def run(
                 print(name, fold, method, text, flush=True)
 
 
-def summary(records: Records) -> list[dict[str, object]]:
+def complete(rows: Rows) -> Rows:
+    """Return the rows of those folds that every method has, so that all means are over the same folds."""
+    methods = {key[2] for key in rows}
+    return {key: values for key, values in rows.items() if all((*key[:2], method) in rows for method in methods)}
+
+
+def summary(rows: Rows) -> list[dict[str, object]]:
     """Return mean and standard error of each set, method and measure, and paired tests against ours."""
-    rows: list[dict[str, object]] = []
-    for name, method in dict.fromkeys((key[0], key[2]) for key in records.rows):
-        folds = sorted(key[1] for key in records.rows if (key[0], key[2]) == (name, method))
-        row: dict[str, object] = {"set": name, "method": method, "n_folds": len(folds)}
+    result: list[dict[str, object]] = []
+    for name, method in dict.fromkeys((key[0], key[2]) for key in rows):
+        folds = sorted(key[1] for key in rows if (key[0], key[2]) == (name, method))
+        entry: dict[str, object] = {"set": name, "method": method, "n_folds": len(folds)}
         for measure in MEASURES:
-            values = [records.rows[name, fold, method][measure] for fold in folds]
+            values = [rows[name, fold, method][measure] for fold in folds]
             if None in values:
                 continue
             numbers = np.array(values, dtype=float)
-            error = numbers.std(ddof=1) / math.sqrt(len(numbers)) if len(numbers) > 1 else None
-            row[measure] = {"mean": float(numbers.mean()), "standard_error": None if error is None else float(error)}
-        row["p_distortion"] = paired_p(records, method, [name])
-        rows.append(row)
-    return rows
+            error = float(numbers.std(ddof=1)) / math.sqrt(len(numbers)) if len(numbers) > 1 else None
+            entry[measure] = {"mean": float(numbers.mean()), "standard_error": error}
+        entry["p_distortion"] = paired_p(log_ratios(rows, method, [name], "distortion"))
+        result.append(entry)
+    return result
 
 
-def paired_p(records: Records, method: str, sets: list[str], measure: str = "distortion") -> float | None:
-    """Return the p value of a two-sided Wilcoxon test of log ratios against ours, over the folds that both have."""
-    keys = [key for key in records.rows if key[2] == method and key[0] in sets and (*key[:2], "ours") in records.rows]
-    pairs = [(records.rows[key][measure], records.rows[*key[:2], "ours"][measure]) for key in keys]
-    ratios = np.log([a / b for a, b in pairs if a and b])
-    if method == "ours" or len(ratios) < 2 or not ratios.any():
-        return None
-    return float(wilcoxon(ratios).pvalue)
+def log_ratios(rows: Rows, method: str, sets: list[str], measure: str) -> np.ndarray:
+    """Return the logarithm of a measure divided by ours, for each fold of some sets that both have."""
+    keys = [key for key in rows if key[2] == method and key[0] in sets and (*key[:2], "ours") in rows]
+    pairs = [(rows[key][measure], rows[*key[:2], "ours"][measure]) for key in keys]
+    return np.array([math.log(a / b) for a, b in pairs if a and b])
 
 
-def overall(records: Records) -> list[dict[str, object]]:
-    """Return one row for each rival: the paired test over all folds of the UCI sets, and how the ratios lie."""
-    rows: list[dict[str, object]] = []
-    sets = sorted({key[0] for key in records.rows} - {"inverse"})
-    for method in dict.fromkeys(key[2] for key in records.rows if key[2] != "ours"):
-        ratios = {}
+def paired_p(ratios: np.ndarray) -> float | None:
+    """Return the p value of a two-sided Wilcoxon test; None where there is nothing to test."""
+    return float(wilcoxon(ratios).pvalue) if len(ratios) > 1 and ratios.any() else None
+
+
+def overall(rows: Rows) -> list[dict[str, object]]:
+    """Return for each rival the geometric mean of its ratios to ours over all UCI folds, and their paired tests."""
+    result: list[dict[str, object]] = []
+    sets = sorted({key[0] for key in rows} - {"inverse"})
+    for method in dict.fromkeys(key[2] for key in rows if key[2] != "ours"):
+        entry: dict[str, object] = {"set": "all UCI folds", "method": method}
         for measure in ("distortion", "distortion_best_points", "crps", "rmse", "fit_seconds"):
-            keys = [key for key in records.rows if key[2] == method and key[0] in sets]
-            pairs = [(records.rows[key][measure], records.rows[*key[:2], "ours"][measure]) for key in keys]
-            ratios[measure] = {
-                "ratio": float(np.exp(np.mean(np.log([a / b for a, b in pairs])))) if pairs else None,
-                "p": paired_p(records, method, sets, measure),
-            }
-        rows.append({"set": "all UCI folds", "method": method, **ratios})
-    return rows
+            ratios = log_ratios(rows, method, sets, measure)
+            mean = float(np.exp(ratios.mean())) if len(ratios) else None
+            entry[measure] = {"ratio": mean, "p": paired_p(ratios), "n_pairs": len(ratios)}
+        result.append(entry)
+    return result
 
 
 if __name__ == "__main__":
@@ -201,4 +210,5 @@ if __name__ == "__main__":
     wanted = {name: options.folds or FOLDS[name] for name in options.sets.split(",")}
     run(kept, wanted, options.methods.split(","), options.data)
     kept.read()
-    report("tabular", "cpu", summary(kept) + overall(kept), options.out)
+    folds = complete(kept.rows)
+    report("tabular", "cpu", summary(folds) + overall(folds), options.out)

@@ -59,8 +59,8 @@ def of_set(rows):
             cells.append(f"**{text}**" if best.get(measure) == mean else text)
         p = row["p_distortion"]
         body.append([*cells, "—" if p is None else number(p)])
-    n_folds = sorted({row["n_folds"] for row in rows})
-    folds = f"{n_folds[0]} folds" if len(n_folds) == 1 else f"{n_folds[0]} to {n_folds[-1]} folds"
+    n_folds = rows[0]["n_folds"]
+    folds = f"{n_folds} fold{'s' * (n_folds > 1)}"
     return list_table(f"{rows[0]['set']}, {folds}", body)
 
 
@@ -75,18 +75,19 @@ def overall(rows):
             ratio, p = row[measure]["ratio"], row[measure]["p"]
             cells.append(f"{ratio:.2f}" + ("" if p is None else f" (p = {p:.2g})"))
         body.append(cells)
-    return list_table("Rival divided by MCLRegressor over all UCI folds; above 1 MCLRegressor is lower", body)
+    title = f"Rival divided by MCLRegressor, geometric mean over {rows[0]['distortion']['n_pairs']} folds of all sets"
+    return list_table(title + " (above 1: MCLRegressor is lower)", body)
 
 
 def wins(rows):
-    """Return how often each method has the lowest distortion, by the mean over folds."""
+    """Return which method has the lowest mean in each set."""
     sets = list(dict.fromkeys(row["set"] for row in rows))
     heads = ("distortion", "distortion_best_points", "crps", "rmse", "fit_seconds")
     body = [["set", "folds", *(heading for measure, heading, _ in COLUMNS if measure in heads)]]
     for name in sets:
         own = [row for row in rows if row["set"] == name]
         best = [NAMES[min(own, key=lambda row: row[measure]["mean"])["method"]] for measure in heads]
-        body.append([name, str(min(row["n_folds"] for row in own)), *best])
+        body.append([name, str(own[0]["n_folds"]), *best])
     return list_table("Who has the lowest mean", body)
 
 

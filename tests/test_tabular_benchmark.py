@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from _forecasts import FINE_LEVELS, Forecast, Mixture, best_points, measures, one_interval
 from _rivals import METHODS, QuantileForest
-from tabular import MEASURES, Records, overall, run, summary, table_of
+from tabular import MEASURES, Records, complete, overall, run, summary, table_of
 
 PACKAGES = {"ngboost": "ngboost", "mapie": "mapie"}
 
@@ -126,15 +126,21 @@ def test_forgotten_methods_are_gone_from_the_file(tmp_path):
 
 def test_summary_has_means_errors_and_paired_tests(tmp_path):
     records = stored(tmp_path / "records.csv")
-    ours, rival = summary(records)
+    ours, rival = summary(records.rows)
     values = [1.0, 1.1, 1.2, 1.3]
     assert ours["distortion"]["mean"] == pytest.approx(np.mean(values))
     assert ours["distortion"]["standard_error"] == pytest.approx(np.std(values, ddof=1) / 2)
     assert "log_likelihood" not in ours
     assert ours["p_distortion"] is None
     assert rival["p_distortion"] == pytest.approx(0.125)  # all of four signs alike
-    (row,) = overall(records)
+    (row,) = overall(records.rows)
     assert row["distortion"]["ratio"] == pytest.approx(2)
+
+
+def test_only_folds_of_all_methods_are_summed_up(tmp_path):
+    records = stored(tmp_path / "records.csv")
+    del records.rows["yacht", 2, "mdn"]
+    assert {key[1] for key in complete(records.rows)} == {0, 1, 3}
 
 
 def test_the_inverse_problem_is_standardised_by_its_training_part():
