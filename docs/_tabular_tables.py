@@ -27,10 +27,8 @@ COLUMNS = (
 )
 
 
-def number(value):
-    if value == 0:
-        return "0"
-    return f"{value:.2e}" if abs(value) < 1e-3 else f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+def number(value, digits=3):
+    return f"{value:.{digits - 1}e}" if 0 < abs(value) < 1e-3 else f"{value:.{digits}g}"
 
 
 def list_table(title, rows):
@@ -55,10 +53,10 @@ def of_set(rows):
                 cells.append("—")
                 continue
             mean, error = row[measure]["mean"], row[measure]["standard_error"]
-            text = number(mean) + ("" if error is None or measure.endswith("seconds") else f" ± {number(error)}")
+            text = number(mean) + ("" if error is None or measure.endswith("seconds") else f" ± {number(error, 2)}")
             cells.append(f"**{text}**" if best.get(measure) == mean else text)
         p = row["p_distortion"]
-        body.append([*cells, "—" if p is None else number(p)])
+        body.append([*cells, "—" if p is None else number(p, 2)])
     n_folds = rows[0]["n_folds"]
     folds = f"{n_folds} fold{'s' * (n_folds > 1)}"
     return list_table(f"{rows[0]['set']}, {folds}", body)
