@@ -1,7 +1,9 @@
-"""The synthetic distributions of the paper: three Gaussians in the square, fixed or moving with the input.
+"""Generated data: the three Gaussians of the paper, fixed or moving with the input, and an inverse problem.
 
 Points are drawn on the device of the generator.
 """
+
+import math
 
 import torch
 from torch import Tensor
@@ -9,7 +11,14 @@ from torch import Tensor
 from torchmcl._checks import check_positive_int
 from torchmcl.types import Batch
 
-__all__ = ["CENTRES", "DEVIATION", "conditional_covariance", "conditional_three_gaussians", "three_gaussians"]
+__all__ = [
+    "CENTRES",
+    "DEVIATION",
+    "conditional_covariance",
+    "conditional_three_gaussians",
+    "folded_response",
+    "three_gaussians",
+]
 
 CENTRES = ((-0.5, -0.5), (0.0, 0.5), (0.5, -0.5))
 DEVIATION = 0.1
@@ -70,3 +79,25 @@ def conditional_covariance(inputs: Tensor) -> Tensor:
     spread = torch.cov(centres.mT, correction=0)
     noise = DEVIATION**2 * torch.eye(2, dtype=inputs.dtype, device=inputs.device)
     return inputs[..., None, None] ** 2 * spread + noise
+
+
+def folded_response(n_points: int, generator: torch.Generator | None = None) -> Batch:
+    """Return an inverse problem: which cause, in [0, 1], had this effect?
+
+    The effect is `cause + gain * sin(4 pi cause)` with a little noise. Without gain it has one cause; the larger the
+    gain, the more the response folds, and an effect has up to three causes.
+
+    Returns:
+        Batch with inputs [n_points, 2], the effect and the gain in [0, 0.3], and targets [n_points, 1, 1], the cause.
+
+    Example:
+        >>> inputs, causes, _ = folded_response(5, torch.Generator().manual_seed(0))
+        >>> inputs.shape, causes.shape
+        (torch.Size([5, 2]), torch.Size([5, 1, 1]))
+    """
+    check_positive_int("folded_response", "n_points", n_points)
+    causes, gains = torch.rand(2, n_points, generator=generator)
+    gains = 0.3 * gains
+    noise = 0.01 * torch.randn(n_points, generator=generator)
+    effects = causes + gains * torch.sin(4 * math.pi * causes) + noise
+    return Batch(torch.stack([effects, gains], dim=-1), causes.view(-1, 1, 1))
