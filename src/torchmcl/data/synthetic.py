@@ -96,8 +96,9 @@ def folded_response(n_points: int, generator: torch.Generator | None = None) -> 
         (torch.Size([5, 2]), torch.Size([5, 1, 1]))
     """
     check_positive_int("folded_response", "n_points", n_points)
-    causes, gains = torch.rand(2, n_points, generator=generator)
+    device = None if generator is None else generator.device
+    causes, gains = torch.rand(2, n_points, generator=generator, device=device)
     gains = 0.3 * gains
-    noise = 0.01 * torch.randn(n_points, generator=generator)
+    noise = 0.01 * torch.randn(n_points, generator=generator, device=device)
     effects = causes + gains * torch.sin(4 * math.pi * causes) + noise
     return Batch(torch.stack([effects, gains], dim=-1), causes.view(-1, 1, 1))
