@@ -1,8 +1,9 @@
 """How many models to train at once."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -12,7 +13,7 @@ from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.stacked import StackedModules
 from torchmcl.types import Predictions
 
-__all__ = ["in_threads", "models_at_once"]
+__all__ = ["in_threads", "models_at_once", "one_core"]
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -33,6 +34,17 @@ def models_at_once(models: StackedModules, data: FleetData, batch_size: int, dev
         budget = int(forced)
     n_chunks = max(1, -(-len(models) * per_model // budget))
     return -(-len(models) // min(n_chunks, len(models)))
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Work on one core inside a `with` block: operations of a few small networks are too short to be shared out."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def in_threads(work: Callable[[_Item], _Result], items: Sequence[_Item], n_threads: int) -> list[_Result]:
