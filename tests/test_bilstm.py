@@ -103,8 +103,10 @@ def test_without_a_gpu_it_is_the_lstm_it_replaces(shape):
 
 
 def test_its_weights_load_into_an_lstm():
-    lstm = nn.LSTM(4, 32, bidirectional=True)
-    lstm.load_state_dict(FusedBiLSTM(4, 32).state_dict())
+    lstm, fused = nn.LSTM(4, 32, bidirectional=True, batch_first=True), FusedBiLSTM(4, 32)
+    lstm.load_state_dict(fused.state_dict())
+    sequences = torch.randn(3, 5, 4)
+    torch.testing.assert_close(lstm(sequences)[0], fused(sequences))
 
 
 def test_sequences_of_another_width_are_refused():

@@ -1,9 +1,12 @@
 """Writing files so that nothing half-written is ever left behind."""
 
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["write_atomically"]
+__all__ = ["replaced_folder", "write_atomically"]
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -22,3 +25,27 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replaced_folder(folder: Path) -> Iterator[Path]:
+    """Give a new folder to write into, which takes the place of `folder` when the `with` block ends well.
+
+    Raises:
+        OSError: if it cannot be put there; the old folder, if any, then stands where it stood.
+    """
+    beside = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
+    aside = folder.parent / f".{folder.name}.{os.getpid()}.old"
+    try:
+        yield beside
+        if folder.exists():
+            folder.rename(aside)
+        try:
+            beside.rename(folder)
+        except OSError:
+            if aside.exists():
+                aside.rename(folder)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import shutil
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 
 from torchmcl import assignment, density, schedules, transport
 from torchmcl._checks import bad_value
-from torchmcl._files import write_atomically
+from torchmcl._files import replaced_folder, write_atomically
 from torchmcl._optional import optional_import
 from torchmcl._version import __version__
 from torchmcl.density import Bandwidth
@@ -71,17 +69,9 @@ def save_estimator(estimator: Any, folder: Path) -> None:
         rule = "be new, empty or hold a saved model"
         raise ValueError(bad_value(owner, "folder", rule, repr(str(folder)), advice))
     settings, arrays = to_state(estimator)
-    beside = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
-    aside = folder.parent / f".{folder.name}.{os.getpid()}.old"
-    try:
-        write_atomically(beside / _NUMBERS, io.save(arrays))
-        write_atomically(beside / _SETTINGS, json.dumps(settings, indent=1, allow_nan=False))
-        if folder.exists():
-            folder.rename(aside)
-        beside.rename(folder)
-    finally:
-        for leftover in (beside, aside):
-            shutil.rmtree(leftover, ignore_errors=True)
+    with replaced_folder(folder) as new:
+        write_atomically(new / _NUMBERS, io.save(arrays))
+        write_atomically(new / _SETTINGS, json.dumps(settings, indent=1, allow_nan=False))
 
 
 def read_estimator(owner: str, folder: Path, kinds: dict[str, type[Any]]) -> Any:

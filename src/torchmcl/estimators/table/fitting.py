@@ -3,13 +3,12 @@
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from torchmcl._checks import bad_value
@@ -18,6 +17,7 @@ from torchmcl.estimators._networks import default_batch_size
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.table.evaluation import evaluated, summary_of_data, trajectory
 from torchmcl.estimators.table.model import TableModel
+from torchmcl.fleet.chunks import one_core
 
 __all__ = ["TableFit", "fit_summary", "fit_table", "table_records"]
 
@@ -95,19 +95,13 @@ def fit_table(owner: str, table: Table, how: TableFit, *, progress: bool = False
     return _with_evaluation(owner, model, table, train, test)
 
 
-@contextlib.contextmanager
-def _threads_for(regressor: MCLRegressor, shape: tuple[int, ...]) -> Iterator[None]:
+def _threads_for(regressor: MCLRegressor, shape: tuple[int, ...]) -> contextlib.AbstractContextManager[None]:
     """Train one small network on one core: its steps are so short that threads would mostly wait for each other."""
     sizes = (shape[1], *regressor.hidden, regressor.n_hypotheses)
     n_weights = sum(a * b for a, b in itertools.pairwise(sizes))
     rows = int(regressor.batch_size or default_batch_size(shape[0]))
-    before = torch.get_num_threads()
-    if regressor.n_init == 1 and n_weights * rows < _SMALL_STEP:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    is_small = regressor.n_init == 1 and n_weights * rows < _SMALL_STEP
+    return one_core() if is_small else contextlib.nullcontext()
 
 
 def _with_evaluation(

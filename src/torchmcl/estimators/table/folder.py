@@ -2,12 +2,11 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from torchmcl._checks import bad_value
-from torchmcl._files import write_atomically
+from torchmcl._files import replaced_folder, write_atomically
 from torchmcl._optional import optional_import
 from torchmcl._version import __version__
 from torchmcl.data.table import ColumnEncoder, TableSchema
@@ -35,21 +34,13 @@ def save_table_model(model: TableModel, folder: Path) -> None:
     check_folder("torchmcl fit", folder)
     settings, arrays = to_state(model.regressor)
     config = {"kind": _KIND, "format": FORMAT, "torchmcl": __version__, "source": model.source}
-    beside = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
-    aside = folder.parent / f".{folder.name}.{os.getpid()}.old"
-    try:
-        write_atomically(beside / _WEIGHTS, io.save({**arrays, **model.encoder.state()}))
-        write_atomically(beside / _CONFIG, _json(config | {"regressor": settings}))
-        write_atomically(beside / _SCHEMA, _json(model.schema.to_json()))
-        write_atomically(beside / _METRICS, _json(model.metrics))
+    with replaced_folder(folder) as new:
+        write_atomically(new / _WEIGHTS, io.save({**arrays, **model.encoder.state()}))
+        write_atomically(new / _CONFIG, _json(config | {"regressor": settings}))
+        write_atomically(new / _SCHEMA, _json(model.schema.to_json()))
+        write_atomically(new / _METRICS, _json(model.metrics))
         if model.evaluation is not None:
-            write_atomically(beside / _EVALUATION, _json(model.evaluation))
-        if folder.exists():
-            folder.rename(aside)
-        beside.rename(folder)
-    finally:
-        for leftover in (beside, aside):
-            shutil.rmtree(leftover, ignore_errors=True)
+            write_atomically(new / _EVALUATION, _json(model.evaluation))
 
 
 def check_folder(owner: str, folder: Path) -> None:
