@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmcl.costs.vector import separable_element
 from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.feed_forward import FeedForward, is_relu_network
 from torchmcl.fleet.fresh import FreshRows
 from torchmcl.fleet.graphs import EpochRunner
 from torchmcl.fleet.history import FleetHistory
@@ -17,6 +19,7 @@ from torchmcl.fleet.rules import RuleTable, StackedRule
 from torchmcl.fleet.shuffles import shuffled_rows
 from torchmcl.fleet.stacked import StackedModules
 from torchmcl.training import mcl_step
+from torchmcl.training.gradient import loss_and_gradient
 from torchmcl.types import Batch, StepOutput
 
 __all__ = ["ChunkTraining", "Plan"]
@@ -61,6 +64,9 @@ class ChunkTraining:
         self.one_batch = plan.batch_size >= self.n_rows
         # So it is for fresh rows, which have no order but the one they were drawn in.
         in_order = self.one_batch or fresh is not None
+        self.written_out = self._write_out()
+        if self.written_out is not None:
+            data = self.data = data._replace(inputs=self.written_out.widened(data.inputs))
         self.whole = data.all_rows() if in_order else None
         self.order = torch.zeros(n_models, self.n_rows, dtype=torch.long, device=device) if not in_order else None
         self.rule_values = plan.rules.buffers(device, models.flat.dtype)
@@ -165,6 +171,9 @@ class ChunkTraining:
             assert self.order is not None
             inputs, targets = self.data.rows(self.order[:, start:stop])
             weights = self.data.row_weights(self.order[:, start:stop])
+        if self.written_out is not None:
+            loss = self._written_out_step(self.written_out, inputs, targets, rule, weights)
+            return loss if self.one_batch else loss * ((stop - start) / self.n_rows)
         mask = None
         n_real = self.lengths
         if not self.same_length:
@@ -181,6 +190,39 @@ class ChunkTraining:
                 return loss
             # A model without rows in this batch has loss 0 there.
             return loss * ((stop - start) / self.n_rows if self.same_length else n_real / self.lengths)
+
+    def _write_out(self) -> FeedForward | None:
+        """Return the passes of these models written out, where they and their loss allow it."""
+        models, data = self.models, self.data
+        if (
+            self.device.type != "cpu"
+            or not self.plan.rules.per_target  # the others take longer than any bookkeeping
+            or not self.same_length
+            or self.fresh is not None
+            or data.inputs.ndim != 3
+            or data.targets.ndim != 4
+            or not data.inputs.dtype == data.targets.dtype == models.flat.dtype
+            or not is_relu_network(models.template, data.inputs.shape[-1], data.targets.shape[-1])
+            or separable_element(self.plan.cost_fn, data.targets.shape[-1]) is None
+        ):
+            return None
+        return FeedForward(models)
+
+    @torch.no_grad()
+    def _written_out_step(
+        self, network: FeedForward, inputs: Tensor, targets: Tensor, rule: StackedRule, weights: Tensor | None
+    ) -> Tensor:
+        loss = loss_and_gradient(
+            network.forward(inputs),
+            targets,
+            rule,
+            cost_fn=self.plan.cost_fn,
+            score_weight=self.plan.score_weight,
+            gradient=network.slots(inputs.shape[1]),
+            sample_weights=weights,
+        )
+        self._update(network.backward(inputs), self.lengths)
+        return loss
 
     def _update(self, gradient: Tensor, n_real: Tensor) -> None:
         """Change the parameters of those models that have rows in this batch and were not stopped."""

@@ -71,8 +71,10 @@ class Adam(FleetOptimizer):
         square.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
         if decay is not None:
             flat.mul_(1 - lr * decay)
-        deviation = square.sqrt().div_(_correction(self.beta2, n_steps).sqrt_()).add_(self.epsilon)
-        flat.sub_((mean * (lr / _correction(self.beta1, n_steps))).div_(deviation))
+        # lr * (mean / c1) / (sqrt(square / c2) + epsilon), with what is the same for all of a model's weights in front.
+        root = _correction(self.beta2, n_steps).sqrt_()
+        deviation = square.sqrt().add_(self.epsilon * root)
+        flat.addcdiv_(mean * (lr * root / _correction(self.beta1, n_steps)), deviation, value=-1)
 
 
 def _correction(beta: float, n_steps: Tensor) -> Tensor:

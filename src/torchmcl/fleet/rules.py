@@ -81,6 +81,11 @@ class RuleTable:
                 self.groups.append((slice(start, stop), group[0].first, columns))
                 start = stop
 
+    @property
+    def per_target(self) -> bool:
+        """Whether every rule treats each target by itself and needs no sorting."""
+        return all(type(rule) in _PER_TARGET for _, rule, _ in self.groups)
+
     def check_hypotheses(self, n_hypotheses: int) -> None:
         """Check what a rule says of the number of hypotheses; afterwards its values are in tensors."""
         for _, rule, columns in self.groups:
@@ -108,11 +113,7 @@ class RuleTable:
     def buffers(self, device: torch.device, dtype: torch.dtype = torch.float32) -> RuleBuffers:
         """Return tensors that `fill` writes an epoch's values into."""
         # What the kernels cannot serve (float64 models, say) reads the groups.
-        if (
-            device.type == "cuda"
-            and dtype == torch.float32
-            and all(type(rule) in _PER_TARGET for _, rule, _ in self.groups)
-        ):
+        if device.type == "cuda" and dtype == torch.float32 and self.per_target:
             table = self._packed().to(device)
             return RuleBuffers([{} for _ in self.groups], table[0].clone(), table)
         groups = [
