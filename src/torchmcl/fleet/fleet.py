@@ -24,6 +24,7 @@ from torchmcl.fleet.monitors import hard_distortion
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
 from torchmcl.fleet.options import check_data, check_fit, digest_of, name_of, per_model, rates_of
 from torchmcl.fleet.rules import RuleAt, RuleTable
+from torchmcl.fleet.shortcuts import is_worth_compiling
 from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules
 from torchmcl.schedules import Schedule
 from torchmcl.types import Predictions, StepOutput
@@ -192,11 +193,12 @@ class Fleet:
         if validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
         moments: dict[int, dict[str, Tensor]] = {}
+        compiled = self.device.type == "cpu" and is_worth_compiling(self.n_models, n_rows, n_epochs)
         with Progress(n_epochs * self.n_models, what, show=progress, unit="model-epoch") as bar:
 
             def train(numbered: tuple[int, slice]) -> FleetHistory:
                 number, rows = numbered
-                chunk_plan = self._plan(rows, n_epochs, size, monitor, every[rows], patience)
+                chunk_plan = self._plan(rows, n_epochs, size, monitor, every[rows], patience, compiled)
                 chunk_plan.rules.check_hypotheses(n_hypotheses)
                 held_out = None if validation is None else validation.subset(rows, self.device)
                 models = self._last.subset(rows, self.device, copy_rows=True)
@@ -342,6 +344,7 @@ class Fleet:
         monitor: Callable[[StepOutput], Tensor],
         every: Sequence[int],
         patience: int | None,
+        compiled: bool,
     ) -> Plan:
         return Plan(
             n_epochs=n_epochs,
@@ -356,6 +359,7 @@ class Fleet:
             monitor=monitor,
             validate_every=every,
             patience=patience,
+            compiled=compiled,
         )
 
     def _fingerprint(

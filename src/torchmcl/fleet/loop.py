@@ -9,14 +9,17 @@ import torch
 from torch import Tensor
 
 from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.feed_forward import FeedForward
 from torchmcl.fleet.fresh import FreshRows
 from torchmcl.fleet.graphs import EpochRunner
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.optimizers import FleetOptimizer
 from torchmcl.fleet.rules import RuleTable, StackedRule
+from torchmcl.fleet.shortcuts import Look, compiled_step, needs_no_graph
 from torchmcl.fleet.shuffles import shuffled_rows
 from torchmcl.fleet.stacked import StackedModules
 from torchmcl.training import mcl_step
+from torchmcl.training.gradient import loss_and_gradient
 from torchmcl.types import Batch, StepOutput
 
 __all__ = ["ChunkTraining", "Plan"]
@@ -38,6 +41,7 @@ class Plan:
     monitor: Callable[[StepOutput], Tensor]
     validate_every: Sequence[int]
     patience: int | None
+    compiled: bool = False  # whether the training is long enough for a C compiler to pay, and there is one
 
 
 class ChunkTraining:
@@ -61,13 +65,28 @@ class ChunkTraining:
         self.one_batch = plan.batch_size >= self.n_rows
         # So it is for fresh rows, which have no order but the one they were drawn in.
         in_order = self.one_batch or fresh is not None
-        self.whole = data.all_rows() if in_order else None
-        self.order = torch.zeros(n_models, self.n_rows, dtype=torch.long, device=device) if not in_order else None
+        # Rules that couple targets take longer than any bookkeeping.
+        plain = fresh is None and plan.rules.per_target and needs_no_graph(models, data, plan.cost_fn)
+        self.compiled = compiled_step(models, data, plan.cost_fn) if plain and plan.compiled else None
+        self.written_out = FeedForward(models) if plain and self.compiled is None else None
+        self.optimizer = plan.optimizer if self.compiled is None else plan.optimizer.compiled()
+        self.look: Look | None = None
+        if self.compiled is not None and validation is not None:
+            self.look = Look.of(models, validation, plan.cost_fn, plan.monitor)
+        if self.written_out is not None:
+            data = self.data = data._replace(inputs=self.written_out.widened(data.inputs))
+        self.whole = data.all_rows() if in_order and self.compiled is None else None
+        # Models with the same seed and as many rows share an order.
+        streams, stream_of_model = torch.stack([plan.seeds.to(device), self.lengths]).unique(dim=1, return_inverse=True)
+        self.seeds, self.stream_lengths = streams
+        self.order = (
+            torch.zeros(len(self.seeds), self.n_rows, dtype=torch.long, device=device) if not in_order else None
+        )
+        self.order_of_model = stream_of_model
         self.rule_values = plan.rules.buffers(device, models.flat.dtype)
         self.lr = torch.zeros(n_models, 1, dtype=models.flat.dtype, device=device)
         self.learning_rates = plan.learning_rates.to(models.flat)
         self.decay = plan.weight_decays.to(models.flat).view(-1, 1) if plan.weight_decays.any() else None
-        self.seeds = plan.seeds.to(device)
         frozen = torch.cat([torch.full((v[0].numel(),), not v.requires_grad) for v in models.views.values()])
         self.frozen = frozen.to(device) if frozen.any() else None
         self.state: dict[str, Tensor] = {
@@ -124,7 +143,7 @@ class ChunkTraining:
         """Write what the host decides from epoch to epoch into the tensors that the epoch reads."""
         self.plan.rules.fill(self.rule_values, epoch)
         if self.order is not None:
-            self.order.copy_(shuffled_rows(self.seeds, epoch, self.lengths, self.n_rows))
+            self.order.copy_(shuffled_rows(self.seeds, epoch, self.stream_lengths, self.n_rows))
         if self.fresh is not None:
             self.fresh.refill(self.data, epoch)
 
@@ -157,14 +176,24 @@ class ChunkTraining:
 
     def _step(self, rule: StackedRule, start: int, stop: int) -> Tensor:
         """Take one optimiser step; return each model's loss times the share of its rows."""
+        if self.compiled is not None:
+            order = None if self.order is None else (self.order, self.order_of_model)
+            assert self.rule_values.by_model is not None
+            loss = self.compiled(self.rule_values.by_model, self.plan.score_weight, start=start, stop=stop, order=order)
+            self._update(self.compiled.gradient, self.lengths)
+            return loss if self.one_batch else loss * ((stop - start) / self.n_rows)
         if self.whole is not None:
             inputs, targets = (part[:, start:stop] for part in self.whole)
             weights = self.data.row_weights()
             weights = None if weights is None else weights[:, start:stop]
         else:
             assert self.order is not None
-            inputs, targets = self.data.rows(self.order[:, start:stop])
-            weights = self.data.row_weights(self.order[:, start:stop])
+            index = self.order[:, start:stop].index_select(0, self.order_of_model)
+            inputs, targets = self.data.rows(index)
+            weights = self.data.row_weights(index)
+        if self.written_out is not None:
+            loss = self._written_out_step(self.written_out, inputs, targets, rule, weights)
+            return loss if self.one_batch else loss * ((stop - start) / self.n_rows)
         mask = None
         n_real = self.lengths
         if not self.same_length:
@@ -182,9 +211,25 @@ class ChunkTraining:
             # A model without rows in this batch has loss 0 there.
             return loss * ((stop - start) / self.n_rows if self.same_length else n_real / self.lengths)
 
+    @torch.no_grad()
+    def _written_out_step(
+        self, network: FeedForward, inputs: Tensor, targets: Tensor, rule: StackedRule, weights: Tensor | None
+    ) -> Tensor:
+        loss = loss_and_gradient(
+            network.forward(inputs),
+            targets,
+            rule,
+            cost_fn=self.plan.cost_fn,
+            score_weight=self.plan.score_weight,
+            gradient=network.slots(inputs.shape[1]),
+            sample_weights=weights,
+        )
+        self._update(network.backward(inputs), self.lengths)
+        return loss
+
     def _update(self, gradient: Tensor, n_real: Tensor) -> None:
         """Change the parameters of those models that have rows in this batch and were not stopped."""
-        optimizer = self.plan.optimizer
+        optimizer = self.optimizer
         if self.frozen is not None:  # weight decay would move them even without a gradient
             before = self.models.flat.clone()
             self._update_active(optimizer, gradient, n_real)
@@ -207,17 +252,8 @@ class ChunkTraining:
     @torch.no_grad()
     def _validate(self, pattern: tuple[bool, ...], rows: slice) -> None:
         """Compare the monitored value of some models with their best, and keep what is better."""
-        assert self.validation is not None
-        assert self.validation_rows is not None
         models = self._some(rows)
-        inputs, targets = (part[rows] for part in self.validation_rows)
-        mask = None
-        if self.ragged_validation:
-            real = torch.arange(inputs.shape[1], device=self.device) < self.validation.lengths[rows, None]
-            mask = real.unsqueeze(-1).expand(targets.shape[:3])
-        rule = self.plan.rules.rule(self.rule_values, pattern, rows)
-        with models.evaluating():
-            value = self.plan.monitor(self._output(models, Batch(inputs, targets, mask), rule))
+        value = self._look(models, pattern, rows)
         state = {name: self.state[name][rows] for name in ("best_value", "best_epoch", "best_flat", "stopped_epoch")}
         self.state["watched"][:, rows].index_copy_(0, self.state["epoch"].view(1), value.unsqueeze(0))
         running = state["stopped_epoch"] < 0
@@ -229,6 +265,21 @@ class ChunkTraining:
             waited = self.state["epoch"] - state["best_epoch"].clamp_min(0)
             ends = running & (waited >= self.plan.patience)
             state["stopped_epoch"].copy_(torch.where(ends, self.state["epoch"], state["stopped_epoch"]))
+
+    def _look(self, models: StackedModules, pattern: tuple[bool, ...], rows: slice) -> Tensor:
+        """Return the monitored value of some models."""
+        if self.look is not None and self.rule_values.by_model is not None:
+            return self.look(self.rule_values.by_model, self.plan.score_weight, rows)
+        assert self.validation is not None
+        assert self.validation_rows is not None
+        inputs, targets = (part[rows] for part in self.validation_rows)
+        mask = None
+        if self.ragged_validation:
+            real = torch.arange(inputs.shape[1], device=self.device) < self.validation.lengths[rows, None]
+            mask = real.unsqueeze(-1).expand(targets.shape[:3])
+        rule = self.plan.rules.rule(self.rule_values, pattern, rows)
+        with models.evaluating():
+            return self.plan.monitor(self._output(models, Batch(inputs, targets, mask), rule))
 
     def _output(
         self, models: StackedModules, batch: Batch, rule: StackedRule, weights: Tensor | None = None

@@ -50,6 +50,7 @@ class RuleBuffers(NamedTuple):
     groups: list[dict[str, Tensor]]
     packed: Tensor | None
     table: Tensor | None
+    by_model: Tensor | None = None  # [2, models], temperatures and epsilons that the groups are views of
 
     def read(self, epoch: Tensor) -> None:
         """Take the packed values of an epoch, given as a tensor [1], from the table."""
@@ -81,6 +82,11 @@ class RuleTable:
                 self.groups.append((slice(start, stop), group[0].first, columns))
                 start = stop
 
+    @property
+    def per_target(self) -> bool:
+        """Whether every rule treats each target by itself and needs no sorting."""
+        return all(type(rule) in _PER_TARGET for _, rule, _ in self.groups)
+
     def check_hypotheses(self, n_hypotheses: int) -> None:
         """Check what a rule says of the number of hypotheses; afterwards its values are in tensors."""
         for _, rule, columns in self.groups:
@@ -108,13 +114,14 @@ class RuleTable:
     def buffers(self, device: torch.device, dtype: torch.dtype = torch.float32) -> RuleBuffers:
         """Return tensors that `fill` writes an epoch's values into."""
         # What the kernels cannot serve (float64 models, say) reads the groups.
-        if (
-            device.type == "cuda"
-            and dtype == torch.float32
-            and all(type(rule) in _PER_TARGET for _, rule, _ in self.groups)
-        ):
+        if device.type == "cuda" and dtype == torch.float32 and self.per_target:
             table = self._packed().to(device)
             return RuleBuffers([{} for _ in self.groups], table[0].clone(), table)
+        if self.per_target:
+            by_model = torch.zeros(2, sum(rows.stop - rows.start for rows, _, _ in self.groups), device=device)
+            views = {"temperature": by_model[0], "epsilon": by_model[1]}
+            groups = [{name: views[name][rows] for name in columns} for rows, _, columns in self.groups]
+            return RuleBuffers(groups, None, None, by_model)
         groups = [
             {name: column[0].to(device, copy=True) for name, column in columns.items()} for _, _, columns in self.groups
         ]
@@ -132,7 +139,8 @@ class RuleTable:
         for rows, rule, columns in self.groups:
             zeros = torch.zeros(self.n_epochs, rows.stop - rows.start)
             temperature = columns.get("temperature", zeros) if isinstance(rule, AnnealedWTA) else zeros
-            factor = (-LOG2_E / temperature).clamp(min=-torch.finfo(torch.float32).max)
+            limits = torch.finfo(torch.float32)  # below 0 even for an infinite temperature: 0 is for hard weights
+            factor = (-LOG2_E / temperature).clamp(min=-limits.max, max=-limits.tiny)
             factor = torch.where(temperature > 0, factor, 0.0)
             parts.append(torch.stack([factor, columns.get("epsilon", zeros)], dim=1))
         return torch.cat(parts, dim=-1)
