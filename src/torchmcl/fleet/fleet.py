@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_callable, check_non_negative, check_positive_int
 from torchmcl._progress import Progress
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.checkpoints import FleetCheckpoint
@@ -346,10 +347,11 @@ class Fleet:
         patience: int | None,
         compiled: bool,
     ) -> Plan:
+        rules = self.rules[rows]
         return Plan(
             n_epochs=n_epochs,
             batch_size=batch_size,
-            rules=RuleTable(self.rules[rows], n_epochs),
+            rules=RuleTable(rules, n_epochs),
             learning_rates=rates_of(self.lr[rows], n_epochs),
             weight_decays=torch.tensor([float(decay) for decay in self.weight_decay[rows]]),
             seeds=torch.tensor(list(self.seeds[rows])),
@@ -359,6 +361,7 @@ class Fleet:
             monitor=monitor,
             validate_every=every,
             patience=patience,
+            self_annealing=rules if any(isinstance(rule, AutoAnnealing) for rule in rules) else (),
             compiled=compiled,
         )
 
