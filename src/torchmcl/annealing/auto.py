@@ -67,7 +67,8 @@ class AutoAnnealing:
     patience: float | Tensor = 2.0
     cooling: float | Tensor = 0.6
     end: float | Tensor = 1e-2
-    decay: float | Tensor = 7500.0
+    decay: float | Tensor = 5000.0
+    settling: float | Tensor = 0.0
 
     def __post_init__(self) -> None:
         """Check the fields; tensors come from `stacked`, whose policies are checked already."""
@@ -124,8 +125,8 @@ class AutoAnnealing:
         end = torch.as_tensor(self.end, dtype=scale.dtype, device=scale.device)
         falling = 2 * scale * _BEGIN * (end / _BEGIN) ** cooled.clamp(max=1)
         temperature = torch.where(holds, _HOLD * 2 * scale, torch.where(cooled < 1, falling, 0.0))
-        tail = ((after - self.cooling) / (1 - self.cooling)).clamp(min=0)
-        rate = torch.where(holds, 1.0, (1 + torch.cos(math.pi * tail)) / 2)
+        settled = ((after - self.settling) / (1 - self.settling)).clamp(min=0)
+        rate = torch.where(holds, 1.0, (1 + torch.cos(math.pi * settled)) / 2)
         noise = scale / state["first"].clamp_min(_TINY)
         return AutoValues(temperature, rate, (self.decay * noise / n_rows).clamp(max=1.0))
 

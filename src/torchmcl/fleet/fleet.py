@@ -45,7 +45,8 @@ class Fleet:
     Args:
         module_factory: makes one module that returns `Predictions`; anything `torch.vmap` can run.
         n_models: how many.
-        rules: an assignment rule or a function epoch -> rule, for all models or one for each.
+        rules: an assignment rule, a function epoch -> rule, or `AutoAnnealing`, which decides on the temperature, the
+            tail of the learning rate and the weight decay in training; for all models or one for each.
         optimizer: `Adam()` or `SGD()` from `torchmcl.fleet`.
         lr: learning rate: a number or a schedule epoch -> number, for all or one for each.
         weight_decay: decoupled weight decay, for all or one for each.
@@ -73,7 +74,7 @@ class Fleet:
         module_factory: Callable[[], nn.Module],
         n_models: int,
         *,
-        rules: AssignmentRule | RuleAt | Sequence[AssignmentRule | RuleAt] = WTA(),  # noqa: B008  (frozen)
+        rules: AssignmentRule | RuleAt | AutoAnnealing | Sequence[Any] = WTA(),  # noqa: B008  (frozen)
         optimizer: FleetOptimizer = Adam(),  # noqa: B008  (frozen)
         lr: float | Schedule | Sequence[float | Schedule] = 0.01,
         weight_decay: float | Sequence[float] = 0.0,
