@@ -15,6 +15,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def main():
+    """Read the folder, write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="what `torchmcl reproduce separation` wrote")
     parser.add_argument("--machine", default="h200", help="in the names of the files (default: %(default)s)")

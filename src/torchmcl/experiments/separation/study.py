@@ -20,8 +20,9 @@ _METHODS = ("pit", "mcl", "relaxed-wta", "amcl")
 _SMALL = ("model.n_blocks=3", "model.hidden_size=64")
 # Enough to see that everything works, on two CPU cores; nothing can be learned from its numbers.
 _QUICK = (
-    *("model.n_filters=16", "model.segment_size=50", "model.hidden_size=16", "model.n_blocks=1"),
-    *("data.crop=1.0", "data.samples_per_epoch=32", "data.validation_samples=8", "data.n_workers=0"),
+    *("model.n_filters=16", "model.kernel_size=32", "model.stride=16", "model.segment_size=50"),
+    *("model.hidden_size=16", "model.n_blocks=1"),
+    *("data.crop=1.0", "data.samples_per_epoch=16", "data.validation_samples=8", "data.n_workers=0"),
     *("training.batch_size=4", "training.precision=32-true"),
 )
 _QUICK_LIMIT = 10
