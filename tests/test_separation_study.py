@@ -1,6 +1,7 @@
 """The study of separation: its trainings are those of the records, it goes on where it ended, and its page is right."""
 
 import json
+import runpy
 import statistics
 from pathlib import Path
 
@@ -230,6 +231,14 @@ def test_seeds_are_averaged_mixture_by_mixture(committed):
     assert difference(both, both).p is None
 
 
+def test_the_tables_of_the_documentation_are_those_of_the_records(committed):
+    docs = RESULTS.parents[1] / "docs"
+    made = runpy.run_path(str(docs / "_separation_tables.py"))["tables"](committed)
+    assert len(made) == 4
+    for name, text in made.items():
+        assert (docs / f"separation_{name}.inc").read_text() == text
+
+
 # The page
 
 
@@ -267,6 +276,10 @@ def test_the_page_shows_tables_and_pictures_without_console_errors(page):
         assert len(pictures) == 4
         assert all(int(picture.get_property("naturalWidth")) > 500 for picture in pictures)
         assert driver.find_elements("css selector", "script") == []
+        # Wide tables scroll by themselves, and do not need to on a desk.
+        assert driver.execute_script(
+            "return [...document.querySelectorAll('.scroll:has(#methods-3, #hypotheses, #transition)')].every(box => box.scrollWidth <= box.clientWidth + 1)"
+        )
         assert console_errors(driver) == []
         driver.set_window_size(500, 1600)
         assert driver.execute_script("return document.documentElement.scrollWidth <= window.innerWidth + 1")
