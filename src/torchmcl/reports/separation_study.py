@@ -147,8 +147,10 @@ def _methods_part(study: StudyRecords) -> list[str]:
     n_seeds = len({run.config["training"]["seed"] for run in runs})
     body = ["<h2>Four objectives</h2>"]
     for number in sorted({run.n_speakers for run in runs}):
-        n_mixtures = len(next(run for run in runs if run.n_speakers == number).mixtures)
+        first = next(run for run in runs if run.n_speakers == number)
+        n_mixtures = len(first.mixtures)
         body.append(f"<h3>{number} speakers, {n_mixtures} mixtures</h3>")
+        body.append(f'<p class="note">{escape(_network(first))}, {first.epochs[-1]["step"]:,} steps.</p>')
         body.append(_shown(METHOD_HEAD, method_rows(study, number), f"methods-{number}"))
     seeds = "Each method is trained once, so that the numbers say nothing about luck with the seed. "
     if n_seeds > 1:
@@ -176,7 +178,7 @@ def _methods_part(study: StudyRecords) -> list[str]:
             body.append(f"<h3>{number} speakers</h3>" + _shown(head, rows, f"genders-{number}"))
         body.append(
             '<p class="note">Improvement in dB, mean ± standard error over mixtures. F and M as the readers '
-            "are listed; two voices of one kind are harder to tell apart.</p>"
+            "are listed.</p>"
         )
     return body
 
@@ -206,8 +208,8 @@ def _transition_part(study: StudyRecords) -> list[str]:
         return []
     decay = runs[0].config["objective"]["decay"]
     caption = (
-        f"The temperature falls by a factor of {decay:g} an epoch, from right to left. Before the transition all "
-        "outputs are the mixture, whose SI-SDR is about 0 dB. On crops of validation mixtures. "
+        f"The temperature falls by a factor of {decay:g} an epoch, from right to left. While all "
+        "outputs are the mixture, their SI-SDR is that of the mixture. On crops of validation mixtures. "
         f"{_network(runs[0])}, constant learning rate."
     )
     return [
