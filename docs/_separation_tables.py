@@ -21,7 +21,10 @@ RESULTS = HERE.parent / "benchmarks" / "results"
 
 def list_table(title, head, rows):
     lines = [f".. list-table:: {title}", "   :header-rows: 1", ""]
-    for cells in [head, *rows]:
+    # A number and its error stay in one line.
+    unbroken = [[cell.replace(" ± ", "\N{NBSP}±\N{NBSP}").replace("p ", "p\N{NBSP}") for cell in row] for row in rows]
+    unbroken = [[cell.replace("= ", "=\N{NBSP}").replace("< ", "<\N{NBSP}") for cell in row] for row in unbroken]
+    for cells in [head, *unbroken]:
         for i, cell in enumerate(cells):
             # What stands after a bar is a second line of the cell.
             first, *below = cell.split(" | ")
