@@ -12,6 +12,7 @@ _FIRST = (
     "plot_sinkhorn.py",
     "plot_emd.py",
     "plot_schedules.py",
+    "plot_auto_annealing.py",
     "plot_theory.py",
     "plot_hypothesis_tree.py",
 )

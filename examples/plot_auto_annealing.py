@@ -1,0 +1,55 @@
+"""
+Annealing that needs no tuning
+==============================
+
+When to cool, from where and how fast? :class:`~torchmcl.annealing.AutoAnnealing` decides by what it measures in
+training: it waits while a single answer keeps improving, then cools from the critical temperature. Two tables with the
+same architecture and the same settings get very different schedules.
+"""
+
+import matplotlib.pyplot as plt
+import torch
+
+import torchmcl as mcl
+from torchmcl.annealing import AutoAnnealing
+from torchmcl.fleet import Fleet, FleetData
+
+# %%
+# In both the truth forks into two branches around a curve. In the first the branches are close together, so that most
+# of what there is to learn is the curve; in the second they are far apart, and the curve says little.
+
+generator = torch.Generator().manual_seed(0)
+x = torch.rand(400, 1, generator=generator) * 4 - 2
+branch = torch.where(torch.rand(400, 1, generator=generator) < 0.5, 1.0, -1.0)
+tables = {distance: (torch.sin(2 * x) + distance * branch).unsqueeze(1) for distance in (0.05, 2.0)}
+
+# %%
+# One fleet trains both, each model on its own table.
+
+fleet = Fleet(
+    lambda: mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(32,)),
+    2,
+    rules=AutoAnnealing(),
+    lr=0.01,
+)
+data = FleetData.of_sets([(x, y) for y in tables.values()], [0, 1])
+history = fleet.fit(data, n_epochs=600, progress=False)
+
+# %%
+# The temperatures that were decided on. Near branches: the temperature follows the falling error of the single answer
+# for most of the training. Far branches: nothing is to be gained by waiting.
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2))
+for model, distance in enumerate(tables):
+    temperature = history.temperatures[:, model]
+    left.plot(temperature.where(temperature > 0, torch.nan), label=f"branches ± {distance:g}")
+left.set(yscale="log", xlabel="epoch", ylabel="temperature", title="decided in training")
+left.legend()
+
+grid = torch.linspace(-2, 2, 200).unsqueeze(-1)
+hypotheses = fleet.predict(grid).hypotheses[0, ..., 0]
+right.plot(x, tables[0.05][:, 0], ".", color="0.7", markersize=3)
+right.plot(grid, hypotheses)
+right.set(xlabel="x", ylabel="y", title="two answers, 0.1 apart")
+figure.tight_layout()
+plt.show()

@@ -1,0 +1,75 @@
+"""`AutoAnnealing` under Lightning: decided in training, kept in the checkpoint."""
+
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import torchmcl as mcl
+from torchmcl.annealing import AutoAnnealing
+
+pytest.importorskip("lightning")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from lightning_program import QUIET, network, samples
+    from torchmcl.lightning import MCLModule, Plateau
+    from torchmcl.lightning._backend import pl
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def loader():
+    return DataLoader(samples(), batch_size=6)
+
+
+def fitted(n_epochs, folder=None, until=None, **options):
+    """Train for `n_epochs`; `until` ends the run early, and a folder goes on from its checkpoint."""
+
+    class Stop(pl.Callback):
+        def on_train_epoch_end(self, trainer, module):
+            trainer.should_stop = until is not None and trainer.current_epoch + 1 >= until
+
+    module = MCLModule(network(), AutoAnnealing(), learning_rate=0.05, **options)
+    callbacks = [Stop()]
+    if folder is not None:
+        callbacks.append(pl.callbacks.ModelCheckpoint(folder, filename="last", save_on_train_epoch_end=True))
+    trainer = pl.Trainer(max_epochs=n_epochs, callbacks=callbacks, enable_checkpointing=folder is not None, **QUIET)
+    last = None if folder is None else folder / "last.ckpt"
+    trainer.fit(module, loader(), ckpt_path=str(last) if last is not None and last.exists() else None)
+    return module
+
+
+def test_a_training_ends_cold_and_slow():
+    module = fitted(12)
+    begun = int(module.auto.begun)
+    assert 0 < begun < 12
+    temperatures = [float(module.auto.rule(epoch, 12).temperature) for epoch in range(begun, 12)]
+    assert temperatures == sorted(temperatures, reverse=True)
+    assert temperatures[-1] == 0
+    rate = module.trainer.optimizers[0].param_groups[0]["lr"]
+    assert 0 < rate < 0.01
+
+
+def test_the_first_batch_is_infinitely_warm():
+    batch = next(iter(loader()))
+    module = MCLModule(network(), AutoAnnealing())
+    weights = module.step(batch, module.rule(0)).matching.weights
+    torch.testing.assert_close(weights[batch.mask], torch.full_like(weights[batch.mask], 0.25))
+
+
+def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path):
+    whole = fitted(8)
+    fitted(8, tmp_path, until=3)
+    resumed = fitted(8, tmp_path)
+    torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(resumed.auto.state_dict(), whole.auto.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "options", [{"plateau": Plateau("val_distortion")}, {"learning_rate": mcl.Linear(0.1, 0.0, 5)}]
+)
+def test_the_rate_has_one_master(options):
+    with pytest.raises(ValueError, match="`learning_rate` must be a number without a plateau"):
+        MCLModule(network(), AutoAnnealing(), **options)
