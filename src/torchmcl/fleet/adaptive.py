@@ -28,6 +28,7 @@ class SelfAnnealing:
         cost_fn: what is measured.
         n_epochs: of the training.
         batch_size: rows of an optimiser step.
+        fresh: whether every epoch has new rows, which cannot be learnt by heart.
     """
 
     def __init__(
@@ -38,6 +39,8 @@ class SelfAnnealing:
         cost_fn: Callable[..., Tensor],
         n_epochs: int,
         batch_size: int,
+        *,
+        fresh: bool = False,
     ) -> None:
         device = models.flat.device
         self.models, self.cost_fn, self.n_epochs = models, cost_fn, n_epochs
@@ -45,6 +48,7 @@ class SelfAnnealing:
         policies = [rule if isinstance(rule, AutoAnnealing) else AutoAnnealing() for rule in rules]
         self.policy = AutoAnnealing.stacked(policies, device)
         self.lengths = data.lengths
+        self.n_points = self.lengths * data.targets.shape[2] * (n_epochs if fresh else 1)
         self.n_steps = n_epochs * torch.ceil(self.lengths / batch_size)
         self.every = max(1, n_epochs // _N_LOOKS)
         # The same places for all, spread over the rows that each has; drawn, as rows may be sorted.
@@ -59,7 +63,7 @@ class SelfAnnealing:
 
     def values(self, epoch: Tensor) -> AutoValues:
         """Return temperature, rate factor and weight decay of all models in an epoch, [models] each."""
-        return self.policy.value(self.state, epoch, self.n_epochs, self.lengths, self.n_steps)
+        return self.policy.value(self.state, epoch, self.n_epochs, self.n_points, self.n_steps)
 
     def measure(self, epoch: Tensor) -> None:
         """Look at the models after an epoch."""

@@ -69,11 +69,10 @@ class ChunkTraining:
         in_order = self.one_batch or fresh is not None
         # Rules that couple targets take longer than any bookkeeping.
         plain = fresh is None and plan.rules.per_target and needs_no_graph(models, data, plan.cost_fn)
-        self.annealing = (
-            SelfAnnealing(plan.self_annealing, models, data, plan.cost_fn, plan.n_epochs, plan.batch_size)
-            if plan.self_annealing
-            else None
-        )
+        self.annealing: SelfAnnealing | None = None
+        if rules := plan.self_annealing:
+            sizes = plan.n_epochs, plan.batch_size
+            self.annealing = SelfAnnealing(rules, models, data, plan.cost_fn, *sizes, fresh=fresh is not None)
         self.compiled = compiled_step(models, data, plan.cost_fn) if plain and plan.compiled else None
         self.written_out = FeedForward(models) if plain and self.compiled is None else None
         self.optimizer = plan.optimizer if self.compiled is None else plan.optimizer.compiled()
