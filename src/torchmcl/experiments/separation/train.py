@@ -15,6 +15,7 @@ from torch import nn
 
 from torchmcl._checks import bad_value
 from torchmcl._files import write_atomically
+from torchmcl._reading import read_json
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.experiments.separation.config import SeparationConfig
 from torchmcl.experiments.separation.data import SpeechData
@@ -132,7 +133,7 @@ def _claim(out: Path, config: SeparationConfig) -> None:
     path = out / "config.json"
     wanted = json.loads(json.dumps(config.as_dict()))
     if path.exists() and (out / "last.ckpt").exists():
-        saved = json.loads(path.read_text())
+        saved = read_json("separation train", path)
         differs = sorted(
             f"{part}.{name}"
             for part in wanted
