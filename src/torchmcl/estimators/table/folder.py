@@ -102,6 +102,8 @@ def load_table_model(owner: str, folder: Path) -> TableModel:
         evaluation = _read(folder / _EVALUATION) if (folder / _EVALUATION).is_file() else None
         encoder = ColumnEncoder.from_state(schema, arrays)
         metrics = _read(folder / _METRICS)
+        if not isinstance(metrics, dict) or not isinstance(evaluation, dict | None):
+            raise TypeError("metrics and evaluation are not named values")
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, broken) as error:
         rule, advice = "be as `torchmcl fit` wrote it", "Fit it again."
         raise ValueError(bad_value(owner, "model folder", rule, f"{type(error).__name__}: {error}", advice)) from error

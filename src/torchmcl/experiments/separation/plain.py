@@ -42,10 +42,11 @@ def yaml_value(owner: str, name: str, text: str) -> Any:
                 raise ValueError(bad_value(owner, name, "be YAML without tags", repr(tag[:80])))
             if depth > NESTING:
                 raise ValueError(bad_value(owner, name, f"be YAML nested at most {NESTING} deep", "more"))
-        return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(bad_value(owner, name, "be YAML", " ".join(str(error).split())[:300])) from error
-    except (TypeError, OverflowError, RecursionError) as error:  # a key that is a list, a date without end
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:  # a key that is a list, a 13th month
         raise ValueError(bad_value(owner, name, "be YAML of plain values", str(error)[:200])) from error
 
 
