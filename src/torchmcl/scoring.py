@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmcl import kernels
-from torchmcl._checks import bad_value, check_boolean, check_cost, check_mask, check_tensor
+from torchmcl._checks import bad_value, check_boolean, check_cost, check_mask, check_sample_weights, check_tensor
 from torchmcl._eager import is_plain_eager, may_work_in_place
 from torchmcl.assignment import LOG2_E, WTA, AssignmentRule
 
@@ -90,6 +90,7 @@ def score_loss(
     n_hypotheses = score_logits.shape[-1]
     per_sample: Tensor = _SummedCrossEntropy.apply(score_logits.to(dtype), targets.to(dtype))  # sums over hypotheses
     if sample_weights is not None:
+        check_sample_weights("score_loss", sample_weights, per_sample.shape)
         per_sample = per_sample * sample_weights
     axes = tuple(range(model_axes, per_sample.ndim))
     if not axes:

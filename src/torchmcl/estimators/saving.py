@@ -90,7 +90,7 @@ def read_estimator(owner: str, folder: Path, kinds: dict[str, type[Any]]) -> Any
         got = f"format {settings['format']} (written by torchmcl {settings.get('torchmcl', 'of unknown version')})"
         raise ValueError(bad_value(owner, "folder", rule, got, "Upgrade torchmcl: pip install -U torchmcl."))
     name = settings.get("estimator")
-    if name not in kinds:
+    if not isinstance(name, str) or name not in kinds:
         raise ValueError(bad_value(owner, "folder", f"hold a saved {' or '.join(kinds)}", repr(name)))
     if not (folder / _NUMBERS).exists():
         raise ValueError(bad_value(owner, "folder", f"hold {_NUMBERS}", "none", "The folder is not complete."))

@@ -38,6 +38,9 @@ FORMATS = {
 _SEPARATORS = (",", ";", "\t")
 # A header of more bytes names more columns than are allowed.
 _LONGEST_HEADER = 64 << 20
+# How gzip, zlib and zstd begin.
+_MARK = "\ufeff".encode()
+_PACKED = (b"\x1f\x8b", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _BRACKETS = re.compile(rb"[\[\]{}]")
 
@@ -130,13 +133,14 @@ def read_table(owner: str, path: Path) -> Table:
             check_parquet(owner, path)
             frame = pl.read_parquet(source, use_pyarrow=False)
         elif kind == "jsonl":
+            source = _never_unpacked(source)
             _check_nesting(owner, path, source)
             frame = pl.read_ndjson(source, infer_schema_length=None)
         else:
             frame = _read_text(owner, path, source, kind)
     except _panics() as error:
         raise ValueError(bad_value(owner, "file", "be a table", f"{str(path)!r} that cannot be read")) from error
-    except (pl.exceptions.PolarsError, UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (pl.exceptions.PolarsError, UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error, csv.Error) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         rule = f"be a table in {kind} format, UTF-8" if kind != "parquet" else "be a Parquet file"
         raise ValueError(bad_value(owner, "file", rule, f"{str(path)!r}: {_plain(reason)}")) from error
@@ -150,7 +154,7 @@ def _read_text(owner: str, path: Path, source: Any, kind: str) -> Any:
     """Read a table with a header; the header is taken as it stands, so that names that stand twice are seen."""
     pl = polars()
     separator = _separator(owner, path, source, ("\t",) if kind == "tsv" else _SEPARATORS)
-    raw = pl.read_csv(source, has_header=False, infer_schema=False, separator=separator)
+    raw = pl.read_csv(_never_unpacked(source), has_header=False, infer_schema=False, separator=separator)
     names = [_name(value) for value in raw.row(0)]
     _check_names(owner, path, names)
     return raw.slice(1).rename(dict(zip(raw.columns, names, strict=True)))
@@ -169,6 +173,17 @@ def _separator(owner: str, path: Path, source: Any, marks: tuple[str, ...]) -> s
     widths = [len(next(csv.reader([text], delimiter=mark), [])) if quoted else text.count(mark) + 1 for mark in marks]
     check_limit(owner, path.name, "table_columns", max(widths))
     return marks[widths.index(max(widths))]
+
+
+def _never_unpacked(source: Any) -> Any:
+    """Return content that polars takes as it stands.
+
+    It unpacks what begins like gzip, zlib or zstd, whatever that becomes, and takes a table whose first name begins
+    with x^ for zlib. Behind a byte order mark it does neither.
+    """
+    with _lines(source) as file:
+        start = file.read(4)
+        return io.BytesIO(_MARK + start + file.read()) if start.startswith(_PACKED) else source
 
 
 def _check_nesting(owner: str, path: Path, source: Any) -> None:

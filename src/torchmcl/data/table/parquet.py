@@ -86,7 +86,8 @@ def _check_schema(owner: str, path: Path, elements: list[Struct]) -> None:
 
 def _pages(file: BinaryIO, chunk: Struct, size: int) -> Iterator[int]:
     """Yield the unpacked size of each page of a column chunk."""
-    start = min(place for place in (chunk.get(_DICTIONARY_PAGE), chunk[_DATA_PAGE]) if place is not None and place > 0)
+    places = [place for place in (chunk.get(_DICTIONARY_PAGE), chunk[_DATA_PAGE]) if place is not None and place > 0]
+    start = min(places, default=0)
     end = start + chunk[_PACKED]
     if not 0 < start <= end <= size:
         raise _Broken("a column lies outside of it")
