@@ -10,6 +10,7 @@ import platform
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=DEFAULT_INPUTS, help="in all (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="decides every input (default: %(default)s)")
     parser.add_argument("--edges", nargs="*", choices=EDGES, default=list(EDGES), help="which (default: all)")
+    parser.add_argument("--processes", type=int, default=2, help="edges at once (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="write the record to this JSON file")
     parser.add_argument("--again", metavar="HEX", help="try one input of one edge again and show what happens")
     parser.add_argument("--atheris", choices=EDGES, help="run one edge under atheris; its options follow --")
@@ -38,28 +40,33 @@ def main() -> int:
 
         EDGES[options.edges[0]][0](Feed(bytes.fromhex(options.again)))
         return 0
-    results = _all(options.edges, options.inputs, options.seed)
+    results = _all(options.edges, options.inputs, options.seed, options.processes)
     if options.out is not None:
         _write(options.out, results, options.seed)
     return int(any(result.findings for result in results))
 
 
-def _all(edges: list[str], n_inputs: int, seed: int) -> list[Result]:
+def _all(edges: list[str], n_inputs: int, seed: int, n_processes: int) -> list[Result]:
     total = sum(EDGES[edge][1] for edge in edges)
     results = []
-    for edge in edges:
-        result = fuzz_edge(edge, -(-n_inputs * EDGES[edge][1] // total), seed)
-        results.append(result)
-        print(
-            f"{edge:<16}{result.n_inputs:>8} inputs {result.n_accepted:>8} accepted {result.seconds:>8.1f} s "
-            f"{len(result.findings):>4} findings",
-            flush=True,
-        )
-        for finding in result.findings:
-            print(
-                f"    {finding.what}\n      at {finding.where}\n      again: --edges {edge} --again {finding.content.hex()}"
-            )
+    shares = [-(-n_inputs * EDGES[edge][1] // total) for edge in edges]
+    with ThreadPoolExecutor(n_processes) as threads:  # each waits for a process of its own
+        running = threads.map(fuzz_edge, edges, shares, [seed] * len(edges))
+        for edge, result in zip(edges, running, strict=True):
+            results.append(result)
+            _say(edge, result)
     return results
+
+
+def _say(edge: str, result: Result) -> None:
+    print(
+        f"{edge:<16}{result.n_inputs:>8} inputs {result.n_accepted:>8} accepted {result.seconds:>8.1f} s "
+        f"{len(result.findings):>4} findings",
+        flush=True,
+    )
+    for finding in result.findings:
+        print(f"    {finding.what}\n      at {finding.where}")
+        print(f"      again: python -m fuzz --edges {edge} --again {finding.content.hex()}", flush=True)
 
 
 def _write(path: Path, results: list[Result], seed: int) -> None:

@@ -112,13 +112,14 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
         score_logits: [..., hypotheses], before the sigmoid.
 
     Returns:
-        sigmoid(score_logits) divided by its sum, [..., hypotheses], computed without underflow.
+        sigmoid(score_logits) divided by its sum, [..., hypotheses], at least float32, computed without underflow.
 
     Example:
         >>> normalized_scores(torch.tensor([0.0, 0.0, -500.0]))
         tensor([0.5000, 0.5000, 0.0000])
     """
     check_tensor("normalized_scores", "score_logits", score_logits)
+    score_logits = score_logits.to(torch.promote_types(score_logits.dtype, torch.float32))
     return torch.nn.functional.logsigmoid(score_logits).softmax(dim=-1)
 
 

@@ -123,7 +123,8 @@ def probabilities(predictions: Predictions) -> Tensor:
     if predictions.score_logits is not None:
         return normalized_scores(predictions.score_logits)
     hypotheses = predictions.hypotheses
-    return hypotheses.new_full(hypotheses.shape[:-1], 1 / max(hypotheses.shape[-2], 1))
+    dtype = torch.promote_types(hypotheses.dtype, torch.float32)
+    return hypotheses.new_full(hypotheses.shape[:-1], 1 / max(hypotheses.shape[-2], 1), dtype=dtype)
 
 
 def _checked_mask(owner: str, predictions: Predictions, targets: Tensor, mask: Tensor | None) -> Tensor:
