@@ -24,8 +24,8 @@ from fuzz.judge import Finding, judged
 
 __all__ = ["EDGES", "Result", "attempt", "fuzz_edge", "generated"]
 
-# Seconds for one input, a hundred times what the slowest takes.
-PATIENCE = 20
+# Seconds for one input, a hundred times what the slowest takes on an idle machine.
+PATIENCE = 60
 _LONGEST = 96
 _SLOT = 256
 
@@ -148,6 +148,8 @@ def _work(edge: str, n_inputs: int, seed: int, slot: str, pipe: Connection) -> N
     faulthandler.enable(open(os.devnull, "w"))  # noqa: SIM115  (the crash itself is reported by the parent)
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # panics of Rust write there
+    with suppress(Exception):  # imports and seeds, which take longer than any input may
+        EDGES[edge][0](Feed(b""))
     chance = random.Random(f"{edge} {seed}")
     accepted: list[bytes] = []
     found: dict[str, Finding] = {}

@@ -20,7 +20,15 @@ from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.experiments.separation.config import SeparationConfig
 from torchmcl.experiments.separation.data import SpeechData
 from torchmcl.experiments.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
-from torchmcl.lightning import CollapseWarning, ExponentialAverage, MCLModule, Plateau, RecordWriter, RuleLogger
+from torchmcl.lightning import (
+    CollapseWarning,
+    ExponentialAverage,
+    FiniteTraining,
+    MCLModule,
+    Plateau,
+    RecordWriter,
+    RuleLogger,
+)
 from torchmcl.lightning._backend import pl
 from torchmcl.nn.dprnn import DPRNN
 from torchmcl.nn.saved import save_model
@@ -96,7 +104,7 @@ def train_separator(
 
 def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: str, progress: bool) -> Any:
     # The average gives the weights back at the end of a validation: whoever wants it must come before.
-    callbacks = [*callbacks, RecordWriter(out / "records.jsonl"), RuleLogger(), CollapseWarning()]
+    callbacks = [*callbacks, RecordWriter(out / "records.jsonl"), RuleLogger(), CollapseWarning(), FiniteTraining()]
     if config.training.ema is not None:
         callbacks.append(ExponentialAverage(config.training.ema))
     callbacks.append(
