@@ -51,7 +51,7 @@ fuzz: install
 audit: install
 	$(BIN)/python -m pip install --quiet pip-audit
 	mkdir -p out && grep -v '^#' constraints.txt > out/audit.txt
-	$(BIN)/pip-audit --requirement out/audit.txt --no-deps --disable-pip --progress-spinner off
+	$(BIN)/pip-audit --requirement out/audit.txt --no-deps --disable-pip --strict --progress-spinner off
 
 clean:
 	rm -rf $(VENV) out build dist docs/_build docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache

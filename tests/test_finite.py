@@ -42,9 +42,7 @@ def test_a_bad_batch_is_named_and_leaves_the_weights_as_they_were(value):
         models.append(model)
         return FiniteSteps(model.parameters())
 
-    with pytest.raises(
-        NonFiniteLoss, match=r"`loss` of batch 2 must be finite, got (nan|inf)\. The weights are"
-    ):
+    with pytest.raises(NonFiniteLoss, match=r"`loss` of batch 2 must be finite, got (nan|inf)\. The weights are"):
         trained(poisoned(value), guard_of)
     assert same(models[0], trained(BATCHES, guard_of, upto=2))
 
