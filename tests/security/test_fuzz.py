@@ -13,7 +13,7 @@ for package in ("polars", "soundfile", "yaml", "lightning", "sklearn", "scipy", 
     pytest.importorskip(package)
 
 from fuzz import driver  # noqa: E402
-from fuzz.driver import EDGES, attempt, generated  # noqa: E402
+from fuzz.driver import EDGES, attempt, fuzz_edge, generated  # noqa: E402
 from fuzz.feed import Feed  # noqa: E402
 from fuzz.judge import NotAsPromised  # noqa: E402
 
@@ -64,6 +64,12 @@ def test_an_input_without_end_is_found(monkeypatch):
     began = time.monotonic()
     assert "more than 0.1 s" in planted(monkeypatch, lambda feed: [0 for _ in iter(int, 1)])[1].what
     assert time.monotonic() - began < 5
+
+
+def test_a_crash_of_the_interpreter_is_found_with_its_input():
+    result = fuzz_edge("planted_crash:crash", 100)
+    assert [finding.what for finding in result.findings] == ["the process ended with -11"]
+    assert result.findings[0].content[0] > 0x80
 
 
 def test_an_error_of_ours_is_none(monkeypatch):
