@@ -1,5 +1,6 @@
 """Edges that read files: tables, recordings, packs, lists of mixtures, models, records, configurations."""
 
+import atexit
 import gzip
 import io
 import json
@@ -24,7 +25,9 @@ __all__ = ["configurations", "models", "records", "speech", "tables"]
 def folder() -> Path:
     """Return a folder of this process, in memory where there is such a place."""
     shared = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="torchmcl-fuzz-", dir=shared if os.access(shared, os.W_OK) else None))
+    made = Path(tempfile.mkdtemp(prefix="torchmcl-fuzz-", dir=shared if os.access(shared, os.W_OK) else None))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
 
 
 def forget_folder() -> None:
