@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check docs bench clean
+.PHONY: help install demo test check docs bench fuzz audit clean
 
 help:
 	@echo "make demo    set up, train the demonstration, write out/demo/index.html"
@@ -12,6 +12,8 @@ help:
 	@echo "make check   ruff, types, import floors, doctests"
 	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make bench   run the benchmarks of the core on this machine"
+	@echo "make fuzz    feed 100 000 generated inputs to the public edges (about ten minutes)"
+	@echo "make audit   look for known vulnerabilities of the pinned packages (needs a network)"
 	@echo "make clean   remove what the above made"
 
 install: $(STAMP)
@@ -41,6 +43,15 @@ docs: install
 bench: install
 	$(BIN)/python benchmarks/core.py --out out/bench/core.json
 	$(BIN)/python benchmarks/import_time.py --out out/bench/import_time.json
+
+fuzz: install
+	$(BIN)/python -m fuzz --out out/fuzz.json
+
+# Pins alone, so that nothing is installed and no package needs to be built.
+audit: install
+	$(BIN)/python -m pip install --quiet pip-audit
+	mkdir -p out && grep -v '^#' constraints.txt > out/audit.txt
+	$(BIN)/pip-audit --requirement out/audit.txt --no-deps --disable-pip --strict --progress-spinner off
 
 clean:
 	rm -rf $(VENV) out build dist docs/_build docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache

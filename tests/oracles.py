@@ -83,9 +83,11 @@ def _winner(row):
 
 def wta(cost, real):
     """Eq. (2): the Voronoi cell of each real target."""
-    return [
-        [float(is_real and k == _winner(row)) for k in range(len(row))] for row, is_real in zip(cost, real, strict=True)
-    ]
+    weights = []
+    for row, is_real in zip(cost, real, strict=True):
+        won = _winner(row)
+        weights.append([float(is_real and k == won) for k in range(len(row))])
+    return weights
 
 
 def relaxed_wta(cost, real, epsilon):
@@ -109,7 +111,8 @@ def annealed_wta(cost, real, temperature):
     for row, is_real in zip(cost, real, strict=True):
         lowest = min(row)
         terms = [math.exp(max(-(value - lowest) / temperature, -1e6)) for value in row]
-        weights.append([is_real * term / sum(terms) for term in terms])
+        total = math.fsum(terms)
+        weights.append([is_real * term / total for term in terms])
     return weights
 
 
@@ -162,6 +165,36 @@ def sinkhorn(cost, real, temperature, n_iters):
     scale_rows()
     for s, row in zip(rows, plan, strict=True):
         weights[s] = row
+    return weights
+
+
+def sinkhorn_in_logarithms(cost, real, temperature, n_iters):
+    """`sinkhorn` on logarithms, for costs whose exponentials leave float64."""
+    if temperature == 0:
+        return wta(cost, real)
+    rows = [s for s, is_real in enumerate(real) if is_real]
+    n = len(cost[0]) if cost else 0
+    weights = [[0.0] * n for _ in cost]
+    if not rows:
+        return weights
+    logs = [[-(value - min(cost[s])) / temperature for value in cost[s]] for s in rows]
+
+    def log_sum(values):
+        highest = max(values)
+        return highest + math.log(math.fsum(math.exp(value - highest) for value in values))
+
+    potentials = [0.0] * n
+    for _ in range(n_iters):
+        scaled = []
+        for row in logs:
+            total = log_sum([a + p for a, p in zip(row, potentials, strict=True)])
+            scaled.append([a + p - total for a, p in zip(row, potentials, strict=True)])
+        potentials = [
+            p + math.log(len(rows) / n) - log_sum([row[k] for row in scaled]) for k, p in enumerate(potentials)
+        ]
+    for s, row in zip(rows, logs, strict=True):
+        total = log_sum([a + p for a, p in zip(row, potentials, strict=True)])
+        weights[s] = [math.exp(a + p - total) for a, p in zip(row, potentials, strict=True)]
     return weights
 
 
@@ -239,7 +272,8 @@ def normalized_scores(logits):
     logs = [_log_sigmoid(x) for x in logits]
     highest = max(logs)
     terms = [math.exp(value - highest) for value in logs]
-    return [term / sum(terms) for term in terms]
+    total = math.fsum(terms)
+    return [term / total for term in terms]
 
 
 # ------------------------------------------------------------------ metrics; samples are nested lists

@@ -13,8 +13,10 @@ FLOORS = {
     "_checks": 0,
     "_eager": 0,
     "_files": 0,
+    "_limits": 0,
     "_optional": 0,
     "_progress": 0,
+    "_reading": 0,
     "_resources": 0,
     "_version": 0,
     "kernels": 0,  # GPU kernels that the costs and rules call; they know nothing of either

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from pathlib import Path
 
 import polars as pl
@@ -57,6 +58,20 @@ def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes("\ufeffa;b\n1;2\n3;4\n".encode())
     assert read_table("test", path).frame.to_dict(as_series=False) == {"a": ["1", "3"], "b": ["2", "4"]}
+
+
+def test_a_first_name_that_looks_like_a_compressed_file_is_a_name(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"x^2,b\n1,2\n")
+    assert read_table("test", tmp_path / "a.csv").frame.to_dict(as_series=False) == {"x^2": ["1"], "b": ["2"]}
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.csv.gz"])
+def test_compressed_content_that_does_not_say_so_is_never_unpacked(tmp_path, name, pack):
+    content = pack(b"a,b\n1,2\n")
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(ValueError, match="must be a table in"):
+        read_table("test", tmp_path / name)
 
 
 @pytest.mark.parametrize(

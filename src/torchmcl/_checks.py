@@ -33,12 +33,15 @@ __all__ = [
     "check_positive",
     "check_positive_int",
     "check_real",
+    "check_sample_weights",
     "check_tensor",
     "nearest_hint",
     "value_checks",
     "value_checks_enabled",
 ]
 
+# What a tensor can hold and a float can follow.
+_LARGEST_INT = 2**63 - 1
 # A plain module global, so that torch.compile can guard on it.
 _value_checks = False
 
@@ -109,6 +112,17 @@ def check_mask(owner: str, mask: Any, shape: torch.Size) -> None:
         raise ValueError(bad_value(owner, "mask", rule, tuple(mask.shape)))
 
 
+def check_sample_weights(owner: str, weights: Any, shape: torch.Size) -> None:
+    """Check that `weights` is a tensor of numbers that broadcasts to the samples."""
+    check_tensor(owner, "sample_weights", weights, floating=False)
+    if weights.dtype == torch.bool or weights.is_complex():
+        rule = "be a tensor of numbers"
+        raise TypeError(bad_value(owner, "sample_weights", rule, weights.dtype, "Convert it first: .float()."))
+    if not _broadcasts_to(weights.shape, shape):
+        rule = f"have shape {tuple(shape)}, one weight for each sample, or broadcast to it"
+        raise ValueError(bad_value(owner, "sample_weights", rule, tuple(weights.shape)))
+
+
 def check_boolean(owner: str, argument: str, value: Any) -> None:
     """Check that `value` is a boolean tensor."""
     if not isinstance(value, Tensor):
@@ -148,6 +162,10 @@ def check_real(owner: str, argument: str, value: Any) -> None:
         raise TypeError(bad_value(owner, argument, "be a number", repr(value)))
     if value != value:
         raise ValueError(bad_value(owner, argument, "be a number", repr(value)))
+    try:
+        float(value)
+    except OverflowError:
+        raise ValueError(bad_value(owner, argument, "be a number below 1.8e308", "a longer one")) from None
 
 
 def check_non_negative(owner: str, argument: str, value: Any, advice: str = "") -> None:
@@ -181,6 +199,8 @@ def check_positive_int(owner: str, argument: str, value: Any, advice: str = "") 
         raise TypeError(bad_value(owner, argument, "be a whole number", repr(value), advice))
     if value < 1:
         raise ValueError(bad_value(owner, argument, "be >= 1", repr(value), advice))
+    if value > _LARGEST_INT:
+        raise ValueError(bad_value(owner, argument, f"be at most {_LARGEST_INT}", "a longer number", advice))
 
 
 def check_choice(owner: str, argument: str, value: Any, choices: tuple[str, ...]) -> None:

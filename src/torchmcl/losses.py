@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchmcl import kernels
-from torchmcl._checks import bad_value, check_choice, check_cost, check_finite, check_mask
+from torchmcl._checks import bad_value, check_choice, check_cost, check_finite, check_mask, check_sample_weights
 from torchmcl._eager import is_plain_eager
 from torchmcl.assignment import AssignmentRule
 from torchmcl.types import Matching
@@ -79,6 +79,7 @@ def mcl_loss(
     cost, weights, mask = matching
     per_target = _weighted_sum(weights, cost)
     if sample_weights is not None:
+        check_sample_weights("mcl_loss", sample_weights, mask.shape[:-1])
         per_target = per_target * sample_weights.unsqueeze(-1)
     axes = tuple(range(model_axes, mask.ndim))
     if reduction == "mean":

@@ -133,7 +133,7 @@ class Exponential:
 
     def __call__(self, step: float) -> float:
         """Return the value at `step`."""
-        value = float(self.start * self.decay ** max(step, 0))
+        value = float(self.start * self.decay ** max(_checked(step), 0))
         return value if value >= self.floor else 0.0
 
 
@@ -160,7 +160,7 @@ class Until:
 
     def __call__(self, step: float) -> float:
         """Return the value at `step`."""
-        return self.schedule(step) if step < self.step else 0.0
+        return self.schedule(step) if _checked(step) < self.step else 0.0
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,8 @@ class Joined:
             check_callable("Joined", "schedules", schedule, "Joined((Constant(1.0), Linear(1.0, 0.0, 9)), (10,))")
         for boundary in self.boundaries:
             check_non_negative("Joined", "boundaries", boundary)
+            if math.isinf(boundary):
+                raise ValueError(bad_value("Joined", "boundaries", "be finite", repr(self.boundaries)))
         if len(self.schedules) != len(self.boundaries) + 1:
             rule = f"be one fewer than the {len(self.schedules)} schedules"
             raise ValueError(bad_value("Joined", "boundaries", rule, repr(self.boundaries)))
@@ -196,6 +198,7 @@ class Joined:
 
     def __call__(self, step: float) -> float:
         """Return the value at `step`."""
+        step = _checked(step)
         begun = [0.0, *(boundary for boundary in self.boundaries if step >= boundary)]
         return self.schedules[len(begun) - 1](step - begun[-1])
 
@@ -310,10 +313,20 @@ def _between(start: float, end: float, done: float) -> float:
 
 
 def _share(step: float, n_steps: int) -> float:
-    return min(max(step / n_steps, 0.0), 1.0)
+    step = _checked(step)
+    return 1.0 if step >= n_steps else max(step, 0.0) / n_steps
+
+
+def _checked(step: float) -> float:
+    """Return a step that floats can follow; NaN, which comparisons let through, is refused."""
+    if step != step:
+        raise ValueError(bad_value("schedule", "step", "be a number", repr(step)))
+    return math.copysign(math.inf, step > 0 or -1) if isinstance(step, int) and abs(step) >> 1000 else step
 
 
 def _check_ramp(owner: str, start: Any, end: Any, n_steps: Any) -> None:
     check_real(owner, "start", start)
     check_real(owner, "end", end)
+    if math.isinf(start) and math.isinf(end) and start != end:
+        raise ValueError(bad_value(owner, "end", f"be reached from {start!r}", repr(end)))
     check_positive_int(owner, "n_steps", n_steps, "Use Constant for a value that does not change.")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmcl import kernels
-from torchmcl._checks import bad_value, check_boolean, check_cost, check_mask, check_tensor
+from torchmcl._checks import bad_value, check_boolean, check_cost, check_mask, check_sample_weights, check_tensor
 from torchmcl._eager import is_plain_eager, may_work_in_place
 from torchmcl.assignment import LOG2_E, WTA, AssignmentRule
 
@@ -90,6 +90,7 @@ def score_loss(
     n_hypotheses = score_logits.shape[-1]
     per_sample: Tensor = _SummedCrossEntropy.apply(score_logits.to(dtype), targets.to(dtype))  # sums over hypotheses
     if sample_weights is not None:
+        check_sample_weights("score_loss", sample_weights, per_sample.shape)
         per_sample = per_sample * sample_weights
     axes = tuple(range(model_axes, per_sample.ndim))
     if not axes:
@@ -111,13 +112,14 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
         score_logits: [..., hypotheses], before the sigmoid.
 
     Returns:
-        sigmoid(score_logits) divided by its sum, [..., hypotheses], computed without underflow.
+        sigmoid(score_logits) divided by its sum, [..., hypotheses], at least float32, computed without underflow.
 
     Example:
         >>> normalized_scores(torch.tensor([0.0, 0.0, -500.0]))
         tensor([0.5000, 0.5000, 0.0000])
     """
     check_tensor("normalized_scores", "score_logits", score_logits)
+    score_logits = score_logits.to(torch.promote_types(score_logits.dtype, torch.float32))
     return torch.nn.functional.logsigmoid(score_logits).softmax(dim=-1)
 
 

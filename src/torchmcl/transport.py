@@ -48,7 +48,7 @@ class Sinkhorn(AssignmentRule):
         """Check the fields."""
         advice = "0 is hard winner-takes-all."
         check_non_negative("Sinkhorn", "temperature", self.temperature, advice)
-        if isinstance(self.n_iters, float):  # what a schedule gives
+        if isinstance(self.n_iters, float) and math.isfinite(self.n_iters):  # what a schedule gives
             object.__setattr__(self, "n_iters", round(self.n_iters))
         check_positive_int("Sinkhorn", "n_iters", self.n_iters)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torchmcl import theory
 from torchmcl._checks import bad_value
 from torchmcl._files import write_atomically
+from torchmcl._reading import as_written, json_value, read_text
 from torchmcl.annealing.measure import SCALARS
 
 __all__ = ["AnnealingRecords", "network_tolerance"]
@@ -101,22 +102,24 @@ class AnnealingRecords:
             ValueError: if the file holds something else.
         """
         rows = []
-        for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
+        lines = read_text("AnnealingRecords.load", Path(path), "records_bytes").splitlines()
+        for number, line in enumerate(lines, start=1):
             try:
-                row = json.loads(line)
+                row = json_value("AnnealingRecords.load", "path", line)
                 rows.append({field.name: row[field.name] for field in fields(cls)})
-            except (json.JSONDecodeError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError) as error:
                 rule = f"hold records of an annealing, but line {number} does not"
                 raise ValueError(bad_value("AnnealingRecords.load", "path", rule, repr(error))) from error
         if not rows:
             raise ValueError(bad_value("AnnealingRecords.load", "path", "hold at least one record", "an empty file"))
         probes = rows[0]["probes"]
-        columns = {
-            name: torch.tensor([row[name] for row in rows])
-            for name, value in rows[0].items()
-            if name != "probes" and value is not None
-        }
-        return cls(**columns, probes=None if probes is None else torch.tensor(probes))
+        with as_written("AnnealingRecords.load", "path", "`save`"):
+            columns = {
+                name: torch.tensor([row[name] for row in rows])
+                for name, value in rows[0].items()
+                if name != "probes" and value is not None
+            }
+            return cls(**columns, probes=None if probes is None else torch.tensor(probes))
 
     def _rows(self) -> list[dict[str, Any]]:
         columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "probes"}

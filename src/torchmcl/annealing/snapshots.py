@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchmcl._checks import bad_value, check_non_negative
 from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
+from torchmcl._reading import as_written, read_json
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions
 
@@ -104,11 +105,23 @@ class Snapshots:
 
     @classmethod
     def load(cls, folder: str | Path, model: nn.Module) -> "Snapshots":
-        """Read what `save` wrote, for a model of the same structure."""
+        """Read what `save` wrote, for a model of the same structure.
+
+        Raises:
+            ValueError: if the folder holds something else.
+            RuntimeError: if the weights are of another structure.
+        """
         safetensors = optional_import("safetensors.torch", extra="checkpoint", needed_by="Snapshots.load")
-        tensors = safetensors.load((Path(folder) / "weights.safetensors").read_bytes())
+        broken = optional_import("safetensors", extra="checkpoint", needed_by="Snapshots.load").SafetensorError
+        path = Path(folder) / "weights.safetensors"
+        try:
+            tensors = safetensors.load(path.read_bytes())
+        except broken as error:
+            raise ValueError(bad_value("Snapshots.load", path.name, "be a safetensors file", str(error))) from error
+        described = read_json("Snapshots.load", Path(folder) / "snapshots.json")
         snapshots = cls(model)
-        snapshots.temperatures = json.loads((Path(folder) / "snapshots.json").read_text())["temperatures"]
+        with as_written("Snapshots.load", "folder", "`save`"):
+            snapshots.temperatures = [float(temperature) for temperature in described["temperatures"]]
         for i in range(len(snapshots.temperatures)):
             state = {name.partition(".")[2]: v for name, v in tensors.items() if name.partition(".")[0] == str(i)}
             snapshots._template.load_state_dict(state)  # refuses weights of another structure by name

@@ -112,7 +112,7 @@ class _SeparableCost(torch.autograd.Function):
         if hypotheses.ndim < 3 or hypotheses.device.type != "cpu" or not is_plain_eager():
             return _walk(hypotheses, targets, value)
         # In the cache, a few samples at a time: on CPUs fresh memory for the intermediates is slow.
-        n_samples = _samples_per_chunk(len(hypotheses), hypotheses.shape[-2] * targets[..., 0].numel())
+        n_samples = _samples_per_chunk(len(hypotheses), hypotheses.shape[-2] * targets.shape[:-1].numel())
         if n_samples >= len(hypotheses):
             return _walk(hypotheses, targets, value)
         cost = hypotheses.new_empty(*hypotheses.shape[:-2], targets.shape[-2], hypotheses.shape[-2])

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_leading_axes, check_tensor, value_checks_enabled
+from torchmcl._eager import is_plain_eager
 
 __all__ = ["pairwise_cross_entropy"]
 
@@ -20,7 +21,7 @@ def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
 
     Raises:
         TypeError: if the targets are not whole numbers.
-        ValueError: if the axes do not fit; inside `value_checks` also for an id out of range.
+        ValueError: if the axes do not fit, or for an id out of range (on GPUs only inside `value_checks`).
 
     Example:
         >>> logits = torch.tensor([[0.0, 0.0], [0.0, 2.0]])
@@ -36,7 +37,16 @@ def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     ids = targets.long().expand(*leading, targets.shape[-1]).unsqueeze(-1)
     # Normalising once per hypothesis and then picking needs no [..., targets, hypotheses, classes].
     log_probs = hypotheses.log_softmax(dim=-1).mT  # [..., classes, hypotheses]
-    return -log_probs.gather(-2, ids.expand(*ids.shape[:-1], n_hypotheses))
+    ids = ids.expand(*ids.shape[:-1], n_hypotheses)
+    if not is_plain_eager():
+        return -log_probs.gather(-2, ids)
+    try:
+        return -log_probs.gather(-2, ids)
+    except (RuntimeError, IndexError) as error:  # what the CPU says of an id out of range
+        if "out of bounds" not in str(error):
+            raise
+        rule = f"lie between 0 and {hypotheses.shape[-1] - 1}"
+        raise ValueError(bad_value(owner, "targets", rule, "an id out of range", str(error))) from error
 
 
 def _check(owner: str, hypotheses: Tensor, targets: Tensor) -> None:
@@ -53,8 +63,11 @@ def _check(owner: str, hypotheses: Tensor, targets: Tensor) -> None:
         advice = "A batch of single targets is [batch, 1]: targets.unsqueeze(-1)."
         raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape), advice))
     check_leading_axes(owner, hypotheses, targets, hypotheses.shape[:-2], targets.shape[:-1])
+    n_classes = hypotheses.shape[-1]
+    if n_classes < 1:
+        rule = "have at least one class"
+        raise ValueError(bad_value(owner, "hypotheses", rule, tuple(hypotheses.shape)))
     if value_checks_enabled() and targets.numel():
-        n_classes = hypotheses.shape[-1]
         low, high = int(targets.min()), int(targets.max())
         if low < 0 or high >= n_classes:
             rule = f"lie between 0 and {n_classes - 1}"

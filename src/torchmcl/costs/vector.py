@@ -113,7 +113,8 @@ def pairwise_huber(*, hypotheses: Tensor, targets: Tensor, delta: float = 1.0) -
     check_real("pairwise_huber", "delta", delta)
     if delta <= 0:
         raise ValueError(f"pairwise_huber: `delta` must be > 0, got {delta!r}. pairwise_l1 is its limit at 0.")
-    return separable_cost(*aligned_pair(hypotheses, targets), huber_element(delta))
+    hypotheses, targets = aligned_pair(hypotheses, targets)
+    return separable_cost(hypotheses, targets, huber_element(min(delta, torch.finfo(hypotheses.dtype).max)))
 
 
 def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:

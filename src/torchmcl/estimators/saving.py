@@ -14,6 +14,7 @@ from torchmcl import assignment, density, schedules, transport
 from torchmcl._checks import bad_value
 from torchmcl._files import replaced_folder, write_atomically
 from torchmcl._optional import optional_import
+from torchmcl._reading import as_written, json_value, read_text
 from torchmcl._version import __version__
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.density import Bandwidth
@@ -58,6 +59,8 @@ def from_state(settings: dict[str, Any], arrays: Arrays, kinds: dict[str, type[A
         **{name: _read(value, arrays) for name, value in settings["parameters"].items()}
     )
     for name, value in settings["fitted"].items():
+        if name.startswith("__") or hasattr(type(estimator), name):  # data never takes the place of a method
+            raise ValueError(f"{name!r} is no fitted attribute")
         setattr(estimator, name, _read(value, arrays))
     return estimator
 
@@ -89,11 +92,17 @@ def read_estimator(owner: str, folder: Path, kinds: dict[str, type[Any]]) -> Any
         got = f"format {settings['format']} (written by torchmcl {settings.get('torchmcl', 'of unknown version')})"
         raise ValueError(bad_value(owner, "folder", rule, got, "Upgrade torchmcl: pip install -U torchmcl."))
     name = settings.get("estimator")
-    if name not in kinds:
+    if not isinstance(name, str) or name not in kinds:
         raise ValueError(bad_value(owner, "folder", f"hold a saved {' or '.join(kinds)}", repr(name)))
     if not (folder / _NUMBERS).exists():
         raise ValueError(bad_value(owner, "folder", f"hold {_NUMBERS}", "none", "The folder is not complete."))
-    return from_state(settings, io.load_file(folder / _NUMBERS), kinds)
+    broken = optional_import("safetensors", extra="sklearn", needed_by=owner).SafetensorError
+    try:
+        arrays = io.load_file(folder / _NUMBERS)
+    except broken as error:
+        raise ValueError(bad_value(owner, _NUMBERS, "be a safetensors file", str(error))) from error
+    with as_written(owner, "folder", "`save`"):
+        return from_state(settings, arrays, kinds)
 
 
 def _settings(owner: str, folder: Path) -> dict[str, Any]:
@@ -103,8 +112,10 @@ def _settings(owner: str, folder: Path) -> dict[str, Any]:
         got = f"{str(folder)!r}, which {'has no model.json' if folder.exists() else 'does not exist'}"
         raise ValueError(bad_value(owner, "folder", rule, got, advice))
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings = json_value(owner, path.name, read_text(owner, path))
     except ValueError as error:
+        if "TORCHMCL_LIMIT" in str(error):
+            raise
         raise ValueError(bad_value(owner, "folder", rule, f"{str(path)!r}, which is not JSON")) from error
     if not isinstance(settings, dict) or settings.get("kind") != _KIND or not isinstance(settings.get("format"), int):
         raise ValueError(bad_value(owner, "folder", rule, f"{str(path)!r}, which describes something else"))
@@ -206,12 +217,18 @@ def _read(value: Any, arrays: Arrays) -> Any:
         return tuple(_read(item, arrays) for item in value["$tuple"])
     if "$class" in value:
         return _KNOWN[value["$class"]]
+    if not is_dataclass(_KNOWN[value["$object"]]):  # a value is built of a rule or a schedule, never by a call
+        raise ValueError(f"{value['$object']!r} is no rule or schedule")
     return _KNOWN[value["$object"]](**{key: _read(item, arrays) for key, item in value["fields"].items()})
 
 
 def _module(shape: dict[str, Any], arrays: Arrays) -> MultiHypothesisMLP:
     prefix = shape.pop("name") + "."
-    module = MultiHypothesisMLP(**shape)
     own = {key[len(prefix) :]: torch.from_numpy(array) for key, array in arrays.items() if key.startswith(prefix)}
+    with torch.device("meta"):  # shapes alone: no memory is taken that the file does not bear out
+        wanted = {key: value.shape for key, value in MultiHypothesisMLP(**shape).state_dict().items()}
+    if wanted != {key: value.shape for key, value in own.items()}:
+        raise ValueError(f"the weights of {prefix[:-1]} have other shapes than its description")
+    module = MultiHypothesisMLP(**shape)
     module.load_state_dict(own)
     return module.eval()

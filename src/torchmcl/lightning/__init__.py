@@ -2,7 +2,16 @@
 
 from torchmcl.lightning.averaging import ExponentialAverage
 from torchmcl.lightning.callbacks import CollapseWarning, RecordWriter, RuleLogger
+from torchmcl.lightning.finite import FiniteTraining
 from torchmcl.lightning.module import MCLModule
 from torchmcl.lightning.plateau import Plateau
 
-__all__ = ["CollapseWarning", "ExponentialAverage", "MCLModule", "Plateau", "RecordWriter", "RuleLogger"]
+__all__ = [
+    "CollapseWarning",
+    "ExponentialAverage",
+    "FiniteTraining",
+    "MCLModule",
+    "Plateau",
+    "RecordWriter",
+    "RuleLogger",
+]

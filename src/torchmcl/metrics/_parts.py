@@ -61,7 +61,8 @@ def win_counts(matching: Matching) -> Tensor:
 def squared_errors_of_mean(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:
     """Return the squared distance of each target to the score-weighted mean of the hypotheses."""
     mask = _checked_mask("rmse_of_mean", predictions, targets, mask)
-    mean = (probabilities(predictions).unsqueeze(-1) * predictions.hypotheses).sum(dim=-2, keepdim=True)
+    hypotheses, targets = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (predictions.hypotheses, targets))
+    mean = (probabilities(predictions).unsqueeze(-1) * hypotheses).sum(dim=-2, keepdim=True)
     return RealValues((targets - mean).square().sum(dim=-1), mask)
 
 
@@ -76,7 +77,8 @@ def energy_scores(predictions: Predictions, targets: Tensor, mask: Tensor | None
     """Return E|X - y| - E|X - X'| / 2 of each target y, X drawn from the scored hypotheses."""
     mask = _checked_mask("energy_score", predictions, targets, mask)
     weights = probabilities(predictions)
-    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    dtype = torch.promote_types(torch.promote_types(weights.dtype, targets.dtype), predictions.hypotheses.dtype)
+    weights = weights.to(torch.promote_types(dtype, torch.float32))
     hypotheses = predictions.hypotheses.to(weights.dtype)
     to_target = pairwise_euclidean(hypotheses=hypotheses, targets=targets) @ weights.unsqueeze(-1)
     spread = pairwise_euclidean(hypotheses=hypotheses, targets=hypotheses) @ weights.unsqueeze(-1)
@@ -121,7 +123,8 @@ def probabilities(predictions: Predictions) -> Tensor:
     if predictions.score_logits is not None:
         return normalized_scores(predictions.score_logits)
     hypotheses = predictions.hypotheses
-    return torch.full_like(hypotheses[..., 0], 1 / hypotheses.shape[-2])
+    dtype = torch.promote_types(hypotheses.dtype, torch.float32)
+    return hypotheses.new_full(hypotheses.shape[:-1], 1 / max(hypotheses.shape[-2], 1), dtype=dtype)
 
 
 def _checked_mask(owner: str, predictions: Predictions, targets: Tensor, mask: Tensor | None) -> Tensor:

@@ -5,16 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, nearest_hint
 from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
+from torchmcl._reading import read_json
 from torchmcl.nn.dprnn import DPRNN
 
 __all__ = ["load_model", "save_model"]
 
 _KINDS: dict[str, type[DPRNN]] = {"DPRNN": DPRNN}
+# No filter, segment or layer is larger.
+_LARGEST_SIZE = 1_000_000
 
 
 def save_model(folder: Path | str, model: DPRNN, notes: Mapping[str, Any] | None = None) -> None:
@@ -55,20 +58,33 @@ def load_model(folder: Path | str, **options: Any) -> tuple[nn.Module, dict[str,
             advice = f"{path.name} is missing."
             raise ValueError(bad_value("load_model", "folder", "hold a saved model", str(folder), advice))
     try:
-        description = json.loads(description_path.read_text())
-        kind, config, notes = description["kind"], description["config"], description["notes"]
+        description = read_json("load_model", description_path)
+        kind, config, notes = str(description["kind"]), dict(description["config"]), dict(description["notes"])
     except (ValueError, KeyError, TypeError) as error:
         rule = "describe a model in JSON"
-        raise ValueError(bad_value("load_model", str(description_path), rule, repr(error))) from error
+        raise ValueError(bad_value("load_model", str(description_path), rule, repr(error)[:300])) from error
     if kind not in _KINDS:
         raise ValueError(
-            bad_value("load_model", "kind", f"be one of {sorted(_KINDS)}", kind, nearest_hint(kind, _KINDS))
+            bad_value("load_model", "kind", f"be one of {sorted(_KINDS)}", kind[:80], nearest_hint(kind[:80], _KINDS))
         )
     try:
+        weights = io.load_file(weights_path)
+        _check_sizes(config, weights)
         model = _KINDS[kind](**config, **options)
-        model.load_state_dict(io.load_file(weights_path))
-    except (TypeError, RuntimeError, unreadable) as error:
+        model.load_state_dict(weights)
+    except (TypeError, ValueError, LookupError, RuntimeError, unreadable) as error:
         rule = f"hold the weights of {kind} as {description_path.name} describes it"
         first_line = str(error).partition("\n")[0]
         raise ValueError(bad_value("load_model", str(weights_path), rule, first_line)) from error
     return model.eval(), notes
+
+
+def _check_sizes(config: dict[str, Any], weights: dict[str, Tensor]) -> None:
+    """Refuse a description that asks for more memory than its weights take, before any is taken."""
+    for name, value in config.items():
+        if isinstance(value, int) and value > _LARGEST_SIZE:
+            raise ValueError(f"{name} is {value}, which no model has")
+    width, hidden, n_filters = config["width"], config["hidden_size"], config["n_filters"]
+    needed = 16 * config["n_blocks"] * hidden * (width + hidden) + config["n_outputs"] * width**2 + n_filters * width
+    if needed + n_filters * config["kernel_size"] > sum(value.numel() for value in weights.values()):
+        raise ValueError("it describes a larger model")

@@ -1,6 +1,5 @@
 """The page of the demonstration, from its records."""
 
-import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 
 from torchmcl._files import write_atomically
+from torchmcl._reading import as_written, read_json
 from torchmcl.reports.film import film_player, film_script
 from torchmcl.reports.page import escape, image, page, table
 from torchmcl.reports.pictures import COLOURS, draw_answers, pyplot
@@ -17,10 +17,16 @@ __all__ = ["demo_summary", "write_demo_page"]
 
 
 def write_demo_page(folder: Path) -> Path:
-    """Read `records.json` in `folder`, write `index.html` beside it and return its path."""
-    records = json.loads((folder / "records.json").read_text())
+    """Read `records.json` in `folder`, write `index.html` beside it and return its path.
+
+    Raises:
+        ValueError: if the records are not as `torchmcl demo` wrote them.
+    """
+    records = read_json("torchmcl demo", folder / "records.json")
     target = folder / "index.html"
-    write_atomically(target, _page(records))
+    with as_written("torchmcl demo", "records.json", "`torchmcl demo`"):
+        content = _page(records)
+    write_atomically(target, content)
     return target
 
 
@@ -43,11 +49,16 @@ def demo_summary(records: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 
 def _page(records: dict[str, Any]) -> str:
     settings = records["settings"]
-    n, n_seeds = settings["n_hypotheses"], settings["n_seeds"]
+    n, n_seeds = int(settings["n_hypotheses"]), int(settings["n_seeds"])
     rows: list[tuple[str, ...]] = [tuple(map(escape, row)) for row in demo_summary(records)]
     kmeans = f"{records['kmeans']['distortion']:.5f}"
     rows.append(
-        (f"k-means, best of {settings['n_restarts']} restarts", kmeans, "reference", str(records["kmeans"]["starved"]))
+        (
+            f"k-means, best of {escape(settings['n_restarts'])} restarts",
+            kmeans,
+            "reference",
+            escape(records["kmeans"]["starved"]),
+        )
     )
     keys = [method["key"] for method in records["methods"]]
     body = f"""
@@ -80,7 +91,7 @@ the same {settings["n_points"]:,} training points, without a network in between.
 <h2>Watch it</h2>
 {film_player(len(records["epochs"]))}
 <p class="note">Trained in {records["seconds"]:.0f} s: {len(keys) * n_seeds} networks of two hidden layers as one fleet,
-{settings["n_epochs"]} epochs. The numbers behind this page are in <code>records.json</code> beside it.</p>
+{escape(settings["n_epochs"])} epochs. The numbers behind this page are in <code>records.json</code> beside it.</p>
 """
     film = {
         "points": records["points"],

@@ -1,13 +1,14 @@
 """The figures of the paper, drawn from their records: a picture each, a caption, and one page with all of them."""
 
 import csv
-import json
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchmcl._checks import bad_value
 from torchmcl._files import write_atomically
+from torchmcl._reading import as_written, read_json, read_text
 from torchmcl.reports import figure_drawings as drawings
 from torchmcl.reports.film import film_player, film_script
 from torchmcl.reports.page import escape, image, page
@@ -68,9 +69,17 @@ _PICTURES = {
 
 
 def read_table(path: Path) -> list[Row]:
-    """Return the rows of a CSV file, numbers as numbers."""
-    with path.open(newline="") as file:
-        return [{name: _number(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+    """Return the rows of a CSV file, numbers as numbers.
+
+    Raises:
+        ValueError: if it is no such file.
+    """
+    text = read_text("read_table", path, "records_bytes")
+    try:
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise ValueError(bad_value("read_table", str(path), "be a CSV file", str(error))) from error
+    return [{name: _number(cell) for name, cell in row.items()} for row in rows]
 
 
 def write_figure(name: str, folder: Path) -> Path:
@@ -80,16 +89,32 @@ def write_figure(name: str, folder: Path) -> Path:
         ValueError: if there is no such figure.
         OSError: if its records are missing.
     """
-    figure, _ = _drawn(name, folder)
+    if name not in _PICTURES:
+        raise ValueError(bad_value("write_figure", "name", f"be one of {', '.join(_PICTURES)}", repr(name)))
     target = folder / name / name
+    with as_written(_NEEDED_BY, str(folder / name), "`torchmcl reproduce`"):
+        figure, _ = _drawn(name, folder)
+        caption = _caption(name, folder)
     save_picture(figure, target)
     pyplot(_NEEDED_BY).close(figure)
-    write_atomically(folder / name / "caption.txt", _caption(name, folder) + "\n")
+    write_atomically(folder / name / "caption.txt", caption + "\n")
     return target.with_suffix(".png")
 
 
 def write_figures_page(folder: Path) -> Path:
-    """Write `index.html` with every figure whose records are below `folder`, and the film of Figure 1."""
+    """Write `index.html` with every figure whose records are below `folder`, and the film of Figure 1.
+
+    Raises:
+        ValueError: if records are not as `torchmcl reproduce` wrote them.
+    """
+    target = folder / "index.html"
+    with as_written(_NEEDED_BY, str(folder), "`torchmcl reproduce`"):
+        content = _page(folder)
+    write_atomically(target, content)
+    return target
+
+
+def _page(folder: Path) -> str:
     parts = ["<h1>The figures of annealed multiple choice learning</h1>"]
     script = ""
     for name, picture in _PICTURES.items():
@@ -102,8 +127,8 @@ def write_figures_page(folder: Path) -> Path:
             f'<h2 id="{name}">{escape(picture.title)}</h2>\n{image(figure, picture.title)}\n'
             f"<p>{escape(picture.text)}</p>\n"
             f"{_claims(summary)}\n"
-            f'<p class="note">Preset {escape(settings["preset"])}: {settings["n_epochs"]} epochs of '
-            f"{settings['n_points']:,} fresh points, {settings['n_seeds']} seeds, {summary['seconds']:.0f} s. "
+            f'<p class="note">Preset {escape(settings["preset"])}: {escape(settings["n_epochs"])} epochs of '
+            f"{settings['n_points']:,} fresh points, {escape(settings['n_seeds'])} seeds, {summary['seconds']:.0f} s. "
             f'<a href="{name}/{name}.png">PNG</a>, <a href="{name}/{name}.svg">SVG</a>, {files}.</p>'
         )
         pyplot(_NEEDED_BY).close(figure)
@@ -111,20 +136,16 @@ def write_figures_page(folder: Path) -> Path:
             film = drawings.film_of_figure1(_tables(name, folder))
             parts.append("<h3>Watch it</h3>" + film_player(len(film["epochs"])))
             script = film_script(film)
-    target = folder / "index.html"
-    write_atomically(target, page("torchmcl: the figures", "\n".join(parts), script))
-    return target
+    return page("torchmcl: the figures", "\n".join(parts), script)
 
 
 def _drawn(name: str, folder: Path) -> tuple[Any, dict[str, Any]]:
-    if name not in _PICTURES:
-        raise ValueError(bad_value("write_figure", "name", f"be one of {', '.join(_PICTURES)}", repr(name)))
     summary = _summary(name, folder)
     return _PICTURES[name].draw(_tables(name, folder), summary), summary
 
 
 def _summary(name: str, folder: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads((folder / name / "summary.json").read_text())
+    summary: dict[str, Any] = read_json("write_figure", folder / name / "summary.json")
     return summary
 
 
@@ -149,8 +170,8 @@ def _claims(summary: dict[str, Any]) -> str:
     return f'<ul class="claims">{rows}</ul>'
 
 
-def _number(cell: str) -> Any:
+def _number(cell: Any) -> Any:
     try:
         return float(cell)
-    except ValueError:
+    except (TypeError, ValueError):
         return cell

@@ -1,6 +1,7 @@
 """A self-contained HTML page: one file, no network, readable on a phone."""
 
 import base64
+import hashlib
 import html
 import io
 from collections.abc import Sequence
@@ -33,7 +34,11 @@ input[type=range] { flex: 1; min-width: 8rem; accent-color: var(--accent); }
 canvas { width: 100%; border: 1px solid var(--line); border-radius: 6px; background: #fff; display: block; }
 code { background: var(--wash); padding: .1rem .3rem; border-radius: 4px; font-size: .9em; }
 """
-_NO_SCRIPTS = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+# Nothing is loaded from anywhere; sounds may lie beside the page.
+_POLICY = (
+    "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; media-src data: 'self' file:; "
+    "style-src 'unsafe-inline'"
+)
 
 
 def escape(text: object) -> str:
@@ -44,10 +49,13 @@ def escape(text: object) -> str:
 def page(title: str, body: str, script: str = "", *, style: str = "") -> str:
     """Return a whole page. `body`, `script` and `style` are trusted: escape what comes from outside.
 
-    A page without a script of its own forbids all scripts, should an escape ever be forgotten.
+    The page allows its own script, by the checksum of its text, and no other, should an escape ever be forgotten.
     """
-    scripts = f"<script>\n{script}\n</script>" if script else ""
-    policy = "" if script else f'<meta http-equiv="Content-Security-Policy" content="{_NO_SCRIPTS}">\n'
+    code = f"\n{script}\n"
+    checksum = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    scripts = f"<script>{code}</script>" if script else ""
+    allowed = f"{_POLICY}; script-src 'sha256-{checksum}'" if script else _POLICY
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{allowed}">\n'
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'

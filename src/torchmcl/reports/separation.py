@@ -1,19 +1,20 @@
 """The page of a separated recording, from the files that were written: see and hear the mixture and each output."""
 
 import base64
-import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from torchmcl._files import write_atomically
+from torchmcl._reading import as_written, plain_name, read_json
 from torchmcl.data.speech.audio import read_audio
 from torchmcl.reports.page import escape, page
 from torchmcl.reports.sound import Array, decibels_over_time, extremes_over_time, spectrogram_png, waveform_path
 
 __all__ = ["write_separation_page"]
 
+_OWNER = "write_separation_page"
 # Up to this many bytes of audio in all, about four minutes at 8 kHz, the page carries them and can be sent alone.
 _EMBEDDED_BYTES = 4_000_000
 _NUMBERS = {"score": "score", "energy": "share of the energy"}
@@ -30,10 +31,16 @@ class _Sound(NamedTuple):
 
 
 def write_separation_page(folder: Path) -> Path:
-    """Read `separation.json` and the files it names in `folder`, write `index.html` beside them and return its path."""
-    records = json.loads((folder / "separation.json").read_text())
+    """Read `separation.json` and the files it names in `folder`, write `index.html` beside them and return its path.
+
+    Raises:
+        ValueError: if the records are not as `torchmcl separation separate` wrote them, or name a file elsewhere.
+    """
+    records = read_json(_OWNER, folder / "separation.json")
     target = folder / "index.html"
-    write_atomically(target, _page(folder, records))
+    with as_written(_OWNER, "separation.json", "`torchmcl separation separate`"):
+        content = _page(folder, records)
+    write_atomically(target, content)
     return target
 
 
@@ -42,7 +49,8 @@ def _page(folder: Path, records: dict[str, Any]) -> str:
     listed = [("Mixture", records["mixture"], None)]
     listed += [(f"Output {place}", output["file"], output["score"]) for place, output in enumerate(outputs, start=1)]
     sounds = []
-    for title, file, number in listed:
+    for title, name, number in listed:
+        file = plain_name(_OWNER, "separation.json", name)
         samples = read_audio(folder / file)
         sounds.append(_Sound(title, file, number, extremes_over_time(samples), decibels_over_time(samples, rate)))
     # One scale for all: what is louder looks louder.

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl._files import write_atomically
+from torchmcl._reading import as_written
 from torchmcl.reports.page import escape, image, page, table
 from torchmcl.reports.table_figures import (
     answers_figure,
@@ -42,9 +43,12 @@ def write_table_page(records: dict[str, Any], path: Path) -> Path:
     """Write the page of records as `torchmcl.estimators.table.table_records` returns them; return its path.
 
     Raises:
+        ValueError: if the records are something else.
         OSError: if it cannot be written.
     """
-    write_atomically(path, table_page(records))
+    with as_written("torchmcl report", "model folder", "`torchmcl fit`"):
+        content = table_page(records)
+    write_atomically(path, content)
     return path
 
 
@@ -64,7 +68,7 @@ def table_page(records: dict[str, Any]) -> str:
 
 
 def _head(records: dict[str, Any], targets: list[str]) -> str:
-    found, n = records["evaluation"], records["parameters"]["n_hypotheses"]
+    found, n = records["evaluation"], int(records["parameters"]["n_hypotheses"])
     measures = found["measures"]
     rows = "rows set apart before training" if records["set_apart"] else "rows"
     tiles = [(f"{found['n_rows']:,}", f"{rows} of {escape(found['source'])}")]
@@ -218,8 +222,10 @@ def _training(records: dict[str, Any]) -> str:
     caption += "Training loss (grey, scores included) and distortion on validation rows (blue). "
     caption += f"The vertical line is epoch {kept + 1}, which was kept." if kept >= 0 else "The last epoch was kept."
     seconds = metrics.get("seconds", {}).get("training")
-    spent = f"{metrics['epochs']} epochs over {metrics['rows']['learned_from']:,} rows"
-    note = f'<p class="note">{spent}{f" in {seconds:.1f} s" if seconds else ""}, {metrics["inputs"]} inputs.</p>'
+    spent = f"{escape(metrics['epochs'])} epochs over {metrics['rows']['learned_from']:,} rows"
+    note = (
+        f'<p class="note">{spent}{f" in {seconds:.1f} s" if seconds else ""}, {escape(metrics["inputs"])} inputs.</p>'
+    )
     title = "How it cooled" if annealed else "How it trained"
     return f"<h2>{title}</h2>\n" + image(training_figure(found), "The course of the training", caption) + note
 
@@ -238,10 +244,10 @@ def _data(records: dict[str, Any]) -> str:
             text = f"{known[1]} (90 % between {known[0]} and {known[2]})" if known else "no values"
         else:
             bars = small_bars([share for _, share in column["common"]])
-            text = f"{column['n_categories']}: " + ", ".join(
+            text = f"{escape(column['n_categories'])}: " + ", ".join(
                 f"{escape(name)} {100 * share:.0f} %" for name, share in column["common"][:5]
             )
-        rows.append([_name(column["name"]), bars, column["kind"], missing, f'<span class="text">{text}</span>'])
+        rows.append([_name(column["name"]), bars, escape(column["kind"]), missing, f'<span class="text">{text}</span>'])
     header = ["target", "", "mean", "deviation", "least", "5 %", "median", "95 %", "most"]
     made = "<h2>The data</h2>\n" + table(header, targets, identity="targets")
     if rows:

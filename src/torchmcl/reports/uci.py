@@ -1,6 +1,5 @@
 """The page of the UCI study: the paper's tables 1, 2, 4 and 5 from records, beside the published values."""
 
-import json
 import math
 import statistics
 from collections import defaultdict
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
+from torchmcl._reading import as_written, read_lines
 from torchmcl.data.uci import UCI_SETS
 from torchmcl.experiments.uci.methods import METHODS
 from torchmcl.experiments.uci.published import PublishedCell, published_cells
@@ -89,10 +89,16 @@ def deviations(rows: Iterable[dict[str, Any]], protocol: str = "test-selected") 
 
 
 def write_uci_page(folder: Path) -> Path:
-    """Read `records.jsonl` in `folder`, write `index.html` beside it and return its path."""
-    rows = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    """Read `records.jsonl` in `folder`, write `index.html` beside it and return its path.
+
+    Raises:
+        ValueError: if the records are not as `torchmcl reproduce uci` wrote them.
+    """
+    rows = [row for _, row in read_lines("reproduce uci", folder / "records.jsonl")]
     target = folder / "index.html"
-    write_atomically(target, _page(rows))
+    with as_written("reproduce uci", "records.jsonl", "`torchmcl reproduce uci`"):
+        content = _page(rows)
+    write_atomically(target, content)
     return target
 
 

@@ -12,9 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from torchmcl._files import write_atomically
+from torchmcl._limits import check_limit
 from torchmcl._optional import optional_import
 
-__all__ = ["AudioInfo", "BadAudio", "Samples", "audio_files", "audio_info", "read_audio", "warn_skipped", "write_audio"]
+__all__ = [
+    "AudioInfo",
+    "BadAudio",
+    "Samples",
+    "audio_files",
+    "audio_info",
+    "check_samples",
+    "read_audio",
+    "warn_skipped",
+    "write_audio",
+]
 
 Samples = npt.NDArray[np.float32]
 
@@ -59,8 +70,9 @@ def audio_info(path: Path | str) -> AudioInfo:
         header = soundfile.info(_name_on_disk(path))
     except soundfile.LibsndfileError as error:
         raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
-    if header.frames < 1:
+    if header.frames < 1 or header.samplerate < 1 or header.channels < 1:
         raise BadAudio(f"{path}: has no samples.")
+    check_samples(path, header.frames * header.channels)
     missing = _missing_bytes(path)
     if missing > 0:
         raise BadAudio(f"{path}: is cut short; {missing} bytes are missing at its end.")
@@ -81,6 +93,8 @@ def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
         BadAudio: if the file is missing, unreadable, cut short or holds NaN or infinite samples.
     """
     info = audio_info(path)
+    if sample_rate is not None:
+        check_samples(path, info.length_at(sample_rate))  # 1 Hz becomes 8000 times as much
     soundfile = _soundfile()
     try:
         samples, _ = soundfile.read(_name_on_disk(path), dtype="float32", always_2d=True)
@@ -95,6 +109,18 @@ def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
         soxr = optional_import("soxr", extra="speech", needed_by=f"Resampling {path} to {sample_rate} Hz")
         mono = soxr.resample(mono, info.sample_rate, sample_rate, quality="VHQ")
     return np.ascontiguousarray(mono, dtype=np.float32)
+
+
+def check_samples(path: Path | str, n_samples: int, name: str = "audio_samples") -> None:
+    """Check that a recording, or a pack of them, is not larger than the limit.
+
+    Raises:
+        BadAudio: if it is; it says how to raise the limit.
+    """
+    try:
+        check_limit("audio", str(path), name, n_samples)
+    except ValueError as error:
+        raise BadAudio(f"{path}: {error}") from error
 
 
 def write_audio(path: Path | str, samples: Any, sample_rate: int) -> None:

@@ -1,6 +1,7 @@
 """What is mixed with what: lists of mixtures read from the layouts that the field uses."""
 
 import csv
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from torchmcl._checks import bad_value, check_choice, check_positive_int
+from torchmcl._reading import read_text
 from torchmcl.data.speech.audio import BadAudio
 
 __all__ = ["PARTS", "Mixture", "Track", "librimix_mixtures", "random_gains", "table_mixtures", "wsj0_mixtures"]
@@ -132,11 +134,17 @@ def _columns(n_speakers: int, *patterns: str) -> list[str]:
 def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, str]]:
     if not path.is_file():
         raise BadAudio(f"{path}: there is no such table.")
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
+    text = read_text("mixtures", path, "records_bytes")
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""))
         if missing := sorted(set(columns) - set(reader.fieldnames or [])):
             raise ValueError(bad_value(str(path), "columns", f"include {missing}", reader.fieldnames))
         rows = list(reader)
+    except csv.Error as error:
+        raise BadAudio(f"{path}: is no table ({error}).") from error
+    for number, row in enumerate(rows, start=1):
+        if any(not row[column] for column in columns):
+            raise BadAudio(f"{path}: row {number} has an empty cell.")
     if not rows:
         raise BadAudio(f"{path}: has no rows.")
     yield from rows
@@ -147,6 +155,6 @@ def _number(path: Path, row: dict[str, str], column: str) -> float:
         value = float(row[column])
     except ValueError:
         value = float("nan")
-    if not np.isfinite(value):
+    if not np.isfinite(value) or (column == "length" and not 1 <= value < 2**53):
         raise BadAudio(f"{path}: `{column}` of {row['mixture_ID']} must be a number, got {row[column]!r}.")
     return value

@@ -1,7 +1,7 @@
 """Where utterances come from: a folder of recordings, or a pack of them in one file."""
 
 import io
-import zipfile
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -12,11 +12,18 @@ import numpy.typing as npt
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
-from torchmcl.data.speech.audio import AudioInfo, BadAudio, Samples, audio_files, audio_info, read_audio, warn_skipped
+from torchmcl.data.speech.audio import (
+    AudioInfo,
+    BadAudio,
+    Samples,
+    audio_files,
+    audio_info,
+    read_audio,
+    warn_skipped,
+)
+from torchmcl.data.speech.packed import ESCAPE, read_packed
 
 __all__ = ["AudioFolder", "AudioPack", "AudioStore"]
-
-_ESCAPE = -128
 
 
 class AudioStore(Protocol):
@@ -41,13 +48,16 @@ class AudioFolder:
     """Recordings below a folder, read when they are needed, mixed down and resampled.
 
     Args:
-        root: names are relative to it; absolute names are allowed.
+        root: names are relative to it, or absolute and below it.
         sample_rate: of all that is read; 8 kHz as in the paper unless told.
+        outside: also read names that lead out of the folder, as a list that you trust may hold; else they are
+            refused, for a list of files may come from anywhere.
     """
 
-    def __init__(self, root: Path | str, sample_rate: int = 8000) -> None:
+    def __init__(self, root: Path | str, sample_rate: int = 8000, *, outside: bool = False) -> None:
         check_positive_int("AudioFolder", "sample_rate", sample_rate)
         self.root = Path(root)
+        self.outside = outside
         self.sample_rate = sample_rate
         self._infos: dict[str, AudioInfo] = {}
         if not self.root.is_dir():
@@ -59,7 +69,7 @@ class AudioFolder:
 
     def read(self, name: str) -> Samples:
         """Return the samples, float32 [length]."""
-        return read_audio(self.root / name, self.sample_rate)
+        return read_audio(self._path(name), self.sample_rate)
 
     def differs(self, name: str) -> str:
         """Return how the recording differs from mono at the sample rate, or nothing."""
@@ -70,8 +80,17 @@ class AudioFolder:
 
     def _info(self, name: str) -> AudioInfo:
         if name not in self._infos:
-            self._infos[name] = audio_info(self.root / name)
+            self._infos[name] = audio_info(self._path(name))
         return self._infos[name]
+
+    def _path(self, name: str) -> Path:
+        """Return where a recording is; links inside the folder are the user's own and are followed."""
+        if "\0" in name:
+            raise BadAudio(f"{name!r}: is no name of a file.")
+        path = self.root / name
+        if not self.outside and not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(self.root)):
+            raise BadAudio(f"{name}: leads out of {self.root}. If you trust the list, allow it with outside=True.")
+        return path
 
 
 class AudioPack:
@@ -167,8 +186,8 @@ class AudioPack:
         any_bit = int(np.bitwise_or.reduce(stream)) if len(stream) else 0
         shift = (any_bit & -any_bit).bit_length() - 1 if any_bit else 0
         stream >>= shift
-        fits = np.abs(stream) < -_ESCAPE
-        low = np.where(fits, stream, _ESCAPE).astype(np.int8)
+        fits = np.abs(stream) < -ESCAPE
+        low = np.where(fits, stream, ESCAPE).astype(np.int8)
         coded = lzma.compress(low.tobytes(), format=lzma.FORMAT_XZ, filters=_filters())
         buffer = io.BytesIO()
         np.savez(
@@ -190,20 +209,12 @@ class AudioPack:
         Raises:
             BadAudio: if the file is missing or is no pack.
         """
-        import lzma
-
-        try:
-            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                parts = {name: file[name] for name in ("names", "lengths", "sample_rate", "shift", "coded", "large")}
-            low = np.frombuffer(lzma.decompress(parts["coded"].tobytes()), dtype=np.int8).astype(np.int32)
-            low[low == _ESCAPE] = parts["large"]
-            pieces = np.split(low << int(parts["shift"]), np.cumsum(parts["lengths"])[:-1])
-        except FileNotFoundError as error:
-            raise BadAudio(f"{path}: there is no such file.") from error
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, lzma.LZMAError) as error:
-            raise BadAudio(f"{path}: is no pack of utterances ({error}).") from error
+        packed = read_packed(Path(path))
+        low = packed.low.astype(np.int32)
+        low[low == ESCAPE] = packed.large
+        pieces = np.split(low << packed.shift, np.cumsum(packed.lengths)[:-1])
         samples = (np.cumsum(piece, dtype=np.int32).astype(np.int16) for piece in pieces)
-        return cls(dict(zip(parts["names"].tolist(), samples, strict=True)), int(parts["sample_rate"]))
+        return cls(dict(zip(packed.names, samples, strict=True)), packed.sample_rate)
 
     def checked_rate(self, sample_rate: int) -> "AudioPack":
         """Return the pack itself, if it has this sample rate."""

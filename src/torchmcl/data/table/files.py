@@ -9,13 +9,18 @@ import csv
 import gzip
 import io
 import os
+import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchmcl._checks import bad_value, nearest_hint
+from torchmcl._limits import NESTING, check_limit
 from torchmcl._optional import optional_import
+from torchmcl._reading import unpacked
+from torchmcl.data.table.parquet import check_parquet
 
 __all__ = ["FORMATS", "Table", "polars", "read_table", "table_format", "write_table"]
 
@@ -31,6 +36,13 @@ FORMATS = {
 }
 # What may separate the columns of a .csv file; many programs write semicolons where the comma is in numbers.
 _SEPARATORS = (",", ";", "\t")
+# A header of more bytes names more columns than are allowed.
+_LONGEST_HEADER = 64 << 20
+# How gzip, zlib and zstd begin.
+_MARK = "\ufeff".encode()
+_PACKED = (b"\x1f\x8b", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_BRACKETS = re.compile(rb"[\[\]{}]")
 
 
 def polars() -> Any:
@@ -112,46 +124,93 @@ def read_table(owner: str, path: Path) -> Table:
     try:
         source: Any = path
         if zipped:
-            with gzip.open(path, "rb") as file:
-                source = io.BytesIO(file.read())
-        elif path.stat().st_size == 0:
-            raise pl.exceptions.NoDataError("the file is empty")
+            source = io.BytesIO(unpacked(owner, path, "table_bytes"))
+        else:
+            check_limit(owner, path.name, "table_bytes", path.stat().st_size)
+            if path.stat().st_size == 0:
+                raise pl.exceptions.NoDataError("the file is empty")
         if kind == "parquet":
+            check_parquet(owner, path)
             frame = pl.read_parquet(source, use_pyarrow=False)
         elif kind == "jsonl":
+            source = _never_unpacked(source)
+            _check_nesting(owner, path, source)
             frame = pl.read_ndjson(source, infer_schema_length=None)
         else:
             frame = _read_text(owner, path, source, kind)
-    except (pl.exceptions.PolarsError, UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+    except _panics() as error:
+        raise ValueError(bad_value(owner, "file", "be a table", f"{str(path)!r} that cannot be read")) from error
+    except (pl.exceptions.PolarsError, UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error, csv.Error) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         rule = f"be a table in {kind} format, UTF-8" if kind != "parquet" else "be a Parquet file"
         raise ValueError(bad_value(owner, "file", rule, f"{str(path)!r}: {_plain(reason)}")) from error
     if frame.height == 0 or frame.width == 0:
         raise ValueError(bad_value(owner, "file", "have at least one row under its header", repr(str(path))))
+    check_limit(owner, path.name, "table_cells", frame.height * frame.width)
     return Table(path.name, frame)
 
 
 def _read_text(owner: str, path: Path, source: Any, kind: str) -> Any:
     """Read a table with a header; the header is taken as it stands, so that names that stand twice are seen."""
     pl = polars()
-    separator = "\t" if kind == "tsv" else _separator(source)
-    raw = pl.read_csv(source, has_header=False, infer_schema=False, separator=separator)
+    separator = _separator(owner, path, source, ("\t",) if kind == "tsv" else _SEPARATORS)
+    raw = pl.read_csv(_never_unpacked(source), has_header=False, infer_schema=False, separator=separator)
     names = [_name(value) for value in raw.row(0)]
     _check_names(owner, path, names)
     return raw.slice(1).rename(dict(zip(raw.columns, names, strict=True)))
 
 
-def _separator(source: Any) -> str:
-    """Return what splits the header into most parts; a comma where nothing does."""
+def _separator(owner: str, path: Path, source: Any, marks: tuple[str, ...]) -> str:
+    """Return what splits the header into most parts; the first where nothing does.
+
+    Raises:
+        ValueError: if there are more columns than any table has.
+    """
+    with _lines(source) as file:
+        text = file.readline(_LONGEST_HEADER).decode("utf-8", errors="replace")
+    # Quoted names may hold any of these. A text without them is split at once: csv refuses long names.
+    quoted = '"' in text and len(text) <= csv.field_size_limit()
+    widths = [len(next(csv.reader([text], delimiter=mark), [])) if quoted else text.count(mark) + 1 for mark in marks]
+    check_limit(owner, path.name, "table_columns", max(widths))
+    return marks[widths.index(max(widths))]
+
+
+def _never_unpacked(source: Any) -> Any:
+    """Return content that polars takes as it stands.
+
+    It unpacks what begins like gzip, zlib or zstd, whatever that becomes, and takes a table whose first name begins
+    with x^ for zlib. Behind a byte order mark it does neither.
+    """
+    with _lines(source) as file:
+        start = file.read(4)
+        return io.BytesIO(_MARK + start + file.read()) if start.startswith(_PACKED) else source
+
+
+def _check_nesting(owner: str, path: Path, source: Any) -> None:
+    """Refuse lists in lists without end: the parser of polars ends the process at a thousand."""
+    with _lines(source) as file:
+        for number, line in enumerate(file, start=1):
+            if line.count(b"{") + line.count(b"[") <= NESTING:  # nearly always, and quick
+                continue
+            depth = deepest = 0
+            for mark in _BRACKETS.findall(_STRINGS.sub(b"", line)):
+                depth += 1 if mark in b"{[" else -1
+                deepest = max(deepest, depth)
+            if deepest > NESTING:
+                rule = f"nest lists and objects at most {NESTING} deep"
+                raise ValueError(bad_value(owner, path.name, rule, f"{deepest} in line {number}"))
+
+
+@contextlib.contextmanager
+def _lines(source: Any) -> Iterator[Any]:
+    """Yield the bytes of a file, or of its unpacked content, from the beginning."""
     if isinstance(source, io.BytesIO):
-        line = source.getvalue().split(b"\n", 1)[0]
+        source.seek(0)
+        yield source
+        source.seek(0)
     else:
         with source.open("rb") as file:
-            line = file.readline()
-    text = line.decode("utf-8", errors="replace")
-    # Quoted names may hold any of these.
-    widths = [len(next(csv.reader([text], delimiter=mark), [])) for mark in _SEPARATORS]
-    return _SEPARATORS[widths.index(max(widths))]
+            yield file
 
 
 def _name(value: str | None) -> str:
@@ -168,6 +227,12 @@ def _check_names(owner: str, path: Path, names: list[str]) -> None:
             rule = "have different names for its columns"
             got = f"{name!r} for columns {names.index(name) + 1} and {place}"
             raise ValueError(bad_value(owner, path.name, rule, got, "Rename one of them."))
+
+
+def _panics() -> type[BaseException]:
+    """Return what polars raises where its own checks fail; it is no Exception."""
+    found: type[BaseException] = polars().exceptions.PanicException
+    return found
 
 
 def _plain(reason: str) -> str:

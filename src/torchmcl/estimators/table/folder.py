@@ -8,6 +8,7 @@ from typing import Any
 from torchmcl._checks import bad_value
 from torchmcl._files import replaced_folder, write_atomically
 from torchmcl._optional import optional_import
+from torchmcl._reading import read_json
 from torchmcl._version import __version__
 from torchmcl.data.table import ColumnEncoder, TableSchema
 from torchmcl.estimators.regressor import MCLRegressor
@@ -101,7 +102,9 @@ def load_table_model(owner: str, folder: Path) -> TableModel:
         evaluation = _read(folder / _EVALUATION) if (folder / _EVALUATION).is_file() else None
         encoder = ColumnEncoder.from_state(schema, arrays)
         metrics = _read(folder / _METRICS)
-    except (KeyError, TypeError, ValueError, AttributeError, broken) as error:
+        if not isinstance(metrics, dict) or not isinstance(evaluation, dict | None):
+            raise TypeError("metrics and evaluation are not named values")
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, broken) as error:
         rule, advice = "be as `torchmcl fit` wrote it", "Fit it again."
         raise ValueError(bad_value(owner, "model folder", rule, f"{type(error).__name__}: {error}", advice)) from error
     return TableModel(schema, encoder, regressor, config.get("source", ""), metrics, evaluation)
@@ -116,6 +119,8 @@ def _config(owner: str, folder: Path) -> dict[str, Any]:
     try:
         config = _read(path)
     except ValueError as error:
+        if "TORCHMCL_LIMIT" in str(error):
+            raise
         raise ValueError(bad_value(owner, "model folder", rule, f"{str(path)!r}, which is not JSON")) from error
     if not isinstance(config, dict) or config.get("kind") != _KIND or not isinstance(config.get("format"), int):
         raise ValueError(bad_value(owner, "model folder", rule, f"{str(path)!r}, which describes something else"))
@@ -123,7 +128,7 @@ def _config(owner: str, folder: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return read_json("model folder", path)
 
 
 def _json(value: Any) -> str:

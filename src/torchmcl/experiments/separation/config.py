@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl._checks import bad_value, check_choice, check_non_negative, check_positive_int, nearest_hint
-from torchmcl._optional import optional_import
+from torchmcl._reading import read_text
+from torchmcl.experiments.separation.plain import check_types, shown, yaml_value
 
 __all__ = [
     "DataConfig",
@@ -39,6 +40,7 @@ class DataConfig:
         validation_samples: how many mixtures of the validation part to look at; all unless told.
         n_workers: processes that prepare samples.
         skip_bad: leave out recordings that cannot be used, with a count.
+        outside: also read recordings outside of `root`, if the list of them is one that you trust.
     """
 
     layout: str = "tables"
@@ -53,6 +55,7 @@ class DataConfig:
     validation_samples: int | None = None
     n_workers: int = 0
     skip_bad: bool = False
+    outside: bool = False
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -152,6 +155,7 @@ class SeparationConfig:
     def __post_init__(self) -> None:
         """Check what concerns several parts."""
         n_outputs, n_speakers = self.model.get("n_outputs", 2), max(self.data.n_speakers)
+        check_positive_int("model", "n_outputs", n_outputs)
         if n_outputs < n_speakers:
             rule = f"be at least the {n_speakers} speakers of a mixture"
             raise ValueError(bad_value("model", "n_outputs", rule, n_outputs, "More outputs than speakers are fine."))
@@ -172,7 +176,10 @@ class SeparationConfig:
         parts = {"data": DataConfig, "objective": ObjectiveConfig, "training": TrainingConfig}
         _check_known("configuration", options, [f.name for f in fields(cls)])
         made = {name: _made(name, kind, options.get(name) or {}) for name, kind in parts.items()}
-        return cls(**made, model=dict(options.get("model") or {}))
+        model = options.get("model") or {}
+        if not isinstance(model, Mapping):
+            raise ValueError(bad_value("configuration", "model", "hold options by name", shown(model)))
+        return cls(**made, model=dict(model))
 
     def changed(self, changes: Sequence[str]) -> "SeparationConfig":
         """Return another configuration, with `part.option=value` put in; values are YAML."""
@@ -183,7 +190,7 @@ class SeparationConfig:
             if not equals or not dot or part not in options:
                 rule = f"be part.option=value with a part among {sorted(options)}"
                 raise ValueError(bad_value("configuration", "--set", rule, repr(change)))
-            options[part][name] = _yaml().safe_load(value)
+            options[part][name] = yaml_value("configuration", "--set", value)
         return type(self).from_dict(options)
 
     def with_root(self, root: Path | str) -> "SeparationConfig":
@@ -209,7 +216,7 @@ def load_config(name: Path | str) -> SeparationConfig:
     """
     path = Path(name)
     if path.is_file():
-        text = path.read_text()
+        text = read_text("separation", path, "config_bytes")
     else:
         shipped = shipped_configs()
         wanted = path.name if path.suffix == ".yaml" else f"{path.name}.yaml"
@@ -217,28 +224,21 @@ def load_config(name: Path | str) -> SeparationConfig:
             rule = f"be a file or one of {shipped}"
             raise ValueError(bad_value("separation", "config", rule, repr(str(name)), nearest_hint(wanted, shipped)))
         text = (resources.files("torchmcl.experiments.separation") / "configs" / wanted).read_text()
-    yaml = _yaml()
-    try:
-        options = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(bad_value("separation", str(name), "be YAML", " ".join(str(error).split()))) from error
+    options = yaml_value("separation", str(name), text)
     if not isinstance(options, dict):
-        raise ValueError(bad_value("separation", str(name), "hold options by name", repr(options)))
+        raise ValueError(bad_value("separation", str(name), "hold options by name", shown(options)))
     return SeparationConfig.from_dict(options)
-
-
-def _yaml() -> Any:
-    return optional_import("yaml", extra="speech", needed_by="Reading a configuration")
 
 
 def _made(part: str, kind: type[Any], options: Any) -> Any:
     if not isinstance(options, Mapping):
-        raise ValueError(bad_value("configuration", part, "hold options by name", repr(options)))
+        raise ValueError(bad_value("configuration", part, "hold options by name", shown(options)))
     _check_known(part, options, [f.name for f in fields(kind)])
+    check_types(part, kind, options)
     return kind(**options)
 
 
 def _check_known(where: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
-    if unknown := sorted(set(options) - set(known)):
+    if unknown := sorted(str(name)[:80] for name in set(options) - set(known)):
         hint = nearest_hint(unknown[0], known)
         raise ValueError(f"{where}: unknown option {unknown}; known options are {sorted(known)}.{hint}")

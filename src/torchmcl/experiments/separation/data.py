@@ -45,7 +45,7 @@ def store_of(config: DataConfig) -> AudioStore:
     """Return where the recordings are."""
     if config.pack is not None:
         return AudioPack.load(config.pack).checked_rate(config.sample_rate)
-    return AudioFolder(_root(config), config.sample_rate)
+    return AudioFolder(_root(config), config.sample_rate, outside=config.outside)
 
 
 class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]

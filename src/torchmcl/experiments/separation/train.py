@@ -16,11 +16,20 @@ from torch import nn
 from torchmcl._checks import bad_value
 from torchmcl._files import write_atomically
 from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl._reading import read_json
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.experiments.separation.config import SeparationConfig
 from torchmcl.experiments.separation.data import SpeechData
 from torchmcl.experiments.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
-from torchmcl.lightning import CollapseWarning, ExponentialAverage, MCLModule, Plateau, RecordWriter, RuleLogger
+from torchmcl.lightning import (
+    CollapseWarning,
+    ExponentialAverage,
+    FiniteTraining,
+    MCLModule,
+    Plateau,
+    RecordWriter,
+    RuleLogger,
+)
 from torchmcl.lightning._backend import pl
 from torchmcl.nn.dprnn import DPRNN
 from torchmcl.nn.saved import save_model
@@ -103,7 +112,7 @@ def train_separator(
 
 def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: str, progress: bool) -> Any:
     # The average gives the weights back at the end of a validation: whoever wants it must come before.
-    callbacks = [*callbacks, RecordWriter(out / "records.jsonl"), RuleLogger(), CollapseWarning()]
+    callbacks = [*callbacks, RecordWriter(out / "records.jsonl"), RuleLogger(), CollapseWarning(), FiniteTraining()]
     if config.training.ema is not None:
         callbacks.append(ExponentialAverage(config.training.ema))
     callbacks.append(
@@ -153,7 +162,7 @@ def _claim(out: Path, config: SeparationConfig) -> None:
     if (
         path.exists()
         and (out / "last.ckpt").exists()
-        and (differs := differing_options(json.loads(path.read_text()), config))
+        and (differs := differing_options(read_json("separation train", path), config))
     ):
         advice = "Give another folder, or delete this one to start anew."
         rule = "be empty or hold this very training"

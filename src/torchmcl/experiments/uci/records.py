@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl._files import write_atomically
+from torchmcl._reading import json_value, read_text
 
 __all__ = ["KEYS", "Records"]
 
@@ -22,12 +23,13 @@ class Records:
         self.path, self.settings = path, settings
         self.rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         if path.exists():
-            for number, line in enumerate(path.read_text().splitlines(), start=1):
+            lines = read_text("reproduce uci", path, "records_bytes").splitlines()
+            for number, line in enumerate(lines, start=1):
                 try:
-                    row = json.loads(line)
+                    row = json_value("reproduce uci", path.name, line)
                     key = tuple(row[name] for name in KEYS)
                     hash(key)
-                except (json.JSONDecodeError, KeyError, TypeError) as error:
+                except (ValueError, KeyError, TypeError) as error:
                     raise ValueError(f"reproduce uci: {path} line {number} is not a record: {error!r}.") from error
                 if row.get("epochs") != settings["epochs"]:
                     raise ValueError(

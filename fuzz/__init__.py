@@ -1,0 +1,1 @@
+"""Bad input in bulk: every public edge is fed generated inputs, under atheris or by a driver of our own."""

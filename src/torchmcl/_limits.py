@@ -1,0 +1,78 @@
+"""How large what comes from outside may be: one table, stated in the documentation and in every refusal.
+
+A limit is raised for a process by an environment variable, `TORCHMCL_LIMIT_` and its name in capitals:
+`TORCHMCL_LIMIT_TABLE_BYTES=20G torchmcl fit ...`. A number may end in K, M or G (powers of 1024).
+"""
+
+import os
+import re
+from typing import NamedTuple
+
+__all__ = ["LIMITS", "NESTING", "RATIO", "RATIO_FREE_BYTES", "Limit", "check_limit", "limit"]
+
+# Lists in lists in JSON, YAML and schemas: what we write has less than ten, what readers in C and Rust crash at is
+# a thousand.
+NESTING = 64
+# Compressed text beyond this many bytes may be at most so many times as large as its file. Tables rarely reach 50;
+# the format allows 1032.
+RATIO, RATIO_FREE_BYTES = 200, 64 << 20
+
+
+class Limit(NamedTuple):
+    """One limit.
+
+    Attributes:
+        default: without a variable.
+        meaning: what is counted, for messages and the documentation.
+    """
+
+    default: int
+    meaning: str
+
+
+LIMITS = {
+    "json_bytes": Limit(64 << 20, "bytes of a JSON file: descriptions of models, records of a page"),
+    "records_bytes": Limit(1 << 30, "bytes of a file of records (JSON lines, CSV)"),
+    "config_bytes": Limit(256 << 10, "bytes of a configuration in YAML"),
+    "table_bytes": Limit(8 << 30, "bytes of a table, unpacked"),
+    "table_cells": Limit(1_000_000_000, "rows times columns of a table"),
+    "table_columns": Limit(100_000, "columns of a table"),
+    "audio_samples": Limit(500_000_000, "samples of a recording, channels and resampling included"),
+    "pack_samples": Limit(2_000_000_000, "samples of a pack of utterances"),
+    "download_bytes": Limit(64 << 20, "bytes of a download"),
+}
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def limit(name: str) -> int:
+    """Return a limit by its name in `LIMITS`.
+
+    Raises:
+        ValueError: if its variable is set to something else than a whole number.
+
+    Example:
+        >>> limit("table_columns")
+        100000
+    """
+    variable = f"TORCHMCL_LIMIT_{name.upper()}"
+    text = os.environ.get(variable, "").strip()
+    if not text:
+        return LIMITS[name].default
+    found = re.fullmatch(r"([0-9]{1,18})([KMG]?)", text)
+    if found is None:
+        raise ValueError(f"torchmcl: `{variable}` must be a whole number, also with K, M or G, got {text!r}.")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def check_limit(owner: str, argument: str, name: str, count: int) -> None:
+    """Check that `count` is within a limit.
+
+    Raises:
+        ValueError: if not; it says how to raise the limit.
+    """
+    most = limit(name)
+    if count > most:
+        raise ValueError(
+            f"{owner}: `{argument}` must have at most {most:,} {LIMITS[name].meaning}, got {count:,}. If you trust the "
+            f"file, set TORCHMCL_LIMIT_{name.upper()}."
+        )

@@ -1,0 +1,98 @@
+"""Downloads: over https, from the pinned host and no other, within a size, and kept only with the known checksum."""
+
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from torchmcl._limits import check_limit
+from torchmcl._optional import optional_import
+from torchmcl._progress import Progress
+
+__all__ = ["PinnedDownloader", "RefusedDownload", "check_address"]
+
+# This machine itself needs no encryption to be reached.
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_MOST_REDIRECTS = 3
+_PIECE = 1 << 16
+
+
+class RefusedDownload(OSError):  # noqa: N818  (what happened to it)
+    """A download that was not begun or not finished, because it would not have been safe."""
+
+
+def check_address(address: str) -> None:
+    """Check that an address is one of https.
+
+    Raises:
+        RefusedDownload: if it is not.
+    """
+    parts = urlsplit(address)
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+        raise RefusedDownload(f"the address must begin with https://, got {address}")
+    if not parts.hostname or "@" in parts.netloc:
+        raise RefusedDownload(f"the address must name a host and nobody's password, got {address}")
+
+
+class PinnedDownloader:
+    """Fetch one file for pooch, which compares its checksum afterwards.
+
+    Args:
+        progress: show a bar.
+        timeout: seconds without a byte until it is given up.
+        most_seconds: in all, for a server that sends a byte now and then.
+    """
+
+    def __init__(self, *, progress: bool = True, timeout: float = 30.0, most_seconds: float = 600.0) -> None:
+        self.progress, self.timeout, self.most_seconds = progress, timeout, most_seconds
+
+    def __call__(self, url: str, output_file: Any, pooch: Any) -> None:
+        """Write what is at `url` into a file.
+
+        Raises:
+            RefusedDownload: if the address, a redirection, the size or the time is not acceptable.
+            requests.RequestException: if the server does not answer well.
+        """
+        requests = optional_import("requests", extra="data", needed_by="a download")
+        ends = time.monotonic() + self.most_seconds
+        check_address(url)
+        address = url
+        for _ in range(_MOST_REDIRECTS + 1):
+            with requests.get(address, stream=True, timeout=self.timeout, allow_redirects=False) as answer:
+                if not answer.is_redirect:
+                    answer.raise_for_status()
+                    self._write(answer, Path(output_file), ends)
+                    return
+                address = _redirected(address, answer.headers["Location"])
+        raise RefusedDownload(f"{url} was redirected more than {_MOST_REDIRECTS} times")
+
+    def _write(self, answer: Any, path: Path, ends: float) -> None:
+        said = answer.headers.get("Content-Length", "")
+        total = int(said) if said.isdecimal() else 0
+        _check_size(total)
+        n_bytes = 0
+        with path.open("wb") as file, Progress(total, "download", show=self.progress, unit="B") as bar:
+            for piece in answer.iter_content(_PIECE):
+                n_bytes += len(piece)
+                _check_size(n_bytes)
+                if time.monotonic() > ends:
+                    raise RefusedDownload(f"it took more than {self.most_seconds:g} s")
+                file.write(piece)
+                bar.step(len(piece))
+
+
+def _redirected(address: str, location: str) -> str:
+    """Return where a redirection leads, if that is the same host."""
+    target = urljoin(address, location)
+    check_address(target)
+    here, there = urlsplit(address), urlsplit(target)
+    if (here.scheme, here.hostname, here.port) != (there.scheme, there.hostname, there.port):
+        raise RefusedDownload(f"the server wants to send it from another host, {there.scheme}://{there.netloc}")
+    return target
+
+
+def _check_size(n_bytes: int) -> None:
+    try:
+        check_limit("download", "file", "download_bytes", n_bytes)
+    except ValueError as error:  # pooch would take it for a wrong checksum
+        raise RefusedDownload(str(error)) from error

@@ -1,0 +1,145 @@
+"""What the fuzzer found, kept as tests: each was a crash, a stranger's exception, or a number that was wrong."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import torchmcl as mcl
+from torchmcl import metrics
+
+LONG = 10**400
+
+
+@pytest.mark.parametrize("n_iters", [math.nan, math.inf])
+def test_a_number_of_iterations_that_is_none_is_refused(n_iters):
+    with pytest.raises(TypeError, match="Sinkhorn: `n_iters` must be a whole number"):
+        mcl.Sinkhorn(1.0, n_iters=n_iters)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [mcl.AnnealedWTA, mcl.Constant, lambda x: mcl.Linear(x, 0.0, 3), lambda x: mcl.Until(mcl.Constant(1.0), x)],
+    ids=["AnnealedWTA", "Constant", "Linear", "Until"],
+)
+def test_a_number_that_no_float_can_hold_is_refused(make):
+    with pytest.raises(ValueError, match=r"must be a number below 1\.8e308"):
+        make(LONG)
+
+
+def test_a_size_that_no_tensor_can_have_is_refused():
+    with pytest.raises(ValueError, match="Linear: `n_steps` must be at most 9223372036854775807"):
+        mcl.Linear(1.0, 0.0, LONG)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        mcl.Linear(1.0, 0.0, 10),
+        mcl.Cosine(1.0, 0.0, 10),
+        mcl.Exponential(1.0, 0.9),
+        mcl.Until(mcl.Constant(1.0), 5),
+        mcl.Joined((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 3)), (4,)),
+    ],
+    ids=lambda schedule: type(schedule).__name__,
+)
+def test_schedules_refuse_a_step_of_nan_and_reach_their_end_at_endless_steps(schedule):
+    with pytest.raises(ValueError, match="schedule: `step` must be a number, got nan"):
+        schedule(math.nan)
+    assert schedule(LONG) == schedule(math.inf) == 0
+    assert schedule(-LONG) == schedule(-1) == 1
+
+
+def test_ramps_between_two_infinities_and_endless_boundaries_are_refused():
+    with pytest.raises(ValueError, match="Linear: `end` must be reached from inf, got -inf"):
+        mcl.Linear(math.inf, -math.inf, 3)
+    with pytest.raises(ValueError, match="Joined: `boundaries` must be finite"):
+        mcl.Joined((mcl.Constant(1.0), mcl.Constant(2.0)), (math.inf,))
+
+
+@pytest.mark.parametrize("fn", [mcl.pairwise_sq_euclidean, mcl.pairwise_l1, mcl.pairwise_huber, mcl.pairwise_euclidean])
+def test_points_without_coordinates_cost_nothing(fn):
+    cost = fn(hypotheses=torch.zeros(2, 3, 0), targets=torch.zeros(2, 4, 0))
+    assert torch.equal(cost, torch.zeros(2, 4, 3))
+
+
+def test_a_huber_cost_with_a_delta_beyond_float32_is_half_the_square():
+    cost = mcl.pairwise_huber(hypotheses=torch.tensor([[3.0]]), targets=torch.tensor([[1.0]]), delta=1e300)
+    assert cost.item() == 2.0
+
+
+@pytest.mark.parametrize("ids", [[-1], [3]])
+def test_a_class_id_out_of_range_is_an_error_in_words(ids):
+    with pytest.raises(ValueError, match="pairwise_cross_entropy: `targets` must lie between 0 and 2"):
+        mcl.pairwise_cross_entropy(hypotheses=torch.zeros(2, 3), targets=torch.tensor(ids))
+
+
+def test_no_classes_are_an_error_in_words():
+    with pytest.raises(ValueError, match="pairwise_cross_entropy: `hypotheses` must have at least one class"):
+        mcl.pairwise_cross_entropy(hypotheses=torch.zeros(2, 0), targets=torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    ("weights", "kind", "message"),
+    [
+        ([1.0, 1.0], TypeError, "must be a torch.Tensor, got list"),
+        (torch.tensor([True, False]), TypeError, "must be a tensor of numbers"),
+        (
+            torch.ones(3),
+            ValueError,
+            r"must have shape \(2,\), one weight for each sample.*got \(3,\)",
+        ),
+    ],
+)
+def test_sample_weights_are_checked(weights, kind, message):
+    matching = mcl.match(torch.rand(2, 1, 3), mcl.WTA())
+    with pytest.raises(kind, match=f"mcl_loss: `sample_weights` {message}"):
+        mcl.mcl_loss(matching, sample_weights=weights)
+    with pytest.raises(kind, match=f"score_loss: `sample_weights` {message}"):
+        mcl.score_loss(torch.zeros(2, 3), torch.zeros(2, 3), sample_weights=weights)
+
+
+def test_metrics_of_half_precision_do_not_overflow_and_mixed_precision_mixes():
+    answers = mcl.Predictions(torch.full((1, 2, 1), 1000.0, dtype=torch.float16))
+    targets = torch.zeros(1, 1, 1, dtype=torch.float16)
+    assert metrics.rmse_of_mean(answers, targets).item() == 1000
+    mixed = mcl.Predictions(torch.zeros(1, 2, 1, dtype=torch.float64), torch.zeros(1, 2))
+    assert metrics.energy_score(mixed, torch.ones(1, 1, 1, dtype=torch.float64)).item() == pytest.approx(1)
+    assert mcl.normalized_scores(torch.zeros(3, dtype=torch.bfloat16)).dtype == torch.float32
+
+
+def test_a_panic_inside_the_table_reader_is_an_error_in_words(tmp_path):
+    polars = pytest.importorskip("polars")
+    from torchmcl.data.table import read_table
+
+    path = tmp_path / "broken.parquet"
+    polars.DataFrame({"d": [True, False, None] * 5}).write_parquet(path, compression="uncompressed", statistics=False)
+    content = bytearray(path.read_bytes())
+    for place in range(4, len(content) - 8):
+        path.write_bytes(bytes(content[:place]) + bytes([content[place] ^ 0xFF]) + bytes(content[place + 1 :]))
+        try:
+            read_table("test", path)
+        except ValueError as error:
+            assert "must" in str(error)  # noqa: PT017
+
+
+def test_a_header_with_a_lone_carriage_return_is_refused(tmp_path):
+    pytest.importorskip("polars")
+    from torchmcl.data.table import read_table
+
+    (tmp_path / "a.csv").write_bytes(b'"a\r,b"\r"c"\n1,2\n')
+    with pytest.raises(ValueError, match="must"):
+        read_table("test", tmp_path / "a.csv")
+
+
+def test_an_estimator_of_no_name_is_refused(tmp_path):
+    pytest.importorskip("sklearn")
+    from torchmcl.estimators import load_estimator
+
+    inputs = np.random.default_rng(0).normal(size=(40, 1))
+    mcl.MCLRegressor(n_hypotheses=2, hidden=(2,), n_epochs=1).fit(inputs, inputs[:, 0]).save(tmp_path / "model")
+    path = tmp_path / "model" / "model.json"
+    path.write_text(path.read_text().replace('"MCLRegressor"', '["MCLRegressor"]'))
+    with pytest.raises(ValueError, match="must hold a saved MCLRegressor or MCLClassifier"):
+        load_estimator(tmp_path / "model")

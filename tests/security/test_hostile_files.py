@@ -1,0 +1,573 @@
+"""Files made to harm: each is refused in words, in no time and in little memory, and nothing in it is run."""
+
+import gzip
+import io
+import json
+import lzma
+import os
+import pickle
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import torchmcl as mcl
+from torchmcl import _limits
+from torchmcl._limits import LIMITS, limit
+from torchmcl.annealing import AnnealingRecords, Snapshots
+from torchmcl.experiments.uci.records import Records
+
+polars = pytest.importorskip("polars")
+pytest.importorskip("safetensors")
+pytest.importorskip("sklearn")
+
+from torchmcl.data.table import read_table  # noqa: E402
+from torchmcl.estimators import load_estimator  # noqa: E402
+from torchmcl.estimators.table import load_table_model  # noqa: E402
+from torchmcl.nn import DPRNN  # noqa: E402
+from torchmcl.nn.saved import load_model, save_model  # noqa: E402
+
+
+class Opener:
+    """A pickle that makes a file when it is loaded."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (open, (self.path, "w"))
+
+
+@pytest.fixture
+def trap(tmp_path):
+    """Bytes that make a file when they are unpickled, and that file."""
+    made = tmp_path / "the pickle was run"
+    return pickle.dumps(Opener(made)), made
+
+
+@pytest.fixture
+def network(tmp_path):
+    folder = tmp_path / "network"
+    save_model(folder, DPRNN(n_outputs=2, n_filters=4, segment_size=4, hidden_size=3, n_blocks=1))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(60, 2))
+    return mcl.MCLRegressor(n_hypotheses=2, hidden=(4,), n_epochs=2, random_state=0).fit(inputs, inputs[:, 0])
+
+
+@pytest.fixture
+def estimator(fitted, tmp_path):
+    fitted.save(tmp_path / "estimator")
+    return tmp_path / "estimator"
+
+
+@pytest.fixture(scope="module")
+def fitted_table():
+    from house_tables import houses
+    from torchmcl.data.table import Table
+    from torchmcl.estimators.table import TableFit, fit_table
+
+    how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 2, "hidden": (4,), "n_hypotheses": 2})
+    return fit_table("test", Table("houses.csv", polars.DataFrame(houses(120))), how)
+
+
+@pytest.fixture
+def table_model(fitted_table, tmp_path):
+    from torchmcl.estimators.table import save_table_model
+
+    save_table_model(fitted_table, tmp_path / "table model")
+    return tmp_path / "table model"
+
+
+# ---- pickles
+
+
+def test_a_pickle_named_safetensors_is_refused_and_not_run(network, estimator, table_model, trap):
+    content, made = trap
+    (network / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"load_model: .*must hold the weights of DPRNN"):
+        load_model(network)
+    (estimator / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"`model.safetensors` must be a safetensors file"):
+        load_estimator(estimator)
+    (table_model / "weights.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match="`model folder` must be as `torchmcl fit` wrote it"):
+        load_table_model("test", table_model)
+    snapshots = Snapshots(mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,)))
+    snapshots.save(network)
+    (network / "weights.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"`weights.safetensors` must be a safetensors file"):
+        Snapshots.load(network, mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,)))
+    assert not made.exists()
+
+
+def test_a_pickle_in_a_pack_or_a_data_set_is_refused_and_not_run(tmp_path, trap):
+    from torchmcl.data.speech import AudioPack, BadAudio
+    from torchmcl.data.uci import load_uci
+
+    content, made = trap
+    (tmp_path / "pack.npz").write_bytes(content)
+    with pytest.raises(BadAudio, match="is no pack of utterances"):
+        AudioPack.load(tmp_path / "pack.npz")
+    objects = np.array([Opener(made)], dtype=object)
+    np.savez(tmp_path / "pack.npz", names=objects, lengths=objects, sample_rate=8, shift=0, coded=objects, large=[0])
+    with pytest.raises(BadAudio, match="is no pack of utterances"):
+        AudioPack.load(tmp_path / "pack.npz")
+    (tmp_path / "yacht").mkdir()
+    np.savez(tmp_path / "yacht" / "data.npz", data=objects)
+    with pytest.raises(ValueError, match="cannot be read as an npz file"):
+        load_uci("yacht", tmp_path)
+    assert not made.exists()
+
+
+# ---- bombs
+
+
+def test_a_gzip_bomb_is_refused_before_it_fills_the_memory(tmp_path):
+    path = tmp_path / "bomb.csv.gz"
+    with gzip.open(path, "wb", compresslevel=9) as file:
+        file.write(b"a,b\n")
+        for _ in range(100):
+            file.write(b"1,2\n" * (1 << 18))
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(ValueError, match=r"at most 200 times as large unpacked as packed.*unpack it first"):
+        read_table("test", path)
+
+
+def test_an_ordinary_table_that_packs_well_is_read(tmp_path):
+    path = tmp_path / "plain.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 2_000_000))
+    assert len(read_table("test", path)) == 2_000_000
+
+
+def test_the_limit_of_a_table_holds_for_every_format(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_BYTES", "1K")
+    text = b"a,b\n" + b"1,2\n" * 1000
+    (tmp_path / "a.csv").write_bytes(text)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text))
+    polars.DataFrame({"a": ["x" * 10_000]}).write_parquet(tmp_path / "a.parquet")
+    for name in ("a.csv", "a.csv.gz", "a.parquet"):
+        with pytest.raises(ValueError, match=r"1,024 bytes of a table, unpacked.*set TORCHMCL_LIMIT_TABLE_BYTES"):
+            read_table("test", tmp_path / name)
+
+
+def test_a_parquet_file_of_runs_is_refused_by_its_rows(tmp_path, monkeypatch):
+    path = tmp_path / "runs.parquet"
+    polars.DataFrame({"a": [1.0]}).select(polars.col("a").repeat_by(1_000_000).explode()).write_parquet(path)
+    assert path.stat().st_size < 50_000
+    assert len(read_table("test", path)) == 1_000_000
+    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_CELLS", "100000")
+    with pytest.raises(ValueError, match=r"at most 100,000 rows times columns of a table, got 1,000,000"):
+        read_table("test", path)
+
+
+def test_pages_of_a_parquet_file_that_contradict_its_footer_are_found(tmp_path, monkeypatch):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "page.parquet"
+    column = arrow.array(["a" * 30_000_000], type=arrow.large_string())
+    parquet.write_table(arrow.table({"a": column}), path, compression="zstd", use_dictionary=False)
+    assert path.stat().st_size < 10_000
+    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_BYTES", "20M")
+    with pytest.raises(ValueError, match=r"20,971,520 bytes of a table, unpacked, got 30,000,0"):
+        read_table("test", path)
+
+
+def test_json_lines_nested_without_end_do_not_end_the_process(tmp_path):
+    depth = 1000
+    # The parser behind the reader overflows its stack at 1000 objects: in a process of its own, should it ever return.
+    (tmp_path / "deep.jsonl").write_text('{"a": 1}\n{"a": ' + '{"a": ' * depth + "1" + "}" * depth + "}\n")
+    code = "import sys; from pathlib import Path; from torchmcl.data.table import read_table\n"
+    code += "try: read_table('test', Path(sys.argv[1]))\nexcept ValueError as error: print(error)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "deep.jsonl"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    assert f"must nest lists and objects at most 64 deep, got {depth + 1} in line 2" in done.stdout
+
+
+def test_a_parquet_schema_nested_without_end_is_refused(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    column = arrow.array([1])
+    for _ in range(200):
+        column = arrow.StructArray.from_arrays([column], ["a"])
+    parquet.write_table(arrow.table({"a": column}), tmp_path / "deep.parquet")
+    with pytest.raises(ValueError, match="must nest lists and structures at most 64 deep"):
+        read_table("test", tmp_path / "deep.parquet")
+
+
+def test_more_columns_than_any_table_has_are_refused(tmp_path):
+    (tmp_path / "wide.csv").write_text(",".join(map(str, range(100_001))) + "\n")
+    with pytest.raises(ValueError, match=r"at most 100,000 columns of a table, got 100,001"):
+        read_table("test", tmp_path / "wide.csv")
+
+
+def test_a_header_of_one_endless_name_is_read_as_it_is(tmp_path):
+    (tmp_path / "long.csv").write_text("a" * 200_000 + ',"b,c"\n1,2\n')
+    assert [len(name) for name in read_table("test", tmp_path / "long.csv").columns] == [200_000, 3]
+
+
+def pack_file(path, **changes):
+    """Write a pack of two utterances with some of its parts replaced."""
+    coded = np.frombuffer(lzma.compress(bytes(8)), dtype=np.uint8)
+    parts = {"names": np.array(["a", "b"]), "lengths": np.array([3, 5]), "sample_rate": np.int64(8000)}
+    parts |= {"shift": np.int64(0), "coded": coded, "large": np.zeros(0, dtype=np.int32)}
+    np.savez(path, **(parts | changes))
+    return path
+
+
+def test_a_pack_that_unpacks_to_more_than_it_says_is_refused(tmp_path):
+    from torchmcl.data.speech import AudioPack, BadAudio
+
+    assert AudioPack.load(pack_file(tmp_path / "good.npz")).length("b") == 5
+    bomb = lzma.compress(bytes(50_000_000), preset=0)
+    assert len(bomb) < 100_000
+    began = time.monotonic()
+    with pytest.raises(BadAudio, match="does not hold as many samples as it promises"):
+        AudioPack.load(pack_file(tmp_path / "bomb.npz", coded=np.frombuffer(bomb, dtype=np.uint8)))
+    with pytest.raises(BadAudio, match=r"2,000,000,000 samples of a pack.*TORCHMCL_LIMIT_PACK_SAMPLES"):
+        AudioPack.load(pack_file(tmp_path / "large.npz", lengths=np.array([3, 10**12])))
+    assert time.monotonic() - began < 5
+
+
+def test_a_zip_bomb_named_as_a_pack_is_refused(tmp_path):
+    from torchmcl.data.speech import AudioPack, BadAudio
+
+    path = tmp_path / "bomb.npz"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("names.npy", "w", force_zip64=True) as f,
+    ):
+        head = io.BytesIO()
+        np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": (2 * 10**8,)})
+        f.write(head.getvalue())
+        for _ in range(20):
+            f.write(bytes(10**7))
+    assert path.stat().st_size < 1 << 20
+    began = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHMCL_LIMIT_PACK_SAMPLES", "50M")
+        with pytest.raises(BadAudio, match="52,428,800 samples of a pack"):
+            AudioPack.load(path)
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lengths": np.array([-1, 9])}, "lengths are impossible"),
+        ({"lengths": np.array([4.0, 4.0])}, "lengths are impossible"),
+        ({"lengths": np.array([8])}, "do not fit together"),
+        ({"names": np.array(["a", "a"])}, "a name twice"),
+        ({"names": np.array([], dtype=str), "lengths": np.array([], dtype=int)}, "no utterances"),
+        ({"shift": np.int64(70)}, "shift or its sample rate"),
+        ({"sample_rate": np.int64(0)}, "shift or its sample rate"),
+        ({"large": np.array([1], dtype=np.int32)}, "large samples"),
+        ({"coded": np.zeros(3)}, "of another type"),
+        ({"coded": np.zeros(30, dtype=np.uint8)}, "is no pack"),
+    ],
+)
+def test_a_pack_that_contradicts_itself_is_refused(tmp_path, changes, message):
+    from torchmcl.data.speech import AudioPack, BadAudio
+
+    with pytest.raises(BadAudio, match=message):
+        AudioPack.load(pack_file(tmp_path / "bad.npz", **changes))
+
+
+def test_a_recording_that_becomes_endless_by_resampling_is_refused(tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    from torchmcl.data.speech import BadAudio, read_audio
+
+    soundfile.write(tmp_path / "slow.wav", np.ones(100_000, dtype=np.float32), 1)
+    with pytest.raises(BadAudio, match=r"500,000,000 samples of a recording.*got 800,000,000"):
+        read_audio(tmp_path / "slow.wav", 8000)
+
+
+# ---- nesting, and JSON that is none
+
+BRACKETS = 100_000_000
+
+
+@pytest.fixture(scope="module")
+def brackets(tmp_path_factory):
+    """Two files: 100 MB of brackets, and as many as the limit of size lets through."""
+    folder = tmp_path_factory.mktemp("brackets")
+    (folder / "huge.json").write_bytes(b"[" * BRACKETS)
+    (folder / "deep.json").write_bytes(b"[" * (limit("json_bytes") - 1))
+    yield folder
+    for path in folder.iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("huge.json", "67,108,864 bytes of a JSON file"), ("deep.json", "(?s)lists in lists without end|is not JSON")],
+)
+def test_a_hundred_megabytes_of_brackets_are_refused_everywhere(
+    brackets, file, message, network, estimator, table_model
+):
+    began = time.monotonic()
+    for folder, name, load in (
+        (network, "model.json", load_model),
+        (estimator, "model.json", load_estimator),
+        (table_model, "config.json", lambda folder: load_table_model("test", folder)),
+        (table_model, "schema.json", lambda folder: load_table_model("test", folder)),
+    ):
+        kept = (folder / name).read_bytes()
+        (folder / name).unlink()
+        os.link(brackets / file, folder / name)
+        with pytest.raises(ValueError, match=message):
+            load(folder)
+        (folder / name).unlink()
+        (folder / name).write_bytes(kept)
+    records = brackets / "records.jsonl"
+    os.link(brackets / file, records)
+    with pytest.raises(ValueError, match=r"line 1 is not a record.*without end"):
+        Records(records, {"epochs": 1})
+    with pytest.raises(ValueError, match=r"line 1 does not.*without end"):
+        AnnealingRecords.load(records)
+    records.unlink()
+    assert time.monotonic() - began < 20
+
+
+def test_a_file_of_records_beyond_the_limit_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHMCL_LIMIT_RECORDS_BYTES", "2K")
+    (tmp_path / "records.jsonl").write_text("x" * 3000)
+    with pytest.raises(ValueError, match=r"at most 2,048 bytes of a file of records.*got 3,000"):
+        AnnealingRecords.load(tmp_path / "records.jsonl")
+
+
+# ---- descriptions that ask for more than data
+
+
+def described(path, **changes):
+    """Change a description in JSON."""
+    description = json.loads(path.read_text())
+    for place, value in changes.items():
+        inner = description
+        *names, last = place.split("__")
+        for name in names:
+            inner = inner[name]
+        inner[last] = value
+    path.write_text(json.dumps(description))
+
+
+@pytest.mark.parametrize(
+    "kind", ["os.system", "builtins.eval", "torch.nn.Linear", "__main__.Opener", ["DPRNN"], {}, None]
+)
+def test_a_model_that_names_a_class_to_import_is_refused(network, kind):
+    described(network / "model.json", kind=kind)
+    with pytest.raises(ValueError, match=r"`kind` must be one of \['DPRNN'\]"):
+        load_model(network)
+
+
+def test_a_model_that_names_the_maker_of_its_layers_is_refused(network):
+    described(network / "model.json", config__bilstm="os.system")
+    with pytest.raises(ValueError, match="`bilstm` must be callable"):
+        load_model(network)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"config__n_blocks": 10**9}, {"config__hidden_size": 10**6}, {"config__n_filters": 10**30}, {"config__width": 5}],
+)
+def test_a_description_of_a_network_larger_than_its_weights_takes_no_memory(network, changes):
+    described(network / "model.json", **changes)
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=r"must hold the weights of DPRNN as model.json describes it"):
+        load_model(network)
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$object": "os.system", "fields": {"command": "true"}},
+        {"$object": "annealed", "fields": {"rule": None}},
+        {"$class": "eval"},
+        {"$object": "__import__", "fields": {"name": "os"}},
+        {"$pickle": "gASVAAAA"},
+    ],
+)
+def test_an_estimator_that_names_something_to_call_is_refused(estimator, value):
+    described(estimator / "model.json", parameters__rule=value)
+    with pytest.raises(ValueError, match="load_estimator: `folder` must be as `save` wrote it"):
+        load_estimator(estimator)
+
+
+@pytest.mark.parametrize("name", ["predict", "__class__", "save", "__reduce__"])
+def test_an_estimator_cannot_replace_its_methods(estimator, name):
+    settings = json.loads((estimator / "model.json").read_text())
+    settings["fitted"][name] = 3
+    (estimator / "model.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=f"{name}' is no fitted attribute"):
+        load_estimator(estimator)
+
+
+def test_an_estimator_larger_than_its_weights_takes_no_memory(estimator):
+    text = (estimator / "model.json").read_text()
+    assert '"n_hypotheses": 2' in text
+    (estimator / "model.json").write_text(text.replace('"out_features": 1', '"out_features": 100000000000'))
+    with pytest.raises(ValueError, match="have other shapes than its description"):
+        load_estimator(estimator)
+
+
+YAML = [
+    ("!!python/object/apply:os.system ['true']", "without tags"),
+    ("data: !!python/name:os.system", "without tags"),
+    ("data: {root: !!python/object/new:os.system [true]}", "without tags"),
+    ("a: &a [1]\nb: *a\n", "without anchors and aliases"),
+    ("[" * 1000, "nested at most 64 deep"),
+    ("data: {root: [1, 2]}", "`root` must be text or null, got"),
+    ("data: {n_speakers: {2: 3}}", "`n_speakers` must be a list of whole numbers"),
+    ("training: {epochs: true}", "`epochs` must be a whole number"),
+    ("? [a]\n: 1\n", "be YAML"),
+    ("data: 2020-99-99", "be YAML of plain values, got month"),
+    ("model: [1]", "`model` must hold options by name"),
+    ("model: {n_outputs: many}", "`n_outputs` must be a whole number"),
+    ("1: 2", r"unknown option \['1'\]"),
+    ("\0", "be YAML"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), YAML)
+def test_a_configuration_holds_plain_values_of_the_right_types(tmp_path, text, message):
+    pytest.importorskip("yaml")
+    pytest.importorskip("lightning")
+    from torchmcl.experiments.separation.config import load_config
+
+    (tmp_path / "hostile.yaml").write_text(text)
+    with pytest.raises((ValueError, TypeError), match=message):
+        load_config(tmp_path / "hostile.yaml")
+
+
+def test_a_billion_laughs_are_not_laughed(tmp_path):
+    pytest.importorskip("yaml")
+    pytest.importorskip("lightning")
+    from torchmcl.experiments.separation.config import load_config
+
+    lines = ["a0: &a0 [ha, ha]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
+    (tmp_path / "laughs.yaml").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="without anchors and aliases"):
+        load_config(tmp_path / "laughs.yaml")
+    (tmp_path / "long.yaml").write_text("#" * 300_000)
+    with pytest.raises(ValueError, match="262,144 bytes of a configuration"):
+        load_config(tmp_path / "long.yaml")
+
+
+# ---- names that lead elsewhere
+
+
+@pytest.fixture
+def speech(tmp_path):
+    pytest.importorskip("soundfile")
+    from torchmcl.data.speech import write_audio
+
+    root = tmp_path / "speech"
+    for path in (root / "ann" / "1.wav", root / "bob" / "1.wav", tmp_path / "secret.wav"):
+        write_audio(path, 0.1 * np.sin(np.arange(4000)), 8000)
+    return root
+
+
+def test_a_list_of_files_cannot_lead_out_of_its_folder(speech):
+    from torchmcl.data.speech import AudioFolder, AudioPack, BadAudio
+
+    folder = AudioFolder(speech)
+    assert folder.length("ann/../bob/1.wav") == folder.length(str(speech / "ann" / "1.wav")) == 4000
+    names = [
+        "../secret.wav",
+        str(speech.parent / "secret.wav"),
+        "ann/../../secret.wav",
+        "ann/../../speech2/x.wav",
+        "..",
+    ]
+    for name in names:
+        with pytest.raises(BadAudio, match=r"leads out of .* allow it with outside=True"):
+            folder.read(name)
+        with pytest.raises(BadAudio, match="leads out of"):
+            folder.length(name)
+        with pytest.raises(BadAudio, match="leads out of"):
+            AudioPack.from_folder(speech, [name])
+    with pytest.raises(BadAudio, match="is no name of a file"):
+        folder.read("ann/1.wav\0")
+    assert len(AudioFolder(speech, outside=True).read("../secret.wav")) == 4000
+
+
+def test_tables_of_mixtures_cannot_lead_out_of_their_folder(speech):
+    from torchmcl.data.speech import AudioFolder, BadAudio, SpeechMixtures, librimix_mixtures, table_mixtures
+
+    (speech / "metadata").mkdir()
+    head = "mixture_ID,length,s1_path,s1_gain_db,s2_path,s2_gain_db\n"
+    (speech / "metadata" / "mix_2_spk_tr.csv").write_text(head + "m,4000,ann/1.wav,0,../secret.wav,0\n")
+    with pytest.raises(BadAudio, match="leads out of"):
+        SpeechMixtures(table_mixtures(speech, "tr", 2), AudioFolder(speech), crop=None)
+    secret = speech.parent / "secret.wav"
+    text = f"mixture_ID,mixture_path,source_1_path,source_2_path,length\n1-1_2-1,{secret},ann/1.wav,bob/1.wav,4000\n"
+    (speech / "libri.csv").write_text(text)
+    with pytest.raises(BadAudio, match="leads out of"):
+        SpeechMixtures(librimix_mixtures(speech / "libri.csv", 2), AudioFolder(speech), crop=None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mixture_ID,length,s1_path,s1_gain_db\nm,4000,a.wav\n", "row 1 has an empty cell"),
+        ("mixture_ID,length,s1_path,s1_gain_db\nm,-4,a.wav,0\n", "`length` of m must be a number, got '-4'"),
+        ("mixture_ID,length,s1_path,s1_gain_db\nm,1e300,a.wav,0\n", "`length` of m must be a number"),
+        ("mixture_ID,length,s1_path,s1_gain_db\nm," + "4" * 200_000 + ",a.wav,0\n", "is no table .field larger"),
+        ("mixture_ID,length,s1_path,s1_gain_db\nm,4,\udcff.wav,0\n", "must be text in UTF-8"),
+    ],
+)
+def test_broken_tables_of_mixtures_are_refused(tmp_path, text, message):
+    from torchmcl.data.speech import table_mixtures
+
+    (tmp_path / "metadata").mkdir()
+    (tmp_path / "metadata" / "mix_1_spk_tr.csv").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=message):
+        table_mixtures(tmp_path, "tr", 1)
+
+
+# ---- the limits themselves
+
+
+def test_a_limit_is_raised_by_its_variable(monkeypatch):
+    assert limit("table_columns") == 100_000
+    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_COLUMNS", "2M")
+    assert limit("table_columns") == 2 << 20
+    for text in ("-1", "many", "1.5", "1T", "9" * 30):
+        monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_COLUMNS", text)
+        with pytest.raises(ValueError, match="`TORCHMCL_LIMIT_TABLE_COLUMNS` must be a whole number"):
+            limit("table_columns")
+
+
+def test_every_limit_stands_in_the_documentation():
+    page = (Path(__file__).parents[2] / "docs" / "security.rst").read_text()
+    for name, entry in LIMITS.items():
+        assert f"TORCHMCL_LIMIT_{name.upper()}" in page
+        assert f"{entry.default:,}" in page
+    assert f"{_limits.NESTING} deep" in page
+    assert f"{_limits.RATIO} times" in page
+
+
+def test_the_sources_run_nothing_that_they_read():
+    """No eval, no exec, no pickle, no unsafe loader anywhere in the package (ruff's S rules see most of it too)."""
+    import ast
+
+    root = Path(mcl.__file__).parent
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in ("eval", "exec", "compile", "__import__", "yaml.load", "torch.load"), path
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]
+                assert not {"pickle", "shelve", "marshal", "joblib", "dill"} & set(names), path
