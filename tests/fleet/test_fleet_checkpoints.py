@@ -237,9 +237,7 @@ def test_states_of_another_training_beside_the_plan_are_refused(tmp_path):
     for folder, n_epochs in ((tmp_path / "a", 12), (tmp_path / "b", 9)):
         train(new_fleet(), folder, n_epochs=n_epochs)
     (tmp_path / "b" / "plan.json").write_bytes((tmp_path / "a" / "plan.json").read_bytes())
-    with pytest.raises(
-        ValueError, match=r"`checkpoint` must hold states of the training in its plan.json, got chu"
-    ):
+    with pytest.raises(ValueError, match=r"`checkpoint` must hold states of the training in its plan.json, got chu"):
         train(new_fleet(), tmp_path / "b")
 
 

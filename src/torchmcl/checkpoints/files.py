@@ -117,7 +117,7 @@ def _opened(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         tensors = io.load(data)
         n_header = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + n_header]).get("__metadata__", {})
-    except (broken, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (broken, ValueError, KeyError, TypeError, AttributeError, AssertionError, RuntimeError) as error:
         got = f"{type(error).__name__}: {error}"
         raise _bad(path, "be a whole safetensors file", got, "It is damaged, or something else.") from error
     return header, tensors

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Stopped", "check_stop", "saves_when_stopped", "stop_on_signals", "stop_requested"]
+__all__ = [
+    "Stopped",
+    "begin_saving",
+    "check_stop",
+    "end_saving",
+    "saves_when_stopped",
+    "stop_on_signals",
+    "stop_requested",
+]
 
 # How many pieces of work are going on that save when asked, and the signal that asks them.
 _n_savers = 0
@@ -85,16 +93,27 @@ def saves_when_stopped() -> Iterator[None]:
     Raises:
         Stopped: at the end, if a signal came too late to be looked at.
     """
-    global _n_savers
-    with _lock:
-        _n_savers += 1
+    begin_saving()
     try:
         yield
     finally:
-        with _lock:
-            _n_savers -= 1
+        end_saving()
     if _n_savers == 0:
         check_stop("What was being done had just ended.")
+
+
+def begin_saving() -> None:
+    """Begin what `saves_when_stopped` is for, where a `with` block does not fit."""
+    global _n_savers
+    with _lock:
+        _n_savers += 1
+
+
+def end_saving() -> None:
+    """End what `begin_saving` began."""
+    global _n_savers
+    with _lock:
+        _n_savers -= 1
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
