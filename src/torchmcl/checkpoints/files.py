@@ -19,7 +19,16 @@ from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
 from torchmcl._version import __version__
 
-__all__ = ["VERSION", "Checkpoint", "CheckpointError", "digest_of_json", "read_checkpoint", "write_checkpoint"]
+__all__ = [
+    "VERSION",
+    "Checkpoint",
+    "CheckpointError",
+    "bad_file",
+    "digest_of_json",
+    "read_any",
+    "read_checkpoint",
+    "write_checkpoint",
+]
 
 # Counts up when an older torchmcl could not read what this one writes. A newer one reads all that came before.
 VERSION = 1
@@ -84,20 +93,33 @@ def read_checkpoint(path: Path | str, kind: str | None = None) -> Checkpoint:
         CheckpointError: if it is not a whole checkpoint, of another kind, or of a newer version.
         FileNotFoundError: if there is none.
     """
-    path = Path(path)
+    checkpoint, _ = read_any(Path(path), kind)
+    if checkpoint is None:
+        raise bad_file(Path(path), "be written by torchmcl", "a safetensors file without its checksum")
+    return checkpoint
+
+
+def read_any(path: Path, kind: str | None = None) -> tuple[Checkpoint | None, dict[str, Tensor]]:
+    """Return a checkpoint and its tensors; None and the tensors of a safetensors file that is no checkpoint.
+
+    Raises:
+        CheckpointError: as `read_checkpoint` does, but for files without a checksum.
+    """
     header, tensors = _opened(path)
     if _HEADER not in header or _CHECKSUM not in header:
-        raise _bad(path, "be written by torchmcl", "a safetensors file without its checksum")
+        return None, tensors
     if header[_CHECKSUM] != _digest(header[_HEADER], tensors):
-        raise _bad(path, "have the checksum in its header", "another one: the file has changed since it was written")
+        got = "another one: the file has changed since it was written"
+        raise bad_file(path, "have the checksum in its header", got)
     document = _document(path, header[_HEADER])
     if document["version"] > VERSION:
         got = f"version {document['version']} (written by torchmcl {document.get('torchmcl')})"
         rule = f"be of version {VERSION} or older"
-        raise _bad(path, rule, got, "Upgrade torchmcl: pip install -U torchmcl.")
+        raise bad_file(path, rule, got, "Upgrade torchmcl: pip install -U torchmcl.")
     if kind is not None and document.get("kind") != kind:
-        raise _bad(path, f"be of kind {kind!r}", repr(document.get("kind")))
-    return Checkpoint(document.get("kind", ""), document.get("state"), tensors, str(document.get("torchmcl")))
+        raise bad_file(path, f"be of kind {kind!r}", repr(document.get("kind")))
+    written_by = str(document.get("torchmcl"))
+    return Checkpoint(document.get("kind", ""), document.get("state"), tensors, written_by), tensors
 
 
 def digest_of_json(value: Any) -> str:
@@ -119,7 +141,7 @@ def _opened(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         header = json.loads(data[8 : 8 + n_header]).get("__metadata__", {})
     except (broken, ValueError, KeyError, TypeError, AttributeError, AssertionError, RuntimeError) as error:
         got = f"{type(error).__name__}: {error}"
-        raise _bad(path, "be a whole safetensors file", got, "It is damaged, or something else.") from error
+        raise bad_file(path, "be a whole safetensors file", got, "It is damaged, or something else.") from error
     return header, tensors
 
 
@@ -127,9 +149,9 @@ def _document(path: Path, text: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _bad(path, "hold JSON in its header", type(error).__name__) from error
+        raise bad_file(path, "hold JSON in its header", type(error).__name__) from error
     if not isinstance(document, dict) or type(document.get("version")) is not int:
-        raise _bad(path, "name the version of its format", repr(text[:80]))
+        raise bad_file(path, "name the version of its format", repr(text[:80]))
     return document
 
 
@@ -154,5 +176,6 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _bad(path: Path, rule: str, got: str, advice: str = "") -> CheckpointError:
+def bad_file(path: Path, rule: str, got: str, advice: str = "") -> CheckpointError:
+    """Return the error about a file."""
     return CheckpointError(f"read_checkpoint: {str(path)!r} must {rule}, got {got}. {advice}".strip())
