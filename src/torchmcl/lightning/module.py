@@ -13,7 +13,8 @@ from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.lightning._backend import pl
 from torchmcl.lightning.plateau import Plateau
 from torchmcl.metrics import distortion
-from torchmcl.training import mcl_step
+from torchmcl.schedules import Schedule
+from torchmcl.training import CapturedModel, mcl_step
 from torchmcl.types import Batch, Predictions, StepOutput
 
 __all__ = ["MCLModule"]
@@ -37,11 +38,13 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         cost_fn: any `pairwise_*` function.
         score_weight: weight of the score loss.
         score_rule: the hard rule behind the score labels; `WTA()` unless told.
-        learning_rate: of Adam.
+        learning_rate: of Adam; or a schedule, epoch -> learning rate, for whatever optimizer.
         make_optimizer: parameters -> optimizer, instead of Adam.
         plateau: lowers the learning rate while `plateau.monitor` does not improve; None keeps it.
         validation: name -> function of a `StepOutput`; each is logged as `val_<name>`, averaged over
             real targets. The step of the validation is taken with `WTA()`.
+        captured: on a GPU, replay the training passes of the model as CUDA graphs, see
+            `torchmcl.training.CapturedModel`; not with several processes.
         seed: decides, with the epoch and the process, the random numbers of dropout and the like.
 
     Example:
@@ -61,10 +64,11 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
         score_weight: float = 1.0,
         score_rule: AssignmentRule | None = None,
-        learning_rate: float = 1e-3,
+        learning_rate: float | Schedule = 1e-3,
         make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
         plateau: Plateau | None = None,
         validation: Mapping[str, Callable[[StepOutput], Tensor]] | None = None,
+        captured: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -73,7 +77,11 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         if not isinstance(rule_at, AssignmentRule):
             check_callable("MCLModule", "rule_at", rule_at, "annealed(AnnealedWTA(1.0), temperature=...)")
         check_non_negative("MCLModule", "score_weight", score_weight)
-        check_non_negative("MCLModule", "learning_rate", learning_rate)
+        if not callable(learning_rate):
+            check_non_negative("MCLModule", "learning_rate", learning_rate)
+        elif plateau is not None:
+            rule = "be None with a scheduled `learning_rate`"
+            raise ValueError(bad_value("MCLModule", "plateau", rule, plateau, "Choose one of the two."))
         self.model = model
         self.rule_at = rule_at
         self.cost_fn = cost_fn
@@ -84,6 +92,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self.plateau = plateau
         self.validation = dict(validation or {"distortion": _distortion})
         self.seed = seed
+        self._captured = CapturedModel(model) if captured else None
 
     def rule(self, epoch: int) -> AssignmentRule:
         """Return the rule of an epoch."""
@@ -96,8 +105,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def step(self, batch: Batch, rule: AssignmentRule) -> StepOutput:
         """Return the step of the core on this module's model and cost."""
+        alone = self._trainer is None or self.trainer.world_size == 1  # gradients are shared between processes by hooks
         return mcl_step(
-            self.model,
+            self._captured if self._captured is not None and alone else self.model,
             batch,
             rule,
             cost_fn=self.cost_fn,
@@ -140,7 +150,17 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if self.make_optimizer is not None:
             return self.make_optimizer(parameters)
-        return torch.optim.Adam(parameters, lr=self.learning_rate)
+        return torch.optim.Adam(parameters, lr=self._rate(0))
+
+    def _rate(self, epoch: int) -> float:
+        return float(self.learning_rate(epoch)) if callable(self.learning_rate) else self.learning_rate
+
+    def on_train_epoch_start(self) -> None:
+        """Set the learning rate of this epoch, if it is scheduled."""
+        if callable(self.learning_rate):
+            for optimizer in self.trainer.optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = self._rate(self.current_epoch)
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Begin the random numbers of an epoch, which dropout and the like use."""

@@ -105,26 +105,32 @@ class TrainingConfig:
         epochs: in all.
         batch_size: samples of a step.
         learning_rate: of Adam.
+        schedule: "plateau" halves the rate where the validation no longer improves; "cosine" lowers it to 0
+            over all epochs, which gives more in a short training.
         patience: epochs without a better validation until the rate is halved.
         clip: largest norm of the gradient.
         precision: "32-true" or "bf16-mixed".
         ema: decay of the averaged weights; none unless told.
+        captured: replay the passes of the model as CUDA graphs, on a GPU.
         seed: decides weights, order and crops.
     """
 
     epochs: int = 200
     batch_size: int = 22
     learning_rate: float = 1e-3
+    schedule: str = "plateau"
     patience: int = 5
     clip: float = 5.0
     precision: str = "32-true"
     ema: float | None = None
+    captured: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Check the fields."""
         for name in ("epochs", "batch_size", "patience"):
             check_positive_int("training", name, getattr(self, name))
+        check_choice("training", "schedule", self.schedule, ("plateau", "cosine"))
         check_choice("training", "precision", self.precision, ("32-true", "bf16-mixed"))
         check_non_negative("training", "learning_rate", self.learning_rate)
 
