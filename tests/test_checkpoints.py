@@ -12,6 +12,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -69,6 +70,11 @@ def test_views_of_one_memory_are_stored_apart(tmp_path):
     table = torch.arange(6.0).reshape(2, 3)
     found = read_checkpoint(written(tmp_path, tensors={"table": table, "turned": table.T, "row": table[1]})).tensors
     assert_same(found, {"table": table, "turned": table.T, "row": table[1]})
+
+
+def test_empty_tensors_of_numpy_are_stored(tmp_path):
+    empty = {"rows": torch.from_numpy(np.zeros((1, 0))), "scalar": torch.tensor(2.0, dtype=torch.complex64)}
+    assert_same(read_checkpoint(written(tmp_path, tensors=empty)).tensors, empty)
 
 
 def test_any_reader_of_safetensors_opens_a_checkpoint(tmp_path):

@@ -28,9 +28,12 @@ class Stopped(SystemExit):
     """Raised when a signal ended the work; uncaught, the process ends with code 128 + signal (143, 130).
 
     Attributes:
+        code: of the exit.
         signal: its number.
         message: what was saved, and how to go on.
     """
+
+    code: int
 
     def __init__(self, number: int, message: str = "") -> None:
         super().__init__(128 + number)

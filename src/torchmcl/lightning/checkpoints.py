@@ -80,6 +80,17 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         found = self.series.newest()
         return None if found is None else str(self.series.path(found[0]))
 
+    def stop_if_asked(self) -> None:
+        """Stop if a signal asks for it.
+
+        Raises:
+            Stopped: with the number of epochs that are saved.
+        """
+        if stop_requested():
+            steps = self.series.steps()
+            folder = f"{str(self.series.folder)!r}: the same again goes on from there."
+            check_stop(f"Saved are {steps[-1]} epochs in {folder}" if steps else "No epoch had ended yet.")
+
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Let the trainer write the safe format, and listen to signals."""
         if not isinstance(trainer.strategy.checkpoint_io, SafeCheckpointIO):
@@ -96,17 +107,17 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
             trainer.save_checkpoint(self.series.path(n_epochs))
             if trainer.is_global_zero:
                 self.series.prune()
-        self._stop_if_asked()
+        self.stop_if_asked()
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Stop, if a signal asks for it."""
-        self._stop_if_asked()
+        self.stop_if_asked()
 
     def on_validation_batch_end(
         self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Stop, if a signal asks for it."""
-        self._stop_if_asked()
+        self.stop_if_asked()
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
         """Listen no more."""
@@ -115,12 +126,6 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         """Listen no more."""
         self._end()
-
-    def _stop_if_asked(self) -> None:
-        if stop_requested():
-            steps = self.series.steps()
-            folder = f"{str(self.series.folder)!r}: the same again goes on from there."
-            check_stop(f"Saved are {steps[-1]} epochs in {folder}" if steps else "No epoch had ended yet.")
 
     def _end(self) -> None:
         if self._is_listening:

@@ -102,7 +102,11 @@ def train_separator(
         # Lightning's advice about workers and intervals, and torch's about Lightning.
         warnings.filterwarnings("ignore", module=r"(lightning|pytorch_lightning|torch)\..*")
         data = SpeechData(config.data, config.training)
-        trainer.fit(module, datamodule=data, ckpt_path=latest)
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=latest)
+        except SystemExit:  # Lightning has one of its own for SIGTERM
+            checkpoints.stop_if_asked()
+            raise
     if trainer.is_global_zero:
         save_model(out / "model-last", model, notes)
     return out / "model"
