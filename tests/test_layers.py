@@ -17,6 +17,7 @@ FLOORS = {
     "_progress": 0,
     "_resources": 0,
     "_version": 0,
+    "checkpoints": 0,
     "kernels": 0,  # GPU kernels that the costs and rules call; they know nothing of either
     "costs": 1,
     "assignment": 1,

@@ -112,7 +112,7 @@ def test_train_kill_resume_gives_the_undisturbed_records(place, trained):
 
 def test_training_leaves_models_records_and_logs(trained):
     names = {path.name for path in trained.iterdir()}
-    assert {"config.json", "records.jsonl", "last.ckpt", "model", "model-last", "logs"} <= names
+    assert {"config.json", "records.jsonl", "checkpoints", "model", "model-last", "logs"} <= names
     assert (trained / "logs" / "metrics.csv").exists()
     model, notes = load_model(trained / "model")
     best = max(record["val_pit_si_sdr"] for record in records(trained))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchmcl._version import __version__
+from torchmcl.checkpoints import Stopped, stop_on_signals
 from torchmcl.cli.arguments import positive
 from torchmcl.cli.reproduce import add_reproduce_commands
 from torchmcl.cli.speech import add_speech_commands
@@ -15,14 +16,18 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `torchmcl ...`; return the exit code, 2 for input that cannot be used."""
+    """Run `torchmcl ...`; return the exit code: 2 for input that cannot be used, 130 and 143 after a signal."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.run is None:
         parser.print_help()
         return 0
     try:
-        options.run(options)
+        with stop_on_signals():
+            options.run(options)
+    except Stopped as stopped:
+        print(f"torchmcl: {stopped}", file=sys.stderr)
+        return stopped.code
     except (ValueError, ImportError, OSError) as error:
         print(error if str(error).startswith("torchmcl ") else f"torchmcl: {error}", file=sys.stderr)
         return 2

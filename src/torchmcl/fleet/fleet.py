@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torchmcl._checks import bad_value, check_callable, check_non_negative, check_positive_int
 from torchmcl._progress import Progress
 from torchmcl.assignment import WTA, AssignmentRule
+from torchmcl.checkpoints.stopping import saves_when_stopped
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.fleet.checkpoints import FleetCheckpoint
+from torchmcl.fleet.checkpoints import FleetCheckpoint, saved_chunk_size
 from torchmcl.fleet.chunks import in_threads, models_at_once
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import evaluate_models
@@ -24,6 +25,7 @@ from torchmcl.fleet.monitors import hard_distortion
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
 from torchmcl.fleet.options import check_data, check_fit, digest_of, name_of, per_model, rates_of
 from torchmcl.fleet.rules import RuleAt, RuleTable
+from torchmcl.fleet.running import run_chunk
 from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules
 from torchmcl.schedules import Schedule
 from torchmcl.types import Predictions, StepOutput
@@ -128,6 +130,7 @@ class Fleet:
         patience: int | None = None,
         checkpoint: str | Path | None = None,
         checkpoint_every: int = 100,
+        keep_checkpoints: int = 2,
         max_models_at_once: int | None = None,
         after_epoch: Callable[[int, slice, StackedModules], None] | None = None,
         continued: bool = False,
@@ -145,7 +148,8 @@ class Fleet:
             validate_every: epochs between looks, for all or one for each; the last epoch is always looked at.
             patience: stop a model after this many epochs without improvement.
             checkpoint: folder to save to, and to go on from if it holds a state of the same training.
-            checkpoint_every: epochs between saves.
+            checkpoint_every: epochs between saves; `torchmcl.checkpoints.stop_on_signals` saves at once.
+            keep_checkpoints: how many states to keep; when the newest is damaged the one before it is used.
             max_models_at_once: train in chunks of this many; chosen by memory unless told.
             after_epoch: called with the epoch, the models of the chunk (a slice) and the stacked models, which
                 can be called with inputs [models, batch, ...]; for records and pictures.
@@ -166,6 +170,7 @@ class Fleet:
         if validation is not None:
             check_data("Fleet.fit", "validation", validation, self.n_models)
         check_positive_int("Fleet.fit", "checkpoint_every", checkpoint_every)
+        check_positive_int("Fleet.fit", "keep_checkpoints", keep_checkpoints)
         if max_models_at_once is not None:
             check_positive_int("Fleet.fit", "max_models_at_once", max_models_at_once)
         every = per_model("validate_every", validate_every, self.n_models)
@@ -176,7 +181,8 @@ class Fleet:
         n_rows = data.inputs.shape[1]
         size = min(batch_size or n_rows, n_rows)
         n_threads = self._n_threads(after_epoch)
-        chunk = max_models_at_once
+        # The chunks of a saved training stay: memory and threads may be others by now.
+        chunk = max_models_at_once or (None if checkpoint is None else saved_chunk_size(Path(checkpoint)))
         if chunk is None:
             chunk = min(models_at_once(self._last, data, size, self.device), -(-self.n_models // n_threads))
         saved = None
@@ -187,7 +193,8 @@ class Fleet:
                 "rows": None if validation is None else digest_of(validation),
             }
             plan = self._fingerprint(data, n_epochs, size, chunk, patience) | {"validation": looks}
-            saved = FleetCheckpoint(Path(checkpoint), plan)
+            generator = None if self._last.is_deterministic() else self.device
+            saved = FleetCheckpoint(Path(checkpoint), plan, keep=keep_checkpoints, generator_of=generator)
         chunks = [slice(low, min(low + chunk, self.n_models)) for low in range(0, self.n_models, chunk)]
         if validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
@@ -209,13 +216,14 @@ class Fleet:
                     if after_epoch is not None:
                         after_epoch(epoch, rows, models)
 
-                history = self._run(training, number, saved, checkpoint_every, bar, note)
+                history = run_chunk(training, number, saved, checkpoint_every, bar, note)
                 self._take(rows, models, training.state["best_flat"] if validation is not None else None)
                 if continued:
                     moments[number] = {name: value.cpu() for name, value in training.optimizer_state.items()}
                 return history
 
-            histories = in_threads(train, list(enumerate(chunks)), n_threads)
+            with saves_when_stopped():
+                histories = in_threads(train, list(enumerate(chunks)), n_threads)
         if parts := [moments[number] for number in sorted(moments)]:
             self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         history = FleetHistory.joined(histories)
@@ -313,26 +321,6 @@ class Fleet:
             rule = "be asked for after fit(..., validation=...)"
             raise ValueError(bad_value("Fleet", "best", rule, "a fleet that was not validated"))
         return self._best
-
-    def _run(
-        self,
-        training: ChunkTraining,
-        number: int,
-        saved: FleetCheckpoint | None,
-        every: int,
-        bar: Progress,
-        note: Callable[[int], None],
-    ) -> FleetHistory:
-        n_models, n_epochs = len(training.models), training.plan.n_epochs
-        first, seconds = (0, 0.0) if saved is None else saved.load(number, training.state)
-        bar.step(first * n_models)
-        while first < n_epochs and not training.all_stopped():
-            last = n_epochs if saved is None else min(n_epochs, first + every)
-            seconds += training.run(first, last, note)
-            first = last
-            if saved is not None:
-                saved.save(number, first, seconds, training.state)
-        return training.history(seconds)
 
     def _plan(
         self,

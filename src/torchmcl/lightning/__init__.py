@@ -2,7 +2,17 @@
 
 from torchmcl.lightning.averaging import ExponentialAverage
 from torchmcl.lightning.callbacks import CollapseWarning, RecordWriter, RuleLogger
+from torchmcl.lightning.checkpoints import Checkpoints, SafeCheckpointIO
 from torchmcl.lightning.module import MCLModule
 from torchmcl.lightning.plateau import Plateau
 
-__all__ = ["CollapseWarning", "ExponentialAverage", "MCLModule", "Plateau", "RecordWriter", "RuleLogger"]
+__all__ = [
+    "Checkpoints",
+    "CollapseWarning",
+    "ExponentialAverage",
+    "MCLModule",
+    "Plateau",
+    "RecordWriter",
+    "RuleLogger",
+    "SafeCheckpointIO",
+]

@@ -19,7 +19,15 @@ from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.experiments.separation.config import SeparationConfig
 from torchmcl.experiments.separation.data import SpeechData
 from torchmcl.experiments.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
-from torchmcl.lightning import CollapseWarning, ExponentialAverage, MCLModule, Plateau, RecordWriter, RuleLogger
+from torchmcl.lightning import (
+    Checkpoints,
+    CollapseWarning,
+    ExponentialAverage,
+    MCLModule,
+    Plateau,
+    RecordWriter,
+    RuleLogger,
+)
 from torchmcl.lightning._backend import pl
 from torchmcl.nn.dprnn import DPRNN
 from torchmcl.nn.saved import save_model
@@ -28,6 +36,7 @@ from torchmcl.transport import PIT
 
 __all__ = ["train_separator"]
 
+_CHECKPOINTS = "checkpoints"
 # What may differ between the runs of one training; not the epochs where the rate is spread over all of them.
 _FREE = (("training", "epochs"), ("training", "captured"), ("data", "root"), ("data", "pack"), ("data", "n_workers"))
 
@@ -46,7 +55,7 @@ def train_separator(
 
     Args:
         config: what to train.
-        out: folder for everything: `config.json`, `records.jsonl`, `last.ckpt`, `logs/`, `model/` (the
+        out: folder for everything: `config.json`, `records.jsonl`, `checkpoints/`, `logs/`, `model/` (the
             best on the validation part) and `model-last/`.
         device: "auto", "cpu" or "cuda".
         minutes: stop after the epoch in which this time is over; a later run goes on.
@@ -59,6 +68,7 @@ def train_separator(
 
     Raises:
         ValueError: if the folder holds another training.
+        Stopped: under `stop_on_signals`, when a signal came; the finished epochs are saved.
     """
     out = Path(out)
     _claim(out, config)
@@ -85,13 +95,18 @@ def train_separator(
     )
     notes = {"sample_rate": config.data.sample_rate, "configuration": config.as_dict()}
     best = BestModel(out / "model", monitor, notes)
-    trainer = _trainer(config, out, [best, StopAfter(minutes)], device, progress)
-    last = out / "last.ckpt"
+    checkpoints = Checkpoints(out / _CHECKPOINTS)
+    trainer = _trainer(config, out, [best, StopAfter(minutes), checkpoints], device, progress)
+    latest = checkpoints.latest()
     with warnings.catch_warnings():
         # Lightning's advice about workers and intervals, and torch's about Lightning.
         warnings.filterwarnings("ignore", module=r"(lightning|pytorch_lightning|torch)\..*")
         data = SpeechData(config.data, config.training)
-        trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.exists() else None)
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=latest)
+        except SystemExit:  # Lightning has one of its own for SIGTERM
+            checkpoints.stop_if_asked()
+            raise
     if trainer.is_global_zero:
         save_model(out / "model-last", model, notes)
     return out / "model"
@@ -102,11 +117,6 @@ def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: 
     callbacks = [*callbacks, RecordWriter(out / "records.jsonl"), RuleLogger(), CollapseWarning()]
     if config.training.ema is not None:
         callbacks.append(ExponentialAverage(config.training.ema))
-    callbacks.append(
-        pl.callbacks.ModelCheckpoint(
-            out, filename="last", save_on_train_epoch_end=True, enable_version_counter=False, save_top_k=1
-        )
-    )
     return pl.Trainer(
         accelerator={"cuda": "gpu"}.get(device, device),
         devices=1 if device != "auto" else "auto",
@@ -135,7 +145,7 @@ def _claim(out: Path, config: SeparationConfig) -> None:
     """Write the configuration into the folder, or check that it is the one of this training."""
     path = out / "config.json"
     wanted = json.loads(json.dumps(config.as_dict()))
-    if path.exists() and (out / "last.ckpt").exists():
+    if path.exists() and Checkpoints(out / _CHECKPOINTS).series.steps():
         saved = json.loads(path.read_text())
         free = [place for place in _FREE if place[-1] != "epochs" or config.training.schedule == "plateau"]
         differs = sorted(

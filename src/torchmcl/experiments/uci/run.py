@@ -11,8 +11,9 @@ Three protocols:
 `last` and `test-selected` come from the same training.
 """
 
+import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmcl.checkpoints.files import digest_of_json
 from torchmcl.data.uci import UCI_SETS, Fold, load_uci, uci_set
 from torchmcl.experiments.uci.methods import METHODS, Method, method_named
 from torchmcl.experiments.uci.records import KEYS, Records
@@ -32,6 +34,7 @@ QUICK_SETS = ("yacht", "boston", "energy", "concrete")
 # The six methods of tables 1, 4 and 5.
 QUICK_METHODS = ("mcl", "relaxed-0.1", "relaxed-0.5", "relaxed-annealed", "amcl-exponential", "amcl-linear")
 _BATCH_SIZE = 1024
+_CHECKPOINTS = "checkpoints"
 _DROPOUT_PASSES = 50
 # Seeds of different folds and members must not meet.
 _SEED_STRIDE = 1000
@@ -74,7 +77,11 @@ class UciStudy:
 
 
 def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
-    """Train what `out/records.jsonl` does not hold yet, and return all records."""
+    """Train what `out/records.jsonl` does not hold yet, and return all records.
+
+    What is being trained is saved in `out/checkpoints` on the way: a run that was killed goes on in the middle of a
+    fleet, and its records are those of an undisturbed run.
+    """
     settings = {"epochs": study.n_epochs}
     records = Records(out / "records.jsonl", settings)
     for name in study.sets:
@@ -134,6 +141,7 @@ def _run_group(
         seeds=[task.seed * _SEED_STRIDE**2 + task.member * _SEED_STRIDE + numbers[task.fold] for task in tasks],
         device=study.device,
     )
+    saved = records.path.parent / _CHECKPOINTS / _group_name(name, tasks, numbers, protocols, study.n_epochs)
     watch = held_out or "test-selected" in protocols
     with _own_random_numbers():
         history = fleet.fit(
@@ -143,6 +151,7 @@ def _run_group(
             validation=FleetData.of_sets(watched, own) if watch else None,
             monitor=hard_distortion if held_out else current_loss,
             validate_every=[1 if held_out else task.method.looks_every for task in tasks],
+            checkpoint=saved,
             progress=progress,
             what=f"{name}, {len(tasks)} models{', a tenth held out' if held_out else ''}",
         )
@@ -164,6 +173,15 @@ def _run_group(
             )
     # What is on disk already stays as it is.
     records.add([row for row in rows if tuple(row[key] for key in KEYS) not in records])
+    shutil.rmtree(saved, ignore_errors=True)
+    with suppress(OSError):  # another study may have left its state
+        saved.parent.rmdir()
+
+
+def _group_name(name: str, tasks: list[_Task], numbers: list[int], protocols: list[str], n_epochs: int) -> str:
+    """Return a name for what is trained together: another study in the same folder has other names."""
+    models = [(task.method.name, numbers[task.fold], task.seed, task.member) for task in tasks]
+    return f"{name}-{digest_of_json([models, protocols, n_epochs])[:16]}"
 
 
 def _is_missing(records: Records, name: str, method: Method, seed: int, protocols: list[str], folds: list[int]) -> bool:
