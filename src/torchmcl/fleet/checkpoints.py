@@ -4,6 +4,7 @@ A folder holds `plan.json`, which says what is being trained, and the last few c
 `chunk-<number>-epoch-<next epoch>.safetensors`, in the format of `torchmcl.checkpoints`.
 """
 
+import copy
 import json
 import warnings
 from pathlib import Path
@@ -56,6 +57,12 @@ class FleetCheckpoint:
             raise ValueError(bad_value("Fleet.fit", "checkpoint", rule, f"{folder} which differs in {differ}", advice))
         if saved != plan:
             write_atomically(path, json.dumps(plan, indent=1))
+
+    def on(self, device: torch.device) -> "FleetCheckpoint":
+        """Return it with the random numbers of another device, where some are drawn."""
+        other = copy.copy(self)
+        other.generator_of = None if self.generator_of is None else device
+        return other
 
     def load(self, chunk: int, state: dict[str, Tensor]) -> tuple[int, float]:
         """Fill `state` from the newest whole checkpoint of a chunk; return the next epoch and the seconds so far.

@@ -15,7 +15,7 @@ from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.checkpoints.stopping import saves_when_stopped
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.checkpoints import FleetCheckpoint, saved_chunk_size
-from torchmcl.fleet.chunks import in_threads, models_at_once
+from torchmcl.fleet.chunks import models_at_once
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import evaluate_models
 from torchmcl.fleet.fresh import FreshRows
@@ -26,6 +26,7 @@ from torchmcl.fleet.optimizers import Adam, FleetOptimizer
 from torchmcl.fleet.options import check_data, check_fit, digest_of, name_of, per_model, rates_of
 from torchmcl.fleet.rules import RuleAt, RuleTable
 from torchmcl.fleet.running import run_chunk
+from torchmcl.fleet.sharding import Device, chunks_of, devices_of, on_devices
 from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules
 from torchmcl.schedules import Schedule
 from torchmcl.types import Predictions, StepOutput
@@ -52,7 +53,8 @@ class Fleet:
         seeds: of the initial weights and the shuffles; 0, 1, 2, ... unless told.
         cost_fn: any `pairwise_*` function.
         score_weight: weight of the score loss.
-        device: where to train; the models themselves are kept on the CPU in between.
+        device: where to train; the models themselves are kept on the CPU in between. "cuda" is all visible GPUs, as
+            far as there are models for them; a sequence names the devices to share the models out to.
 
     Example:
         >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
@@ -80,7 +82,7 @@ class Fleet:
         seeds: Sequence[int] | None = None,
         cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
         score_weight: float = 1.0,
-        device: str | torch.device = "cpu",
+        device: Device | Sequence[Device] = "cpu",
     ) -> None:
         check_callable("Fleet", "module_factory", module_factory, "lambda: MultiHypothesisMLP(6, 1, 5)")
         if isinstance(module_factory, nn.Module):
@@ -103,7 +105,8 @@ class Fleet:
         self.optimizer = optimizer
         self.cost_fn = cost_fn
         self.score_weight = score_weight
-        self.device = torch.device(device)
+        self.devices = devices_of(device, n_models)
+        self.device = self.devices[0]
         self._last = StackedModules.of(build_modules(module_factory, self.seeds))
         self._best: StackedModules | None = None
         self.optimizer_state: dict[str, Tensor] | None = None
@@ -184,7 +187,9 @@ class Fleet:
         # The chunks of a saved training stay: memory and threads may be others by now.
         chunk = max_models_at_once or (None if checkpoint is None else saved_chunk_size(Path(checkpoint)))
         if chunk is None:
-            chunk = min(models_at_once(self._last, data, size, self.device), -(-self.n_models // n_threads))
+            n_shares = max(n_threads, len(self.devices))
+            room = min(models_at_once(self._last, data, size, device) for device in set(self.devices))
+            chunk = min(room, -(-self.n_models // n_shares))
         saved = None
         if checkpoint is not None:
             looks = {
@@ -195,19 +200,18 @@ class Fleet:
             plan = self._fingerprint(data, n_epochs, size, chunk, patience) | {"validation": looks}
             generator = None if self._last.is_deterministic() else self.device
             saved = FleetCheckpoint(Path(checkpoint), plan, keep=keep_checkpoints, generator_of=generator)
-        chunks = [slice(low, min(low + chunk, self.n_models)) for low in range(0, self.n_models, chunk)]
+        chunks = chunks_of(self.n_models, chunk)
         if validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
         moments: dict[int, dict[str, Tensor]] = {}
         with Progress(n_epochs * self.n_models, what, show=progress, unit="model-epoch") as bar:
 
-            def train(numbered: tuple[int, slice]) -> FleetHistory:
-                number, rows = numbered
+            def train(number: int, rows: slice, device: torch.device) -> FleetHistory:
                 chunk_plan = self._plan(rows, n_epochs, size, monitor, every[rows], patience)
                 chunk_plan.rules.check_hypotheses(n_hypotheses)
-                held_out = None if validation is None else validation.subset(rows, self.device)
-                models = self._last.subset(rows, self.device, copy_rows=True)
-                training = ChunkTraining(models, data.subset(rows, self.device), held_out, chunk_plan, fresh)
+                held_out = None if validation is None else validation.subset(rows, device)
+                models = self._last.subset(rows, device, copy_rows=True)
+                training = ChunkTraining(models, data.subset(rows, device), held_out, chunk_plan, fresh)
                 for name, value in (self.optimizer_state or {}).items() if continued else ():
                     training.optimizer_state[name].copy_(value[rows])
 
@@ -216,14 +220,15 @@ class Fleet:
                     if after_epoch is not None:
                         after_epoch(epoch, rows, models)
 
-                history = run_chunk(training, number, saved, checkpoint_every, bar, note)
+                here = None if saved is None else saved.on(device)
+                history = run_chunk(training, number, here, checkpoint_every, bar, note)
                 self._take(rows, models, training.state["best_flat"] if validation is not None else None)
                 if continued:
                     moments[number] = {name: value.cpu() for name, value in training.optimizer_state.items()}
                 return history
 
             with saves_when_stopped():
-                histories = in_threads(train, list(enumerate(chunks)), n_threads)
+                histories = on_devices(train, chunks, self.devices, n_threads)
         if parts := [moments[number] for number in sorted(moments)]:
             self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         history = FleetHistory.joined(histories)
@@ -297,12 +302,20 @@ class Fleet:
                 self._best.flat.copy_(state["best"])
 
     def _n_threads(self, after_epoch: object) -> int:
-        """Return how many chunks to train side by side: CPU libraries give a batch of small products one core.
+        """Return how many chunks to train side by side: one on each device, or on each core of a single CPU.
+
+        CPU libraries give a batch of small products one core.
 
         One after the other where the order of random numbers or of calls of `after_epoch` matters.
         """
-        if self.device.type != "cpu" or after_epoch is not None or not self._last.is_deterministic():
+        if after_epoch is not None:
             return 1
+        if self.device.type != "cpu":
+            return len(self.devices)
+        if not self._last.is_deterministic():
+            return 1
+        if len(self.devices) > 1:
+            return len(self.devices)
         return max(1, min(torch.get_num_threads(), self.n_models // _MIN_CHUNK))
 
     @torch.no_grad()
