@@ -1,6 +1,7 @@
 """The records of the study: one JSON line for each set, fold, method, protocol and seed."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,16 @@ class Records:
         return key in self.rows
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Add rows and write the file."""
+        """Add rows and write the file; what is there already stays as it is."""
         for row in rows:
-            self.rows[tuple(row[name] for name in KEYS)] = row | self.settings
+            self.rows.setdefault(tuple(row[name] for name in KEYS), row | self.settings)
+        self._write()
+
+    def arrange(self, keys: Iterable[tuple[Any, ...]]) -> None:
+        """Bring the rows of these keys into their order, behind all others, and write the file."""
+        for key in [key for key in keys if key in self.rows]:
+            self.rows[key] = self.rows.pop(key)
+        self._write()
+
+    def _write(self) -> None:
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows.values()))
