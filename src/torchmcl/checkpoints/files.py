@@ -1,9 +1,9 @@
 """A checkpoint: tensors and JSON in one file that is checked when it is read. No pickle.
 
-It is a safetensors file that any reader of safetensors opens. Its header holds two texts more:
-
-- `torchmcl_checkpoint`: JSON with the version of the format, that of torchmcl, the kind and the state;
-- `sha256`: the checksum of that text and of the name, type, shape and bytes of every tensor.
+It is a safetensors file that any reader of safetensors opens. Its header holds one text more, `torchmcl_checkpoint`:
+a checksum (SHA-256, in hexadecimal), a blank, and JSON with the version of the format, that of torchmcl, the kind and
+the state. The checksum is of that JSON and of the name, type, shape and bytes of every tensor. The same state gives the
+same bytes.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ __all__ = [
 
 # Counts up when an older torchmcl could not read what this one writes. A newer one reads all that came before.
 VERSION = 1
-_HEADER, _CHECKSUM = "torchmcl_checkpoint", "sha256"
+_HEADER = "torchmcl_checkpoint"
 
 
 class CheckpointError(ValueError):
@@ -78,8 +78,7 @@ def write_checkpoint(path: Path | str, kind: str, *, state: Any, tensors: Mappin
     own = _apart(tensors)
     document = {"version": VERSION, "torchmcl": __version__, "kind": kind, "state": state}
     text = json.dumps(document, allow_nan=False, ensure_ascii=False)
-    header = {_HEADER: text, _CHECKSUM: _digest(text, own)}
-    write_atomically(Path(path), io.save(own, metadata=header))
+    write_atomically(Path(path), io.save(own, metadata={_HEADER: f"{_digest(text, own)} {text}"}))
 
 
 def read_checkpoint(path: Path | str, kind: str | None = None) -> Checkpoint:
@@ -106,12 +105,13 @@ def read_any(path: Path, kind: str | None = None) -> tuple[Checkpoint | None, di
         CheckpointError: as `read_checkpoint` does, but for files without a checksum.
     """
     header, tensors = _opened(path)
-    if _HEADER not in header or _CHECKSUM not in header:
+    if _HEADER not in header:
         return None, tensors
-    if header[_CHECKSUM] != _digest(header[_HEADER], tensors):
+    checksum, _, text = header[_HEADER].partition(" ")
+    if checksum != _digest(text, tensors):
         got = "another one: the file has changed since it was written"
         raise bad_file(path, "have the checksum in its header", got)
-    document = _document(path, header[_HEADER])
+    document = _document(path, text)
     if document["version"] > VERSION:
         got = f"version {document['version']} (written by torchmcl {document.get('torchmcl')})"
         rule = f"be of version {VERSION} or older"

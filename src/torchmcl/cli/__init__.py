@@ -16,7 +16,10 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `torchmcl ...`; return the exit code: 2 for input that cannot be used, 130 and 143 after a signal."""
+    """Run `torchmcl ...`; return the exit code.
+
+    1 is a training whose loss is not finite, 2 input that cannot be used, 130 and 143 an end by Ctrl-C and SIGTERM.
+    """
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.run is None:
@@ -28,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Stopped as stopped:
         print(f"torchmcl: {stopped}", file=sys.stderr)
         return stopped.code
+    except FloatingPointError as error:  # a loss that is not finite
+        print(f"torchmcl: {error}", file=sys.stderr)
+        return 1
     except (ValueError, ImportError, OSError) as error:
         print(error if str(error).startswith("torchmcl ") else f"torchmcl: {error}", file=sys.stderr)
         return 2

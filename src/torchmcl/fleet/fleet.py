@@ -161,7 +161,8 @@ class Fleet:
             what: the words in front of the bar.
 
         Returns:
-            FleetHistory. A model whose loss became NaN or infinite is reported in a warning.
+            FleetHistory. A model whose loss became NaN or infinite is reported in a warning, with its epoch in
+            `failed_epoch`; it keeps its last finite weights, and the others are not affected.
 
         Raises:
             ValueError: if the data or validation is for another number of models, or a number is out of range.
@@ -237,7 +238,8 @@ class Fleet:
             first = failed[0]
             warnings.warn(
                 f"Fleet: the loss of {len(failed)} of {self.n_models} models is not finite; model {first} was the "
-                f"first of them, from epoch {int(history.failed_epoch[first])} on. The others are not affected.",
+                f"first of them, from epoch {int(history.failed_epoch[first])} on. The others are not affected. Their "
+                "weights are the last finite ones: look at their rows, or fit them again with a lower `lr`.",
                 RuntimeWarning,
                 stacklevel=2,
             )

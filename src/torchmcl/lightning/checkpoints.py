@@ -104,7 +104,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         n_epochs = trainer.current_epoch + 1
         is_last = trainer.should_stop or n_epochs == trainer.max_epochs
         if n_epochs % self.every_n_epochs == 0 or is_last:
-            trainer.save_checkpoint(self.series.path(n_epochs))
+            trainer.save_checkpoint(self.series.path(n_epochs), weights_only=False)
             if trainer.is_global_zero:
                 self.series.prune()
         self.stop_if_asked()

@@ -38,7 +38,10 @@ __all__ = ["train_separator"]
 
 _CHECKPOINTS = "checkpoints"
 # What may differ between the runs of one training; not the epochs where the rate is spread over all of them.
-_FREE = (("training", "epochs"), ("training", "captured"), ("data", "root"), ("data", "pack"), ("data", "n_workers"))
+_FREE = (
+    *(("training", "epochs"), ("training", "captured"), ("training", "max_skipped")),
+    *(("data", "root"), ("data", "pack"), ("data", "n_workers")),
+)
 
 
 def train_separator(
@@ -91,6 +94,7 @@ def train_separator(
         plateau=None if cosine else Plateau(monitor, patience=training.patience, higher_is_better=True),
         validation={"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr},
         captured=training.captured,
+        max_skipped=training.max_skipped,
         seed=training.seed,
     )
     notes = {"sample_rate": config.data.sample_rate, "configuration": config.as_dict()}
