@@ -66,6 +66,7 @@ def log(tmp_path_factory):
 @pytest.fixture(scope="module")
 def cluster(log):
     import cloudpickle
+
     import test_cluster
 
     cloudpickle.register_pickle_by_value(test_cluster)  # the workers do not know this file
@@ -132,10 +133,9 @@ def on_one_core(work):
 def test_a_study_loses_nothing_and_repeats_nothing_when_a_worker_is_killed(cluster, log, folder, tmp_path):
     alone, out = tmp_path / "alone", tmp_path / "shared"
     killer = Killer(log, lambda epoch: epoch > SAVED_EVERY)
-    code = main(
-        [*f"reproduce uci --sets yacht --methods {','.join(METHODS)} --folds 0,3 --epochs {N_EPOCHS} --quiet".split()]
-        + ["--data", str(folder), "--out", str(out), "--cluster", cluster.scheduler_address]
-    )
+    command = f"reproduce uci --sets yacht --methods {','.join(METHODS)} --folds 0,3 --epochs {N_EPOCHS} --quiet"
+    places = ["--data", str(folder), "--out", str(out), "--cluster", cluster.scheduler_address]
+    code = main([*command.split(), *places])
     assert code == 0
     on_one_core(lambda: run_study(a_study(folder), alone, progress=False))
     assert rows_of(out) == rows_of(alone)
