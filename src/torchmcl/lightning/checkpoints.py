@@ -7,6 +7,7 @@ from torchmcl._checks import check_positive_int
 from torchmcl.checkpoints import CheckpointSeries, joined, parted, read_checkpoint, write_checkpoint
 from torchmcl.checkpoints.stopping import begin_saving, check_stop, end_saving, stop_requested
 from torchmcl.lightning._backend import pl
+from torchmcl.lightning.processes import note_lost_process
 
 __all__ = ["Checkpoints", "SafeCheckpointIO"]
 
@@ -87,9 +88,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
             Stopped: with the number of epochs that are saved.
         """
         if stop_requested():
-            steps = self.series.steps()
-            folder = f"{str(self.series.folder)!r}: the same again goes on from there."
-            check_stop(f"Saved are {steps[-1]} epochs in {folder}" if steps else "No epoch had ended yet.")
+            check_stop(self._saved_in_words())
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Let the trainer write the safe format, and listen to signals."""
@@ -124,8 +123,15 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         self._end()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        """Listen no more."""
+        """Listen no more, and say so if the error comes from another process that is gone."""
         self._end()
+        place = {"rank": trainer.global_rank, "n_processes": trainer.world_size}
+        note_lost_process(exception, **place, saved=self._saved_in_words())
+
+    def _saved_in_words(self) -> str:
+        steps = self.series.steps()
+        folder = f"{str(self.series.folder)!r}: the same again goes on from there."
+        return f"Saved are {steps[-1]} epochs in {folder}" if steps else "No epoch had ended yet."
 
     def _end(self) -> None:
         if self._is_listening:
