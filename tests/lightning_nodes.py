@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed.elastic.multiprocessing.errors as torchrun_errors
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.utils.data import DataLoader
 
@@ -32,14 +33,21 @@ class DieInTheMiddle(pl.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def one_step(path, n_nodes, n_per_node):
+class Sharded(MCLModule):
+    """Every process keeps a part of the weights."""
+
+    def configure_model(self):
+        fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
+
+
+def one_step(path, n_nodes, n_per_node, kind=MCLModule, strategy="ddp"):
     """Take one step of plain descent on all samples, shared by the processes."""
-    module = MCLModule(
+    module = kind(
         network(), mcl.AnnealedWTA(0.5), score_weight=0.3, make_optimizer=lambda p: torch.optim.SGD(p, lr=1.0)
     )
     trainer = pl.Trainer(
         max_steps=1,
-        strategy="ddp",
+        strategy=strategy,
         num_nodes=n_nodes,
         devices=n_per_node,
         use_distributed_sampler=False,
@@ -48,8 +56,20 @@ def one_step(path, n_nodes, n_per_node):
     )
     trainer.fit(module, DataLoader(samples(), batch_size=24 // (n_nodes * n_per_node), sampler=Shared()))
     assert trainer.world_size == n_nodes * n_per_node
+    weights = module.model.state_dict()
+    if kind is Sharded:
+        assert all(
+            weight.to_local().numel() <= -(-weight.numel() // 2) + weight[0].numel() for weight in weights.values()
+        )
+        weights = {name: weight.full_tensor() for name, weight in weights.items()}  # all processes take part
     if trainer.is_global_zero:
-        torch.save(module.model.state_dict(), path)
+        torch.save(weights, path)
+
+
+def sharded_step(path):
+    """Take the step with weights and gradients shared out to two processes."""
+    strategy = pl.strategies.ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
+    one_step(path, 1, 2, Sharded, strategy)
 
 
 def train(folder, n_nodes, n_per_node, dies):
@@ -155,6 +175,7 @@ def main(folder, *scenarios):
     todo = {
         "torchrun-step": lambda at: torchrun(at, lambda: one_step(at / "weights.pt", 2, 2), n_nodes=2, n_per_node=2),
         "slurm-step": lambda at: slurm(at, lambda: one_step(at / "weights.pt", 2, 1), n_nodes=2),
+        "sharded-step": lambda at: torchrun(at, lambda: sharded_step(at / "weights.pt"), n_nodes=1, n_per_node=2),
         "whole": lambda at: torchrun(at, lambda: train(at, 1, 2, dies=False), n_nodes=1, n_per_node=2),
         "torchrun-killed": lambda at: torchrun(at, lambda: train(at, 1, 2, dies=True), n_nodes=1, n_per_node=2),
         "slurm-killed": lambda at: slurm(at, lambda: train(at, 2, 1, dies=True), n_nodes=2),

@@ -24,6 +24,7 @@ PROGRAM = Path(__file__).with_name("lightning_nodes.py")
 SCENARIOS = [
     "torchrun-step",
     "slurm-step",
+    "sharded-step",
     "whole",
     "torchrun-killed",
     "slurm-killed",
@@ -56,9 +57,9 @@ def records(folder):
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 
-@pytest.mark.parametrize("start", ["torchrun", "slurm"])
-def test_two_nodes_have_the_gradients_of_one_process_with_the_joint_batch(runs, start):
-    assert codes(runs, f"{start}-step") == [0, 0]
+@pytest.mark.parametrize(("start", "n_processes"), [("torchrun", 4), ("slurm", 2), ("sharded", 2)])
+def test_several_processes_have_the_gradients_of_one_with_the_joint_batch(runs, start, n_processes):
+    assert set(codes(runs, f"{start}-step")) == {0}
     model = network()
     whole = next(iter(DataLoader(samples(), batch_size=24)))
     mcl.mcl_step(model, whole, mcl.AnnealedWTA(0.5), score_weight=0.3).loss.backward()
@@ -66,7 +67,7 @@ def test_two_nodes_have_the_gradients_of_one_process_with_the_joint_batch(runs, 
     together = torch.load(runs[0] / f"{start}-step" / "weights.pt")
     torch.testing.assert_close(together, expected, rtol=1e-5, atol=1e-6)
     said = (runs[0] / f"{start}-step" / "node-0.txt").read_text()
-    assert f"Starting with {4 if start == 'torchrun' else 2} processes" in said
+    assert f"Starting with {n_processes} processes" in said
 
 
 def test_torchrun_ends_the_job_of_a_killed_process_and_names_it(runs):
