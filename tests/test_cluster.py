@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from torchmcl.cli import main
-from torchmcl.experiments.cluster import connected
+from torchmcl.experiments.cluster import connected, results_from
 from torchmcl.experiments.uci import distributed as on_cluster
 from torchmcl.experiments.uci.distributed import run_study_on_cluster
 from torchmcl.experiments.uci.records import KEYS
@@ -229,3 +229,17 @@ def test_a_cluster_that_does_not_answer_or_has_no_workers_is_refused():
         connected("reproduce uci", empty.scheduler_address, patience=0.5),
     ):
         pass
+
+
+def thread_of(_):
+    return threading.current_thread().name
+
+
+def test_a_cluster_of_one_core_does_the_work_itself():
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as one,
+        distributed.Client(one, set_as_default=False) as client,
+    ):
+        names = dict(results_from("test", client, thread_of, [1, 2, 3]))
+    assert names.keys() == {1, 2, 3}
+    assert threading.current_thread().name not in names.values()

@@ -69,12 +69,23 @@ def results_from(
     # One item at a time, and all of them in the scheduler's hands: it knows best where there is room.
     options = {"n_jobs": -1, "batch_size": 1, "pre_dispatch": "all", "return_as": "generator_unordered"}
     try:
-        with joblib.parallel_config(backend="dask", client=client):
+        with joblib.parallel_config(backend=_backend(client)):
             for number, result in joblib.Parallel(**options)(numbered):
                 yield items[number], result
     except distributed.KilledWorker as error:
         advice = "Is its memory enough? What was finished is in the records; the same command goes on."
         raise OSError(f"{owner}: one unit of work has ended several workers. {advice}") from error
+
+
+def _backend(client: Any) -> Any:
+    """Return joblib's backend for dask; of a cluster with one core alone joblib would do the work itself."""
+    base = optional_import("joblib._dask", extra="cluster", needed_by="--cluster").DaskDistributedBackend
+
+    class Backend(base):  # type: ignore[misc, valid-type]
+        def effective_n_jobs(self, n_jobs: int) -> int:
+            return max(2, super().effective_n_jobs(n_jobs))
+
+    return Backend(client=client)
 
 
 def _numbered(work: Callable[[_Item], _Result], number: int, item: _Item) -> tuple[int, _Result]:
