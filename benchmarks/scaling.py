@@ -4,7 +4,8 @@ python benchmarks/scaling.py [--largest 10000000] [--out ...]
 
 Every point is measured in a process of its own on one core: the processor's seconds of an epoch (which a busy machine
 does not change), those of building the models, and the peak of memory above that of the bare process. Units of work
-go through a dask scheduler in this process, whose own seconds are counted; the worker's are not. The points of
+go through a dask scheduler in this process, whose own seconds are counted; the worker's are not. Adding the records
+of a unit to those of a study is the shortest of five times by the clock, disk included. The points of
 results/fleet-h200.json are fitted too. All lines are `fixed + each * n`, fitted to relative errors, and stand beside
 what was measured.
 """
@@ -12,6 +13,7 @@ what was measured.
 import json
 import multiprocessing
 import resource
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -29,6 +31,7 @@ _MODELS = (1, 10, 100, 1_000, 10_000)
 _HYPOTHESES = (1, 10, 100, 1_000, 10_000)
 _ROWS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 _UNITS = (10, 100, 1_000)
+_RECORDS = (1_000, 10_000, 100_000)
 
 
 def epoch(n_models: int, n_hypotheses: int, n_rows: int, batch_size: int | None, n_epochs: int) -> dict[str, float]:
@@ -72,6 +75,25 @@ def units(n_units: int) -> dict[str, float]:
         n_done = len(list(results_from("scaling", client, abs, list(range(n_units)))))
         assert n_done == n_units
         return {"seconds": time.process_time() - start}
+
+
+def records(n_records: int) -> dict[str, float]:
+    """Return the seconds of adding a unit's records to the file of a study that has some already."""
+    from torchmcl.experiments.uci.records import Records
+
+    def rows(first: int, n: int) -> list[dict[str, object]]:
+        row = {"set": "yacht", "method": "mcl", "protocol": "last", "seed": 0, "distortion": 1 / 3, "rmse": 2 / 3}
+        return [row | {"fold": first + i, "usage": [0.2] * 5, "seconds": 0.5} for i in range(n)]
+
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Records(Path(folder) / "records.jsonl", {"epochs": 1000})
+        kept.add(rows(0, n_records))
+        times = []
+        for i in range(5):
+            start = time.perf_counter()
+            kept.add(rows(n_records + 200 * i, 200))
+            times.append(time.perf_counter() - start)
+    return {"seconds": min(times)}
 
 
 def line(points: list[tuple[float, float]]) -> tuple[float, float]:
@@ -126,5 +148,6 @@ if __name__ == "__main__":
         rows += fitted(axis, points, ("seconds", "build_seconds", "megabytes"))
         print(rows[-1], flush=True)
     rows += fitted("units", [{"n": n, **units(n)} for n in _UNITS if n <= options.largest], ("seconds",))
+    rows += fitted("records", [{"n": n, **records(n)} for n in _RECORDS if n <= options.largest], ("seconds",))
     rows += on_gpu()
     report("scaling", "cpu", rows, options.out)
