@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 import torchmcl as mcl
 from lightning_program import QUIET, Shared, network, samples
-from torchmcl.lightning import Checkpoints, ExponentialAverage, MCLModule, Plateau, RecordWriter
+from torchmcl.lightning import Checkpoints, ExponentialAverage, MCLModule, Plateau, RecordWriter, launcher_options
 from torchmcl.lightning._backend import pl
 
 
@@ -40,16 +40,14 @@ class Sharded(MCLModule):
         fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
 
 
-def one_step(path, n_nodes, n_per_node, kind=MCLModule, strategy="ddp"):
+def one_step(path, n_nodes, n_per_node, kind=MCLModule, **strategy):
     """Take one step of plain descent on all samples, shared by the processes."""
     module = kind(
         network(), mcl.AnnealedWTA(0.5), score_weight=0.3, make_optimizer=lambda p: torch.optim.SGD(p, lr=1.0)
     )
     trainer = pl.Trainer(
         max_steps=1,
-        strategy=strategy,
-        num_nodes=n_nodes,
-        devices=n_per_node,
+        **launcher_options() | strategy,
         use_distributed_sampler=False,
         enable_checkpointing=False,
         **QUIET,
@@ -69,19 +67,17 @@ def one_step(path, n_nodes, n_per_node, kind=MCLModule, strategy="ddp"):
 def sharded_step(path):
     """Take the step with weights and gradients shared out to two processes."""
     strategy = pl.strategies.ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
-    one_step(path, 1, 2, Sharded, strategy)
+    one_step(path, 1, 2, Sharded, strategy=strategy)
 
 
-def train(folder, n_nodes, n_per_node, dies):
+def train(folder, dies):
     """Train four epochs, or what is left of them."""
     rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))
     module = MCLModule(network(dropout=0.5), rule_at, learning_rate=0.1, plateau=Plateau("val_distortion", patience=1))
     checkpoints = Checkpoints(folder / "checkpoints")
     callbacks = [RecordWriter(folder / "records.jsonl"), ExponentialAverage(0.9), checkpoints]
     callbacks += [DieInTheMiddle()] if dies else []
-    trainer = pl.Trainer(
-        max_epochs=4, strategy="ddp", num_nodes=n_nodes, devices=n_per_node, callbacks=callbacks, **QUIET
-    )
+    trainer = pl.Trainer(max_epochs=4, callbacks=callbacks, **launcher_options(), **QUIET)
     loader = DataLoader(samples(), batch_size=3)
     trainer.fit(module, loader, loader, ckpt_path=checkpoints.latest())
     if trainer.is_global_zero:
@@ -176,11 +172,11 @@ def main(folder, *scenarios):
         "torchrun-step": lambda at: torchrun(at, lambda: one_step(at / "weights.pt", 2, 2), n_nodes=2, n_per_node=2),
         "slurm-step": lambda at: slurm(at, lambda: one_step(at / "weights.pt", 2, 1), n_nodes=2),
         "sharded-step": lambda at: torchrun(at, lambda: sharded_step(at / "weights.pt"), n_nodes=1, n_per_node=2),
-        "whole": lambda at: torchrun(at, lambda: train(at, 1, 2, dies=False), n_nodes=1, n_per_node=2),
-        "torchrun-killed": lambda at: torchrun(at, lambda: train(at, 1, 2, dies=True), n_nodes=1, n_per_node=2),
-        "slurm-killed": lambda at: slurm(at, lambda: train(at, 2, 1, dies=True), n_nodes=2),
-        "slurm-killed resumed": lambda at: torchrun(at, lambda: train(at, 1, 2, dies=False), n_nodes=1, n_per_node=2),
-        "torchrun-killed resumed": lambda at: slurm(at, lambda: train(at, 2, 1, dies=False), n_nodes=2),
+        "whole": lambda at: torchrun(at, lambda: train(at, dies=False), n_nodes=1, n_per_node=2),
+        "torchrun-killed": lambda at: torchrun(at, lambda: train(at, dies=True), n_nodes=1, n_per_node=2),
+        "slurm-killed": lambda at: slurm(at, lambda: train(at, dies=True), n_nodes=2),
+        "slurm-killed resumed": lambda at: torchrun(at, lambda: train(at, dies=False), n_nodes=1, n_per_node=2),
+        "torchrun-killed resumed": lambda at: slurm(at, lambda: train(at, dies=False), n_nodes=2),
     }
     for name in scenarios:
         at = Path(folder) / name.partition(" ")[0]

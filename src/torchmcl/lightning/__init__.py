@@ -5,6 +5,7 @@ from torchmcl.lightning.callbacks import CollapseWarning, RecordWriter, RuleLogg
 from torchmcl.lightning.checkpoints import Checkpoints, SafeCheckpointIO
 from torchmcl.lightning.module import MCLModule
 from torchmcl.lightning.plateau import Plateau
+from torchmcl.lightning.processes import launcher_options
 
 __all__ = [
     "Checkpoints",
@@ -15,4 +16,5 @@ __all__ = [
     "RecordWriter",
     "RuleLogger",
     "SafeCheckpointIO",
+    "launcher_options",
 ]

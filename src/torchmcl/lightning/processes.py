@@ -1,11 +1,42 @@
-"""Trainings in several processes: what to say when one of them is gone."""
+"""Trainings in several processes: what the launcher has started, and what to say when a process is gone."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
-__all__ = ["note_lost_process"]
+__all__ = ["launcher_options", "note_lost_process"]
 
 # How gloo and NCCL say that another process closed its connection, or has been silent for too long.
 _SIGNS = ("connection closed by peer", "connection reset by peer", "broken pipe", "gloo", "nccl", "timed out")
+
+
+def launcher_options(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the options of `Trainer` for the processes that torchrun or SLURM has started, {} where neither has.
+
+    Args:
+        environment: the variables that the launcher has set; those of this process unless told.
+
+    Example:
+        >>> from torchmcl.lightning import launcher_options
+        >>> launcher_options({"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": "4"})
+        {'devices': 8, 'num_nodes': 4, 'strategy': 'ddp'}
+        >>> launcher_options({"SLURM_NTASKS": "32", "SLURM_NNODES": "4", "SLURM_JOB_NAME": "train"})
+        {'devices': 8, 'num_nodes': 4, 'strategy': 'ddp'}
+        >>> launcher_options({})
+        {}
+    """
+    found = os.environ if environment is None else environment
+    if "TORCHELASTIC_RUN_ID" in found:
+        n_nodes, n_per_node = int(found["GROUP_WORLD_SIZE"]), int(found["LOCAL_WORLD_SIZE"])
+    elif "SLURM_NTASKS" in found and found.get("SLURM_JOB_NAME") not in (None, "bash", "interactive"):
+        n_nodes = int(found.get("SLURM_NNODES", 1))
+        n_per_node = int(found["SLURM_NTASKS"]) // n_nodes
+    else:
+        return {}
+    strategy = {"strategy": "ddp"} if n_nodes * n_per_node > 1 else {}
+    return {"devices": n_per_node, "num_nodes": n_nodes, **strategy}
 
 
 def note_lost_process(error: BaseException, *, rank: int, n_processes: int, saved: str) -> bool:

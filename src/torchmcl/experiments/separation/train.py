@@ -27,6 +27,7 @@ from torchmcl.lightning import (
     Plateau,
     RecordWriter,
     RuleLogger,
+    launcher_options,
 )
 from torchmcl.lightning._backend import pl
 from torchmcl.nn.dprnn import DPRNN
@@ -123,7 +124,7 @@ def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: 
         callbacks.append(ExponentialAverage(config.training.ema))
     return pl.Trainer(
         accelerator={"cuda": "gpu"}.get(device, device),
-        devices=1 if device != "auto" else "auto",
+        **({"devices": 1 if device != "auto" else "auto"} | launcher_options()),
         max_epochs=config.training.epochs,
         gradient_clip_val=config.training.clip,
         precision=config.training.precision,
