@@ -43,15 +43,20 @@ class Records:
 
     def add(self, rows: list[dict[str, Any]]) -> None:
         """Add rows and write the file; what is there already stays as it is."""
+        self.keep(rows)
+        self.write()
+
+    def keep(self, rows: list[dict[str, Any]]) -> None:
+        """Add rows that `write` will write."""
         for row in rows:
             self.rows.setdefault(tuple(row[name] for name in KEYS), row | self.settings)
-        self._write()
 
     def arrange(self, keys: Iterable[tuple[Any, ...]]) -> None:
         """Bring the rows of these keys into their order, behind all others, and write the file."""
         for key in [key for key in keys if key in self.rows]:
             self.rows[key] = self.rows.pop(key)
-        self._write()
+        self.write()
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write the file."""
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows.values()))
