@@ -21,8 +21,10 @@ from torch.utils.data import DataLoader
 
 import torchmcl as mcl
 from lightning_program import QUIET, Shared, network, samples
+from torchmcl.cli import main as main_of_torchmcl
 from torchmcl.lightning import Checkpoints, ExponentialAverage, MCLModule, Plateau, RecordWriter, launcher_options
 from torchmcl.lightning._backend import pl
+from voices import recordings
 
 
 class DieInTheMiddle(pl.Callback):
@@ -82,6 +84,32 @@ def train(folder, dies):
     trainer.fit(module, loader, loader, ckpt_path=checkpoints.latest())
     if trainer.is_global_zero:
         torch.save(module.model.state_dict(), folder / "weights.pt")
+
+
+SEPARATION = """
+data: {layout: wsj0, n_speakers: [2], crop: 0.4, dynamic: true, samples_per_epoch: 8}
+model: {n_outputs: 2, n_filters: 8, segment_size: 20, hidden_size: 6, n_blocks: 1}
+objective: {rule: amcl, temperature: 0.5, annealing_epochs: 4}
+training: {epochs: 3, batch_size: 2, learning_rate: 0.01, ema: 0.9}
+"""
+
+
+def separation(at):
+    """Train a separator through the command line on two nodes, one epoch and then the others."""
+    recordings(at / "recordings", n_speakers=7, n_utterances=2, n_samples=4000)
+    mix = ["data", "mix", str(at / "recordings"), "--out", str(at / "mixed"), "--quiet", "--counts", "tr=6,cv=4,tt=2"]
+    assert main_of_torchmcl(mix) == 0
+    (at / "tiny.yaml").write_text(SEPARATION)
+    train = ["separation", "train", str(at / "tiny.yaml"), "--data", str(at / "mixed"), "--out", str(at / "run")]
+
+    def work(*more):
+        def run():
+            assert main_of_torchmcl([*train, "--device", "cpu", "--quiet", *more]) == 0
+            assert torch.distributed.is_initialized()
+
+        return run
+
+    return [*slurm(at, work("--minutes", "0"), n_nodes=2), *torchrun(at, work(), n_nodes=2, n_per_node=1)]
 
 
 def forked(output, work):
@@ -172,6 +200,7 @@ def main(folder, *scenarios):
         "torchrun-step": lambda at: torchrun(at, lambda: one_step(at / "weights.pt", 2, 2), n_nodes=2, n_per_node=2),
         "slurm-step": lambda at: slurm(at, lambda: one_step(at / "weights.pt", 2, 1), n_nodes=2),
         "sharded-step": lambda at: torchrun(at, lambda: sharded_step(at / "weights.pt"), n_nodes=1, n_per_node=2),
+        "separation": separation,
         "whole": lambda at: torchrun(at, lambda: train(at, dies=False), n_nodes=1, n_per_node=2),
         "torchrun-killed": lambda at: torchrun(at, lambda: train(at, dies=True), n_nodes=1, n_per_node=2),
         "slurm-killed": lambda at: slurm(at, lambda: train(at, dies=True), n_nodes=2),

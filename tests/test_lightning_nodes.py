@@ -25,6 +25,7 @@ SCENARIOS = [
     "torchrun-step",
     "slurm-step",
     "sharded-step",
+    "separation",
     "whole",
     "torchrun-killed",
     "slurm-killed",
@@ -44,7 +45,7 @@ def runs(tmp_path_factory):
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout + run.stderr
     said = [line.split(": ") for line in run.stdout.splitlines()]
-    return folder, {name: [int(code) for code in codes.split()] for name, codes in said}
+    return folder, {name: [int(code) for code in codes.split()] for name, codes in said if name in SCENARIOS}
 
 
 def codes(runs, name):
@@ -92,6 +93,15 @@ def test_a_training_whose_process_was_killed_goes_on_to_the_same_end_under_eithe
     assert records(folder) == records(whole)
     assert [record["epoch"] for record in records(whole)] == [0, 1, 2, 3]
     torch.testing.assert_close(torch.load(folder / "weights.pt"), torch.load(whole / "weights.pt"), rtol=0, atol=0)
+
+
+def test_a_separator_is_trained_on_two_nodes_and_gone_on_with(runs):
+    pytest.importorskip("soundfile")
+    assert codes(runs, "separation") == [0, 0, 0, 0]
+    assert [record["epoch"] for record in records(runs[0] / "separation" / "run")] == [0, 1, 2]
+    # Eight samples are four batches of one process, two of each of two processes.
+    assert [record["step"] for record in records(runs[0] / "separation" / "run")] == [2, 4, 6]
+    assert (runs[0] / "separation" / "run" / "model").is_dir()
 
 
 def test_only_errors_of_lost_processes_get_the_note():

@@ -198,6 +198,6 @@ class StopAfter(pl.Callback):  # type: ignore[name-defined]
         self.ends = time.monotonic() + 60 * minutes
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Look at the clock."""
-        if time.monotonic() > self.ends:
+        """Look at the clock: that of the first process, as all must stop after the same epoch."""
+        if math.isfinite(self.ends) and trainer.strategy.broadcast(time.monotonic() > self.ends):
             trainer.should_stop = True
