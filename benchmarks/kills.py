@@ -1,6 +1,7 @@
 """Kill trainings with SIGKILL at random moments until each has been killed often enough; the ends must be the same.
 
-python benchmarks/kills.py [--kills 50] [--only fleet,lightning,uci,estimator] [--fork] [--out results/kills-cpu.json]
+python benchmarks/kills.py [--kills 50] [--only fleet,lightning,uci,estimator] [--fork] [--small]
+    [--out results/kills-cpu.json]
 
 A run is started, killed at a moment that is drawn uniformly over the time an undisturbed run takes, and started again
 in the same folder, until it ends; then its records and weights are compared, bit for bit, with those of the run that
@@ -29,6 +30,11 @@ from torchmcl.checkpoints import write_checkpoint
 from torchmcl.fleet import Fleet, FleetData
 
 _LONGEST = 300.0
+_SMALL = "TORCHMCL_KILLS_SMALL"  # handed on to the processes that are killed
+
+
+def _is_small() -> bool:
+    return bool(os.environ.get(_SMALL))
 
 
 def dropout_mlp() -> torch.nn.Module:
@@ -45,7 +51,7 @@ def fleet(folder: Path) -> None:
     torch.manual_seed(0)
     history = models.fit(
         FleetData.of_sets(sets, [0, 1] * 6),
-        40,
+        15 if _is_small() else 40,
         batch_size=20,
         validation=FleetData.of_sets(sets[2:], [0] * 12),
         checkpoint=folder / "checkpoints",
@@ -75,7 +81,7 @@ def lightning(folder: Path) -> None:
     checkpoints = Checkpoints(folder / "checkpoints")
     writer = RecordWriter(folder / "records.jsonl")
     trainer = pl.Trainer(
-        max_epochs=8,
+        max_epochs=5 if _is_small() else 8,
         callbacks=[writer, RuleLogger(), ExponentialAverage(0.9), checkpoints],
         accelerator="cpu",
         gradient_clip_val=5,
@@ -99,7 +105,8 @@ def uci(folder: Path) -> None:
         partial = folder / f"data/yacht/{os.getpid()}.npz"
         np.savez(partial, data=np.column_stack([inputs, targets]))
         partial.replace(folder / "data/yacht/data.npz")
-    methods = ["--methods", "mcl,amcl-exponential,mc-dropout", "--protocol", "last,validation"]
+    protocols = "last" if _is_small() else "last,validation"
+    methods = ["--methods", "mcl,amcl-exponential,mc-dropout", "--protocol", protocols]
     size = ["--sets", "yacht", "--folds", "0", "--epochs", "130", "--quiet"]
     assert main(["reproduce", "uci", "--data", str(folder / "data"), "--out", str(folder), *methods, *size]) == 0
 
@@ -267,7 +274,9 @@ if __name__ == "__main__":
     arguments.add_argument("--only", default=",".join(WORKLOADS), help="workloads, with commas (default: all)")
     arguments.add_argument("--fork", action="store_true", help="start children of this process instead of new ones")
     arguments.add_argument("--seed", type=int, default=0, help="of the moments (default: %(default)s)")
+    arguments.add_argument("--small", action="store_true", help="shorter trainings, for a test")
     options = arguments.parse_args()
+    os.environ[_SMALL] = "1" if options.small else ""
     torch.set_num_threads(1)
     rows = []
     with tempfile.TemporaryDirectory() as folder:

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import default_collate
 
 import torchmcl as mcl
+from signals import signal_when
 from torchmcl.cli import main
 from torchmcl.nn import DPRNN
 from voices import SHARED, recordings, voice
@@ -105,6 +106,23 @@ def test_train_kill_resume_gives_the_undisturbed_records(place, trained):
     assert main(train_command(place, out, *workers)) == 0
     assert records(out) == records(trained)
     assert [record["epoch"] for record in records(out)] == list(range(6))
+    for kind in ("model", "model-last"):
+        (one, _), (other, _) = load_model(out / kind), load_model(trained / kind)
+        torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_training_with_its_code_and_the_same_command_goes_on(place, trained, number, capsys):
+    out = place / f"stopped-{number}"
+    sent = signal_when(lambda: len(records(out)) >= 2, number)
+    assert main(train_command(place, out)) == 128 + number
+    sent.join()
+    shown = capsys.readouterr().err
+    assert f"torchmcl: Stopped by {signal.Signals(number).name}. Saved are " in shown
+    assert "the same again goes on from there" in shown
+    assert 2 <= len(records(out)) < 6
+    assert main(train_command(place, out)) == 0
+    assert records(out) == records(trained)
     for kind in ("model", "model-last"):
         (one, _), (other, _) = load_model(out / kind), load_model(trained / kind)
         torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
