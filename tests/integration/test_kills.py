@@ -123,3 +123,29 @@ def test_a_signal_ends_reproduce_uci_with_its_code_and_the_same_command_goes_on(
     assert main(uci_command(tmp_path / "data", out)) == 0
     assert records(out) == records(tmp_path / "whole")
     assert sorted(path.name for path in out.iterdir()) == ["index.html", "records.jsonl"]
+
+
+def test_a_full_disk_ends_fit_with_a_clear_message_and_room_lets_it_go_on(tmp_path, capsys):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=120k", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        write_table(tmp_path / "table.csv")
+        command = fit_command(tmp_path, "disk/model", n_epochs=50)
+        command[command.index("8")] = "200"
+        assert main(command) == 2
+        message = capsys.readouterr().err
+        assert "No space left on device" in message
+        assert "MiB are free. What was there before is untouched; make room and run the same again" in message
+        assert len(list(disk.glob("model.checkpoint/chunk-*"))) == 1
+        assert not list(disk.rglob("*.tmp"))
+        subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
+        assert main(command) == 0
+        command[command.index(str(disk / "model"))] = str(tmp_path / "whole")
+        assert main(command) == 0
+        assert numbers(disk / "model") == numbers(tmp_path / "whole")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

@@ -351,6 +351,7 @@ class Fleet:
     def _fingerprint(
         self, data: FleetData, n_epochs: int, size: int, chunk: int, patience: int | None
     ) -> dict[str, Any]:
+        # A new field is left out where it has the value that all trainings had before: old folders stay readable.
         return {
             "n_models": self.n_models,
             "n_epochs": n_epochs,
