@@ -58,7 +58,7 @@ def study_runs(n_seeds: int = 1) -> list[StudyRun]:
         for speakers in (2, 3)
         for rule in _METHODS
     ]
-    short = ("training.epochs=12", "objective.annealing_epochs=6", *_SMALL)
+    short = ("training.epochs=10", "objective.annealing_epochs=5", *_SMALL)
     runs += [
         StudyRun(
             f"hypotheses/{n_outputs}-{rule}-0",
@@ -70,13 +70,14 @@ def study_runs(n_seeds: int = 1) -> list[StudyRun]:
         for n_outputs in (3, 5, 10)
     ]
     # A decay of 0.9 takes fifty epochs from 23 dB to 0.1: each is short here.
-    cooling = ("objective.decay=0.9", "training.epochs=52", "objective.annealing_epochs=52", "data.samples_per_epoch=800")
+    cooling = ("objective.decay=0.9", "objective.annealing_epochs=52", "data.samples_per_epoch=640")
+    steady = ("training.epochs=52", "training.schedule=plateau", "training.patience=52")
     runs += [
         StudyRun(
             f"transition/{temperature}-amcl-0",
             "transition",
             "study",
-            (*_speakers(2), "objective.rule=amcl", f"objective.temperature={temperature}", *cooling, *_SMALL),
+            (*_speakers(2), "objective.rule=amcl", f"objective.temperature={temperature}", *cooling, *steady, *_SMALL),
         )
         for temperature in (0.1, 5, 23)
     ]

@@ -15,6 +15,7 @@ from torch import nn
 
 from torchmcl._checks import bad_value
 from torchmcl._files import write_atomically
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.experiments.separation.config import SeparationConfig
 from torchmcl.experiments.separation.data import SpeechData
@@ -83,15 +84,18 @@ def train_separator(
         model.blocks.compile()
     monitor = "val_pit_si_sdr"
     training = config.training
+    rule = rule_of(config.objective)
+    decides = isinstance(rule, AutoAnnealing)  # on the tail of the rate too
     cosine = Cosine(training.learning_rate, 0.0, training.epochs) if training.schedule == "cosine" else None
+    plateau = Plateau(monitor, patience=training.patience, higher_is_better=True)
     module = MCLModule(
         model,
-        rule_of(config.objective),
+        rule,
         cost_fn=pairwise_neg_si_sdr,
         score_weight=config.objective.score_weight,
         score_rule=PIT() if config.objective.rule == "pit" else None,
-        learning_rate=cosine or training.learning_rate,
-        plateau=None if cosine else Plateau(monitor, patience=training.patience, higher_is_better=True),
+        learning_rate=training.learning_rate if cosine is None or decides else cosine,
+        plateau=None if cosine or decides else plateau,
         validation={"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr},
         captured=training.captured,
         max_skipped=training.max_skipped,
