@@ -26,6 +26,7 @@ import torch
 
 import torchmcl as mcl
 from _common import parser, report
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checkpoints import write_checkpoint
 from torchmcl.fleet import Fleet, FleetData
 
@@ -37,30 +38,39 @@ def _is_small() -> bool:
     return bool(os.environ.get(_SMALL))
 
 
+def plain_mlp() -> torch.nn.Module:
+    """Return a small model."""
+    return mcl.MultiHypothesisMLP(2, 1, 3, hidden=(16,))
+
+
 def dropout_mlp() -> torch.nn.Module:
     """Return a small model that draws random numbers."""
-    return torch.nn.Sequential(torch.nn.Dropout(0.2), mcl.MultiHypothesisMLP(2, 1, 3, hidden=(16,)))
+    return torch.nn.Sequential(torch.nn.Dropout(0.2), plain_mlp())
 
 
 def fleet(folder: Path) -> None:
-    """Train a fleet in chunks, with minibatches, validation, dropout and saves every third epoch."""
+    """Train two fleets in chunks, with minibatches, validation and saves every third epoch: with dropout, and plain."""
     generator = torch.Generator().manual_seed(0)
     sets = [(torch.randn(n, 2, generator=generator), torch.randn(n, 1, 1, generator=generator)) for n in (40, 30, 50)]
+    n_epochs = 15 if _is_small() else 40
     cooling = mcl.annealed(mcl.AnnealedWTA(0.5), temperature=mcl.Exponential(0.5, 0.9, floor=1e-3))
-    models = Fleet(dropout_mlp, 12, rules=[mcl.WTA(), cooling, mcl.RelaxedWTA(0.1)] * 4, lr=mcl.Cosine(0.02, 0.0, 40))
-    torch.manual_seed(0)
-    history = models.fit(
-        FleetData.of_sets(sets, [0, 1] * 6),
-        15 if _is_small() else 40,
-        batch_size=20,
-        validation=FleetData.of_sets(sets[2:], [0] * 12),
-        checkpoint=folder / "checkpoints",
-        checkpoint_every=3,
-        max_models_at_once=5,
-        progress=False,
-    )
-    parts = {name: part for name, part in history._asdict().items() if isinstance(part, torch.Tensor)}
-    write_checkpoint(folder / "end.safetensors", "end", state=None, tensors={**parts, **models.state_dict()})
+    ends: dict[str, torch.Tensor] = {}
+    for name, make, own in (("dropout", dropout_mlp, [0, 1] * 4), ("plain", plain_mlp, [0] * 8)):
+        models = Fleet(make, 8, rules=[mcl.WTA(), cooling, AutoAnnealing(), mcl.RelaxedWTA(0.1)] * 2, lr=0.02)
+        torch.manual_seed(0)
+        history = models.fit(
+            FleetData.of_sets(sets, own),
+            n_epochs,
+            batch_size=20,
+            validation=FleetData.of_sets(sets[2:], [0] * 8),
+            checkpoint=folder / "checkpoints" / name,
+            checkpoint_every=3,
+            max_models_at_once=5,
+            progress=False,
+        )
+        parts = {key: part for key, part in history._asdict().items() if isinstance(part, torch.Tensor)}
+        ends |= {f"{name}.{key}": part for key, part in (parts | models.state_dict()).items()}
+    write_checkpoint(folder / "end.safetensors", "end", state=None, tensors=ends)
 
 
 def lightning(folder: Path) -> None:
