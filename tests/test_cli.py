@@ -66,7 +66,7 @@ def test_an_output_that_cannot_be_written_gives_exit_code_2(tmp_path, capsys):
 
 
 def test_the_module_runs_as_a_script():
-    run = subprocess.run([sys.executable, "-m", "torchmcl.cli", "--help"], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-m", "torchmcl", "--help"], capture_output=True, text=True)
     assert run.returncode == 0
     assert "several answers" in run.stdout.lower()
 

@@ -85,7 +85,7 @@ def records(folder):
 def test_train_kill_resume_gives_the_undisturbed_records(place, trained):
     out = place / "killed"
     workers = ["--set", "data.n_workers=1"]  # other processes prepare the samples: the same ones
-    command = [sys.executable, "-m", "torchmcl.cli", *train_command(place, out, *workers)]
+    command = [sys.executable, "-m", "torchmcl", *train_command(place, out, *workers)]
     paths = os.pathsep.join([str(Path(mcl.__file__).parents[1])])
     victim = subprocess.Popen(
         command,

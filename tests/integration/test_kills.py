@@ -84,7 +84,7 @@ def test_a_signal_ends_fit_with_its_code_and_the_same_command_goes_on(tmp_path, 
 
 def test_the_shell_sees_the_conventional_code(tmp_path):
     write_table(tmp_path / "table.csv")
-    command = [sys.executable, "-m", "torchmcl.cli", *fit_command(tmp_path, "model", n_epochs=1000)]
+    command = [sys.executable, "-m", "torchmcl", *fit_command(tmp_path, "model", n_epochs=1000)]
     environment = {**os.environ, "PYTHONPATH": str(Path(mcl.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     state = tmp_path / "model.checkpoint"
