@@ -149,6 +149,20 @@ def test_a_folder_with_another_training_is_refused(place, trained, capsys):
     assert "objective.rule" in message
 
 
+def test_under_a_cosine_rate_the_epochs_are_part_of_the_training(place, capsys):
+    out, cosine = place / "cosine", ["--set", "training.schedule=cosine"]
+    assert (
+        main(train_command(place, out, *cosine, "--set", "training.epochs=2", "--set", "training.captured=true")) == 0
+    )
+    assert [line["learning_rate"] for line in records(out)] == pytest.approx([0.01, 0.005])
+    assert main(train_command(place, out, *cosine)) == 2
+    assert "differs in ['training.epochs']" in capsys.readouterr().err
+    # How the passes are launched may change, here to no effect: the training is over.
+    again = train_command(place, out, *cosine, "--set", "training.epochs=2", "--set", "training.captured=false")
+    assert main(again) == 0
+    assert len(records(out)) == 2
+
+
 def test_training_stops_when_its_time_is_over_and_goes_on_later(place, trained):
     out = place / "in-two-runs"
     assert main(train_command(place, out, "--minutes", "0")) == 0
@@ -309,6 +323,7 @@ def test_objectives_are_rules_of_the_core():
         ({"data": {"n_speakers": []}}, "data: `n_speakers` must not be empty"),
         ({"data": 3}, "configuration: `data` must hold options by name, got 3"),
         ({"objective": {"rule": "best"}}, "objective: `rule` must be one of 'pit', 'mcl'"),
+        ({"training": {"schedule": "step"}}, "training: `schedule` must be one of 'plateau', 'cosine', got 'step'"),
         ({"training": {"precision": "16"}}, "training: `precision` must be one of '32-true', 'bf16-mixed'"),
     ],
 )

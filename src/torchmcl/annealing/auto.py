@@ -3,9 +3,9 @@
 A training has three phases, each model in its own time:
 
 1. *Hold*: the temperature stays above the first critical temperature, 2 lambda_max of the conditional covariance
-   (Prop. 3), so that all hypotheses learn one answer together from all the data. It follows the residuals down.
-2. *Cool*: from the critical temperature to a hundredth of it, evenly in its logarithm; hypotheses split.
-3. *Tail*: hard winner-takes-all, while the learning rate falls to 0.
+   (Eq. (14)), so that all hypotheses learn one answer together from all the data. It follows the residuals down.
+2. *Cool*: from the critical temperature to a thousandth of it, evenly in its logarithm; hypotheses split.
+3. *Tail*: hard winner-takes-all. From the beginning of the cooling on the learning rate falls to 0 along a cosine.
 
 How long to hold is decided by what holding earns. A single answer that has divided its distortion by e^g so far
 may use the share g / (g + patience) of the training. Where the noise is large the answer is soon as good as it gets,
@@ -27,7 +27,10 @@ __all__ = ["AutoAnnealing", "AutoValues", "cost_scale"]
 
 # Of the critical temperature: while holding, and where cooling begins.
 _HOLD, _BEGIN = 2.0, 1.05
-_TINY = 1e-30
+# Share of the training without weight decay: before anything is learnt, ignorance looks like noise, and the decay that
+# it asks for would keep the network from learning.
+_WARM_UP = 0.1
+_TINY = torch.finfo(torch.float32).tiny
 
 
 class AutoValues(NamedTuple):
@@ -45,11 +48,13 @@ class AutoAnnealing:
     Nothing here reads a value on the host, so that a captured CUDA graph can run it.
 
     Args:
-        patience: how slowly holding is paid for: with 2, a distortion divided by e^2 allows half of the training.
+        patience: what holding costs: a distortion divided by e^patience allows half of the training.
         cooling: share of what is left after the hold that the cooling takes; the rest is the tail.
         end: where cooling ends and hard winner-takes-all begins, relative to the critical temperature.
-        decay: weight decay for each unit of noise per row: `decay * distortion / first distortion / rows`, at most 1.
-            The less noise and the more rows, the less there is to be held back. 0 for none.
+        decay: weight decay for each unit of noise per row: `decay * distortion / first distortion / rows`, at most 1,
+            after the first tenth of the training. The less noise and the more rows, the less there is to hold back.
+            0 for none.
+        steps: a training of more optimiser steps than these has its learning rate lowered, by the square root.
 
     Example:
         >>> policy = AutoAnnealing()
@@ -58,24 +63,24 @@ class AutoAnnealing:
         tensor([4.])
         >>> policy.update(state, torch.tensor([0.9]), epoch=10, n_epochs=100)  # flat: cooling begins
         >>> [round(float(policy.value(state, t, 100, 1000).temperature), 3) for t in (10, 40, 60, 70)]
-        [1.89, 0.142, 0.025, 0.0]
+        [1.89, 0.04, 0.003, 0.0]
 
     Reference:
-        Prop. 3 for the critical temperature.
+        Prop. 4 (ii), Eq. (14), for the critical temperature.
     """
 
-    patience: float | Tensor = 2.0
+    patience: float | Tensor = 1.0
     cooling: float | Tensor = 0.6
-    end: float | Tensor = 1e-2
+    end: float | Tensor = 1e-3
     decay: float | Tensor = 5000.0
-    settling: float | Tensor = 0.0
+    steps: float | Tensor = 1000.0
 
     def __post_init__(self) -> None:
         """Check the fields; tensors come from `stacked`, whose policies are checked already."""
         numbers = {name: value for name, value in vars(self).items() if not isinstance(value, Tensor)}
         for name, value in numbers.items():
             check_real("AutoAnnealing", name, value)
-        for name in numbers.keys() & {"patience", "end"}:
+        for name in numbers.keys() & {"patience", "end", "steps"}:
             if not numbers[name] > 0:
                 raise ValueError(bad_value("AutoAnnealing", name, "be > 0", numbers[name]))
         if not 0 < numbers.get("cooling", 0.5) < 1:
@@ -108,7 +113,12 @@ class AutoAnnealing:
         state["begun"].copy_(torch.where(begins, epoch, state["begun"]))
 
     def value(
-        self, state: Mapping[str, Tensor], epoch: float | Tensor, n_epochs: int, n_rows: float | Tensor
+        self,
+        state: Mapping[str, Tensor],
+        epoch: float | Tensor,
+        n_epochs: int,
+        n_rows: float | Tensor,
+        n_steps: float | Tensor | None = None,
     ) -> AutoValues:
         """Return what to use in an epoch.
 
@@ -117,6 +127,7 @@ class AutoAnnealing:
             epoch: counted from 0; fractions are fine.
             n_epochs: of the whole training.
             n_rows: of the training data, for the weight decay.
+            n_steps: of the optimiser in all, for the learning rate; None leaves it as given.
         """
         scale, begun = state["scale"], state["begun"]
         holds = begun < 0
@@ -125,10 +136,15 @@ class AutoAnnealing:
         end = torch.as_tensor(self.end, dtype=scale.dtype, device=scale.device)
         falling = 2 * scale * _BEGIN * (end / _BEGIN) ** cooled.clamp(max=1)
         temperature = torch.where(holds, _HOLD * 2 * scale, torch.where(cooled < 1, falling, 0.0))
-        settled = ((after - self.settling) / (1 - self.settling)).clamp(min=0)
-        rate = torch.where(holds, 1.0, (1 + torch.cos(math.pi * settled)) / 2)
+        rate = torch.where(holds, 1.0, (1 + torch.cos(math.pi * after)) / 2)
+        if n_steps is not None:
+            rate = (
+                rate * torch.as_tensor(self.steps / n_steps, dtype=rate.dtype, device=rate.device).clamp(max=1).sqrt()
+            )
         noise = scale / state["first"].clamp_min(_TINY)
-        return AutoValues(temperature, rate, (self.decay * noise / n_rows).clamp(max=1.0))
+        warm = torch.as_tensor(epoch < _WARM_UP * n_epochs, device=scale.device)
+        decay = torch.where(warm, 0.0, self.decay * noise / n_rows)
+        return AutoValues(temperature, rate, decay.clamp(max=1.0))
 
 
 def cost_scale(matching: Matching, *, stacked: bool = False) -> Tensor:

@@ -27,6 +27,7 @@ class SelfAnnealing:
         data: their training rows.
         cost_fn: what is measured.
         n_epochs: of the training.
+        batch_size: rows of an optimiser step.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class SelfAnnealing:
         data: FleetData,
         cost_fn: Callable[..., Tensor],
         n_epochs: int,
+        batch_size: int,
     ) -> None:
         device = models.flat.device
         self.models, self.cost_fn, self.n_epochs = models, cost_fn, n_epochs
@@ -43,9 +45,10 @@ class SelfAnnealing:
         policies = [rule if isinstance(rule, AutoAnnealing) else AutoAnnealing() for rule in rules]
         self.policy = AutoAnnealing.stacked(policies, device)
         self.lengths = data.lengths
+        self.n_steps = n_epochs * torch.ceil(self.lengths / batch_size)
         self.every = max(1, n_epochs // _N_LOOKS)
         # The same places for all, spread over the rows that each has; drawn, as rows may be sorted.
-        places = torch.rand(min(_N_ROWS, data.inputs.shape[1]), generator=torch.Generator().manual_seed(0)).to(device)
+        places = torch.rand(_N_ROWS, generator=torch.Generator().manual_seed(0)).to(device)
         index = (places * self.lengths.unsqueeze(-1)).long()
         self.inputs, self.targets = data.rows(index)
         self.state = self.policy.init(self._scale())
@@ -56,7 +59,7 @@ class SelfAnnealing:
 
     def values(self, epoch: Tensor) -> AutoValues:
         """Return temperature, rate factor and weight decay of all models in an epoch, [models] each."""
-        return self.policy.value(self.state, epoch, self.n_epochs, self.lengths)
+        return self.policy.value(self.state, epoch, self.n_epochs, self.lengths, self.n_steps)
 
     def measure(self, epoch: Tensor) -> None:
         """Look at the models after an epoch."""

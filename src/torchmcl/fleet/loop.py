@@ -70,7 +70,7 @@ class ChunkTraining:
         # Rules that couple targets take longer than any bookkeeping.
         plain = fresh is None and plan.rules.per_target and needs_no_graph(models, data, plan.cost_fn)
         self.annealing = (
-            SelfAnnealing(plan.self_annealing, models, data, plan.cost_fn, plan.n_epochs)
+            SelfAnnealing(plan.self_annealing, models, data, plan.cost_fn, plan.n_epochs, plan.batch_size)
             if plan.self_annealing
             else None
         )

@@ -35,7 +35,7 @@ from torchmcl.nn.saved import save_model
 from torchmcl.schedules import Cosine
 from torchmcl.transport import PIT
 
-__all__ = ["train_separator"]
+__all__ = ["differing_options", "train_separator"]
 
 _CHECKPOINTS = "checkpoints"
 # What may differ between the runs of one training; not the epochs where the rate is spread over all of them.
@@ -149,24 +149,30 @@ def _loggers(out: Path) -> list[Any]:
     return loggers
 
 
+def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> list[str]:
+    """Return the options, `part.option`, in which a saved configuration is that of another training."""
+    wanted = json.loads(json.dumps(config.as_dict()))
+    free = [place for place in _FREE if place[-1] != "epochs" or config.training.schedule == "plateau"]
+    return sorted(
+        f"{part}.{name}"
+        for part in wanted
+        for name in wanted[part].keys() | saved.get(part, {}).keys()
+        if (part, name) not in free and wanted[part].get(name) != saved.get(part, {}).get(name)
+    )
+
+
 def _claim(out: Path, config: SeparationConfig) -> None:
     """Write the configuration into the folder, or check that it is the one of this training."""
     path = out / "config.json"
-    wanted = json.loads(json.dumps(config.as_dict()))
-    if path.exists() and Checkpoints(out / _CHECKPOINTS).series.steps():
-        saved = json.loads(path.read_text())
-        free = [place for place in _FREE if place[-1] != "epochs" or config.training.schedule == "plateau"]
-        differs = sorted(
-            f"{part}.{name}"
-            for part in wanted
-            for name in wanted[part].keys() | saved.get(part, {}).keys()
-            if (part, name) not in free and wanted[part].get(name) != saved.get(part, {}).get(name)
-        )
-        if differs:
-            advice = "Give another folder, or delete this one to start anew."
-            rule = "be empty or hold this very training"
-            raise ValueError(bad_value("separation train", "out", rule, f"{out} which differs in {differs}", advice))
-    write_atomically(path, json.dumps(wanted, indent=1) + "\n")
+    if (
+        path.exists()
+        and Checkpoints(out / _CHECKPOINTS).series.steps()
+        and (differs := differing_options(json.loads(path.read_text()), config))
+    ):
+        advice = "Give another folder, or delete this one to start anew."
+        rule = "be empty or hold this very training"
+        raise ValueError(bad_value("separation train", "out", rule, f"{out} which differs in {differs}", advice))
+    write_atomically(path, json.dumps(config.as_dict(), indent=1) + "\n")
 
 
 class BestModel(pl.Callback):  # type: ignore[name-defined]
