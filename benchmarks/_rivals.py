@@ -70,7 +70,7 @@ def mixture_density_network(inputs: np.ndarray, targets: np.ndarray, seed: int) 
         n_models=1,
         rule=WTA(),
         learning_rate=Cosine(0.01, 0.0, n_epochs),
-        weight_decay=MCLRegressor().weight_decay,
+        weight_decay=0.4,
         n_epochs=n_epochs,
         batch_size=batch,
         patience=None,

@@ -1,6 +1,7 @@
 """Kill trainings with SIGKILL at random moments until each has been killed often enough; the ends must be the same.
 
-python benchmarks/kills.py [--kills 50] [--only fleet,lightning,uci,estimator] [--fork] [--out results/kills-cpu.json]
+python benchmarks/kills.py [--kills 50] [--only fleet,lightning,uci,estimator] [--fork] [--small]
+    [--out results/kills-cpu.json]
 
 A run is started, killed at a moment that is drawn uniformly over the time an undisturbed run takes, and started again
 in the same folder, until it ends; then its records and weights are compared, bit for bit, with those of the run that
@@ -25,36 +26,51 @@ import torch
 
 import torchmcl as mcl
 from _common import parser, report
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checkpoints import write_checkpoint
 from torchmcl.fleet import Fleet, FleetData
 
 _LONGEST = 300.0
+_SMALL = "TORCHMCL_KILLS_SMALL"  # handed on to the processes that are killed
+
+
+def _is_small() -> bool:
+    return bool(os.environ.get(_SMALL))
+
+
+def plain_mlp() -> torch.nn.Module:
+    """Return a small model."""
+    return mcl.MultiHypothesisMLP(2, 1, 3, hidden=(16,))
 
 
 def dropout_mlp() -> torch.nn.Module:
     """Return a small model that draws random numbers."""
-    return torch.nn.Sequential(torch.nn.Dropout(0.2), mcl.MultiHypothesisMLP(2, 1, 3, hidden=(16,)))
+    return torch.nn.Sequential(torch.nn.Dropout(0.2), plain_mlp())
 
 
 def fleet(folder: Path) -> None:
-    """Train a fleet in chunks, with minibatches, validation, dropout and saves every third epoch."""
+    """Train two fleets in chunks, with minibatches, validation and saves every third epoch: with dropout, and plain."""
     generator = torch.Generator().manual_seed(0)
     sets = [(torch.randn(n, 2, generator=generator), torch.randn(n, 1, 1, generator=generator)) for n in (40, 30, 50)]
+    n_epochs = 15 if _is_small() else 40
     cooling = mcl.annealed(mcl.AnnealedWTA(0.5), temperature=mcl.Exponential(0.5, 0.9, floor=1e-3))
-    models = Fleet(dropout_mlp, 12, rules=[mcl.WTA(), cooling, mcl.RelaxedWTA(0.1)] * 4, lr=mcl.Cosine(0.02, 0.0, 40))
-    torch.manual_seed(0)
-    history = models.fit(
-        FleetData.of_sets(sets, [0, 1] * 6),
-        40,
-        batch_size=20,
-        validation=FleetData.of_sets(sets[2:], [0] * 12),
-        checkpoint=folder / "checkpoints",
-        checkpoint_every=3,
-        max_models_at_once=5,
-        progress=False,
-    )
-    parts = {name: part for name, part in history._asdict().items() if isinstance(part, torch.Tensor)}
-    write_checkpoint(folder / "end.safetensors", "end", state=None, tensors={**parts, **models.state_dict()})
+    ends: dict[str, torch.Tensor] = {}
+    for name, make, own in (("dropout", dropout_mlp, [0, 1] * 4), ("plain", plain_mlp, [0] * 8)):
+        models = Fleet(make, 8, rules=[mcl.WTA(), cooling, AutoAnnealing(), mcl.RelaxedWTA(0.1)] * 2, lr=0.02)
+        torch.manual_seed(0)
+        history = models.fit(
+            FleetData.of_sets(sets, own),
+            n_epochs,
+            batch_size=20,
+            validation=FleetData.of_sets(sets[2:], [0] * 8),
+            checkpoint=folder / "checkpoints" / name,
+            checkpoint_every=3,
+            max_models_at_once=5,
+            progress=False,
+        )
+        parts = {key: part for key, part in history._asdict().items() if isinstance(part, torch.Tensor)}
+        ends |= {f"{name}.{key}": part for key, part in (parts | models.state_dict()).items()}
+    write_checkpoint(folder / "end.safetensors", "end", state=None, tensors=ends)
 
 
 def lightning(folder: Path) -> None:
@@ -75,7 +91,7 @@ def lightning(folder: Path) -> None:
     checkpoints = Checkpoints(folder / "checkpoints")
     writer = RecordWriter(folder / "records.jsonl")
     trainer = pl.Trainer(
-        max_epochs=8,
+        max_epochs=5 if _is_small() else 8,
         callbacks=[writer, RuleLogger(), ExponentialAverage(0.9), checkpoints],
         accelerator="cpu",
         gradient_clip_val=5,
@@ -99,7 +115,8 @@ def uci(folder: Path) -> None:
         partial = folder / f"data/yacht/{os.getpid()}.npz"
         np.savez(partial, data=np.column_stack([inputs, targets]))
         partial.replace(folder / "data/yacht/data.npz")
-    methods = ["--methods", "mcl,amcl-exponential,mc-dropout", "--protocol", "last,validation"]
+    protocols = "last" if _is_small() else "last,validation"
+    methods = ["--methods", "mcl,amcl-exponential,mc-dropout", "--protocol", protocols]
     size = ["--sets", "yacht", "--folds", "0", "--epochs", "130", "--quiet"]
     assert main(["reproduce", "uci", "--data", str(folder / "data"), "--out", str(folder), *methods, *size]) == 0
 
@@ -231,11 +248,15 @@ def killed_often(name: str, place: Path, n_kills: int, moments: random.Random, *
     while done < n_kills:
         folder = place / f"run-{runs}"
         runs += 1
+        n_before = done
         while True:
             victim = started(name, folder, fork=fork)
+            begin = time.monotonic()
             if done >= n_kills or victim.wait(moments.uniform(0.0, seconds)):
                 if not victim.wait(_LONGEST) or victim.code != 0:
                     raise RuntimeError(f"{name} ended with {victim.code} after {done} kills: {log_of(folder)}")
+                if done == n_before:  # the machine may have been busy before
+                    seconds = min(seconds, time.monotonic() - begin)
                 break
             victim.kill()
             if victim.code == 0:  # it was quicker
@@ -267,7 +288,9 @@ if __name__ == "__main__":
     arguments.add_argument("--only", default=",".join(WORKLOADS), help="workloads, with commas (default: all)")
     arguments.add_argument("--fork", action="store_true", help="start children of this process instead of new ones")
     arguments.add_argument("--seed", type=int, default=0, help="of the moments (default: %(default)s)")
+    arguments.add_argument("--small", action="store_true", help="shorter trainings, for a test")
     options = arguments.parse_args()
+    os.environ[_SMALL] = "1" if options.small else ""
     torch.set_num_threads(1)
     rows = []
     with tempfile.TemporaryDirectory() as folder:

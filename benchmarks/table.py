@@ -42,7 +42,7 @@ def made_table(n_rows: int, seed: int) -> pl.DataFrame:
 
 def measured(*command: str) -> tuple[float, float]:
     """Return the seconds and the peak memory, in GiB, of a command of torchmcl."""
-    line = [sys.executable, "-c", _MEASURE, sys.executable, "-m", "torchmcl.cli", *command]
+    line = [sys.executable, "-c", _MEASURE, sys.executable, "-m", "torchmcl", *command]
     code, seconds, peak = subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()[-3:]
     assert code == "0", command
     return float(seconds), float(peak)

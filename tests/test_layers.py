@@ -12,6 +12,7 @@ FLOORS = {
     "types": 0,
     "_checks": 0,
     "_eager": 0,
+    "_environment": 0,
     "_files": 0,
     "_optional": 0,
     "_progress": 0,

@@ -234,3 +234,28 @@ def test_without_lightning_the_extra_is_named():
     code = "import sys; sys.modules.update(lightning=None, pytorch_lightning=None); import torchmcl.lightning"
     run = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
     assert "torchmcl.lightning needs lightning: pip install 'torchmcl[lightning]'" in run.stderr
+
+
+def test_a_scheduled_rate_is_that_of_the_epoch(tmp_path):
+    rates = mcl.Cosine(0.1, 0.0, 4)
+    module = MCLModule(network(), mcl.WTA(), learning_rate=rates, captured=True)
+    assert module.configure_optimizers().param_groups[0]["lr"] == 0.1
+    writer = RecordWriter(tmp_path / "records.jsonl")
+    trainer(max_epochs=4, callbacks=[writer]).fit(module, loader(), loader())
+    used = [record["learning_rate"] for record in records(tmp_path)]
+    assert used == pytest.approx([rates(epoch) for epoch in range(4)])
+
+
+def test_a_rate_has_one_master():
+    with pytest.raises(ValueError, match=r"MCLModule: `plateau` must be None with a scheduled `learning_rate`, got"):
+        MCLModule(network(), mcl.WTA(), learning_rate=mcl.Constant(0.1), plateau=Plateau("val_distortion"))
+
+
+def test_on_a_cpu_a_captured_model_trains_as_it_would_without():
+    curves = []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        module = MCLModule(network(), mcl.WTA(), captured=captured)
+        trainer(max_epochs=2).fit(module, loader(), loader())
+        curves.append([parameter.detach().clone() for parameter in module.model.parameters()])
+    torch.testing.assert_close(curves[0], curves[1], rtol=0, atol=0)

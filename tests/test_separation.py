@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import default_collate
 
 import torchmcl as mcl
+from signals import signal_when
 from torchmcl.cli import main
 from torchmcl.nn import DPRNN
 from voices import SHARED, recordings, voice
@@ -84,7 +85,7 @@ def records(folder):
 def test_train_kill_resume_gives_the_undisturbed_records(place, trained):
     out = place / "killed"
     workers = ["--set", "data.n_workers=1"]  # other processes prepare the samples: the same ones
-    command = [sys.executable, "-m", "torchmcl.cli", *train_command(place, out, *workers)]
+    command = [sys.executable, "-m", "torchmcl", *train_command(place, out, *workers)]
     paths = os.pathsep.join([str(Path(mcl.__file__).parents[1])])
     victim = subprocess.Popen(
         command,
@@ -110,6 +111,23 @@ def test_train_kill_resume_gives_the_undisturbed_records(place, trained):
         torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_training_with_its_code_and_the_same_command_goes_on(place, trained, number, capsys):
+    out = place / f"stopped-{number}"
+    sent = signal_when(lambda: len(records(out)) >= 2, number)
+    assert main(train_command(place, out)) == 128 + number
+    sent.join()
+    shown = capsys.readouterr().err
+    assert f"torchmcl: Stopped by {signal.Signals(number).name}. Saved are " in shown
+    assert "the same again goes on from there" in shown
+    assert 2 <= len(records(out)) < 6
+    assert main(train_command(place, out)) == 0
+    assert records(out) == records(trained)
+    for kind in ("model", "model-last"):
+        (one, _), (other, _) = load_model(out / kind), load_model(trained / kind)
+        torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
+
+
 def test_training_leaves_models_records_and_logs(trained):
     names = {path.name for path in trained.iterdir()}
     assert {"config.json", "records.jsonl", "checkpoints", "model", "model-last", "logs"} <= names
@@ -129,6 +147,20 @@ def test_a_folder_with_another_training_is_refused(place, trained, capsys):
     message = capsys.readouterr().err
     assert "must be empty or hold this very training" in message
     assert "objective.rule" in message
+
+
+def test_under_a_cosine_rate_the_epochs_are_part_of_the_training(place, capsys):
+    out, cosine = place / "cosine", ["--set", "training.schedule=cosine"]
+    assert (
+        main(train_command(place, out, *cosine, "--set", "training.epochs=2", "--set", "training.captured=true")) == 0
+    )
+    assert [line["learning_rate"] for line in records(out)] == pytest.approx([0.01, 0.005])
+    assert main(train_command(place, out, *cosine)) == 2
+    assert "differs in ['training.epochs']" in capsys.readouterr().err
+    # How the passes are launched may change, here to no effect: the training is over.
+    again = train_command(place, out, *cosine, "--set", "training.epochs=2", "--set", "training.captured=false")
+    assert main(again) == 0
+    assert len(records(out)) == 2
 
 
 def test_training_stops_when_its_time_is_over_and_goes_on_later(place, trained):
@@ -291,6 +323,7 @@ def test_objectives_are_rules_of_the_core():
         ({"data": {"n_speakers": []}}, "data: `n_speakers` must not be empty"),
         ({"data": 3}, "configuration: `data` must hold options by name, got 3"),
         ({"objective": {"rule": "best"}}, "objective: `rule` must be one of 'pit', 'mcl'"),
+        ({"training": {"schedule": "step"}}, "training: `schedule` must be one of 'plateau', 'cosine', got 'step'"),
         ({"training": {"precision": "16"}}, "training: `precision` must be one of '32-true', 'bf16-mixed'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`python -m torchmcl.cli`."""
+"""`python -m torchmcl`."""
 
 import sys
 

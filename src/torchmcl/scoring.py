@@ -15,7 +15,7 @@ from torchmcl._checks import bad_value, check_boolean, check_cost, check_mask, c
 from torchmcl._eager import is_plain_eager, may_work_in_place
 from torchmcl.assignment import LOG2_E, WTA, AssignmentRule
 
-__all__ = ["normalized_scores", "score_loss", "score_targets"]
+__all__ = ["cross_entropy_and_slope", "normalized_scores", "score_loss", "score_targets"]
 
 # log(1 + e) is summed as the logarithm of a product of this many factors in (1, 2]: far from overflow.
 _FACTORS = 64
@@ -121,8 +121,18 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
     return torch.nn.functional.logsigmoid(score_logits).softmax(dim=-1)
 
 
-def _summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    factors = logits.abs().mul_(-LOG2_E).exp2_().add_(1)
+def cross_entropy_and_slope(logits: Tensor, labels: Tensor, slope: Tensor) -> Tensor:
+    """Return the cross-entropy summed over the last axis, and write its derivative in the logits into `slope`."""
+    powers = logits.abs().mul_(-LOG2_E).exp2_()
+    factors = powers + 1
+    # The sigmoid is 1 / (1 + e^-|x|) right of zero and e^-|x| / (1 + e^-|x|) left of it.
+    torch.maximum(torch.ge(logits, 0, out=slope), powers, out=slope).div_(factors).sub_(labels)
+    return _summed_cross_entropy(logits, labels, factors)
+
+
+def _summed_cross_entropy(logits: Tensor, labels: Tensor, factors: Tensor | None = None) -> Tensor:
+    if factors is None:
+        factors = logits.abs().mul_(-LOG2_E).exp2_().add_(1)
     n_hypotheses = factors.shape[-1]
     if n_hypotheses > _FACTORS:
         factors = torch.nn.functional.pad(factors, (0, -n_hypotheses % _FACTORS), value=1.0)

@@ -171,3 +171,18 @@ ANSWERS = [-0.23253564493970127, -0.01911531504616354]
 def test_models_of_all_versions_can_be_read_for_ever(fixture):
     loaded = load_estimator(Path(__file__).parents[1] / "fixtures" / "formats" / fixture)
     np.testing.assert_allclose(loaded.predict(ASKED), ANSWERS, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])
+def test_a_fit_that_was_saved_is_not_repeated_and_another_one_is_refused(kind, tmp_path):
+    X, y = forked(60)
+    y = y > 0 if kind is MCLClassifier else y
+    whole = kind(**SHORT).fit(X, y)
+    saved = kind(**SHORT).fit(X, y, checkpoint=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir())[-1] == "plan.json"
+    again = kind(**SHORT).fit(X, y, checkpoint=tmp_path)
+    assert again.seconds_ == saved.seconds_
+    for model in (saved, again):
+        np.testing.assert_array_equal(model.predict(X), whole.predict(X))
+    with pytest.raises(ValueError, match=r"Fleet.fit: `checkpoint` must be empty or hold this very training"):
+        kind(**{**SHORT, "random_state": 5}).fit(X, y, checkpoint=tmp_path)

@@ -1,7 +1,9 @@
 """An interrupted training goes on to the same bits; that of another training is refused."""
 
 import os
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +11,8 @@ from plain_loop import assert_same_bits, rows, small_mlp
 from safetensors.torch import load_file
 
 import torchmcl as mcl
-from torchmcl.checkpoints import Stopped, stop_on_signals
+from signals import signal_when
+from torchmcl.checkpoints import Stopped, read_checkpoint, stop_on_signals
 from torchmcl.fleet import SGD, Fleet, FleetData, current_loss
 
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 8))
@@ -301,3 +304,52 @@ def test_a_signal_saves_the_epoch_and_the_same_call_goes_on_from_there(tmp_path)
 def test_a_signal_without_a_checkpoint_says_that_nothing_was_saved():
     with pytest.raises(Stopped, match="Nothing was saved"):
         stopped_at(4, new_fleet())
+
+
+def test_a_signal_saves_the_chunks_of_all_threads(tmp_path):
+    data = FleetData.shared(*SETS[0], 32)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        whole, resumed = Fleet(small_mlp, 32), Fleet(small_mlp, 32)
+        expected = whole.fit(data, 150, progress=False)
+        sent = signal_when(lambda: list(tmp_path.glob("chunk-*")), signal.SIGTERM)
+        with pytest.raises(Stopped, match="Saved in"), stop_on_signals():
+            Fleet(small_mlp, 32).fit(data, 150, checkpoint=tmp_path, checkpoint_every=10, progress=False)
+        sent.join()
+        assert {path.name[:10] for path in tmp_path.glob("chunk-*")} == {"chunk-0000", "chunk-0001"}
+        history = resumed.fit(data, 150, checkpoint=tmp_path, checkpoint_every=10, progress=False)
+    finally:
+        torch.set_num_threads(before)
+    assert_same_bits(expected, history)
+    assert_same_bits(whole.state_dict(), resumed.state_dict())
+
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "formats" / "fleet-1"
+
+
+def fleet_of_the_fixture():
+    """Numbers that every machine has, and no random ones: the weights come from the file."""
+    inputs = torch.arange(12.0).reshape(6, 2) / 8
+    data = FleetData.shared(inputs, inputs.flip(0).unsqueeze(1), 2)
+    rules = [mcl.WTA(), mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Exponential(1.0, 0.5, floor=0.25))]
+    return Fleet(small_mlp, 2, rules=rules, lr=[0.01, mcl.Linear(0.02, 0.0, 6)]), data
+
+
+def test_a_training_saved_by_the_first_version_can_be_gone_on_with_for_ever(tmp_path):
+    shutil.copytree(FIXTURE, tmp_path / "run")
+    fleet, data = fleet_of_the_fixture()
+    epochs = []
+    history = fleet.fit(
+        data,
+        6,
+        batch_size=4,
+        checkpoint=tmp_path / "run",
+        checkpoint_every=2,
+        progress=False,
+        after_epoch=lambda epoch, *_: epochs.append(epoch),
+    )
+    assert epochs == [4, 5]
+    wanted = read_checkpoint(FIXTURE.with_name("fleet-1-end.safetensors"), "end").tensors
+    torch.testing.assert_close(fleet.state_dict()["last"], wanted["last"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(history.losses, wanted["losses"], rtol=1e-4, atol=1e-5)

@@ -24,7 +24,7 @@ def torchmcl(*arguments, cwd=None):
     """Run the command in a process of its own."""
     source = Path(__file__).resolve().parents[2] / "src"
     environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", "-m", "torchmcl.cli", *map(str, arguments)]
+    command = [sys.executable, "-W", "error", "-m", "torchmcl", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
 
 

@@ -22,6 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.version:
+        print("\n".join(_versions()) if options.verbose else f"torchmcl {__version__}")
+        parser.exit()
+    if options.verbose:
+        parser.error("--verbose goes with --version")
     if options.run is None:
         parser.print_help()
         return 0
@@ -46,7 +51,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Several answers instead of one: multiple choice learning and annealed MCL for PyTorch.",
         epilog="Start with: torchmcl demo, or with a table: torchmcl fit houses.csv --target price -o model/",
     )
-    parser.add_argument("--version", action="version", version=f"torchmcl {__version__}")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("--verbose", action="store_true", help="with --version: all that a bug report needs")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     demo = commands.add_parser(
@@ -65,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     add_reproduce_commands(commands)
     add_speech_commands(commands)
     return parser
+
+
+def _versions() -> list[str]:
+    from torchmcl._environment import environment
+
+    return [f"{name:<18}{value}" for name, value in environment().items()]
 
 
 def _demo(options: argparse.Namespace) -> None:

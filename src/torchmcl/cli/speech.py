@@ -34,7 +34,7 @@ def _add_train(tasks: Any) -> None:
         epilog="examples: torchmcl separation train quick --data FOLDER --out out/quick; "
         "torchmcl separation train my.yaml --out out/mine --set objective.rule=pit --set training.seed=1",
     )
-    train.add_argument("config", help="a YAML file, or one that is shipped: paper-2spk, paper-3spk, quick")
+    train.add_argument("config", help="a YAML file, or one that is shipped: paper-2spk, paper-3spk, quick, study")
     train.add_argument("--out", type=Path, required=True, help="folder for models, records and logs")
     train.add_argument("--data", type=Path, help="folder of the speech, instead of data.root")
     train.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")

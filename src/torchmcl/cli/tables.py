@@ -37,7 +37,9 @@ def _add_fit(commands: Commands) -> None:
     fit.add_argument("--epochs", type=positive, help="passes over the rows (default: by their number)")
     fit.add_argument("--batch-size", type=positive, help="rows of a step (default: by their number)")
     fit.add_argument("--learning-rate", type=float, default=0.01, help="to begin with (default: %(default)s)")
-    fit.add_argument("--weight-decay", type=float, default=0.4, help="(default: %(default)s)")
+    fit.add_argument("--weight-decay", type=float, help="(default: 0.4, or by the noise with --schedule auto)")
+    fit.add_argument("--schedule", choices=("auto",), help="auto: decide in training when and how fast to cool")
+    fit.add_argument("--search", choices=("fleet",), help="fleet: try 64 ways to train at once and keep the best")
     fit.add_argument("--restarts", type=positive, default=1, help="networks to pick the best of (default: 1)")
     fit.add_argument(
         "--validation",
@@ -135,6 +137,8 @@ def _fit(options: argparse.Namespace) -> None:
         parameters={
             "n_hypotheses": options.hypotheses,
             "rule": options.rule,
+            "schedule": options.schedule,
+            "search": options.search,
             "hidden": options.hidden,
             "n_epochs": options.epochs,
             "batch_size": options.batch_size,

@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmcl import kernels
 from torchmcl._eager import is_plain_eager, may_work_in_place
 
-__all__ = ["ABSOLUTE", "SQUARE", "Element", "huber_element", "separable_cost"]
+__all__ = ["ABSOLUTE", "SQUARE", "Element", "huber_element", "separable_cost", "separable_pull", "separable_value"]
 
 # The coordinate loop is unrolled by torch.compile, so it has at most this many turns; beyond that
 # each turn takes a slab of several coordinates.
@@ -61,6 +61,16 @@ def separable_cost(hypotheses: Tensor, targets: Tensor, element: Element) -> Ten
         return fused
     cost: Tensor = _SeparableCost.apply(hypotheses, targets, element.value, element.slope)
     return cost
+
+
+def separable_value(hypotheses: Tensor, targets: Tensor, element: Element) -> Tensor:
+    """Return the same cost without a graph, for those who ask for its gradient by `separable_pull`."""
+    return _walk(hypotheses, targets, element.value)
+
+
+def separable_pull(hypotheses: Tensor, targets: Tensor, grad: Tensor, element: Element, to_hypotheses: Tensor) -> None:
+    """Write the gradient at the hypotheses, given that at the cost."""
+    _pull(hypotheses, targets, grad, element.slope, to_hypotheses, None)
 
 
 def _slabs(n_dims: int) -> list[slice]:

@@ -1,15 +1,24 @@
 """Costs between vectors: squared Euclidean, Euclidean, L1, Huber, cosine."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from torchmcl._checks import check_event_pair, check_real
 from torchmcl.costs._centred import centred_sq_euclidean
 from torchmcl.costs._products import SILENCE, inner_products
-from torchmcl.costs._separable import ABSOLUTE, SQUARE, huber_element, separable_cost
+from torchmcl.costs._separable import ABSOLUTE, SQUARE, Element, huber_element, separable_cost
 from torchmcl.costs._shapes import aligned_pair
 
-__all__ = ["pairwise_cosine", "pairwise_euclidean", "pairwise_huber", "pairwise_l1", "pairwise_sq_euclidean"]
+__all__ = [
+    "pairwise_cosine",
+    "pairwise_euclidean",
+    "pairwise_huber",
+    "pairwise_l1",
+    "pairwise_sq_euclidean",
+    "separable_element",
+]
 
 # Up to here differences are taken coordinate by coordinate; beyond, matrix products are faster.
 _MAX_EXACT_DIMS = 32
@@ -137,3 +146,10 @@ def _sq_euclidean(hypotheses: Tensor, targets: Tensor) -> Tensor:
     if hypotheses.shape[-1] <= _MAX_EXACT_DIMS:
         return separable_cost(hypotheses, targets, SQUARE)
     return centred_sq_euclidean(hypotheses, targets)
+
+
+def separable_element(cost_fn: Callable[..., Tensor], n_dims: int) -> Element | None:
+    """Return the function of a coordinate's difference that this cost sums, or None if it is another kind of cost."""
+    if cost_fn is pairwise_sq_euclidean and n_dims <= _MAX_EXACT_DIMS:
+        return SQUARE
+    return ABSOLUTE if cost_fn is pairwise_l1 else None

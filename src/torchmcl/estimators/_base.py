@@ -21,6 +21,7 @@ from torchmcl._checks import (
     check_positive_int,
     check_real,
 )
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 from torchmcl.estimators._networks import (
     TrainedNetworks,
@@ -31,7 +32,7 @@ from torchmcl.estimators._networks import (
 )
 from torchmcl.estimators._rows import Rows
 from torchmcl.estimators.saving import read_estimator, save_estimator
-from torchmcl.fleet import Fleet, FleetData
+from torchmcl.fleet import Candidate, Fleet, FleetData, FleetSearch
 from torchmcl.fleet.stacked import build_modules
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Cosine, Exponential, Schedule, annealed
@@ -44,6 +45,7 @@ _HOT, _COLD = 0.5, 5e-4
 # The share of the training after which the temperature is 0: slow cooling, then time to settle.
 _COOLING_SHARE = 0.7
 _EPSILON = 0.1
+_WEIGHT_DECAY = 0.4
 # The horizon of schedules for partial_fit, where no number of epochs is known.
 _PARTIAL_EPOCHS = 200
 
@@ -61,17 +63,18 @@ class MCLEstimator(BaseEstimator):
         *,
         n_hypotheses: int = 5,
         rule: Any = "annealed",
-        schedule: Schedule | None = None,
+        schedule: Schedule | str | None = None,
         hidden: Sequence[int] = (64, 64),
         n_epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | Schedule = 0.01,
-        weight_decay: float = 0.4,
+        weight_decay: float | None = None,
         early_stopping: bool = True,
         validation_fraction: float = 0.2,
         n_iter_no_change: int | None = None,
         n_init: int = 1,
         ensemble: bool = False,
+        search: FleetSearch | str | None = None,
         device: str | torch.device = "cpu",
         random_state: Any = None,
         verbose: bool = False,
@@ -89,6 +92,7 @@ class MCLEstimator(BaseEstimator):
         self.n_iter_no_change = n_iter_no_change
         self.n_init = n_init
         self.ensemble = ensemble
+        self.search = search
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -133,7 +137,12 @@ class MCLEstimator(BaseEstimator):
             check_positive_int(owner, "hidden", _plain(size))
         if not callable(self.learning_rate):
             check_non_negative(owner, "learning_rate", self.learning_rate)
-        check_non_negative(owner, "weight_decay", self.weight_decay)
+        if self.weight_decay is not None:
+            check_non_negative(owner, "weight_decay", self.weight_decay)
+        if isinstance(self.schedule, str):
+            check_choice(owner, "schedule", self.schedule, ("auto",))
+        if isinstance(self.search, str):
+            check_choice(owner, "search", self.search, ("fleet",))
         check_real(owner, "validation_fraction", self.validation_fraction)
         if not 0 <= self.validation_fraction < 1:
             rule = "lie in [0, 1)"
@@ -147,7 +156,13 @@ class MCLEstimator(BaseEstimator):
     def _rule(self, n_epochs: int) -> Any:
         """Return the rule, or epoch -> rule, that the parameters stand for."""
         owner = type(self).__name__
-        rule, schedule = self.rule, self.schedule
+        rule: Any = self.rule
+        schedule: Any = self.schedule
+        if schedule == "auto":
+            if rule == "annealed" or isinstance(rule, AnnealedWTA):
+                return AutoAnnealing()
+            advice = "For example rule='annealed', schedule='auto'."
+            raise ValueError(bad_value(owner, "schedule", "go with an annealed `rule`", f"'auto' for {rule!r}", advice))
         if rule == "annealed":
             n_cooling = max(1, round(_COOLING_SHARE * n_epochs))
             cooling = Exponential(_HOT, (_COLD / _HOT) ** (1 / n_cooling), floor=_COLD)
@@ -204,13 +219,15 @@ class MCLEstimator(BaseEstimator):
         n_rows = len(train)
         batch = int(self.batch_size or default_batch_size(n_rows))
         n_epochs = int(self.n_epochs or default_n_epochs(n_rows, batch))
-        rate = self.learning_rate if callable(self.learning_rate) else Cosine(self.learning_rate, 0.0, n_epochs)
         watched = selection if len(selection) else None
+        how = self._way(n_epochs)
+        if self.search is not None:
+            how = self._searched(train, seed, out_features, tensor_of, cost_fn, n_epochs, batch)
         training = Training(
             n_models=int(self.n_init),
-            rule=self._rule(n_epochs),
-            learning_rate=rate,
-            weight_decay=float(self.weight_decay),
+            rule=how.rule,
+            learning_rate=how.lr,
+            weight_decay=how.weight_decay,
             n_epochs=n_epochs,
             batch_size=batch,
             patience=None if self.n_iter_no_change is None else int(self.n_iter_no_change),
@@ -229,6 +246,45 @@ class MCLEstimator(BaseEstimator):
         self._keep(trained)
         self._state_seed = seed
 
+    def _way(self, n_epochs: int) -> Candidate:
+        """Return how the parameters say to train."""
+        rule = self._rule(n_epochs)
+        decides = isinstance(rule, AutoAnnealing)  # on the tail of the rate and on the decay
+        rate: Any = self.learning_rate
+        if not decides and not callable(rate):
+            rate = Cosine(rate, 0.0, n_epochs)
+        usual = 0.0 if decides else _WEIGHT_DECAY
+        return Candidate("as told", rule, rate, usual if self.weight_decay is None else float(self.weight_decay))
+
+    def _searched(
+        self,
+        train: Rows,
+        seed: int,
+        out_features: int,
+        tensor_of: Callable[[Rows], tuple[Tensor, Tensor]],
+        cost_fn: Callable[..., Tensor],
+        n_epochs: int,
+        batch: int,
+    ) -> Candidate:
+        """Return the best of many ways to train, by rows held out inside the training rows."""
+        if mean_one(train.weights) is not None:
+            rule, advice = "be None with rows of different weight", "Repeat rows instead of weighting them."
+            raise ValueError(bad_value(type(self).__name__, "search", rule, repr(self.search), advice))
+        search = self.search if isinstance(self.search, FleetSearch) else FleetSearch()
+        trials = search.run(
+            lambda: self._module(train.inputs.shape[1], out_features),
+            *tensor_of(train),
+            n_epochs,
+            batch_size=batch,
+            cost_fn=cost_fn,
+            seed=seed % 2**31,
+            device=self.device,
+            progress=bool(self.verbose),
+        )
+        self.trials_ = trials.records()
+        self.best_candidate_ = trials.candidates[trials.best].name
+        return trials.candidates[trials.best]
+
     def _train_more(
         self, train: Rows, out_features: int, tensor_of: Callable[[Rows], tuple[Tensor, Tensor]], cost_fn: Any
     ) -> None:
@@ -241,13 +297,16 @@ class MCLEstimator(BaseEstimator):
             self.modules_ = build_modules(make, seeds)
             self.n_epochs_ = 0
         rule = self._rule(horizon)
+        if isinstance(rule, AutoAnnealing):
+            rule_text = "be a schedule or None for partial_fit, which sees no training as a whole"
+            raise ValueError(bad_value(type(self).__name__, "schedule", rule_text, repr(self.schedule)))
         rate = self.learning_rate(self.n_epochs_) if callable(self.learning_rate) else self.learning_rate
         fleet = Fleet(
             iter(self.modules_).__next__,
             len(self.modules_),
             rules=rule if isinstance(rule, AssignmentRule) else rule(self.n_epochs_),
             lr=rate,
-            weight_decay=float(self.weight_decay),
+            weight_decay=_WEIGHT_DECAY if self.weight_decay is None else float(self.weight_decay),
             seeds=[self._state_seed + self.n_epochs_ + i for i in range(len(self.modules_))],
             cost_fn=cost_fn,
             device=self.device,

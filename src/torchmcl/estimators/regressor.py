@@ -20,6 +20,7 @@ from torchmcl.estimators._base import MCLEstimator
 from torchmcl.estimators._conformal import PredictionIntervals
 from torchmcl.estimators._networks import Scaler, answers
 from torchmcl.estimators._rows import Rows, Split, restored, split_rows, stored, target_names
+from torchmcl.fleet import FleetSearch
 from torchmcl.schedules import Schedule
 
 __all__ = ["Hypotheses", "MCLRegressor"]
@@ -57,12 +58,14 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         rule: an assignment rule, or a function epoch -> rule as `annealed` makes it; "annealed", "mcl" or "relaxed"
             build `AnnealedWTA` with an exponential cooling from 0.5 to 5e-4 over 70 % of the epochs, `WTA` and
             `RelaxedWTA(0.1)`. Temperatures are in units of the variance of the targets.
-        schedule: of the rule's field by epoch, instead of the built one.
+        schedule: of the rule's field by epoch, instead of the built one. "auto" has no temperature to choose: when to
+            cool, from where and how fast, the tail of the learning rate and the weight decay are decided in training
+            (`torchmcl.annealing.AutoAnnealing`).
         hidden: sizes of the hidden layers.
         n_epochs: passes over the rows; about 2000 optimiser steps, between 20 and 1000 epochs, unless told.
         batch_size: rows of an optimiser step; an eighth of the rows, between 128 and 1024, unless told.
         learning_rate: of Adam: a number to begin with, brought to 0 along a cosine, or a schedule by epoch.
-        weight_decay: decoupled weight decay.
+        weight_decay: decoupled weight decay; 0.4 unless told, and by the noise per row with `schedule="auto"`.
         early_stopping: keep the epoch with the lowest distortion on the selecting rows instead of the last one.
         validation_fraction: share of the rows that is held out, half for selection and half for calibration, at most
             10 000 and 5 000 rows.
@@ -70,6 +73,9 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             longer than the cooling. Never unless told.
         n_init: restarts from different weights, trained together as a fleet.
         ensemble: keep all restarts, as one set of n_init * n_hypotheses answers, instead of the best.
+        search: "fleet" trains 64 ways to train at once on a part of the training rows and goes on with the one that
+            is best on the others, instead of `rule`, `schedule`, `learning_rate` and `weight_decay`; or a
+            `torchmcl.fleet.FleetSearch` with candidates of your own.
         device: where to train and predict, "cpu" or "cuda".
         random_state: of the initial weights, the shuffles and the held-out rows.
         verbose: show a progress bar.
@@ -85,6 +91,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         best_init_: which restart was best; `validation_distortions_` has the values, in standardised units.
         best_epoch_: the epoch that was kept, -1 if the last one was.
         n_epochs_: epochs that were trained.
+        trials_: what `search` tried, a record for each; `best_candidate_` is the name of the one that was chosen.
 
     Example:
         >>> import numpy as np
@@ -102,17 +109,18 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         *,
         n_hypotheses: int = 5,
         rule: Any = "annealed",
-        schedule: Schedule | None = None,
+        schedule: Schedule | str | None = None,
         hidden: Sequence[int] = (64, 64),
         n_epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | Schedule = 0.01,
-        weight_decay: float = 0.4,
+        weight_decay: float | None = None,
         early_stopping: bool = True,
         validation_fraction: float = 0.2,
         n_iter_no_change: int | None = None,
         n_init: int = 1,
         ensemble: bool = False,
+        search: FleetSearch | str | None = None,
         device: str | torch.device = "cpu",
         random_state: Any = None,
         verbose: bool = False,
@@ -132,6 +140,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             n_iter_no_change=n_iter_no_change,
             n_init=n_init,
             ensemble=ensemble,
+            search=search,
             device=device,
             random_state=random_state,
             verbose=verbose,

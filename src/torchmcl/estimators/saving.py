@@ -15,10 +15,12 @@ from torchmcl._checks import bad_value
 from torchmcl._files import replaced_folder, write_atomically
 from torchmcl._optional import optional_import
 from torchmcl._version import __version__
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checkpoints import CheckpointError
 from torchmcl.checkpoints.folders import check_beside, read_numbers, write_numbers
 from torchmcl.density import Bandwidth
 from torchmcl.estimators._networks import Scaler
+from torchmcl.fleet.search import Candidate, FleetSearch
 from torchmcl.nn import MultiHypothesisMLP
 
 __all__ = ["FORMAT", "from_state", "read_estimator", "save_estimator", "to_state"]
@@ -30,7 +32,7 @@ _SETTINGS, _NUMBERS = "model.json", "model.safetensors"
 # What may stand in a parameter: rules, schedules and densities, by name.
 _KNOWN: dict[str, Any] = {
     name: getattr(module, name) for module in (assignment, transport, schedules, density) for name in module.__all__
-}
+} | {kind.__name__: kind for kind in (AutoAnnealing, Candidate, FleetSearch)}
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_callable, check_non_negative, check_positive_int
 from torchmcl._progress import Progress
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.checkpoints.stopping import saves_when_stopped
 from torchmcl.costs import pairwise_sq_euclidean
@@ -27,6 +28,7 @@ from torchmcl.fleet.options import check_data, check_fit, digest_of, name_of, pe
 from torchmcl.fleet.rules import RuleAt, RuleTable
 from torchmcl.fleet.running import run_chunk
 from torchmcl.fleet.sharding import Device, chunks_of, devices_of, on_devices
+from torchmcl.fleet.shortcuts import is_worth_compiling
 from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules
 from torchmcl.schedules import Schedule
 from torchmcl.types import Predictions, StepOutput
@@ -46,7 +48,8 @@ class Fleet:
     Args:
         module_factory: makes one module that returns `Predictions`; anything `torch.vmap` can run.
         n_models: how many.
-        rules: an assignment rule or a function epoch -> rule, for all models or one for each.
+        rules: an assignment rule, a function epoch -> rule, or `AutoAnnealing`, which decides on the temperature, the
+            tail of the learning rate and the weight decay in training; for all models or one for each.
         optimizer: `Adam()` or `SGD()` from `torchmcl.fleet`.
         lr: learning rate: a number or a schedule epoch -> number, for all or one for each.
         weight_decay: decoupled weight decay, for all or one for each.
@@ -75,7 +78,7 @@ class Fleet:
         module_factory: Callable[[], nn.Module],
         n_models: int,
         *,
-        rules: AssignmentRule | RuleAt | Sequence[AssignmentRule | RuleAt] = WTA(),  # noqa: B008  (frozen)
+        rules: AssignmentRule | RuleAt | AutoAnnealing | Sequence[Any] = WTA(),  # noqa: B008  (frozen)
         optimizer: FleetOptimizer = Adam(),  # noqa: B008  (frozen)
         lr: float | Schedule | Sequence[float | Schedule] = 0.01,
         weight_decay: float | Sequence[float] = 0.0,
@@ -205,10 +208,11 @@ class Fleet:
         if validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
         moments: dict[int, dict[str, Tensor]] = {}
+        compiled = self.device.type == "cpu" and is_worth_compiling(self.n_models, n_rows, n_epochs)
         with Progress(n_epochs * self.n_models, what, show=progress, unit="model-epoch") as bar:
 
             def train(number: int, rows: slice, device: torch.device) -> FleetHistory:
-                chunk_plan = self._plan(rows, n_epochs, size, monitor, every[rows], patience)
+                chunk_plan = self._plan(rows, n_epochs, size, monitor, every[rows], patience, compiled)
                 chunk_plan.rules.check_hypotheses(n_hypotheses)
                 held_out = None if validation is None else validation.subset(rows, device)
                 models = self._last.subset(rows, device, copy_rows=True)
@@ -345,11 +349,13 @@ class Fleet:
         monitor: Callable[[StepOutput], Tensor],
         every: Sequence[int],
         patience: int | None,
+        compiled: bool,
     ) -> Plan:
+        rules = self.rules[rows]
         return Plan(
             n_epochs=n_epochs,
             batch_size=batch_size,
-            rules=RuleTable(self.rules[rows], n_epochs),
+            rules=RuleTable(rules, n_epochs),
             learning_rates=rates_of(self.lr[rows], n_epochs),
             weight_decays=torch.tensor([float(decay) for decay in self.weight_decay[rows]]),
             seeds=torch.tensor(list(self.seeds[rows])),
@@ -359,11 +365,14 @@ class Fleet:
             monitor=monitor,
             validate_every=every,
             patience=patience,
+            self_annealing=rules if any(isinstance(rule, AutoAnnealing) for rule in rules) else (),
+            compiled=compiled,
         )
 
     def _fingerprint(
         self, data: FleetData, n_epochs: int, size: int, chunk: int, patience: int | None
     ) -> dict[str, Any]:
+        # A new field is left out where it has the value that all trainings had before: old folders stay readable.
         return {
             "n_models": self.n_models,
             "n_epochs": n_epochs,

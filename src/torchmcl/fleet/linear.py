@@ -130,8 +130,8 @@ class _StackedLayer(torch.autograd.Function):
 _SMALL_PRODUCT = 1 << 20
 
 
-def products(left: Tensor, right: Tensor) -> Tensor:
-    """Return the matrix products left[i] @ right[i] of two stacks.
+def products(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the matrix products left[i] @ right[i] of two stacks, in `out` if given.
 
     Without MKL torch.bmm makes a tensor operation of each product in the stack, which costs more than a small
     product itself; NumPy hands them to BLAS in one loop.
@@ -143,8 +143,9 @@ def products(left: Tensor, right: Tensor) -> Tensor:
         or size > _SMALL_PRODUCT
         or left.dtype not in (torch.float32, torch.float64)
     ):
-        return torch.bmm(left, right)
-    out = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+        return torch.bmm(left, right) if out is None else torch.bmm(left, right, out=out)
+    if out is None:
+        out = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
     with np.errstate(all="ignore"):  # a model that overflows is reported by the fleet
         np.matmul(left.numpy(), right.numpy(), out=out.numpy())
     return out

@@ -8,15 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmcl.fleet.adaptive import SelfAnnealing
 from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.feed_forward import FeedForward
 from torchmcl.fleet.fresh import FreshRows
 from torchmcl.fleet.graphs import EpochRunner
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.optimizers import FleetOptimizer
 from torchmcl.fleet.rules import RuleTable, StackedRule
+from torchmcl.fleet.shortcuts import Look, compiled_step, needs_no_graph
 from torchmcl.fleet.shuffles import shuffled_rows
 from torchmcl.fleet.stacked import StackedModules
 from torchmcl.training import mcl_step
+from torchmcl.training.gradient import loss_and_gradient
 from torchmcl.types import Batch, StepOutput
 
 __all__ = ["ChunkTraining", "Plan"]
@@ -38,6 +42,8 @@ class Plan:
     monitor: Callable[[StepOutput], Tensor]
     validate_every: Sequence[int]
     patience: int | None
+    self_annealing: Sequence[Any] = ()  # the rules, where some of them decide on their temperature in training
+    compiled: bool = False  # whether the training is long enough for a C compiler to pay, and there is one
 
 
 class ChunkTraining:
@@ -61,13 +67,35 @@ class ChunkTraining:
         self.one_batch = plan.batch_size >= self.n_rows
         # So it is for fresh rows, which have no order but the one they were drawn in.
         in_order = self.one_batch or fresh is not None
-        self.whole = data.all_rows() if in_order else None
-        self.order = torch.zeros(n_models, self.n_rows, dtype=torch.long, device=device) if not in_order else None
+        # Rules that couple targets take longer than any bookkeeping.
+        plain = fresh is None and plan.rules.per_target and needs_no_graph(models, data, plan.cost_fn)
+        self.annealing = (
+            SelfAnnealing(plan.self_annealing, models, data, plan.cost_fn, plan.n_epochs, plan.batch_size)
+            if plan.self_annealing
+            else None
+        )
+        self.compiled = compiled_step(models, data, plan.cost_fn) if plain and plan.compiled else None
+        self.written_out = FeedForward(models) if plain and self.compiled is None else None
+        self.optimizer = plan.optimizer if self.compiled is None else plan.optimizer.compiled()
+        self.look: Look | None = None
+        if self.compiled is not None and validation is not None:
+            self.look = Look.of(models, validation, plan.cost_fn, plan.monitor)
+        if self.written_out is not None:
+            data = self.data = data._replace(inputs=self.written_out.widened(data.inputs))
+        self.whole = data.all_rows() if in_order and self.compiled is None else None
+        # Models with the same seed and as many rows share an order.
+        streams, stream_of_model = torch.stack([plan.seeds.to(device), self.lengths]).unique(dim=1, return_inverse=True)
+        self.seeds, self.stream_lengths = streams
+        self.order = (
+            torch.zeros(len(self.seeds), self.n_rows, dtype=torch.long, device=device) if not in_order else None
+        )
+        self.order_of_model = stream_of_model
         self.rule_values = plan.rules.buffers(device, models.flat.dtype)
         self.lr = torch.zeros(n_models, 1, dtype=models.flat.dtype, device=device)
         self.learning_rates = plan.learning_rates.to(models.flat)
-        self.decay = plan.weight_decays.to(models.flat).view(-1, 1) if plan.weight_decays.any() else None
-        self.seeds = plan.seeds.to(device)
+        self.given_decay = plan.weight_decays.to(models.flat).view(-1, 1)
+        decays = plan.weight_decays.any() or self.annealing is not None
+        self.decay = self.given_decay.clone() if decays else None
         frozen = torch.cat([torch.full((v[0].numel(),), not v.requires_grad) for v in models.views.values()])
         self.frozen = frozen.to(device) if frozen.any() else None
         self.state: dict[str, Tensor] = {
@@ -80,6 +108,9 @@ class ChunkTraining:
             "best_epoch": torch.full((n_models,), -1, device=device),
             "stopped_epoch": torch.full((n_models,), -1, device=device),
         }
+        if self.annealing is not None:
+            self.state |= {f"annealing.{name}": value for name, value in self.annealing.state.items()}
+            self.state["temperatures"] = torch.zeros(plan.n_epochs, n_models, device=device)
         self.optimizer_state = plan.optimizer.init(models.flat)
         self.state |= {f"buffer.{name}": value for name, value in models.buffers.items()}
         self.state |= {f"optimizer.{name}": value for name, value in self.optimizer_state.items()}
@@ -94,7 +125,8 @@ class ChunkTraining:
         self.state["epoch"].fill_(first_epoch)
         for epoch in range(first_epoch, last_epoch):
             self._prepare(epoch)
-            self._runner((self.plan.rules.pattern(self.rule_values, epoch), self._due(epoch)))
+            measured = self.annealing is not None and self.annealing.is_due(epoch)
+            self._runner((self.plan.rules.pattern(self.rule_values, epoch), self._due(epoch), measured))
             after_epoch(epoch)
             if epoch % 10 == 9 and self.all_stopped():
                 break
@@ -118,13 +150,14 @@ class ChunkTraining:
         watched = self.state["watched"].cpu().masked_fill(after, torch.nan)
         bad = ~losses.isfinite() & ((stopped < 0) | (epochs <= stopped))
         failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1)
-        return FleetHistory(losses, value, epoch, stopped, failed, seconds, watched)
+        temperatures = self.state["temperatures"].cpu() if self.annealing is not None else None
+        return FleetHistory(losses, value, epoch, stopped, failed, seconds, watched, temperatures)
 
     def _prepare(self, epoch: int) -> None:
         """Write what the host decides from epoch to epoch into the tensors that the epoch reads."""
         self.plan.rules.fill(self.rule_values, epoch)
         if self.order is not None:
-            self.order.copy_(shuffled_rows(self.seeds, epoch, self.lengths, self.n_rows))
+            self.order.copy_(shuffled_rows(self.seeds, epoch, self.stream_lengths, self.n_rows))
         if self.fresh is not None:
             self.fresh.refill(self.data, epoch)
 
@@ -139,11 +172,13 @@ class ChunkTraining:
 
     def _epoch(self, key: tuple[Any, ...]) -> None:
         """Go once through the data, then validate: no value is read on the host."""
-        pattern, due = key
+        pattern, due, measured = key
         # Read through the epoch as a tensor: in a captured graph a Python number would be frozen.
         epoch = self.state["epoch"].view(1)
         torch.index_select(self.learning_rates, 0, epoch, out=self.lr.view(1, -1))
         self.rule_values.read(epoch)
+        if self.annealing is not None:
+            self._decide(self.annealing, epoch)
         rule = self.plan.rules.rule(self.rule_values, pattern)
         loss: Tensor | None = None
         for start in range(0, self.n_rows, self.plan.batch_size):
@@ -153,18 +188,41 @@ class ChunkTraining:
         self.state["losses"].index_copy_(0, epoch, loss.unsqueeze(0))
         for low, high in due:
             self._validate(pattern, slice(low, high))
+        if self.annealing is not None and measured:
+            self.annealing.measure(epoch)
         self.state["epoch"].add_(1)
+
+    def _decide(self, annealing: SelfAnnealing, epoch: Tensor) -> None:
+        """Take what the policies say of this epoch."""
+        values, chosen = annealing.values(epoch), annealing.chosen
+        self.rule_values.set_temperatures(chosen, values.temperature)
+        self.lr.mul_(torch.where(chosen, values.rate, 1.0).unsqueeze(-1))
+        assert self.decay is not None
+        decay = torch.where(chosen, values.weight_decay, 0.0).unsqueeze(-1)
+        self.decay.copy_(torch.maximum(self.given_decay, decay))
+        temperatures = torch.where(chosen, values.temperature, torch.nan)
+        self.state["temperatures"].index_copy_(0, epoch, temperatures.unsqueeze(0))
 
     def _step(self, rule: StackedRule, start: int, stop: int) -> Tensor:
         """Take one optimiser step; return each model's loss times the share of its rows."""
+        if self.compiled is not None:
+            order = None if self.order is None else (self.order, self.order_of_model)
+            assert self.rule_values.by_model is not None
+            loss = self.compiled(self.rule_values.by_model, self.plan.score_weight, start=start, stop=stop, order=order)
+            self._update(self.compiled.gradient, self.lengths)
+            return loss if self.one_batch else loss * ((stop - start) / self.n_rows)
         if self.whole is not None:
             inputs, targets = (part[:, start:stop] for part in self.whole)
             weights = self.data.row_weights()
             weights = None if weights is None else weights[:, start:stop]
         else:
             assert self.order is not None
-            inputs, targets = self.data.rows(self.order[:, start:stop])
-            weights = self.data.row_weights(self.order[:, start:stop])
+            index = self.order[:, start:stop].index_select(0, self.order_of_model)
+            inputs, targets = self.data.rows(index)
+            weights = self.data.row_weights(index)
+        if self.written_out is not None:
+            loss = self._written_out_step(self.written_out, inputs, targets, rule, weights)
+            return loss if self.one_batch else loss * ((stop - start) / self.n_rows)
         mask = None
         n_real = self.lengths
         if not self.same_length:
@@ -182,12 +240,28 @@ class ChunkTraining:
             # A model without rows in this batch has loss 0 there.
             return loss * ((stop - start) / self.n_rows if self.same_length else n_real / self.lengths)
 
+    @torch.no_grad()
+    def _written_out_step(
+        self, network: FeedForward, inputs: Tensor, targets: Tensor, rule: StackedRule, weights: Tensor | None
+    ) -> Tensor:
+        loss = loss_and_gradient(
+            network.forward(inputs),
+            targets,
+            rule,
+            cost_fn=self.plan.cost_fn,
+            score_weight=self.plan.score_weight,
+            gradient=network.slots(inputs.shape[1]),
+            sample_weights=weights,
+        )
+        self._update(network.backward(inputs), self.lengths)
+        return loss
+
     def _update(self, gradient: Tensor, n_real: Tensor) -> None:
         """Change the parameters of those models that have rows in this batch and were not stopped.
 
         A model whose gradient is not finite keeps its weights: a rate of 0 leaves them, bit for bit.
         """
-        optimizer = self.plan.optimizer
+        optimizer = self.optimizer
         lr, good = self.lr, gradient.sum(dim=-1, keepdim=True).isfinite()
         if self.device.type != "cpu" or not bool(good.all()):  # a look costs nothing on the CPU, and a wait elsewhere
             gradient, lr = gradient.masked_fill(~good, 0), lr * good
@@ -213,21 +287,17 @@ class ChunkTraining:
     @torch.no_grad()
     def _validate(self, pattern: tuple[bool, ...], rows: slice) -> None:
         """Compare the monitored value of some models with their best, and keep what is better."""
-        assert self.validation is not None
-        assert self.validation_rows is not None
         models = self._some(rows)
-        inputs, targets = (part[rows] for part in self.validation_rows)
-        mask = None
-        if self.ragged_validation:
-            real = torch.arange(inputs.shape[1], device=self.device) < self.validation.lengths[rows, None]
-            mask = real.unsqueeze(-1).expand(targets.shape[:3])
-        rule = self.plan.rules.rule(self.rule_values, pattern, rows)
-        with models.evaluating():
-            value = self.plan.monitor(self._output(models, Batch(inputs, targets, mask), rule))
+        value = self._look(models, pattern, rows)
         state = {name: self.state[name][rows] for name in ("best_value", "best_epoch", "best_flat", "stopped_epoch")}
         self.state["watched"][:, rows].index_copy_(0, self.state["epoch"].view(1), value.unsqueeze(0))
         running = state["stopped_epoch"] < 0
         better = (value < state["best_value"]) & running
+        if self.annealing is not None:
+            # Before the tail the hypotheses are not yet apart, and a lucky early epoch on few rows means little.
+            annealed = self.annealing.chosen[rows] & (self.annealing.values(self.state["epoch"]).temperature[rows] > 0)
+            running = running & ~annealed
+            better = better & ~annealed
         state["best_value"].copy_(torch.where(better, value, state["best_value"]))
         state["best_epoch"].copy_(torch.where(better, self.state["epoch"], state["best_epoch"]))
         state["best_flat"].copy_(torch.where(better.unsqueeze(-1), models.flat, state["best_flat"]))
@@ -235,6 +305,21 @@ class ChunkTraining:
             waited = self.state["epoch"] - state["best_epoch"].clamp_min(0)
             ends = running & (waited >= self.plan.patience)
             state["stopped_epoch"].copy_(torch.where(ends, self.state["epoch"], state["stopped_epoch"]))
+
+    def _look(self, models: StackedModules, pattern: tuple[bool, ...], rows: slice) -> Tensor:
+        """Return the monitored value of some models."""
+        if self.look is not None and self.rule_values.by_model is not None:
+            return self.look(self.rule_values.by_model, self.plan.score_weight, rows)
+        assert self.validation is not None
+        assert self.validation_rows is not None
+        inputs, targets = (part[rows] for part in self.validation_rows)
+        mask = None
+        if self.ragged_validation:
+            real = torch.arange(inputs.shape[1], device=self.device) < self.validation.lengths[rows, None]
+            mask = real.unsqueeze(-1).expand(targets.shape[:3])
+        rule = self.plan.rules.rule(self.rule_values, pattern, rows)
+        with models.evaluating():
+            return self.plan.monitor(self._output(models, Batch(inputs, targets, mask), rule))
 
     def _output(
         self, models: StackedModules, batch: Batch, rule: StackedRule, weights: Tensor | None = None

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchmcl import kernels
 from torchmcl._checks import bad_value, check_non_negative, check_real
+from torchmcl.kernels import native
 
 __all__ = ["SGD", "Adam", "FleetOptimizer"]
 
@@ -35,6 +36,10 @@ class FleetOptimizer(ABC):
             lr: learning rates [models, 1].
             decay: decoupled weight decays [models, 1]; None when all are 0.
         """
+
+    def compiled(self) -> "FleetOptimizer":
+        """Return the same rule for float32 matrices on the CPU in compiled code, where there is any."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,22 @@ class Adam(FleetOptimizer):
         square.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
         if decay is not None:
             flat.mul_(1 - lr * decay)
-        deviation = square.sqrt().div_(_correction(self.beta2, n_steps).sqrt_()).add_(self.epsilon)
-        flat.sub_((mean * (lr / _correction(self.beta1, n_steps))).div_(deviation))
+        # lr * (mean / c1) / (sqrt(square / c2) + epsilon), with what is the same for all of a model's weights in front.
+        root = _correction(self.beta2, n_steps).sqrt_()
+        deviation = square.sqrt().add_(self.epsilon * root)
+        flat.addcdiv_(mean * (lr * root / _correction(self.beta1, n_steps)), deviation, value=-1)
+
+    def compiled(self) -> FleetOptimizer:
+        """Return the same rule in compiled code."""
+        return _CompiledAdam(self.beta1, self.beta2, self.epsilon) if min(self.beta1, self.beta2) > 0 else self
+
+
+@dataclass(frozen=True)
+class _CompiledAdam(Adam):
+    def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
+        state["n_steps"].add_(1)
+        moments = state["mean"], state["square"], state["n_steps"]
+        native.adam_step(flat, grad, *moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
 
 
 def _correction(beta: float, n_steps: Tensor) -> Tensor:

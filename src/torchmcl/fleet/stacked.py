@@ -46,14 +46,11 @@ class StackedModules:
         self.flat = flat
         self.buffers = buffers
         self.shapes = {name: parameter.shape for name, parameter in template.named_parameters()}
-        self.views: dict[str, Tensor] = {}
-        start = 0
-        for name, shape in self.shapes.items():
-            stop = start + shape.numel()
-            # detach() shares the memory, so that updating the matrix updates the leaves.
-            view = flat[:, start:stop].view(-1, *shape).detach()
-            self.views[name] = view.requires_grad_(template.get_parameter(name).requires_grad)
-            start = stop
+        # detach() shares the memory, so that updating the matrix updates the leaves.
+        self.views = {
+            name: view.detach().requires_grad_(template.get_parameter(name).requires_grad)
+            for name, view in self.split(flat).items()
+        }
         self._feed_forward = is_feed_forward(template)
         self._rectified = [self.views[name] for name in rectified_weights(template)]
         self._forward = torch.vmap(self._forward_one, randomness="different")
@@ -87,6 +84,11 @@ class StackedModules:
             with StackedLinear(self._rectified):
                 return _checked(functional_call(self.template, self.views, (inputs,)))
         return Predictions(*self._forward(self.views, self.buffers, inputs))
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return a matrix like `flat` as views [models, ...], one for each parameter."""
+        parts = flat.split([shape.numel() for shape in self.shapes.values()], dim=1)
+        return {name: part.unflatten(1, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def subset(self, rows: slice, device: torch.device, *, copy_rows: bool = False) -> "StackedModules":
         """Return some of the models on `device`; they share memory only if nothing had to move."""

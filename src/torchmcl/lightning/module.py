@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_callable, check_non_negative
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.lightning._backend import pl
+from torchmcl.lightning.annealing import SelfAnnealed
 from torchmcl.lightning.plateau import Plateau
 from torchmcl.metrics import distortion
 from torchmcl.schedules import Schedule
@@ -35,7 +37,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     Args:
         model: takes `batch.inputs`, returns `Predictions`.
-        rule_at: epoch -> rule, for example from `annealed`; or one rule for all epochs.
+        rule_at: epoch -> rule, for example from `annealed`; or one rule for all epochs; or
+            `torchmcl.annealing.AutoAnnealing`, which decides on the temperature and on the tail of the learning rate
+            from the costs it sees, over the `max_epochs` of the trainer (weight decay is left to the optimizer).
         cost_fn: any `pairwise_*` function.
         score_weight: weight of the score loss.
         score_rule: the hard rule behind the score labels; `WTA()` unless told.
@@ -62,7 +66,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     def __init__(
         self,
         model: Callable[..., Predictions],
-        rule_at: Callable[[float], AssignmentRule] | AssignmentRule,
+        rule_at: Callable[[float], AssignmentRule] | AssignmentRule | AutoAnnealing,
         *,
         cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
         score_weight: float = 1.0,
@@ -78,7 +82,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         super().__init__()
         if not isinstance(model, nn.Module):
             raise TypeError(bad_value("MCLModule", "model", "be a torch.nn.Module", type(model).__name__))
-        if not isinstance(rule_at, AssignmentRule):
+        if not isinstance(rule_at, AssignmentRule | AutoAnnealing):
             check_callable("MCLModule", "rule_at", rule_at, "annealed(AnnealedWTA(1.0), temperature=...)")
         check_non_negative("MCLModule", "score_weight", score_weight)
         if not callable(learning_rate):
@@ -99,10 +103,20 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self._captured = CapturedModel(model) if captured else None
         self._guard = FiniteGuard(model.parameters(), max_skipped=max_skipped)
         self._waiting: list[tuple[int, StepOutput, Batch]] = []  # for the step of the optimizer
+        self.auto = SelfAnnealed(rule_at) if isinstance(rule_at, AutoAnnealing) else None
+        if self.auto is not None and (plateau is not None or callable(learning_rate)):
+            rule = "be a number without a plateau where AutoAnnealing has the tail of the rate"
+            raise ValueError(bad_value("MCLModule", "learning_rate", rule, learning_rate))
 
-    def rule(self, epoch: int) -> AssignmentRule:
+    def rule(self, epoch: float) -> AssignmentRule:
         """Return the rule of an epoch."""
-        return self.rule_at if isinstance(self.rule_at, AssignmentRule) else self.rule_at(epoch)
+        if self.auto is not None:
+            return self.auto.rule(epoch, self._n_epochs())
+        at: Any = self.rule_at
+        return at if isinstance(at, AssignmentRule) else at(epoch)
+
+    def _n_epochs(self) -> int:
+        return int(self.trainer.max_epochs or 1) if self._trainer is not None else 1
 
     def forward(self, inputs: Tensor) -> Predictions:
         """Return the predictions of the model."""
@@ -124,11 +138,16 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         """Return the loss of a batch."""
-        output = self.step(batch, self.rule(self.current_epoch))
+        epoch: float = self.current_epoch
+        if self.auto is not None and self._trainer is not None:  # evenly within an epoch too
+            epoch += index / max(float(self.trainer.num_training_batches), index + 1)
+        output = self.step(batch, self.rule(epoch))
         loss = self._joint_loss(output)
         self._waiting.append((index, output, batch))
         if self._guard.max_skipped and self._is_alone() and not bool(loss.isfinite()):
-            return loss  # will be left out, and should not spoil the mean of the epoch
+            return loss  # will be left out, and should spoil neither the annealing nor the mean of the epoch
+        if self.auto is not None:
+            self.auto.see(output.matching)
         when = {"on_step": True, "on_epoch": True, "prog_bar": True, "sync_dist": True}
         self.log("train_loss", loss.detach(), batch_size=output.matching.mask.numel(), **when)
         return loss
@@ -189,11 +208,13 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         return torch.optim.Adam(parameters, lr=self._rate(0))
 
     def _rate(self, epoch: int) -> float:
-        return float(self.learning_rate(epoch)) if callable(self.learning_rate) else self.learning_rate
+        if callable(self.learning_rate):
+            return float(self.learning_rate(epoch))
+        return self.learning_rate * (1.0 if self.auto is None else self.auto.rate(epoch, self._n_epochs()))
 
     def on_train_epoch_start(self) -> None:
-        """Set the learning rate of this epoch, if it is scheduled."""
-        if callable(self.learning_rate):
+        """Set the learning rate of this epoch, if it is scheduled or decided in training."""
+        if callable(self.learning_rate) or self.auto is not None:
             for optimizer in self.trainer.optimizers:
                 for group in optimizer.param_groups:
                     group["lr"] = self._rate(self.current_epoch)
@@ -206,6 +227,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def on_train_epoch_end(self) -> None:
         """Lower the learning rate on a plateau; before the checkpoint, so that it is not lost with a kill."""
+        if self.auto is not None:
+            self.auto.end_epoch(self.current_epoch, self._n_epochs(), self.trainer.strategy)
         if self.plateau is None:
             return
         value = self.trainer.callback_metrics.get(self.plateau.monitor)

@@ -83,7 +83,8 @@ class ObjectiveConfig:
     Args:
         rule: "pit", "mcl" (winner takes all), "relaxed-wta", "amcl" (annealed) or "sinkhorn".
         epsilon: of "relaxed-wta".
-        temperature: where "amcl" begins, or the one of "sinkhorn", in decibels.
+        temperature: where "amcl" begins, or the one of "sinkhorn", in decibels; "auto" lets "amcl" decide on its
+            temperature and on the tail of the learning rate in training (`torchmcl.annealing.AutoAnnealing`).
         annealing_epochs: epochs after which the temperature of "amcl" is 0.
         decay: cool "amcl" by this factor an epoch, Eq. (44), instead of linearly, Eq. (43).
         score_weight: of the score loss, if the model gives scores.
@@ -91,7 +92,7 @@ class ObjectiveConfig:
 
     rule: str = "amcl"
     epsilon: float = 0.05
-    temperature: float = 0.1
+    temperature: float | str = 0.1
     annealing_epochs: int = 100
     decay: float | None = None
     score_weight: float = 1.0
@@ -100,7 +101,11 @@ class ObjectiveConfig:
         """Check the fields."""
         check_choice("objective", "rule", self.rule, RULES)
         check_positive_int("objective", "annealing_epochs", self.annealing_epochs)
-        check_non_negative("objective", "temperature", self.temperature)
+        if isinstance(self.temperature, str):
+            check_choice("objective", "temperature", self.temperature, ("auto",))
+            check_choice("objective", "rule", self.rule, ("amcl",))
+        else:
+            check_non_negative("objective", "temperature", self.temperature)
         check_non_negative("objective", "score_weight", self.score_weight)
 
 

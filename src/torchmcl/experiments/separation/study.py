@@ -1,22 +1,31 @@
 """The paper's study of separation on other speech: four objectives, more outputs than speakers, and cooling."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchmcl._checks import bad_value, nearest_hint
-from torchmcl.experiments.separation.config import SeparationConfig, load_config
-from torchmcl.experiments.separation.evaluate import evaluate_separator
-from torchmcl.experiments.separation.train import train_separator
+from torchmcl._checks import bad_value, check_positive_int, nearest_hint
+from torchmcl._files import write_atomically
+from torchmcl.experiments.separation.config import DataConfig, SeparationConfig, load_config
+from torchmcl.experiments.separation.data import listed_mixtures
+from torchmcl.experiments.separation.evaluate import evaluate_separator, speaker_genders
+from torchmcl.experiments.separation.study_records import PARTS, SPEAKERS_FILE
+from torchmcl.experiments.separation.train import differing_options, train_separator
 
 __all__ = ["PARTS", "StudyRun", "run_separation_study", "study_runs"]
-
-#: The parts of the study: the table, the number of hypotheses, the phase transition.
-PARTS = ("methods", "hypotheses", "transition")
 
 _METHODS = ("pit", "mcl", "relaxed-wta", "amcl")
 # A quarter of the weights: what matters in the two smaller parts is the comparison, not the level.
 _SMALL = ("model.n_blocks=3", "model.hidden_size=64")
+# Enough to see that everything works, on two CPU cores; nothing can be learned from its numbers.
+_QUICK = (
+    *("model.n_filters=16", "model.kernel_size=32", "model.stride=16", "model.segment_size=50"),
+    *("model.hidden_size=16", "model.n_blocks=1"),
+    *("data.crop=1.0", "data.samples_per_epoch=16", "data.validation_samples=8", "data.n_workers=0"),
+    *("training.batch_size=4", "training.precision=32-true"),
+)
+_QUICK_LIMIT = 10
 
 
 @dataclass(frozen=True)
@@ -40,25 +49,32 @@ class StudyRun:
         return load_config(self.config).changed([*self.changes, *more])
 
 
-def study_runs(n_seeds: int = 1) -> list[StudyRun]:
+def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
     """Return every training of the study, the most wanted first.
+
+    Args:
+        n_seeds: trainings of each method, for the table; the other parts have one seed.
+        quick: tiny networks and few steps instead.
 
     Example:
         >>> [run.name for run in study_runs()][:4]
         ['methods/2-pit-0', 'methods/2-mcl-0', 'methods/2-relaxed-wta-0', 'methods/2-amcl-0']
     """
+    check_positive_int("separation study", "n_seeds", n_seeds)
+    # The rate falls to 0 over all epochs, so that each number of them is a training of its own.
+    epochs = {2: 3, 3: 3} if quick else {2: 26, 3: 12}
     runs = [
         StudyRun(
             f"methods/{speakers}-{rule}-{seed}",
             "methods",
             "study",
-            (*_speakers(speakers), f"objective.rule={rule}", f"training.seed={seed}"),
+            (*_speakers(speakers), *_annealed(epochs[speakers]), f"objective.rule={rule}", f"training.seed={seed}"),
         )
         for seed in range(n_seeds)
         for speakers in (2, 3)
         for rule in _METHODS
     ]
-    short = ("training.epochs=10", "objective.annealing_epochs=5", *_SMALL)
+    short = (*_annealed(3 if quick else 10), *_SMALL)
     runs += [
         StudyRun(
             f"hypotheses/{n_outputs}-{rule}-0",
@@ -69,9 +85,10 @@ def study_runs(n_seeds: int = 1) -> list[StudyRun]:
         for rule in ("mcl", "amcl")
         for n_outputs in (3, 5, 10)
     ]
-    # A decay of 0.9 takes fifty epochs from 23 dB to 0.1: each is short here.
-    cooling = ("objective.decay=0.9", "objective.annealing_epochs=52", "data.samples_per_epoch=640")
-    steady = ("training.epochs=52", "training.schedule=plateau", "training.patience=52")
+    # A decay of 0.9 takes fifty epochs from 23 dB to 0.1: each is short here. The rate stays, to not be a second cause.
+    decay, n_epochs = (0.5, 8) if quick else (0.9, 52)
+    cooling = (f"objective.decay={decay}", f"objective.annealing_epochs={n_epochs}", "data.samples_per_epoch=640")
+    steady = (f"training.epochs={n_epochs}", "training.schedule=plateau", f"training.patience={n_epochs}")
     runs += [
         StudyRun(
             f"transition/{temperature}-amcl-0",
@@ -81,7 +98,12 @@ def study_runs(n_seeds: int = 1) -> list[StudyRun]:
         )
         for temperature in (0.1, 5, 23)
     ]
-    return runs
+    return [StudyRun(run.name, run.part, run.config, (*run.changes, *_QUICK)) for run in runs] if quick else runs
+
+
+def _annealed(n_epochs: int) -> tuple[str, ...]:
+    """Return a training of so many epochs, with a temperature for the first half of them."""
+    return f"training.epochs={n_epochs}", f"objective.annealing_epochs={max(n_epochs // 2, 1)}"
 
 
 def _speakers(number: int) -> tuple[str, ...]:
@@ -93,8 +115,9 @@ def run_separation_study(
     *,
     parts: Sequence[str] = PARTS,
     n_seeds: int = 1,
+    quick: bool = False,
     changes: Sequence[str] = (),
-    device: str = "auto",
+    device: str = "cpu",
     limit: int | None = None,
     progress: bool = True,
 ) -> list[Path]:
@@ -104,30 +127,52 @@ def run_separation_study(
         out: folder; each run has one below it.
         parts: which parts of the study.
         n_seeds: trainings of each method, for the table.
+        quick: tiny networks, few steps and the first ten test mixtures, to see that everything works.
         changes: `part.option=value` for all runs, to say where the data is, for example.
-        device: "auto", "cpu" or "cuda".
+        device: "cpu" or "cuda".
         limit: evaluate the first test mixtures only.
         progress: whether to show bars.
 
     Returns:
         The folders of the runs.
+
+    Raises:
+        ValueError: if a part is unknown, or the folder of a run holds another training.
     """
     for part in parts:
         if part not in PARTS:
             advice = nearest_hint(part, PARTS)
             raise ValueError(bad_value("separation study", "parts", f"be among {PARTS}", repr(part), advice))
+    limit = _QUICK_LIMIT if quick and limit is None else limit
+    wanted = [run for run in study_runs(n_seeds, quick=quick) if run.part in parts]
     folders = []
-    for run in study_runs(n_seeds):
-        if run.part not in parts:
-            continue
+    for number, run in enumerate(wanted, start=1):
         config = run.configured(changes)
         folder = Path(out) / run.name
-        evaluation = folder / "evaluation-tt.jsonl"
-        if not evaluation.exists():
+        if not _is_done(folder, config, limit):
             if progress:
-                print(run.name, flush=True)
+                print(f"{run.name} ({number} of {len(wanted)})", flush=True)
             train_separator(config, folder, device=device, progress=progress)
-            where = "cuda" if device == "cuda" else "cpu"
-            evaluate_separator(folder / "model", config.data, out=folder, limit=limit, device=where, progress=progress)
+            evaluate_separator(folder / "model", config.data, out=folder, limit=limit, device=device, progress=progress)
+        _write_genders(Path(out) / SPEAKERS_FILE, config.data)
         folders.append(folder)
     return folders
+
+
+def _is_done(folder: Path, config: SeparationConfig, limit: int | None) -> bool:
+    """Return whether this very training is there, evaluated on as many mixtures."""
+    evaluation = folder / "evaluation-tt.jsonl"
+    if not evaluation.exists():
+        return False
+    if differs := differing_options(json.loads((folder / "config.json").read_text()), config):
+        got = f"{folder} which differs in {differs}"
+        advice = "Give another folder, or delete this one to start anew."
+        raise ValueError(bad_value("separation study", "out", "hold this very study", got, advice))
+    return len(evaluation.read_text().splitlines()) == len(listed_mixtures(config.data, "tt")[:limit])
+
+
+def _write_genders(path: Path, data: DataConfig) -> None:
+    """Write who is of which gender beside the runs, for a report that knows nothing of the data."""
+    if genders := speaker_genders(data.root):
+        lines = ["speaker,gender", *(f"{speaker},{gender}" for speaker, gender in sorted(genders.items()))]
+        write_atomically(path, "\n".join(lines) + "\n")

@@ -15,6 +15,7 @@ from torch import nn
 
 from torchmcl._checks import bad_value
 from torchmcl._files import write_atomically
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.experiments.separation.config import SeparationConfig
 from torchmcl.experiments.separation.data import SpeechData
@@ -35,7 +36,7 @@ from torchmcl.nn.saved import save_model
 from torchmcl.schedules import Cosine
 from torchmcl.transport import PIT
 
-__all__ = ["train_separator"]
+__all__ = ["differing_options", "train_separator"]
 
 _CHECKPOINTS = "checkpoints"
 # What may differ between the runs of one training; not the epochs where the rate is spread over all of them.
@@ -84,15 +85,18 @@ def train_separator(
         model.blocks.compile()
     monitor = "val_pit_si_sdr"
     training = config.training
+    rule = rule_of(config.objective)
+    decides = isinstance(rule, AutoAnnealing)  # on the tail of the rate too
     cosine = Cosine(training.learning_rate, 0.0, training.epochs) if training.schedule == "cosine" else None
+    plateau = Plateau(monitor, patience=training.patience, higher_is_better=True)
     module = MCLModule(
         model,
-        rule_of(config.objective),
+        rule,
         cost_fn=pairwise_neg_si_sdr,
         score_weight=config.objective.score_weight,
         score_rule=PIT() if config.objective.rule == "pit" else None,
-        learning_rate=cosine or training.learning_rate,
-        plateau=None if cosine else Plateau(monitor, patience=training.patience, higher_is_better=True),
+        learning_rate=training.learning_rate if cosine is None or decides else cosine,
+        plateau=None if cosine or decides else plateau,
         validation={"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr},
         captured=training.captured,
         max_skipped=training.max_skipped,
@@ -146,24 +150,30 @@ def _loggers(out: Path) -> list[Any]:
     return loggers
 
 
+def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> list[str]:
+    """Return the options, `part.option`, in which a saved configuration is that of another training."""
+    wanted = json.loads(json.dumps(config.as_dict()))
+    free = [place for place in _FREE if place[-1] != "epochs" or config.training.schedule == "plateau"]
+    return sorted(
+        f"{part}.{name}"
+        for part in wanted
+        for name in wanted[part].keys() | saved.get(part, {}).keys()
+        if (part, name) not in free and wanted[part].get(name) != saved.get(part, {}).get(name)
+    )
+
+
 def _claim(out: Path, config: SeparationConfig) -> None:
     """Write the configuration into the folder, or check that it is the one of this training."""
     path = out / "config.json"
-    wanted = json.loads(json.dumps(config.as_dict()))
-    if path.exists() and Checkpoints(out / _CHECKPOINTS).series.steps():
-        saved = json.loads(path.read_text())
-        free = [place for place in _FREE if place[-1] != "epochs" or config.training.schedule == "plateau"]
-        differs = sorted(
-            f"{part}.{name}"
-            for part in wanted
-            for name in wanted[part].keys() | saved.get(part, {}).keys()
-            if (part, name) not in free and wanted[part].get(name) != saved.get(part, {}).get(name)
-        )
-        if differs:
-            advice = "Give another folder, or delete this one to start anew."
-            rule = "be empty or hold this very training"
-            raise ValueError(bad_value("separation train", "out", rule, f"{out} which differs in {differs}", advice))
-    write_atomically(path, json.dumps(wanted, indent=1) + "\n")
+    if (
+        path.exists()
+        and Checkpoints(out / _CHECKPOINTS).series.steps()
+        and (differs := differing_options(json.loads(path.read_text()), config))
+    ):
+        advice = "Give another folder, or delete this one to start anew."
+        rule = "be empty or hold this very training"
+        raise ValueError(bad_value("separation train", "out", rule, f"{out} which differs in {differs}", advice))
+    write_atomically(path, json.dumps(config.as_dict(), indent=1) + "\n")
 
 
 class BestModel(pl.Callback):  # type: ignore[name-defined]

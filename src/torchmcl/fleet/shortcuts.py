@@ -1,0 +1,107 @@
+"""When a step can do without autograd, and when it can be handed to compiled code."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.costs.vector import separable_element
+from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.feed_forward import is_relu_network
+from torchmcl.fleet.monitors import current_loss, hard_distortion
+from torchmcl.fleet.stacked import StackedModules
+from torchmcl.kernels import native
+from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.types import StepOutput
+
+__all__ = ["Look", "compiled_step", "is_worth_compiling", "needs_no_graph"]
+
+# Rows to go through in a training, all models together, from which on a second or two of a compiler are saved again.
+_MANY_ROWS = 20_000_000
+
+
+def is_worth_compiling(n_models: int, n_rows: int, n_epochs: int) -> bool:
+    """Return whether a training is long enough to wait for a compiler, and there is one."""
+    return n_models * n_rows * n_epochs >= _MANY_ROWS and native.available()
+
+
+def needs_no_graph(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> bool:
+    """Return whether the passes and the loss of these models can be written out.
+
+    They are ReLU networks on the CPU that train on as many rows each, with a cost that sums over coordinates.
+    """
+    return (
+        models.flat.device.type == "cpu"
+        and bool((data.n_rows == data.inputs.shape[1]).all())
+        and data.inputs.ndim == 3
+        and data.targets.ndim == 4
+        and data.inputs.dtype == data.targets.dtype == models.flat.dtype
+        and is_relu_network(models.template, data.inputs.shape[-1], data.targets.shape[-1])
+        and separable_element(cost_fn, data.targets.shape[-1]) is not None
+    )
+
+
+def compiled_step(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> native.NetworkStep | None:
+    """Return the step of models that need no graph as compiled code, or None where that does not serve them."""
+    network = _network_of(models.template)
+    serves = (
+        network is not None
+        and cost_fn is pairwise_sq_euclidean
+        and data.targets.shape[2] == 1
+        and models.flat.dtype == torch.float32
+        and network.n_hypotheses <= native.MAX_HYPOTHESES
+        and len(network.sizes) <= native.MAX_LAYERS
+    )
+    if network is None or not serves:
+        return None
+    return native.NetworkStep(
+        network,
+        models.flat,
+        inputs=data.inputs,
+        targets=data.targets,
+        row_weights=data.weights,
+        set_of_model=data.set_of_model,
+    )
+
+
+def _network_of(module: nn.Module) -> native.Network | None:
+    if not isinstance(module, MultiHypothesisMLP):
+        return None
+    layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
+    sizes = (layers[0].in_features, *(layer.out_features for layer in layers))
+    head = module.head
+    return native.Network(sizes, head.n_hypotheses, head.out_features, head.detach_scores)
+
+
+class Look:
+    """The monitored value of models on held-out rows, by compiled code.
+
+    Args:
+        step: of the models on those rows.
+        n_rows: how many they are.
+        of_rule: whether the value is the current loss, scores included; else it is the hard distortion.
+    """
+
+    def __init__(self, step: native.NetworkStep, n_rows: int, *, of_rule: bool) -> None:
+        self._step, self._n_rows, self._of_rule = step, n_rows, of_rule
+
+    @classmethod
+    def of(
+        cls,
+        models: StackedModules,
+        data: FleetData,
+        cost_fn: Callable[..., Tensor],
+        monitor: Callable[[StepOutput], Tensor],
+    ) -> "Look | None":
+        """Return the look at `data`, or None for a monitor that wants to see more."""
+        if monitor not in (current_loss, hard_distortion) or not needs_no_graph(models, data, cost_fn):
+            return None
+        step = compiled_step(models, data._replace(weights=None), cost_fn)
+        return None if step is None else cls(step, data.inputs.shape[1], of_rule=monitor is current_loss)
+
+    def __call__(self, rule: Tensor, score_weight: float, models: slice) -> Tensor:
+        """Return the values of some models, given temperatures and epsilons of all."""
+        if not self._of_rule:
+            rule, score_weight = torch.zeros_like(rule), 0.0
+        return self._step(rule, score_weight, start=0, stop=self._n_rows, with_gradient=False, models=models)

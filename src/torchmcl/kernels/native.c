@@ -1,0 +1,339 @@
+/* A training step of many small ReLU networks, model by model and a few rows at a time, all in the first cache.
+
+   What it computes is defined by torchmcl.fleet.feed_forward and torchmcl.training.gradient. Activations are kept
+   as [features][WIDTH], so that every loop over rows is a loop over full vectors. */
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#define STEP 2
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#define STEP 2
+#else
+#define VECTOR_BYTES 16
+#define STEP 4 /* vectors at once: with 4 rows of a product they fill the registers */
+#endif
+#define LANES (VECTOR_BYTES / 4)
+#define WIDTH 96
+#define ALWAYS static inline __attribute__((always_inline))
+
+typedef float vec __attribute__((vector_size(VECTOR_BYTES)));
+typedef int ivec __attribute__((vector_size(VECTOR_BYTES)));
+
+/* What happens to a product before it is stored. NaN stays NaN. */
+typedef enum { PLAIN, RELU, GATED } End;
+
+/* out[p] = bias[p] + sum_q a[p * sp + q * sq] in[q], for `count` rows p; GATED: 0 where gate[p] is not positive. */
+ALWAYS void mix_some(int count, End end, float *out, const float *a, long sp, long sq, long n_q, const float *in,
+                     const float *bias, const float *gate, long width) {
+    for (long j = 0; j < width; j += STEP * LANES) {
+        vec sum[4][STEP];
+        for (int p = 0; p < count; p++)
+            for (int s = 0; s < STEP; s++) sum[p][s] = (vec){0} + (bias ? bias[p] : 0.0f);
+        for (long q = 0; q < n_q; q++) {
+            const vec *x = (const vec *)(in + q * WIDTH + j);
+            for (int p = 0; p < count; p++) {
+                float factor = a[p * sp + q * sq];
+                for (int s = 0; s < STEP; s++) sum[p][s] += factor * x[s];
+            }
+        }
+        for (int p = 0; p < count; p++)
+            for (int s = 0; s < STEP; s++) {
+                vec v = sum[p][s];
+                if (end == RELU) v = (vec)((ivec)v & ~(v < 0.0f));
+                if (end == GATED) v = (vec)((ivec)v & ~(((const vec *)(gate + p * WIDTH + j))[s] <= 0.0f));
+                ((vec *)(out + p * WIDTH + j))[s] = v;
+            }
+    }
+}
+
+ALWAYS void mix(End end, float *out, const float *a, long sp, long sq, long n_p, long n_q, const float *in,
+                const float *bias, const float *gate, long width) {
+    for (long p = 0; p < n_p; p += 4) {
+        float *to = out + p * WIDTH;
+        const float *from = a + p * sp, *add = bias ? bias + p : 0, *own = gate ? gate + p * WIDTH : 0;
+        switch (n_p - p) {
+        case 1: mix_some(1, end, to, from, sp, sq, n_q, in, add, own, width); break;
+        case 2: mix_some(2, end, to, from, sp, sq, n_q, in, add, own, width); break;
+        case 3: mix_some(3, end, to, from, sp, sq, n_q, in, add, own, width); break;
+        default: mix_some(4, end, to, from, sp, sq, n_q, in, add, own, width);
+        }
+    }
+}
+
+static void hidden_layer(float *out, const float *weight, long n_out, long n_in, const float *in, long width) {
+    mix(RELU, out, weight, n_in, 1, n_out, n_in, in, weight + n_in * n_out, 0, width);
+}
+
+static void last_layer(float *out, const float *weight, long n_out, long n_in, const float *in, long width) {
+    mix(PLAIN, out, weight, n_in, 1, n_out, n_in, in, weight + n_in * n_out, 0, width);
+}
+
+static void layer_back(float *back, const float *weight, long n_out, long n_in, const float *g, const float *gate,
+                       long width) {
+    mix(GATED, back, weight, 1, n_in, n_in, n_out, g, 0, gate, width);
+}
+
+ALWAYS float total(vec v) {
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += v[i];
+    return sum;
+}
+
+/* da[p * sp + q] += the sum over rows of g[p] in[q]. */
+ALWAYS void outer_some(int n_p, int n_q, float *da, long sp, const float *g, const float *in, long width) {
+    vec sum[4][4];
+    for (int p = 0; p < n_p; p++)
+        for (int q = 0; q < n_q; q++) sum[p][q] = (vec){0};
+    for (long j = 0; j < width; j += LANES)
+        for (int p = 0; p < n_p; p++)
+            for (int q = 0; q < n_q; q++)
+                sum[p][q] += *(const vec *)(g + p * WIDTH + j) * *(const vec *)(in + q * WIDTH + j);
+    for (int p = 0; p < n_p; p++)
+        for (int q = 0; q < n_q; q++) da[p * sp + q] += total(sum[p][q]);
+}
+
+ALWAYS void outer_rows(int n_p, float *da, long sp, const float *g, const float *in, long n_q, long width) {
+    for (long q = 0; q < n_q; q += 4) {
+        const float *from = in + q * WIDTH;
+        switch (n_q - q) {
+        case 1: outer_some(n_p, 1, da + q, sp, g, from, width); break;
+        case 2: outer_some(n_p, 2, da + q, sp, g, from, width); break;
+        case 3: outer_some(n_p, 3, da + q, sp, g, from, width); break;
+        default: outer_some(n_p, 4, da + q, sp, g, from, width);
+        }
+    }
+}
+
+static void outer(float *da, long sp, const float *g, long n_p, const float *in, long n_q, long width) {
+    for (long p = 0; p < n_p; p += 4) {
+        const float *from = g + p * WIDTH;
+        switch (n_p - p) {
+        case 1: outer_rows(1, da + p * sp, sp, from, in, n_q, width); break;
+        case 2: outer_rows(2, da + p * sp, sp, from, in, n_q, width); break;
+        case 3: outer_rows(3, da + p * sp, sp, from, in, n_q, width); break;
+        default: outer_rows(4, da + p * sp, sp, from, in, n_q, width);
+        }
+    }
+}
+
+/* 2^x for x <= 0 to a few units in the last place; 0 below 2^-126; NaN for NaN. */
+ALWAYS float power_of_two(float x) {
+    union { float f; unsigned u; } whole, scale;
+    float held = x < -126.0f ? -126.0f : x;
+    whole.f = held + 12582912.0f; /* the nearest whole number, in the lowest bits */
+    float rest = held - (whole.f - 12582912.0f);
+    float value = 1.5252734e-5f;
+    value = value * rest + 1.5403530e-4f;
+    value = value * rest + 1.3333558e-3f;
+    value = value * rest + 9.6181291e-3f;
+    value = value * rest + 5.5504109e-2f;
+    value = value * rest + 2.4022651e-1f;
+    value = value * rest + 6.9314718e-1f;
+    value = value * rest + 1.0f;
+    scale.u = (whole.u + 127u) << 23;
+    return x < -126.0f ? 0.0f : value * scale.f;
+}
+
+typedef struct {
+    long n_hypotheses, n_dims;
+    int has_scores;
+    float score_weight;
+    float factor, epsilon; /* softmin with 2^(factor * excess) where factor < 0, else winner weights */
+    float share;           /* 1 / rows of the batch */
+} Rule;
+
+/* Losses of a block of rows, and their gradient written over the outputs [n_hypotheses * (n_dims + 1)][WIDTH]. */
+static double row_losses(const Rule *rule, float *out, const float *targets, const float *counts, long width,
+                         float *scratch) {
+    const long n_k = rule->n_hypotheses, n_d = rule->n_dims;
+    float *cost = scratch, *lowest = cost + n_k * WIDTH, *sum = lowest + WIDTH, *loss = sum + WIDTH;
+    float *product = loss + WIDTH;
+    float winner[WIDTH]; /* as floats, so that all lanes of these loops have one size */
+    for (long k = 0; k < n_k; k++) {
+        float *c = cost + k * WIDTH;
+        for (long j = 0; j < width; j++) c[j] = 0;
+        for (long d = 0; d < n_d; d++) {
+            const float *h = out + (k * n_d + d) * WIDTH, *t = targets + d * WIDTH;
+            for (long j = 0; j < width; j++) c[j] += (h[j] - t[j]) * (h[j] - t[j]);
+        }
+    }
+    for (long j = 0; j < width; j++) lowest[j] = cost[j], winner[j] = 0, sum[j] = 0, loss[j] = 0, product[j] = 1;
+    for (long k = 1; k < n_k; k++) {
+        const float *c = cost + k * WIDTH, number = (float)k;
+        for (long j = 0; j < width; j++) {
+            const float old = lowest[j], new = c[j], who = winner[j];
+            winner[j] = new < old ? number : who;
+            lowest[j] = new < old ? new : old;
+        }
+    }
+    if (rule->factor < 0) {
+        float *weight = scratch + (n_k + 4) * WIDTH;
+        for (long k = 0; k < n_k; k++) {
+            float *w = weight + k * WIDTH;
+            const float *c = cost + k * WIDTH;
+            for (long j = 0; j < width; j++) {
+                w[j] = power_of_two(rule->factor * (c[j] - lowest[j]));
+                sum[j] += w[j];
+            }
+        }
+        for (long j = 0; j < width; j++) sum[j] = counts[j] / sum[j];
+        for (long k = 0; k < n_k; k++) {
+            const float *w = weight + k * WIDTH, *c = cost + k * WIDTH;
+            for (long j = 0; j < width; j++) loss[j] += w[j] * sum[j] * c[j];
+            for (long d = 0; d < n_d; d++) {
+                float *h = out + (k * n_d + d) * WIDTH;
+                const float *t = targets + d * WIDTH;
+                for (long j = 0; j < width; j++) h[j] = 2 * rule->share * (h[j] - t[j]) * (w[j] * sum[j]);
+            }
+        }
+    } else {
+        const float top = n_k > 1 ? 1 - rule->epsilon : 1, rest = n_k > 1 ? rule->epsilon / (float)(n_k - 1) : 0;
+        for (long k = 0; k < n_k; k++) {
+            const float *c = cost + k * WIDTH, number = (float)k;
+            for (long j = 0; j < width; j++) loss[j] += (winner[j] == number ? top : rest) * counts[j] * c[j];
+            for (long d = 0; d < n_d; d++) {
+                float *h = out + (k * n_d + d) * WIDTH;
+                const float *t = targets + d * WIDTH;
+                for (long j = 0; j < width; j++)
+                    h[j] = 2 * rule->share * (h[j] - t[j]) * ((winner[j] == number ? top : rest) * counts[j]);
+            }
+        }
+    }
+    double all = 0;
+    for (long j = 0; j < width; j++) all += loss[j];
+    all *= rule->share;
+    if (!rule->has_scores) return all;
+    float *logits = out + n_k * n_d * WIDTH;
+    if (rule->score_weight == 0) {
+        for (long k = 0; k < n_k; k++) memset(logits + k * WIDTH, 0, (size_t)width * sizeof(float));
+        return all;
+    }
+    const float scale = rule->share * rule->score_weight / (float)n_k;
+    for (long j = 0; j < width; j++) loss[j] = 0;
+    for (long k = 0; k < n_k; k++) {
+        float *x = logits + k * WIDTH;
+        const float number = (float)k;
+        for (long j = 0; j < width; j++) {
+            float power = power_of_two(-1.4426950408889634f * fabsf(x[j])), label = winner[j] == number ? 1.0f : 0.0f;
+            float right = x[j] >= 0 ? x[j] : 0.0f;
+            product[j] *= 1 + power;
+            loss[j] += right - x[j] * label;
+            x[j] = scale * counts[j] * ((x[j] >= 0 ? 1.0f : power) / (1 + power) - label);
+        }
+    }
+    double scores = 0;
+    for (long j = 0; j < width; j++) scores += counts[j] * (loss[j] + logf(product[j]));
+    return all + scores * scale;
+}
+
+/* log2 of what an excess of 1 does to a weight: finite and below 0 for any positive temperature, else 0. */
+static float exponent(float temperature) {
+    if (!(temperature > 0)) return 0;
+    return fminf(fmaxf(-1.4426950408889634f / temperature, -FLT_MAX), -FLT_MIN);
+}
+
+static long up(long n) { return (n + STEP * LANES - 1) / (STEP * LANES) * (STEP * LANES); }
+
+/* How many floats of scratch memory `fleet_step` needs. */
+long scratch_size(long n_layers, const long *sizes, long n_hypotheses) {
+    long rows = 2 * n_hypotheses + 4 + 2, largest = 0;
+    for (long l = 0; l <= n_layers; l++) {
+        rows += sizes[l];
+        largest = sizes[l] > largest ? sizes[l] : largest;
+    }
+    return (rows + 2 * largest + sizes[n_layers] + 8) * WIDTH;
+}
+
+/* Loss and gradient of one batch of every model.
+
+   sizes: features of the inputs and of the outputs of each layer, n_layers + 1 numbers.
+   flat, gradient: [models, parameters], of each layer the weight [out, in] and then the bias; null: no gradient.
+   inputs [sets, n_set_rows, sizes[0]], targets [sets, n_set_rows, n_dims], counts [sets, n_set_rows] or null.
+   set_of_model: [models]. order: [orders, order_stride], rows of the batch, of each model that of its
+   order_of_model; null for the first n_rows.
+   temperature, epsilon: [models]; weights are soft where the temperature is positive, hard elsewhere.
+   loss: [models]. */
+void fleet_step(long n_models, long n_layers, const long *sizes, long n_hypotheses, long n_dims, int has_scores,
+                int detach_scores, float score_weight, const float *flat, float *gradient, long n_parameters,
+                const float *inputs, const float *targets, const float *row_counts, const long *set_of_model,
+                long n_set_rows, const long *order, const long *order_of_model, long order_stride, long n_rows,
+                const float *temperature, const float *epsilon, float *loss, float *scratch) {
+    const long n_blocks = (n_rows + WIDTH - 1) / WIDTH, even = (n_rows + n_blocks - 1) / n_blocks;
+    const long n_values = n_hypotheses * n_dims;
+    float *at[17], *place = scratch; /* activations of each layer */
+    long largest = 0;
+    for (long l = 0; l <= n_layers; l++) {
+        at[l] = place;
+        place += sizes[l] * WIDTH;
+        largest = sizes[l] > largest ? sizes[l] : largest;
+    }
+    float *slope[2] = {place, place + largest * WIDTH};
+    float *target = place + 2 * largest * WIDTH, *count = target + n_dims * WIDTH, *ones = count + WIDTH;
+    float *rest = ones + WIDTH;
+    for (long j = 0; j < WIDTH; j++) ones[j] = 1;
+    for (long m = 0; m < n_models; m++) {
+        const float *own = flat + m * n_parameters;
+        float *grad = gradient ? gradient + m * n_parameters : 0;
+        const long base = set_of_model[m] * n_set_rows;
+        const long *own_order = order ? order + order_of_model[m] * order_stride : 0;
+        const Rule rule = {n_hypotheses, n_dims, has_scores, score_weight, exponent(temperature[m]), epsilon[m],
+                           1 / (float)n_rows};
+        double total_loss = 0;
+        if (grad) memset(grad, 0, (size_t)n_parameters * sizeof(float));
+        for (long start = 0; start < n_rows; start += even) {
+            const long n = n_rows - start < even ? n_rows - start : even, width = up(n);
+            for (long j = 0; j < width; j++) { /* rows beyond the batch are zeros that count nothing */
+                const long row = j < n ? base + (order ? own_order[start + j] : start + j) : 0;
+                for (long i = 0; i < sizes[0]; i++) at[0][i * WIDTH + j] = j < n ? inputs[row * sizes[0] + i] : 0;
+                for (long d = 0; d < n_dims; d++) target[d * WIDTH + j] = j < n ? targets[row * n_dims + d] : 0;
+                count[j] = j < n ? (row_counts ? row_counts[row] : 1) : 0;
+            }
+            const float *weight = own;
+            for (long l = 0; l < n_layers; l++) {
+                const long n_in = sizes[l], n_out = sizes[l + 1];
+                if (l + 1 < n_layers)
+                    hidden_layer(at[l + 1], weight, n_out, n_in, at[l], width);
+                else
+                    last_layer(at[l + 1], weight, n_out, n_in, at[l], width);
+                weight += n_out * (n_in + 1);
+            }
+            total_loss += row_losses(&rule, at[n_layers], target, count, width, rest);
+            const float *g = at[n_layers];
+            for (long l = n_layers - 1; grad && l >= 0; l--) {
+                const long n_in = sizes[l], n_out = sizes[l + 1];
+                weight -= n_out * (n_in + 1);
+                float *to = grad + (weight - own);
+                outer(to, n_in, g, n_out, at[l], n_in, width);
+                outer(to + n_in * n_out, 1, g, n_out, ones, 1, width); /* of the bias */
+                if (l == 0) break;
+                float *back = slope[l % 2];
+                const long used = l == n_layers - 1 && detach_scores ? n_values : n_out;
+                layer_back(back, weight, used, n_in, g, at[l], width);
+                g = back;
+            }
+        }
+        loss[m] = (float)(total_loss - 0 * total_loss); /* NaN for infinity */
+    }
+}
+
+/* Adam with decoupled weight decay. n_steps (with this one), rate, decay: [models]; decay may be null. */
+void adam(long n_models, long n_parameters, float *flat, const float *gradient, float *mean, float *square,
+          const float *n_steps, const float *rate, const float *decay, float beta1, float beta2, float epsilon) {
+    for (long m = 0; m < n_models; m++) {
+        float *p = flat + m * n_parameters, *mu = mean + m * n_parameters, *nu = square + m * n_parameters;
+        const float *g = gradient + m * n_parameters;
+        const double root = sqrt(-expm1(n_steps[m] * log(beta2)));
+        const float step = (float)(rate[m] * root / -expm1(n_steps[m] * log(beta1)));
+        const float tiny = (float)(epsilon * root), kept = decay ? 1 - rate[m] * decay[m] : 1;
+        for (long i = 0; i < n_parameters; i++) {
+            mu[i] += (1 - beta1) * (g[i] - mu[i]);
+            nu[i] = beta2 * nu[i] + (1 - beta2) * g[i] * g[i];
+            p[i] = kept * p[i] - step * mu[i] / (sqrtf(nu[i]) + tiny);
+        }
+    }
+}

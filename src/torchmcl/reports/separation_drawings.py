@@ -1,0 +1,85 @@
+"""The pictures of the study of separation. No text from outside is drawn in them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchmcl.experiments.separation.study_records import RunRecords
+from torchmcl.reports.pictures import COLOURS, pyplot
+from torchmcl.reports.separation_numbers import LABELS, METHODS
+
+__all__ = ["draw_hypotheses", "draw_learning_curves", "draw_transition"]
+
+_COLOURS = {"pit": "#222222", "mcl": COLOURS["mcl"], "relaxed-wta": COLOURS["relaxed"], "amcl": COLOURS["amcl"]}
+_DASHES = {"pit": "-", "mcl": "--", "relaxed-wta": ":", "amcl": "-"}
+_NEEDED_BY = "torchmcl reproduce separation"
+
+
+def draw_learning_curves(runs: Sequence[RunRecords]) -> Any:
+    """Return validation SI-SDR over training, a panel for each number of speakers, a line for each training."""
+    numbers = sorted({run.n_speakers for run in runs})
+    figure, axes = pyplot(_NEEDED_BY).subplots(1, len(numbers), figsize=(4.8 * len(numbers), 3.9), squeeze=False)
+    for axis, number in zip(axes[0], numbers, strict=True):
+        labelled = set()
+        for run in sorted((run for run in runs if run.n_speakers == number), key=lambda run: METHODS.index(run.rule)):
+            axis.plot(
+                [record["step"] for record in run.epochs],
+                [record["val_pit_si_sdr"] for record in run.epochs],
+                color=_COLOURS[run.rule],
+                ls=_DASHES[run.rule],
+                lw=1.6,
+                label=None if run.rule in labelled else LABELS[run.rule],
+            )
+            labelled.add(run.rule)
+        axis.set(title=f"{number} speakers", xlabel="training steps", ylabel="validation PIT SI-SDR in dB")
+        axis.grid(alpha=0.25)
+        axis.legend(frameon=False, fontsize=9, loc="lower right")
+    figure.tight_layout()
+    return figure
+
+
+def draw_hypotheses(runs: Sequence[RunRecords]) -> Any:
+    """Return MCL SI-SDR of the test mixtures by the number of outputs: quartiles, median, and a point for the mean."""
+    figure, axis = pyplot(_NEEDED_BY).subplots(figsize=(6.4, 4.0))
+    numbers = sorted({run.n_outputs for run in runs})
+    rules = [rule for rule in METHODS if any(run.rule == rule for run in runs)]
+    for place, rule in enumerate(rules):
+        own = sorted((run for run in runs if run.rule == rule), key=lambda run: run.n_outputs)
+        shift = 0.36 * (place - (len(rules) - 1) / 2)
+        boxes = axis.boxplot(
+            [list(run.values("mcl_si_sdr").values()) for run in own],
+            positions=[numbers.index(run.n_outputs) + shift for run in own],
+            widths=0.3,
+            whis=(5, 95),
+            showfliers=False,
+            showmeans=True,
+            patch_artist=True,
+            manage_ticks=False,
+            medianprops={"color": "#222222", "lw": 1.4},
+            meanprops={"marker": "o", "mfc": "#ffffff", "mec": "#222222", "ms": 5},
+        )
+        for box in boxes["boxes"]:
+            box.set(facecolor=_COLOURS[rule], alpha=0.55)
+        axis.plot([], [], color=_COLOURS[rule], lw=8, alpha=0.55, label=LABELS[rule])
+    axis.set_xticks(range(len(numbers)), [str(number) for number in numbers])
+    axis.set(xlabel="outputs of the network", ylabel="MCL SI-SDR in dB")
+    axis.grid(axis="y", alpha=0.25)
+    axis.legend(frameon=False, fontsize=9, loc="lower right")
+    return figure
+
+
+def draw_transition(runs: Sequence[RunRecords]) -> Any:
+    """Return the negative MCL SI-SDR of the validation against the temperature, which falls from right to left."""
+    figure, axis = pyplot(_NEEDED_BY).subplots(figsize=(6.8, 4.0))
+    colours = ("#009E73", "#0072B2", "#D55E00", "#CC79A7")
+    for run, colour in zip(sorted(runs, key=lambda run: run.temperature), colours, strict=False):
+        points = [
+            (temperature, -record["val_mcl_si_sdr"])
+            for temperature, record in zip(run.temperatures, run.epochs, strict=True)
+            if temperature > 0  # a logarithm has no place for it
+        ]
+        label = f"from {run.temperature:g} dB"
+        axis.plot(*zip(*points, strict=True), color=colour, marker="o", ms=3, lw=1.3, label=label)
+    axis.set(xscale="log", xlabel="temperature in dB", ylabel="negative MCL SI-SDR in dB")
+    axis.grid(alpha=0.25)
+    axis.legend(frameon=False, fontsize=9)
+    return figure

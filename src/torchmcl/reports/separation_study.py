@@ -1,0 +1,276 @@
+"""The page of the study of separation: table, tests, curves, boxes and the phase transition, from records."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torchmcl._files import write_atomically
+from torchmcl.experiments.separation.study_records import (
+    RunRecords,
+    StudyRecords,
+    published_separation,
+    read_study,
+)
+from torchmcl.reports import separation_drawings as drawings
+from torchmcl.reports.page import escape, image, page, table
+from torchmcl.reports.pictures import pyplot
+from torchmcl.reports.separation_numbers import (
+    LABELS,
+    METHODS,
+    Difference,
+    Spread,
+    by_genders,
+    difference,
+    over_seeds,
+    spread_of,
+)
+
+__all__ = ["gender_rows", "hypotheses_rows", "method_rows", "transition_rows", "write_separation_study_page"]
+
+Rows = list[list[str]]
+
+# What stands after a bar is a second, smaller line of a cell.
+METHOD_HEAD = (
+    *("method", "PIT SI-SDR", "MCL SI-SDR", "improvement", "against PIT"),
+    "published PIT SI-SDR | WSJ0-mix: not comparable",
+)
+HYPOTHESES_HEAD = ("outputs", "method", "MCL SI-SDR", "median", "against fewest outputs", "against MCL")
+TRANSITION_HEAD = ("from", "to", "outputs are the mixture until", "PIT SI-SDR", "MCL SI-SDR")
+# Below it an output is the mixture itself: what it gains in dB is rounding.
+_UNSPLIT = 0.2
+
+
+def method_rows(study: StudyRecords, n_speakers: int) -> Rows:
+    """Return the lines of the table of methods, under `METHOD_HEAD`, as plain text."""
+    published = published_separation()
+    groups = _methods(study, n_speakers)
+    rows = []
+    for rule, runs in groups.items():
+        scores = {m: over_seeds(runs, m) for m in ("pit_si_sdr", "mcl_si_sdr", "improvement")}
+        cells = [_seeded(spread_of(list(scores["pit_si_sdr"].values())), runs, "pit_si_sdr")]
+        cells.append(_seeded(spread_of(list(scores["mcl_si_sdr"].values())), runs, "mcl_si_sdr"))
+        cells.append(_mean_error(spread_of(list(scores["improvement"].values()))))
+        against = ""
+        if rule != "pit" and "pit" in groups:
+            against = _against(difference(scores["pit_si_sdr"], over_seeds(groups["pit"], "pit_si_sdr")))
+        printed, printed_mcl = (published.get((n_speakers, rule, m)) for m in ("pit_si_sdr", "mcl_si_sdr"))
+        below = f" | MCL SI-SDR {printed_mcl}" if printed_mcl else ""
+        rows.append([LABELS[rule], *cells, against, f"{printed or '—'}{below}"])
+    return rows
+
+
+def hypotheses_rows(study: StudyRecords) -> Rows:
+    """Return the lines of the table of more outputs than speakers, under `HYPOTHESES_HEAD`."""
+    runs = {(run.n_outputs, run.rule): run for run in study.of_part("hypotheses")}
+    fewest = min((n for n, _ in runs), default=0)
+    rows = []
+    for (n_outputs, rule), run in sorted(runs.items(), key=lambda item: (item[0][0], METHODS.index(item[0][1]))):
+        scores = run.values("mcl_si_sdr")
+        spread = spread_of(list(scores.values()))
+        others = (runs.get((fewest, rule)), runs.get((n_outputs, "mcl")))
+        against = [
+            _against(difference(scores, other.values("mcl_si_sdr"))) if other is not None and other is not run else ""
+            for other in others
+        ]
+        median = statistics.median(scores.values())
+        rows.append([str(n_outputs), LABELS[rule], _full(spread), f"{median:.2f}", *against])
+    return rows
+
+
+def transition_rows(study: StudyRecords) -> Rows:
+    """Return the lines of the table of the phase transition, under `TRANSITION_HEAD`."""
+    rows = []
+    for run in sorted(study.of_part("transition"), key=lambda run: run.temperature):
+        temperatures = run.temperatures
+        start = run.mean("input_si_sdr")
+        unsplit = [
+            t
+            for t, record in zip(temperatures, run.epochs, strict=True)
+            if abs(record["val_mcl_si_sdr"] - start) < _UNSPLIT
+        ]
+        until = f"{min(unsplit):.1f} dB" if unsplit else "split at once"
+        scores = [_mean_error(spread_of(list(run.values(m).values()))) for m in ("pit_si_sdr", "mcl_si_sdr")]
+        rows.append([f"{run.temperature:g} dB", f"{temperatures[-1]:.2g} dB", until, *scores])
+    return rows
+
+
+def gender_rows(study: StudyRecords, n_speakers: int) -> tuple[list[str], Rows]:
+    """Return heading and lines of the improvement by the genders in a mixture, a column for each method."""
+    groups = {rule: by_genders(study, runs, "improvement") for rule, runs in _methods(study, n_speakers).items()}
+    names = list(dict.fromkeys(name for found in groups.values() for name in found))
+    head = ["genders", "mixtures", *(LABELS[rule] for rule in groups)]
+    rows = []
+    for name in names:
+        count = max(found[name].n for found in groups.values() if name in found)
+        cells = [_mean_error(found[name]) if name in found else "" for found in groups.values()]
+        rows.append([name, str(count), *cells])
+    return head, rows
+
+
+def write_separation_study_page(folder: Path | str) -> Path:
+    """Read the records below `folder`, write `index.html` there and return its path."""
+    study = read_study(folder)
+    target = Path(folder) / "index.html"
+    write_atomically(target, _page(study))
+    return target
+
+
+def _page(study: StudyRecords) -> str:
+    seconds = sum(record["seconds"] for run in study.runs for record in run.epochs)
+    n_steps = sum(run.epochs[-1]["step"] for run in study.runs if run.epochs)
+    body = [
+        "<h1>Speech separation: PIT, MCL, Relaxed-WTA and aMCL</h1>",
+        f'<p class="lead">{len(study.runs)} trainings, {n_steps:,} steps, {seconds / 60:.1f} minutes, all summed. '
+        "Numbers are SI-SDR in dB, higher is better, on whole mixtures of speakers that were not in the training.</p>",
+        '<p class="note">PIT SI-SDR: each speaker has an output of their own. MCL SI-SDR: each speaker has the output '
+        "that suits them best, whoever else it serves. Improvement: PIT SI-SDR minus that of the mixture.</p>",
+        *_methods_part(study),
+        *_hypotheses_part(study),
+        *_transition_part(study),
+    ]
+    return page("torchmcl: the study of separation", "\n".join(body), style=_STYLE)
+
+
+_STYLE = """
+th { vertical-align: bottom; } td { vertical-align: top; } .scroll { margin: .8rem 0; }
+td small, th small { color: var(--soft); display: block; font-weight: 400; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(22rem, 100%), 1fr)); gap: 1.2rem; }
+.alone { max-width: 44rem; }
+"""
+
+
+def _methods_part(study: StudyRecords) -> list[str]:
+    runs = study.of_part("methods")
+    if not runs:
+        return []
+    n_seeds = len({run.config["training"]["seed"] for run in runs})
+    body = ["<h2>Four objectives</h2>"]
+    for number in sorted({run.n_speakers for run in runs}):
+        first = next(run for run in runs if run.n_speakers == number)
+        n_mixtures = len(first.mixtures)
+        body.append(f"<h3>{number} speakers, {n_mixtures} mixtures</h3>")
+        body.append(f'<p class="note">{escape(_network(first))}, {first.epochs[-1]["step"]:,} steps.</p>')
+        body.append(_shown(METHOD_HEAD, method_rows(study, number), f"methods-{number}"))
+    seeds = "Each method is trained once, so that the numbers say nothing about luck with the seed. "
+    if n_seeds > 1:
+        seeds = (
+            f"With {n_seeds} seeds a mixture counts with its mean over them; in brackets, the deviation over seeds. "
+        )
+    body.append(
+        '<p class="note">Mean ± standard deviation over mixtures, below it the standard error of the mean. Against '
+        "PIT, in PIT SI-SDR: mean difference ± standard error over the same mixtures, its median, and the p of "
+        f"Wilcoxon's test, which tells apart networks, not objectives. {seeds}"
+        "The <b>published</b> values are of WSJ0-mix, another corpus, with a far longer training, mean ± standard "
+        "deviation over three seeds: they are <b>not comparable</b> with the others, and show what the paper found.</p>"
+    )
+    body.append("<h2>Learning curves</h2>")
+    pictures = ""
+    for number in sorted({run.n_speakers for run in runs}):
+        curves = drawings.draw_learning_curves([run for run in runs if run.n_speakers == number])
+        pictures += _picture(curves, f"Validation SI-SDR over training, {number} speakers")
+    body.append(f'<div class="pair">{pictures}</div>')
+    body.append('<p class="note">PIT SI-SDR on crops of validation mixtures, after each epoch.</p>')
+    if study.genders:
+        body.append("<h2>By gender</h2>")
+        for number in sorted({run.n_speakers for run in runs}):
+            head, rows = gender_rows(study, number)
+            body.append(f"<h3>{number} speakers</h3>" + _shown(head, rows, f"genders-{number}"))
+        body.append(
+            '<p class="note">Improvement in dB, mean ± standard error over mixtures. F and M as the readers '
+            "are listed.</p>"
+        )
+    return body
+
+
+def _hypotheses_part(study: StudyRecords) -> list[str]:
+    runs = study.of_part("hypotheses")
+    if not runs:
+        return []
+    caption = (
+        "Boxes: quartiles and median; whiskers: 5 and 95 %; points: means. "
+        f"{_network(runs[0])}, {runs[0].epochs[-1]['step']:,} steps, {len(runs[0].mixtures)} mixtures of "
+        f"{runs[0].n_speakers} speakers."
+    )
+    return [
+        "<h2>More outputs than speakers</h2>",
+        _alone(drawings.draw_hypotheses(runs), "MCL SI-SDR by the number of outputs", caption),
+        _shown(HYPOTHESES_HEAD, hypotheses_rows(study), "hypotheses"),
+        '<p class="note">More outputs are more chances to be near a speaker: the best of many is chosen with the '
+        "answer at hand, so that a part of the gain is choice and not separation. Differences are paired, ± standard "
+        "error, with the p of Wilcoxon's test.</p>",
+    ]
+
+
+def _transition_part(study: StudyRecords) -> list[str]:
+    runs = study.of_part("transition")
+    if not runs:
+        return []
+    decay = runs[0].config["objective"]["decay"]
+    caption = (
+        f"The temperature falls by a factor of {decay:g} an epoch, from right to left. While all "
+        "outputs are the mixture, their SI-SDR is that of the mixture. On crops of validation mixtures. "
+        f"{_network(runs[0])}, constant learning rate."
+    )
+    return [
+        "<h2>Phase transition</h2>",
+        _alone(drawings.draw_transition(runs), "Negative MCL SI-SDR against temperature", caption),
+        _shown(TRANSITION_HEAD, transition_rows(study), "transition"),
+        '<p class="note">The last two columns: whole test mixtures, mean ± standard error. All trainings are equally '
+        "long, so that one that begins hot has had less time at a temperature at which something is learned.</p>",
+    ]
+
+
+def _network(run: RunRecords) -> str:
+    model = run.config["model"]
+    return f"Networks of {model.get('n_blocks', 6)} blocks with {model.get('hidden_size', 128)} units"
+
+
+def _methods(study: StudyRecords, n_speakers: int) -> dict[str, list[RunRecords]]:
+    runs = [run for run in study.of_part("methods") if run.n_speakers == n_speakers]
+    groups = {rule: [run for run in runs if run.rule == rule] for rule in METHODS}
+    return {rule: group for rule, group in groups.items() if group}
+
+
+def _shown(head: Sequence[str], rows: Rows, identity: str) -> str:
+    return table([_cell(cell) for cell in head], [[_cell(cell) for cell in row] for row in rows], identity=identity)
+
+
+def _cell(text: str) -> str:
+    """Return a cell as HTML, with what stands after a bar below it in small."""
+    main, bar, below = text.partition(" | ")
+    return f"{escape(main)}<small>{escape(below)}</small>" if bar else escape(main)
+
+
+def _alone(figure: Any, alternative: str, caption: str) -> str:
+    return f'<div class="alone">{_picture(figure, alternative, caption)}</div>'
+
+
+def _picture(figure: Any, alternative: str, caption: str = "") -> str:
+    shown = image(figure, alternative, escape(caption))
+    pyplot("the report about separation").close(figure)
+    return shown
+
+
+def _seeded(spread: Spread, runs: Sequence[RunRecords], measure: str) -> str:
+    """Return mean ± deviation over mixtures | standard error, and the deviation over seeds where there are several."""
+    if len(runs) == 1:
+        return _full(spread)
+    return f"{_full(spread)} ({spread_of([run.mean(measure) for run in runs]).std:.2f} over {len(runs)} seeds)"
+
+
+def _full(spread: Spread) -> str:
+    return f"{spread.mean:.2f} ± {spread.std:.2f} | SE {spread.error:.2f}"
+
+
+def _mean_error(spread: Spread) -> str:
+    return f"{spread.mean:.2f} ± {spread.error:.2f}"
+
+
+def _against(found: Difference | None) -> str:
+    """Return a paired difference | its median and the p of its test."""
+    if found is None:
+        return ""
+    p = "" if found.p is None else ", p < 1e-10" if found.p < 1e-10 else f", p = {found.p:.2g}"
+    mean, median = (f"{value:+.2f}".replace("-", "−") for value in (found.mean, found.median))  # noqa: RUF001
+    return f"{mean} ± {found.error:.2f} | median {median}{p}"

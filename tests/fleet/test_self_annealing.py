@@ -1,0 +1,243 @@
+"""Models that decide on their temperature themselves: the policy, and fleets that follow it."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from plain_loop import assert_same_bits, rows, small_mlp
+
+import torchmcl as mcl
+from torchmcl.annealing import AutoAnnealing, cost_scale
+from torchmcl.fleet import Candidate, Fleet, FleetData, FleetSearch, default_candidates
+
+N_EPOCHS = 40
+DATA = FleetData.of_sets([rows(13, seed=0), rows(8, seed=1)], [0, 1, 0])
+
+
+def course(policy, scales, n_epochs, n_rows=100):
+    """Return temperature, rate and decay of each epoch for a distortion that goes through `scales`."""
+    state = policy.init(torch.tensor([scales[0]]))
+    values = []
+    for epoch in range(n_epochs):
+        values.append([float(part) for part in policy.value(state, epoch, n_epochs, n_rows)])
+        policy.update(state, torch.tensor([scales[min(epoch + 1, len(scales) - 1)]]), epoch + 1, n_epochs)
+    return state, values
+
+
+def test_where_nothing_is_earned_cooling_begins_at_once():
+    state, values = course(AutoAnnealing(), [1.0], 100)
+    assert state["begun"] == 1
+    assert values[0][0] == 4.0  # twice the critical temperature
+    assert values[1][0] == pytest.approx(2.1)
+    assert values[-1][0] == 0.0
+
+
+def test_an_answer_that_keeps_improving_is_waited_for():
+    falling = [math.exp(-10 * epoch / 1000) for epoch in range(1001)]
+    state, values = course(AutoAnnealing(), falling, 1000)
+    # It earns 10 nats in all: at epoch t they are t / 100, and t = 1000 g / (g + 1) at g = 9.
+    assert float(state["begun"]) == pytest.approx(900, abs=2)
+    temperatures = [value[0] for value in values]
+    assert temperatures[500] == pytest.approx(4 * falling[500], rel=0.02)
+    assert temperatures[965] == 0.0
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e3, 1e30])
+def test_temperatures_follow_the_scale_of_the_costs(scale):
+    course_of = [course(AutoAnnealing(), [s, 0.5 * s, 0.4 * s], 30) for s in (1.0, scale)]
+    for mine, theirs in zip(course_of[0][1], course_of[1][1], strict=True):
+        assert theirs[0] / scale == pytest.approx(mine[0], rel=1e-3, abs=1e-12)
+        assert theirs[1:] == pytest.approx(mine[1:], rel=1e-3)
+
+
+@given(
+    scales=st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30),
+    patience=st.floats(0.01, 100),
+    cooling=st.floats(0.05, 0.95),
+)
+def test_whatever_is_measured_every_training_ends_cold_and_slow(scales, patience, cooling):
+    policy = AutoAnnealing(patience, cooling)
+    state, values = course(policy, scales, 200)
+    temperatures, rates, decays = (torch.tensor(column) for column in zip(*values, strict=True))
+    assert temperatures.isfinite().all()
+    assert (temperatures >= 0).all()
+    assert ((rates >= 0) & (rates <= 1)).all()
+    assert ((decays >= 0) & (decays <= 1)).all()
+    if (begun := int(state["begun"])) >= 0:
+        assert (temperatures[begun:].diff() <= 0).all()
+        assert (rates[begun:].diff() <= 1e-6).all()
+
+
+def test_there_is_no_decay_before_something_is_learnt():
+    _, values = course(AutoAnnealing(decay=50.0), [1.0], 100, n_rows=100)
+    decays = [value[2] for value in values]
+    assert decays[9] == 0.0
+    assert decays[10] == pytest.approx(0.5)
+
+
+def test_more_steps_mean_a_lower_rate():
+    policy = AutoAnnealing(steps=1000.0)
+    state = policy.init(torch.ones(1))
+    rates = [float(policy.value(state, 0, 10, 1, n_steps).rate) for n_steps in (100, 1000, 4000)]
+    assert rates == pytest.approx([1.0, 1.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patience": 0.0}, "`patience` must be > 0"),
+        ({"end": -1.0}, "`end` must be > 0"),
+        ({"cooling": 1.0}, "`cooling` must lie between 0 and 1"),
+        ({"decay": -1.0}, "`decay` must"),
+        ({"steps": 0}, "`steps` must be > 0"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        AutoAnnealing(**options)
+
+
+def test_the_scale_of_a_squared_error_is_the_variance_and_that_of_decibels_their_spread():
+    samples = torch.randn(20_000, 1, 1, generator=torch.Generator().manual_seed(0))
+    together = torch.zeros(20_000, 3, 1)
+    cost = mcl.pairwise_sq_euclidean(hypotheses=together, targets=samples)
+    assert float(cost_scale(mcl.match(cost, mcl.WTA()))) == pytest.approx(1.0, abs=0.03)
+    shifted = mcl.match(cost - 100, mcl.WTA())
+    deviation = (cost[..., 0] - cost.mean()).abs().mean()
+    assert float(cost_scale(shifted)) == pytest.approx(float(deviation), rel=1e-4)
+
+
+def test_padded_targets_do_not_count():
+    cost = torch.tensor([[[2.0, 2.0], [9.0, 9.0]]])
+    mask = torch.tensor([[True, False]])
+    assert cost_scale(mcl.match(cost, mcl.WTA(), mask)) == 2.0
+
+
+def new_fleet(**options):
+    rules = [mcl.WTA(), AutoAnnealing(), AutoAnnealing(patience=0.2)]
+    return Fleet(small_mlp, 3, **({"rules": rules, "lr": 0.01} | options))
+
+
+def test_other_models_of_the_fleet_are_not_affected():
+    mixed, plain = new_fleet(), new_fleet(rules=mcl.WTA())
+    for fleet in (mixed, plain):
+        fleet.fit(DATA, N_EPOCHS, batch_size=5, progress=False)
+    assert_same_bits(mixed.models[0].state_dict(), plain.models[0].state_dict())
+
+
+@pytest.mark.parametrize("rules", ["all auto", "mixed with a rule that sorts"])
+def test_chunks_equal_the_whole(rules):
+    options = {"rules": [mcl.TopN(2), AutoAnnealing(), AutoAnnealing()]} if "sorts" in rules else {}
+    whole, parts = new_fleet(**options), new_fleet(**options)
+    histories = [
+        whole.fit(DATA, N_EPOCHS, batch_size=5, progress=False),
+        parts.fit(DATA, N_EPOCHS, batch_size=5, max_models_at_once=1, progress=False),
+    ]
+    torch.testing.assert_close(whole.state_dict()["last"], parts.state_dict()["last"])
+    torch.testing.assert_close(histories[0].temperatures, histories[1].temperatures, equal_nan=True)
+
+
+def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path):
+    class PowerCutError(Exception):
+        pass
+
+    def cut(epoch, models, stacked):
+        if epoch == 25:
+            raise PowerCutError
+
+    options = {"batch_size": 5, "checkpoint": tmp_path, "checkpoint_every": 10, "progress": False}
+    whole, resumed = new_fleet(), new_fleet()
+    expected = whole.fit(DATA, N_EPOCHS, batch_size=5, progress=False)
+    with pytest.raises(PowerCutError):
+        new_fleet().fit(DATA, N_EPOCHS, after_epoch=cut, **options)
+    history = resumed.fit(DATA, N_EPOCHS, **options)
+    assert_same_bits(whole.state_dict(), resumed.state_dict())
+    torch.testing.assert_close(history.temperatures, expected.temperatures, rtol=0, atol=0, equal_nan=True)
+
+
+def test_temperatures_are_recorded_and_only_the_tail_is_looked_at():
+    fleet = new_fleet()
+    held_out = FleetData.shared(*rows(9, seed=2), 3)
+    history = fleet.fit(DATA, N_EPOCHS, validation=held_out, progress=False)
+    assert history.temperatures[:, 0].isnan().all()
+    for model in (1, 2):
+        cold = int((history.temperatures[:, model] > 0).sum())
+        assert 0 < cold < N_EPOCHS
+        assert int(history.best_epoch[model]) >= cold
+
+
+def test_an_answer_that_depends_on_the_input_is_learnt_before_it_splits():
+    random = torch.Generator().manual_seed(0)
+    inputs = torch.rand(256, 1, generator=random) * 2 - 1
+    sign = torch.where(torch.rand(256, 1, generator=random) < 0.5, 1.0, -1.0)
+    targets = (3 * inputs + 0.2 * sign).unsqueeze(1)
+    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2, hidden=(16,)), 1, rules=AutoAnnealing(), lr=0.02)
+    history = fleet.fit(FleetData.shared(inputs, targets, 1), 400, progress=False)
+    # The noise is 0.04 of a variance of about 3: some 4 nats are earned, four fifths of the training.
+    temperatures = history.temperatures[:, 0]
+    assert temperatures[0] > 2 * 3 > 2 * 0.04 * 4 > temperatures[250]
+    hypotheses = fleet.predict(torch.tensor([[0.5]])).hypotheses.flatten().sort().values
+    torch.testing.assert_close(hypotheses, torch.tensor([1.3, 1.7]), atol=0.05, rtol=0)
+
+
+# Search
+
+
+def test_the_search_finds_the_way_that_learns():
+    inputs, targets = rows(60, seed=0)
+    candidates = [Candidate("frozen", mcl.WTA(), lr=0.0), Candidate("auto", AutoAnnealing())]
+    search = FleetSearch(candidates, n_splits=3, held_out=0.2, n_init=2)
+    trials = search.run(small_mlp, inputs, targets, 60)
+    assert trials.candidates[trials.best].name == "auto"
+    assert trials.values.shape == (2, 3, 2)
+    assert trials.means[1] < trials.means[0]
+    records = trials.records()
+    assert len(records) == 12
+    assert records[0].keys() == {"candidate", "split", "restart", "distortion"}
+
+
+def test_a_candidate_that_fails_is_not_chosen():
+    inputs, targets = rows(40, seed=0)
+    candidates = [Candidate("explodes", mcl.WTA(), lr=1e30), Candidate("learns", mcl.WTA(), lr=0.01)]
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        trials = FleetSearch(candidates).run(small_mlp, inputs, targets, 8, validate_every=1)
+    assert trials.candidates[trials.best].name == "learns"
+
+
+def test_trials_are_drawn():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    inputs, targets = rows(40, seed=0)
+    trials = FleetSearch([Candidate("a", mcl.WTA()), Candidate("b", AutoAnnealing())]).run(
+        small_mlp, inputs, targets, 4
+    )
+    figure, axes = pyplot.subplots()
+    trials.draw(axes)
+    labels = {label.get_text() for label in axes.get_yticklabels()}
+    pyplot.close(figure)
+    assert labels == {"a", "b"}
+
+
+def test_default_candidates_have_names_of_their_own():
+    names = [candidate.name for candidate in default_candidates(10)]
+    assert len(set(names)) == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"held_out": 0.0}, "`held_out` must be above 0"),
+        ({"held_out": 0.4, "n_splits": 3}, "at most 1 for all 3 splits"),
+        ({"candidates": []}, "`candidates` must not be empty"),
+    ],
+)
+def test_a_search_that_cannot_be_made_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        FleetSearch(**options)
+
+
+def test_too_few_rows_to_hold_any_out_are_refused():
+    inputs, targets = rows(1, seed=0)
+    with pytest.raises(ValueError, match="`inputs` must have more than 1 rows"):
+        FleetSearch([Candidate("a", mcl.WTA())]).run(small_mlp, inputs, targets, 2)
