@@ -1,6 +1,6 @@
 """A small training as a program of its own, for the tests that kill it or run it in two processes.
 
-python lightning_program.py train FOLDER SECONDS_A_BATCH     trains six epochs, goes on from FOLDER/last.ckpt
+python lightning_program.py train FOLDER SECONDS_A_BATCH     trains six epochs, goes on from FOLDER/checkpoints
 python lightning_program.py ddp FOLDER N_PROCESSES           takes one step on a joint batch, writes the weights
 """
 
@@ -13,7 +13,15 @@ import torch
 from torch.utils.data import DataLoader
 
 import torchmcl as mcl
-from torchmcl.lightning import CollapseWarning, ExponentialAverage, MCLModule, Plateau, RecordWriter, RuleLogger
+from torchmcl.lightning import (
+    Checkpoints,
+    CollapseWarning,
+    ExponentialAverage,
+    MCLModule,
+    Plateau,
+    RecordWriter,
+    RuleLogger,
+)
 from torchmcl.lightning._backend import pl
 
 warnings.simplefilter("ignore")
@@ -51,14 +59,11 @@ def train(folder, seconds):
     rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))
     plateau = Plateau("val_distortion", patience=1)
     module = MCLModule(network(dropout=0.5), rule_at, learning_rate=0.3, plateau=plateau)
-    checkpoint = pl.callbacks.ModelCheckpoint(
-        folder, filename="last", save_on_train_epoch_end=True, enable_version_counter=False
-    )
+    checkpoints = Checkpoints(folder / "checkpoints")
     callbacks = [RecordWriter(folder / "records.jsonl"), RuleLogger(), CollapseWarning(), ExponentialAverage(0.9)]
-    trainer = pl.Trainer(max_epochs=6, gradient_clip_val=5, callbacks=[*callbacks, checkpoint, Slow(seconds)], **QUIET)
-    last = folder / "last.ckpt"
+    trainer = pl.Trainer(max_epochs=6, gradient_clip_val=5, callbacks=[*callbacks, checkpoints, Slow(seconds)], **QUIET)
     loader = DataLoader(samples(), batch_size=6)
-    trainer.fit(module, loader, loader, ckpt_path=str(last) if last.exists() else None)
+    trainer.fit(module, loader, loader, ckpt_path=checkpoints.latest())
     torch.save(module.model.state_dict(), folder / "weights.pt")
 
 

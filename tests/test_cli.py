@@ -1,9 +1,13 @@
 """The command line teaches, and refuses bad input with exit code 2."""
 
+import os
+import platform
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 import torchmcl as mcl
 from torchmcl.cli import _parser, main
@@ -19,6 +23,30 @@ def test_version_is_printed(capsys):
         main(["--version"])
     assert stop.value.code == 0
     assert "torchmcl 0." in capsys.readouterr().out
+
+
+def test_the_verbose_version_has_what_a_bug_report_needs_and_names_no_folder(capsys, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("TORCHMCL_DATA", "/home/somebody/data")
+    with pytest.raises(SystemExit) as stop:
+        main(["--version", "--verbose"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    lines = dict(line.split(maxsplit=1) for line in shown.splitlines())
+    assert {"torchmcl", "python", "system", "processor", "cores", "torch", "threads", "cuda", "triton"} <= lines.keys()
+    assert lines["torch"] == torch.__version__
+    assert lines["numpy"] == np.__version__
+    assert "OMP_NUM_THREADS=2" in lines["variables"]
+    assert lines["torchmcl"] == mcl.__version__
+    for word in ("/home", "/root", "/tmp", os.sep + "usr", platform.node()):
+        assert word not in shown
+
+
+def test_verbose_alone_is_refused(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--verbose"])
+    assert stop.value.code == 2
+    assert "--verbose goes with --version" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "many", "1.5"])

@@ -1,100 +1,117 @@
-"""A loss of NaN is found at its batch, does not reach the weights, and there is a way on."""
+"""A loss that is not finite is said with its batch, before it reaches the weights."""
 
-import warnings
+import math
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 import torchmcl as mcl
-from torchmcl.training import FiniteSteps, NonFiniteLoss
+from torchmcl.training import FiniteGuard, NonFiniteLossError
+from torchmcl.training.finite import largest_gradient
 
-BATCHES = [torch.randn(4, 1, generator=torch.Generator().manual_seed(i)) for i in range(4)]
+
+def batches(bad=None, where="inputs", value=math.nan, n=5):
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for number in range(n):
+        inputs = torch.randn(6, 2, generator=generator)
+        targets = torch.randn(6, 1, 2, generator=generator)
+        if number == bad:
+            (inputs if where == "inputs" else targets)[3, ..., 1] = value
+        made.append(mcl.Batch(inputs, targets))
+    return made
 
 
-def trained(batches, guard_of, upto=None):
+def train(data, max_skipped=0):
     torch.manual_seed(0)
-    model = mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,))
-    optimizer = torch.optim.Adam(model.parameters())
-    guard = guard_of(model)
-    for number, inputs in enumerate(batches[:upto]):
+    model = mcl.MultiHypothesisMLP(2, 2, 3, hidden=(8,))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    guard = FiniteGuard(model.parameters(), max_skipped=max_skipped)
+    error = None
+    for number, batch in enumerate(data):
+        output = mcl.mcl_step(model, batch, mcl.WTA())
         optimizer.zero_grad()
-        loss = mcl.mcl_step(model, mcl.Batch(inputs, inputs.unsqueeze(1)), mcl.WTA()).loss
-        loss.backward()
-        if guard(loss, f"batch {number}"):
-            optimizer.step()
-    return model
+        output.loss.backward()
+        try:
+            if guard(output, batch, f"batch {number}"):
+                optimizer.step()
+        except NonFiniteLossError as stopped:
+            error = stopped
+            break
+    return model.state_dict(), error, guard
 
 
-def poisoned(value):
-    return [*BATCHES[:2], torch.full((4, 1), value), BATCHES[3]]
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", ["inputs", "targets"])
+def test_a_bad_batch_is_named_and_the_weights_are_those_from_before_it(where, value):
+    weights, error, _ = train(batches(bad=3, where=where, value=value))
+    assert error is not None
+    assert error.place == "batch 3"
+    assert error.cause == where
+    assert str(error).startswith("FiniteGuard: the loss of batch 3 is ")
+    assert "Look at the data, lower the learning rate" in str(error)
+    expected, none, _ = train(batches()[:3])
+    assert none is None
+    torch.testing.assert_close(weights, expected, rtol=0, atol=0)
 
 
-def same(left, right):
-    return all(torch.equal(a, b) for a, b in zip(left.parameters(), right.parameters(), strict=True))
+def test_bad_batches_can_be_left_out_with_a_warning():
+    data = batches(bad=2)
+    with pytest.warns(RuntimeWarning, match=r"batch 2 is nan; .* the inputs.* left out, the 1\. of at most 2"):
+        weights, error, guard = train(data, max_skipped=2)
+    assert error is None
+    assert guard.n_skipped == 1
+    expected, _, _ = train(data[:2] + data[3:])
+    torch.testing.assert_close(weights, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e25])
-def test_a_bad_batch_is_named_and_leaves_the_weights_as_they_were(value):
-    models = []
-
-    def guard_of(model):
-        models.append(model)
-        return FiniteSteps(model.parameters())
-
-    with pytest.raises(NonFiniteLoss, match=r"`loss` of batch 2 must be finite, got (nan|inf)\. The weights are"):
-        trained(poisoned(value), guard_of)
-    assert same(models[0], trained(BATCHES, guard_of, upto=2))
+def test_the_next_one_beyond_the_allowed_number_is_an_error():
+    data = [batch for number in range(3) for batch in batches(bad=0, n=1)]
+    with pytest.warns(RuntimeWarning, match="left out"):
+        _, error, guard = train(data, max_skipped=2)
+    assert guard.n_skipped == 3
+    assert "or leave such batches out with `max_skipped`, now 2" in str(error)
 
 
-def test_a_batch_may_be_left_out_with_a_warning():
-    with pytest.warns(UserWarning, match=r"`loss` of batch 2 .*left out, as 1 of 1 may be"):
-        model = trained(poisoned(float("nan")), lambda model: FiniteSteps(model.parameters(), skip=1))
-    assert same(model, trained([*BATCHES[:2], BATCHES[3]], lambda model: FiniteSteps(model.parameters())))
-    with pytest.raises(NonFiniteLoss, match="batch 1"), pytest.warns(UserWarning, match="batch 0"):
-        trained([torch.full((4, 1), float("nan"))] * 3, lambda model: FiniteSteps(model.parameters(), skip=1))
+def test_padding_is_not_blamed():
+    torch.manual_seed(0)
+    model = mcl.MultiHypothesisMLP(2, 2, 3, hidden=(8,))
+    targets = torch.randn(4, 2, 2)
+    targets[:, 1] = math.nan
+    mask = torch.tensor([True, False]).expand(4, 2)
+    guard = FiniteGuard(model.parameters())
+    batch = mcl.Batch(torch.randn(4, 2), targets, mask)
+    output = mcl.mcl_step(model, batch, mcl.WTA())
+    output.loss.backward()
+    assert guard(output, batch, "batch 0")
+    with torch.no_grad():
+        model.head.linear.bias[0] = math.inf
+    output = mcl.mcl_step(model, batch, mcl.WTA())
+    output.loss.backward()
+    with pytest.raises(NonFiniteLossError, match="not finite are first the weights of the model"):
+        guard(output, batch, "batch 1")
 
 
-def test_an_infinite_gradient_of_a_finite_loss_is_found_too():
-    weight = torch.zeros(2, requires_grad=True)
-    loss = weight.sqrt().sum()
-    loss.backward()
-    with pytest.raises(NonFiniteLoss, match="`gradient` of batch 7 must be finite, got inf"):
-        FiniteSteps([weight])(loss, "batch 7")
-    assert weight.grad is None
+def test_a_gradient_that_overflows_under_a_finite_loss_is_found():
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([1.0, math.inf])
+    batch = mcl.Batch(torch.zeros(1, 1), torch.zeros(1, 1, 1))
+    output = mcl.mcl_step(lambda x: mcl.Predictions(torch.zeros(1, 2, 1), None), batch, mcl.WTA())
+    with pytest.raises(NonFiniteLossError, match="the gradient of batch 7 is not finite"):
+        FiniteGuard([parameter])(output, batch, "batch 7")
 
 
-def test_large_gradients_are_not_taken_for_infinite_ones():
-    weight = torch.ones(3, requires_grad=True)
-    weight.grad = torch.full((3,), 1e30)
-    assert FiniteSteps([weight])(torch.tensor([1.0, 2.0]), "batch 0")
+def test_the_largest_gradient_shows_every_bad_value():
+    parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
+    assert float(largest_gradient(parameters)) == 0
+    parameters[0].grad, parameters[2].grad = torch.tensor([1.0, -3.0]), torch.tensor([2e30, 0.0])
+    assert float(largest_gradient(parameters)) == pytest.approx(2e30)
+    parameters[0].grad[0] = math.nan
+    assert math.isnan(float(largest_gradient(parameters)))
 
 
-@pytest.mark.parametrize("skip", [-1, 1.5, True, "2"])
-def test_the_number_of_batches_to_leave_out_is_checked(skip):
-    with pytest.raises(ValueError, match="FiniteSteps: `skip` must be a whole number >= 0"):
-        FiniteSteps([], skip=skip)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_lightning_stops_at_the_batch_and_keeps_the_last_checkpoint(tmp_path):
-    pytest.importorskip("lightning")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from lightning_program import QUIET
-        from torchmcl.lightning import FiniteTraining, MCLModule
-        from torchmcl.lightning._backend import pl
-
-    def fitted(skip, batches):
-        torch.manual_seed(0)
-        network = mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,))
-        data = DataLoader([mcl.Batch(x, x.unsqueeze(1)) for x in batches], batch_size=None)
-        options = {**QUIET, "max_epochs": 1, "callbacks": [FiniteTraining(skip)], "default_root_dir": tmp_path}
-        pl.Trainer(**options).fit(MCLModule(network, mcl.WTA()), data)
-        return network
-
-    with pytest.raises(NonFiniteLoss, match=r"`loss` of batch 2 of epoch 0 \(step 2\) must be finite, got nan"):
-        fitted(0, poisoned(float("nan")))
-    network = fitted(1, poisoned(float("nan")))
-    assert all(parameter.isfinite().all() for parameter in network.parameters())
-    assert same(network, fitted(0, [*BATCHES[:2], BATCHES[3]]))
+def test_a_negative_number_of_batches_is_refused():
+    with pytest.raises(ValueError, match="FiniteGuard: `max_skipped` must be >= 0, got -1"):
+        FiniteGuard([], max_skipped=-1)
+    with pytest.raises(TypeError, match=r"FiniteGuard: `max_skipped` must be a whole number, got 1\.5"):
+        FiniteGuard([], max_skipped=1.5)

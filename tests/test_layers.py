@@ -12,6 +12,7 @@ FLOORS = {
     "types": 0,
     "_checks": 0,
     "_eager": 0,
+    "_environment": 0,
     "_files": 0,
     "_limits": 0,
     "_optional": 0,
@@ -19,6 +20,7 @@ FLOORS = {
     "_reading": 0,
     "_resources": 0,
     "_version": 0,
+    "checkpoints": 0,
     "kernels": 0,  # GPU kernels that the costs and rules call; they know nothing of either
     "costs": 1,
     "assignment": 1,

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import default_collate
 
 import torchmcl as mcl
+from signals import signal_when
 from torchmcl.cli import main
 from torchmcl.nn import DPRNN
 from voices import SHARED, recordings, voice
@@ -110,9 +111,26 @@ def test_train_kill_resume_gives_the_undisturbed_records(place, trained):
         torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_training_with_its_code_and_the_same_command_goes_on(place, trained, number, capsys):
+    out = place / f"stopped-{number}"
+    sent = signal_when(lambda: len(records(out)) >= 2, number)
+    assert main(train_command(place, out)) == 128 + number
+    sent.join()
+    shown = capsys.readouterr().err
+    assert f"torchmcl: Stopped by {signal.Signals(number).name}. Saved are " in shown
+    assert "the same again goes on from there" in shown
+    assert 2 <= len(records(out)) < 6
+    assert main(train_command(place, out)) == 0
+    assert records(out) == records(trained)
+    for kind in ("model", "model-last"):
+        (one, _), (other, _) = load_model(out / kind), load_model(trained / kind)
+        torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
+
+
 def test_training_leaves_models_records_and_logs(trained):
     names = {path.name for path in trained.iterdir()}
-    assert {"config.json", "records.jsonl", "last.ckpt", "model", "model-last", "logs"} <= names
+    assert {"config.json", "records.jsonl", "checkpoints", "model", "model-last", "logs"} <= names
     assert (trained / "logs" / "metrics.csv").exists()
     model, notes = load_model(trained / "model")
     best = max(record["val_pit_si_sdr"] for record in records(trained))

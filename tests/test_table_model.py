@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -156,9 +157,12 @@ def spoiled(model, tmp_path, name, change):
         ("config.json", None, "has no config.json"),
         ("schema.json", None, "must hold schema.json, got none"),
         ("weights.safetensors", None, "must hold weights.safetensors, got none"),
-        ("weights.safetensors", b"torn", "must be as `torchmcl fit` wrote it, got SafetensorError"),
+        ("weights.safetensors", b"torn", "must be as `torchmcl fit` wrote it, got CheckpointError.*damaged"),
         ("schema.json", b"{}", "must be as `torchmcl fit` wrote it, got KeyError"),
         ("schema.json", b"[1", "must be as `torchmcl fit` wrote it"),
+        ("metrics.json", {"epochs": 61}, "metrics.json' must have the checksum that was saved with the numbers"),
+        ("config.json", {"source": "other.csv"}, "config.json' must have the checksum that was saved"),
+        ("evaluation.json", None, "evaluation.json' must be there, got none. The folder is not complete"),
     ],
 )
 def test_folders_that_are_no_model_of_this_version_are_refused(model, tmp_path, name, change, message):
@@ -300,3 +304,12 @@ def test_the_folder_needs_no_pickle(model, tmp_path):
         assert file.suffix in (".json", ".safetensors")
         assert b"pickle" not in file.read_bytes()
     shutil.rmtree(tmp_path / "model")
+
+
+@pytest.mark.parametrize("fixture", ["table-before-checksums", "table-1"])
+def test_folders_of_all_versions_can_be_read_for_ever(fixture):
+    folder = Path(__file__).parent / "fixtures" / "formats" / fixture
+    asked = Table("asked", pl.DataFrame({"a": [0.1, 0.7], "b": ["u", "v"]}))
+    answers = load_table_model("test", folder).predict("test", asked)
+    assert answers.get_column("y_mean").to_list() == pytest.approx([-0.217275, -0.195678], rel=1e-4)
+    assert answers.get_column("probability_1").to_list() == pytest.approx([0.5215326, 0.5196601], rel=1e-4)

@@ -30,6 +30,7 @@ __all__ = [
     "check_leading_axes",
     "check_mask",
     "check_non_negative",
+    "check_non_negative_int",
     "check_positive",
     "check_positive_int",
     "check_real",
@@ -201,6 +202,14 @@ def check_positive_int(owner: str, argument: str, value: Any, advice: str = "") 
         raise ValueError(bad_value(owner, argument, "be >= 1", repr(value), advice))
     if value > _LARGEST_INT:
         raise ValueError(bad_value(owner, argument, f"be at most {_LARGEST_INT}", "a longer number", advice))
+
+
+def check_non_negative_int(owner: str, argument: str, value: Any, advice: str = "") -> None:
+    """Check a whole number >= 0."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(bad_value(owner, argument, "be a whole number", repr(value), advice))
+    if value < 0:
+        raise ValueError(bad_value(owner, argument, "be >= 0", repr(value), advice))
 
 
 def check_choice(owner: str, argument: str, value: Any, choices: tuple[str, ...]) -> None:

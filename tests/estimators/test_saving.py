@@ -1,6 +1,7 @@
 """Saved estimators come back the same, and folders that are something else are named."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -141,3 +142,47 @@ def test_folders_that_are_no_model_are_named(model, tmp_path):
     (folder / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"`folder` must hold model.safetensors, got none. The folder is not complete"):
         MCLRegressor.load(folder)
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+def test_a_changed_file_is_found(model, name, tmp_path):
+    model.save(tmp_path / "model")
+    path = tmp_path / "model" / name
+    if name == "model.json":
+        settings = json.loads(path.read_text())
+        path.write_text(json.dumps(settings, sort_keys=True))  # another layout is fine
+        MCLRegressor.load(tmp_path / "model")
+        settings["parameters"]["n_hypotheses"] = 7
+        path.write_text(json.dumps(settings))
+    else:
+        data = bytearray(path.read_bytes())
+        data[-3] ^= 16
+        path.write_bytes(data)
+    message = r"MCLRegressor.load: `folder` must hold a model as `save` wrote it, got .*changed since it was written"
+    with pytest.raises(ValueError, match=message):
+        MCLRegressor.load(tmp_path / "model")
+
+
+ASKED = [[0.1, 0.2], [0.7, 0.4]]
+ANSWERS = [-0.23253564493970127, -0.01911531504616354]
+
+
+@pytest.mark.parametrize("fixture", ["estimator-before-checksums", "estimator-1"])
+def test_models_of_all_versions_can_be_read_for_ever(fixture):
+    loaded = load_estimator(Path(__file__).parents[1] / "fixtures" / "formats" / fixture)
+    np.testing.assert_allclose(loaded.predict(ASKED), ANSWERS, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])
+def test_a_fit_that_was_saved_is_not_repeated_and_another_one_is_refused(kind, tmp_path):
+    X, y = forked(60)
+    y = y > 0 if kind is MCLClassifier else y
+    whole = kind(**SHORT).fit(X, y)
+    saved = kind(**SHORT).fit(X, y, checkpoint=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir())[-1] == "plan.json"
+    again = kind(**SHORT).fit(X, y, checkpoint=tmp_path)
+    assert again.seconds_ == saved.seconds_
+    for model in (saved, again):
+        np.testing.assert_array_equal(model.predict(X), whole.predict(X))
+    with pytest.raises(ValueError, match=r"Fleet.fit: `checkpoint` must be empty or hold this very training"):
+        kind(**{**SHORT, "random_state": 5}).fit(X, y, checkpoint=tmp_path)

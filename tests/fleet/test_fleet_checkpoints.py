@@ -1,6 +1,9 @@
 """An interrupted training goes on to the same bits; that of another training is refused."""
 
 import os
+import shutil
+import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +11,8 @@ from plain_loop import assert_same_bits, rows, small_mlp
 from safetensors.torch import load_file
 
 import torchmcl as mcl
+from signals import signal_when
+from torchmcl.checkpoints import Stopped, read_checkpoint, stop_on_signals
 from torchmcl.fleet import SGD, Fleet, FleetData, current_loss
 
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 8))
@@ -158,7 +163,14 @@ def test_nothing_but_finished_files_is_left(tmp_path):
     with pytest.raises(PowerCutError):
         train(new_fleet(), tmp_path / "deep" / "folder", (7, 2), max_models_at_once=2)
     names = sorted(path.name for path in (tmp_path / "deep" / "folder").iterdir())
-    assert names == ["chunk-0000.safetensors", "chunk-0001.safetensors", "plan.json"]
+    # the last two states of the finished chunk and of the other
+    assert names == [
+        "chunk-0000-epoch-00000009.safetensors",
+        "chunk-0000-epoch-00000012.safetensors",
+        "chunk-0001-epoch-00000003.safetensors",
+        "chunk-0001-epoch-00000006.safetensors",
+        "plan.json",
+    ]
 
 
 def test_a_full_disk_leaves_the_last_state_as_it_was(tmp_path, monkeypatch):
@@ -188,5 +200,156 @@ def test_adam_does_not_count_the_batches_in_which_a_model_has_no_rows(tmp_path):
     sets = [rows(13), rows(4), rows(5), rows(6)]
     fleet = Fleet(small_mlp, 4)
     fleet.fit(FleetData.of_sets(sets, [0, 1, 2, 3]), 7, batch_size=5, checkpoint=tmp_path, progress=False)
-    saved = load_file(tmp_path / "chunk-0000.safetensors")
+    saved = load_file(tmp_path / "chunk-0000-epoch-00000007.safetensors")
     assert saved["optimizer.n_steps"].flatten().tolist() == [3 * 7, 7, 7, 2 * 7]
+
+
+def newest(folder, chunk=0):
+    return sorted(folder.glob(f"chunk-{chunk:04d}-*.safetensors"))[-1]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped"])
+def test_with_a_damaged_newest_state_the_one_before_leads_to_the_same_bits(damage, tmp_path):
+    whole, resumed = new_fleet(), new_fleet()
+    expected = train(whole)
+    with pytest.raises(PowerCutError):
+        train(new_fleet(), tmp_path, (10, 0))
+    data = bytearray(newest(tmp_path).read_bytes())
+    data[-100] ^= 8
+    newest(tmp_path).write_bytes(data[:-200] if damage == "truncated" else data)
+    with pytest.warns(RuntimeWarning, match=r"epoch-00000009.* Going on from the one before it, .*epoch-00000006"):
+        history = train(resumed, tmp_path)
+    assert_same_bits(expected, history)
+    assert_same_bits(whole.state_dict(), resumed.state_dict())
+
+
+def test_a_damaged_plan_is_written_anew(tmp_path):
+    expected = train(new_fleet())
+    with pytest.raises(PowerCutError):
+        train(new_fleet(), tmp_path, (7, 0))
+    plan = (tmp_path / "plan.json").read_text()
+    for damaged in ("{", plan.replace('"n_epochs": 12', '"n_epochs": 13')):
+        (tmp_path / "plan.json").write_text(damaged)
+        with pytest.warns(RuntimeWarning, match=r"plan.json' is damaged; the states beside it are of this training"):
+            history = train(new_fleet(), tmp_path)
+        assert_same_bits(expected, history)
+        assert (tmp_path / "plan.json").read_text() == plan
+
+
+def test_states_of_another_training_beside_the_plan_are_refused(tmp_path):
+    for folder, n_epochs in ((tmp_path / "a", 12), (tmp_path / "b", 9)):
+        train(new_fleet(), folder, n_epochs=n_epochs)
+    (tmp_path / "b" / "plan.json").write_bytes((tmp_path / "a" / "plan.json").read_bytes())
+    with pytest.raises(ValueError, match=r"`checkpoint` must hold states of the training in its plan.json, got chu"):
+        train(new_fleet(), tmp_path / "b")
+
+
+def dropout_net():
+    return torch.nn.Sequential(torch.nn.Dropout(0.3), small_mlp())
+
+
+@pytest.mark.parametrize("at_once", [2, None])
+@pytest.mark.parametrize("cut", [(1, 0), (4, 0), (7, 0), (7, 2)])
+def test_random_numbers_go_on_where_they_were(cut, at_once, tmp_path):
+    cut = cut if at_once else (cut[0], 0)
+    options = {"data": FleetData.shared(*SETS[0], 3), "max_models_at_once": at_once}
+    whole, resumed = new_fleet(dropout_net), new_fleet(dropout_net)
+    torch.manual_seed(3)
+    expected = train(whole, **options)
+    torch.manual_seed(3)
+    with pytest.raises(PowerCutError):
+        train(new_fleet(dropout_net), tmp_path, cut, **options)
+    torch.manual_seed(4 if cut[0] > 2 else 3)  # what was saved counts, and what one began with if there is nothing
+    history = train(resumed, tmp_path, **options)
+    assert_same_bits(expected, history)
+    assert_same_bits(whole.state_dict(), resumed.state_dict())
+
+
+def test_the_chunks_of_a_saved_training_stay_with_another_number_of_threads(tmp_path, monkeypatch):
+    data = FleetData.shared(*SETS[0], 32)
+    whole, resumed = Fleet(small_mlp, 32), Fleet(small_mlp, 32)
+    expected = whole.fit(data, 6, progress=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "get_num_threads", lambda: 4)
+        Fleet(small_mlp, 32).fit(data, 6, checkpoint=tmp_path, checkpoint_every=2, progress=False)
+    assert len(list(tmp_path.glob("chunk-*"))) == 8
+    for path in tmp_path.glob("chunk-*6.safetensors"):
+        path.unlink()
+    history = resumed.fit(data, 6, checkpoint=tmp_path, checkpoint_every=2, progress=False)
+    assert_same_bits(expected, history)
+    assert_same_bits(whole.state_dict(), resumed.state_dict())
+
+
+def stopped_at(epoch, fleet, *folder):
+    def after_epoch(here, models, _):
+        if here == epoch:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with stop_on_signals():
+        fleet.fit(DATA, 12, after_epoch=after_epoch, progress=False, **({"checkpoint": folder[0]} if folder else {}))
+
+
+def test_a_signal_saves_the_epoch_and_the_same_call_goes_on_from_there(tmp_path):
+    whole, resumed = new_fleet(), new_fleet()
+    expected = train(whole)
+    with pytest.raises(Stopped, match=r"Stopped by SIGTERM. Saved in .*: the same again goes on") as stopped:
+        stopped_at(4, new_fleet(), tmp_path)
+    assert stopped.value.code == 143
+    assert newest(tmp_path).name == "chunk-0000-epoch-00000005.safetensors"
+    history = train(resumed, tmp_path)
+    assert_same_bits(expected, history)
+    assert_same_bits(whole.state_dict(), resumed.state_dict())
+
+
+def test_a_signal_without_a_checkpoint_says_that_nothing_was_saved():
+    with pytest.raises(Stopped, match="Nothing was saved"):
+        stopped_at(4, new_fleet())
+
+
+def test_a_signal_saves_the_chunks_of_all_threads(tmp_path):
+    data = FleetData.shared(*SETS[0], 32)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        whole, resumed = Fleet(small_mlp, 32), Fleet(small_mlp, 32)
+        expected = whole.fit(data, 150, progress=False)
+        sent = signal_when(lambda: list(tmp_path.glob("chunk-*")), signal.SIGTERM)
+        with pytest.raises(Stopped, match="Saved in"), stop_on_signals():
+            Fleet(small_mlp, 32).fit(data, 150, checkpoint=tmp_path, checkpoint_every=10, progress=False)
+        sent.join()
+        assert {path.name[:10] for path in tmp_path.glob("chunk-*")} == {"chunk-0000", "chunk-0001"}
+        history = resumed.fit(data, 150, checkpoint=tmp_path, checkpoint_every=10, progress=False)
+    finally:
+        torch.set_num_threads(before)
+    assert_same_bits(expected, history)
+    assert_same_bits(whole.state_dict(), resumed.state_dict())
+
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "formats" / "fleet-1"
+
+
+def fleet_of_the_fixture():
+    """Numbers that every machine has, and no random ones: the weights come from the file."""
+    inputs = torch.arange(12.0).reshape(6, 2) / 8
+    data = FleetData.shared(inputs, inputs.flip(0).unsqueeze(1), 2)
+    rules = [mcl.WTA(), mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Exponential(1.0, 0.5, floor=0.25))]
+    return Fleet(small_mlp, 2, rules=rules, lr=[0.01, mcl.Linear(0.02, 0.0, 6)]), data
+
+
+def test_a_training_saved_by_the_first_version_can_be_gone_on_with_for_ever(tmp_path):
+    shutil.copytree(FIXTURE, tmp_path / "run")
+    fleet, data = fleet_of_the_fixture()
+    epochs = []
+    history = fleet.fit(
+        data,
+        6,
+        batch_size=4,
+        checkpoint=tmp_path / "run",
+        checkpoint_every=2,
+        progress=False,
+        after_epoch=lambda epoch, *_: epochs.append(epoch),
+    )
+    assert epochs == [4, 5]
+    wanted = read_checkpoint(FIXTURE.with_name("fleet-1-end.safetensors"), "end").tensors
+    torch.testing.assert_close(fleet.state_dict()["last"], wanted["last"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(history.losses, wanted["losses"], rtol=1e-4, atol=1e-5)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchmcl._version import __version__
+from torchmcl.checkpoints import Stopped, stop_on_signals
 from torchmcl.cli.arguments import positive
 from torchmcl.cli.reproduce import add_reproduce_commands
 from torchmcl.cli.speech import add_speech_commands
@@ -15,14 +16,29 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `torchmcl ...`; return the exit code, 2 for input that cannot be used."""
+    """Run `torchmcl ...`; return the exit code.
+
+    1 is a training whose loss is not finite, 2 input that cannot be used, 130 and 143 an end by Ctrl-C and SIGTERM.
+    """
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.version:
+        print("\n".join(_versions()) if options.verbose else f"torchmcl {__version__}")
+        parser.exit()
+    if options.verbose:
+        parser.error("--verbose goes with --version")
     if options.run is None:
         parser.print_help()
         return 0
     try:
-        options.run(options)
+        with stop_on_signals():
+            options.run(options)
+    except Stopped as stopped:
+        print(f"torchmcl: {stopped}", file=sys.stderr)
+        return stopped.code
+    except FloatingPointError as error:  # a loss that is not finite
+        print(f"torchmcl: {error}", file=sys.stderr)
+        return 1
     except (ValueError, ImportError, OSError) as error:
         print(error if str(error).startswith("torchmcl ") else f"torchmcl: {error}", file=sys.stderr)
         return 2
@@ -35,7 +51,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Several answers instead of one: multiple choice learning and annealed MCL for PyTorch.",
         epilog="Start with: torchmcl demo, or with a table: torchmcl fit houses.csv --target price -o model/",
     )
-    parser.add_argument("--version", action="version", version=f"torchmcl {__version__}")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("--verbose", action="store_true", help="with --version: all that a bug report needs")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     demo = commands.add_parser(
@@ -54,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     add_reproduce_commands(commands)
     add_speech_commands(commands)
     return parser
+
+
+def _versions() -> list[str]:
+    from torchmcl._environment import environment
+
+    return [f"{name:<18}{value}" for name, value in environment().items()]
 
 
 def _demo(options: argparse.Namespace) -> None:

@@ -32,6 +32,11 @@ def add_reproduce_commands(commands: Commands) -> None:
     uci.add_argument("--seeds", type=positive, default=1, help="seeds of each fold (default: %(default)s)")
     uci.add_argument("--epochs", type=positive, default=1000, help="epochs (default: %(default)s, as in the paper)")
     uci.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    uci.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="train on the workers of a dask cluster, as tcp://host:8786; --device is then theirs (default: here)",
+    )
     uci.add_argument("--quick", action="store_true", help="the four smallest sets, six methods, last and test-selected")
     uci.add_argument("--quiet", action="store_true", help="no progress bars")
     uci.set_defaults(run=_reproduce_uci)
@@ -109,7 +114,12 @@ def _reproduce_uci(options: argparse.Namespace) -> None:
         data=options.data,
         device=options.device,
     )
-    run_study(study, options.out, progress=not options.quiet)
+    if options.cluster is None:
+        run_study(study, options.out, progress=not options.quiet)
+    else:
+        from torchmcl.experiments.uci.distributed import run_study_on_cluster
+
+        run_study_on_cluster(study, options.out, options.cluster, progress=not options.quiet)
     path = write_uci_page(options.out)
     print(f"Records: {options.out / 'records.jsonl'}")
     print(f"Open the page: {path.resolve().as_uri()}")

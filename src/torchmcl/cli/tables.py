@@ -1,6 +1,7 @@
 """The commands for a table of data, `torchmcl fit`, `predict` and `report`: parsing and dispatch only."""
 
 import argparse
+import shutil
 from pathlib import Path
 
 from torchmcl._resources import peak_mebibytes, seconds_since_start
@@ -91,7 +92,8 @@ Learn from a table: several plausible outcomes for each row, each with a probabi
 
 Columns of numbers and of text are told apart by what they hold. Missing values (empty cells, NA, NaN, null, ?)
 are fine in columns to learn from. A tenth of the rows is set apart to measure the model on, another fifth picks
-the epoch and calibrates intervals.
+the epoch and calibrates intervals. A run that is stopped or killed is gone on with by the same command: until
+the model is written, its state is kept in a folder OUT.checkpoint beside it.
 
 examples:
   torchmcl fit houses.csv --target price -o model/
@@ -148,8 +150,11 @@ def _fit(options: argparse.Namespace) -> None:
         },
     )
     table = read_table("torchmcl fit", options.table)
-    model = fit_table("torchmcl fit", table, how, progress=not options.quiet)
+    # Beside the model's folder, which is replaced as a whole.
+    checkpoint = options.out.resolve().with_name(f"{options.out.resolve().name}.checkpoint")
+    model = fit_table("torchmcl fit", table, how, progress=not options.quiet, checkpoint=checkpoint)
     save_table_model(model, options.out)
+    shutil.rmtree(checkpoint, ignore_errors=True)
     if not options.quiet:
         print(fit_summary(model))
         print(f"Model: {options.out}   {_spent()}")

@@ -213,6 +213,7 @@ class MCLEstimator(BaseEstimator):
         out_features: int,
         tensor_of: Callable[[Rows], tuple[Tensor, Tensor]],
         cost_fn: Callable[..., Tensor],
+        checkpoint: str | Path | None,
     ) -> None:
         """Train the restarts and keep the best, or all; sets the attributes that say how it went."""
         n_rows = len(train)
@@ -235,6 +236,7 @@ class MCLEstimator(BaseEstimator):
             device=self.device,
             verbose=bool(self.verbose),
             what=type(self).__name__,
+            checkpoint=checkpoint,
         )
         trained = training.run(
             lambda: self._module(train.inputs.shape[1], out_features),

@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ _N_STEPS = 2000
 _MIN_EPOCHS, _MAX_EPOCHS = 20, 1000
 _MIN_BATCH, _MAX_BATCH = 128, 1024
 _ROWS_AT_ONCE = 65_536
+# A save takes about 15 ms, a training at least a second.
+_N_SAVES = 5
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Training:
     device: str | torch.device = "cpu"
     verbose: bool = False
     what: str = "fit"
+    checkpoint: str | Path | None = None
 
     def run(
         self,
@@ -94,6 +98,8 @@ class Training:
             validation=validation,
             monitor=monitor,
             patience=self.patience if validation is not None else None,
+            checkpoint=self.checkpoint,
+            checkpoint_every=max(1, self.n_epochs // _N_SAVES),
             progress=self.verbose,
             what=self.what,
         )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Rows", "Split", "restored", "split_rows", "stored"]
+__all__ = ["Rows", "Split", "restored", "split_rows", "stored", "target_names"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -181,3 +181,11 @@ def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
         number = (number ^ (number >> np.uint64(30))) * _MIX_1
         number = (number ^ (number >> np.uint64(27))) * _MIX_2
         return number ^ (number >> np.uint64(31))
+
+
+def target_names(y: Any) -> list[str] | None:
+    """Return the column names of a data frame or series, None where there are none."""
+    if hasattr(y, "columns"):
+        return [str(name) for name in y.columns]
+    name = getattr(y, "name", None)
+    return [name] if isinstance(name, str) and name else None

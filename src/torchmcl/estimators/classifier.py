@@ -1,5 +1,6 @@
 """MCLClassifier: the original multiple-choice setting, several guesses at the class of each row."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,13 +54,16 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         True
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLClassifier":
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: str | Path | None = None
+    ) -> "MCLClassifier":
         """Train on a table.
 
         Args:
             X: [rows, features], an array or a data frame of numbers without missing values.
             y: [rows], class labels.
             sample_weight: [rows], how much each row counts.
+            checkpoint: folder to save the training to on the way; the same call goes on from there after a kill.
         """
         self._check_parameters()
         X, y, weights = self._validated(X, y, sample_weight, reset=True)
@@ -71,7 +75,8 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         split = split_rows(X, ids, weights, selecting=share, calibrating=0.0, seed=seed, strata=ids)
         self._inputs = Scaler.of(split.train.inputs, split.train.weights)
         n_classes = len(self.classes_)
-        self._train(split.train, split.selection, seed, n_classes, self._tensors, pairwise_cross_entropy)
+        cost_fn = pairwise_cross_entropy
+        self._train(split.train, split.selection, seed, n_classes, self._tensors, cost_fn, checkpoint)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "MCLClassifier":

@@ -1,6 +1,7 @@
 """MCLRegressor: several plausible outcomes for each row of a table, with their probabilities."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from torchmcl.estimators import _conformal
 from torchmcl.estimators._base import MCLEstimator
 from torchmcl.estimators._conformal import PredictionIntervals
 from torchmcl.estimators._networks import Scaler, answers
-from torchmcl.estimators._rows import Rows, Split, restored, split_rows, stored
+from torchmcl.estimators._rows import Rows, Split, restored, split_rows, stored, target_names
 from torchmcl.fleet import FleetSearch
 from torchmcl.schedules import Schedule
 
@@ -156,13 +157,14 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: str | Path | None = None) -> "MCLRegressor":
         """Train on a table.
 
         Args:
             X: [rows, features], an array or a data frame of numbers without missing values.
             y: [rows], or [rows, outputs] for several outputs.
             sample_weight: [rows], how much each row counts.
+            checkpoint: folder to save the training to on the way; the same call goes on from there after a kill.
 
         Raises:
             ValueError: for a parameter out of range, a table with missing or infinite values, or a constant target.
@@ -174,7 +176,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         split = self._split(rows, seed)
         self._inputs = Scaler.of(split.train.inputs, split.train.weights)
         self._targets = Scaler.of(split.train.targets, split.train.weights)
-        self._train(split.train, split.selection, seed, self.n_outputs_, self._tensors, pairwise_sq_euclidean)
+        cost_fn = pairwise_sq_euclidean
+        self._train(split.train, split.selection, seed, self.n_outputs_, self._tensors, cost_fn, checkpoint)
         self._calibrate(split.train, split.selection, split.calibration)
         self._held_out = stored(split.selection, split.calibration)
         return self
@@ -222,7 +225,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
     def _validated(
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool, n_needed: int
     ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64] | None]:
-        names = _target_names(y)
+        names = target_names(y)
         X, y = validate_data(
             self,
             X,
@@ -398,11 +401,3 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
 
 def _padded(ends: NDArray[Any], n_pieces: int) -> NDArray[Any]:
     return np.pad(ends, ((0, 0), (0, n_pieces - ends.shape[-1])), constant_values=np.nan)
-
-
-def _target_names(y: Any) -> list[str] | None:
-    """Return the column names of a data frame or series, None where there are none."""
-    if hasattr(y, "columns"):
-        return [str(name) for name in y.columns]
-    name = getattr(y, "name", None)
-    return [name] if isinstance(name, str) and name else None

@@ -17,6 +17,8 @@ from torchmcl._optional import optional_import
 from torchmcl._reading import as_written, json_value, read_text
 from torchmcl._version import __version__
 from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.checkpoints import CheckpointError
+from torchmcl.checkpoints.folders import check_beside, read_numbers, write_numbers
 from torchmcl.density import Bandwidth
 from torchmcl.estimators._networks import Scaler
 from torchmcl.fleet.search import Candidate, FleetSearch
@@ -67,7 +69,7 @@ def from_state(settings: dict[str, Any], arrays: Arrays, kinds: dict[str, type[A
 
 def save_estimator(estimator: Any, folder: Path) -> None:
     """Write a fitted estimator into a new folder that then takes the place of `folder`."""
-    io = optional_import("safetensors.numpy", extra="sklearn", needed_by=f"{type(estimator).__name__}.save")
+    optional_import("safetensors.torch", extra="sklearn", needed_by=f"{type(estimator).__name__}.save")
     owner = f"{type(estimator).__name__}.save"
     if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or (folder / _SETTINGS).exists())):
         advice = "Give another name, or remove it first."
@@ -75,7 +77,7 @@ def save_estimator(estimator: Any, folder: Path) -> None:
         raise ValueError(bad_value(owner, "folder", rule, repr(str(folder)), advice))
     settings, arrays = to_state(estimator)
     with replaced_folder(folder) as new:
-        write_atomically(new / _NUMBERS, io.save(arrays))
+        write_numbers(new / _NUMBERS, _KIND, arrays, {_SETTINGS: settings})
         write_atomically(new / _SETTINGS, json.dumps(settings, indent=1, allow_nan=False))
 
 
@@ -83,9 +85,9 @@ def read_estimator(owner: str, folder: Path, kinds: dict[str, type[Any]]) -> Any
     """Return the estimator in a folder, which must be one of `kinds` (by name).
 
     Raises:
-        ValueError: if the folder holds no such model, or one of a newer version.
+        ValueError: if the folder holds no such model, a damaged one, or one of a newer version.
     """
-    io = optional_import("safetensors.numpy", extra="sklearn", needed_by=owner)
+    optional_import("safetensors.torch", extra="sklearn", needed_by=owner)
     settings = _settings(owner, folder)
     if settings["format"] > FORMAT:
         rule = f"hold a model of format {FORMAT} or older"
@@ -96,11 +98,12 @@ def read_estimator(owner: str, folder: Path, kinds: dict[str, type[Any]]) -> Any
         raise ValueError(bad_value(owner, "folder", f"hold a saved {' or '.join(kinds)}", repr(name)))
     if not (folder / _NUMBERS).exists():
         raise ValueError(bad_value(owner, "folder", f"hold {_NUMBERS}", "none", "The folder is not complete."))
-    broken = optional_import("safetensors", extra="sklearn", needed_by=owner).SafetensorError
     try:
-        arrays = io.load_file(folder / _NUMBERS)
-    except broken as error:
-        raise ValueError(bad_value(owner, _NUMBERS, "be a safetensors file", str(error))) from error
+        arrays, checksums = read_numbers(folder / _NUMBERS, _KIND)
+        check_beside(folder, checksums, {_SETTINGS: settings})
+    except CheckpointError as error:
+        rule, advice = "hold a model as `save` wrote it", "Save it again from where it was fitted."
+        raise ValueError(bad_value(owner, "folder", rule, str(error), advice)) from error
     with as_written(owner, "folder", "`save`"):
         return from_state(settings, arrays, kinds)
 

@@ -73,7 +73,8 @@ def _saved_bytes(models: StackedModules, inputs: Tensor) -> int:
         return tensor
 
     one = models.subset(slice(0, 1), models.flat.device, copy_rows=True)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    # The trial draws for dropout what the training is to draw: a resumed one, which makes no trial, would differ.
+    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         predictions: Predictions = one(inputs.to(models.flat.device))
         (predictions.hypotheses**2).sum()
     return n_bytes

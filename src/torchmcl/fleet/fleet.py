@@ -13,9 +13,10 @@ from torchmcl._checks import bad_value, check_callable, check_non_negative, chec
 from torchmcl._progress import Progress
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AssignmentRule
+from torchmcl.checkpoints.stopping import saves_when_stopped
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.fleet.checkpoints import FleetCheckpoint
-from torchmcl.fleet.chunks import in_threads, models_at_once
+from torchmcl.fleet.checkpoints import FleetCheckpoint, saved_chunk_size
+from torchmcl.fleet.chunks import models_at_once
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import evaluate_models
 from torchmcl.fleet.fresh import FreshRows
@@ -25,6 +26,8 @@ from torchmcl.fleet.monitors import hard_distortion
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
 from torchmcl.fleet.options import check_data, check_fit, digest_of, name_of, per_model, rates_of
 from torchmcl.fleet.rules import RuleAt, RuleTable
+from torchmcl.fleet.running import run_chunk
+from torchmcl.fleet.sharding import Device, chunks_of, devices_of, on_devices
 from torchmcl.fleet.shortcuts import is_worth_compiling
 from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules
 from torchmcl.schedules import Schedule
@@ -53,7 +56,8 @@ class Fleet:
         seeds: of the initial weights and the shuffles; 0, 1, 2, ... unless told.
         cost_fn: any `pairwise_*` function.
         score_weight: weight of the score loss.
-        device: where to train; the models themselves are kept on the CPU in between.
+        device: where to train; the models themselves are kept on the CPU in between. "cuda" is all visible GPUs, as
+            far as there are models for them; a sequence names the devices to share the models out to.
 
     Example:
         >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
@@ -81,7 +85,7 @@ class Fleet:
         seeds: Sequence[int] | None = None,
         cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
         score_weight: float = 1.0,
-        device: str | torch.device = "cpu",
+        device: Device | Sequence[Device] = "cpu",
     ) -> None:
         check_callable("Fleet", "module_factory", module_factory, "lambda: MultiHypothesisMLP(6, 1, 5)")
         if isinstance(module_factory, nn.Module):
@@ -104,7 +108,8 @@ class Fleet:
         self.optimizer = optimizer
         self.cost_fn = cost_fn
         self.score_weight = score_weight
-        self.device = torch.device(device)
+        self.devices = devices_of(device, n_models)
+        self.device = self.devices[0]
         self._last = StackedModules.of(build_modules(module_factory, self.seeds))
         self._best: StackedModules | None = None
         self.optimizer_state: dict[str, Tensor] | None = None
@@ -131,6 +136,7 @@ class Fleet:
         patience: int | None = None,
         checkpoint: str | Path | None = None,
         checkpoint_every: int = 100,
+        keep_checkpoints: int = 2,
         max_models_at_once: int | None = None,
         after_epoch: Callable[[int, slice, StackedModules], None] | None = None,
         continued: bool = False,
@@ -148,7 +154,8 @@ class Fleet:
             validate_every: epochs between looks, for all or one for each; the last epoch is always looked at.
             patience: stop a model after this many epochs without improvement.
             checkpoint: folder to save to, and to go on from if it holds a state of the same training.
-            checkpoint_every: epochs between saves.
+            checkpoint_every: epochs between saves; `torchmcl.checkpoints.stop_on_signals` saves at once.
+            keep_checkpoints: how many states to keep; when the newest is damaged the one before it is used.
             max_models_at_once: train in chunks of this many; chosen by memory unless told.
             after_epoch: called with the epoch, the models of the chunk (a slice) and the stacked models, which
                 can be called with inputs [models, batch, ...]; for records and pictures.
@@ -157,7 +164,8 @@ class Fleet:
             what: the words in front of the bar.
 
         Returns:
-            FleetHistory. A model whose loss became NaN or infinite is reported in a warning.
+            FleetHistory. A model whose loss became NaN or infinite is reported in a warning, with its epoch in
+            `failed_epoch`; it keeps its last finite weights, and the others are not affected.
 
         Raises:
             ValueError: if the data or validation is for another number of models, or a number is out of range.
@@ -169,6 +177,7 @@ class Fleet:
         if validation is not None:
             check_data("Fleet.fit", "validation", validation, self.n_models)
         check_positive_int("Fleet.fit", "checkpoint_every", checkpoint_every)
+        check_positive_int("Fleet.fit", "keep_checkpoints", keep_checkpoints)
         if max_models_at_once is not None:
             check_positive_int("Fleet.fit", "max_models_at_once", max_models_at_once)
         every = per_model("validate_every", validate_every, self.n_models)
@@ -179,9 +188,12 @@ class Fleet:
         n_rows = data.inputs.shape[1]
         size = min(batch_size or n_rows, n_rows)
         n_threads = self._n_threads(after_epoch)
-        chunk = max_models_at_once
+        # The chunks of a saved training stay: memory and threads may be others by now.
+        chunk = max_models_at_once or (None if checkpoint is None else saved_chunk_size(Path(checkpoint)))
         if chunk is None:
-            chunk = min(models_at_once(self._last, data, size, self.device), -(-self.n_models // n_threads))
+            n_shares = max(n_threads, len(self.devices))
+            room = min(models_at_once(self._last, data, size, device) for device in set(self.devices))
+            chunk = min(room, -(-self.n_models // n_shares))
         saved = None
         if checkpoint is not None:
             looks = {
@@ -190,21 +202,21 @@ class Fleet:
                 "rows": None if validation is None else digest_of(validation),
             }
             plan = self._fingerprint(data, n_epochs, size, chunk, patience) | {"validation": looks}
-            saved = FleetCheckpoint(Path(checkpoint), plan)
-        chunks = [slice(low, min(low + chunk, self.n_models)) for low in range(0, self.n_models, chunk)]
+            generator = None if self._last.is_deterministic() else self.device
+            saved = FleetCheckpoint(Path(checkpoint), plan, keep=keep_checkpoints, generator_of=generator)
+        chunks = chunks_of(self.n_models, chunk)
         if validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
         moments: dict[int, dict[str, Tensor]] = {}
         compiled = self.device.type == "cpu" and is_worth_compiling(self.n_models, n_rows, n_epochs)
         with Progress(n_epochs * self.n_models, what, show=progress, unit="model-epoch") as bar:
 
-            def train(numbered: tuple[int, slice]) -> FleetHistory:
-                number, rows = numbered
+            def train(number: int, rows: slice, device: torch.device) -> FleetHistory:
                 chunk_plan = self._plan(rows, n_epochs, size, monitor, every[rows], patience, compiled)
                 chunk_plan.rules.check_hypotheses(n_hypotheses)
-                held_out = None if validation is None else validation.subset(rows, self.device)
-                models = self._last.subset(rows, self.device, copy_rows=True)
-                training = ChunkTraining(models, data.subset(rows, self.device), held_out, chunk_plan, fresh)
+                held_out = None if validation is None else validation.subset(rows, device)
+                models = self._last.subset(rows, device, copy_rows=True)
+                training = ChunkTraining(models, data.subset(rows, device), held_out, chunk_plan, fresh)
                 for name, value in (self.optimizer_state or {}).items() if continued else ():
                     training.optimizer_state[name].copy_(value[rows])
 
@@ -213,13 +225,15 @@ class Fleet:
                     if after_epoch is not None:
                         after_epoch(epoch, rows, models)
 
-                history = self._run(training, number, saved, checkpoint_every, bar, note)
+                here = None if saved is None else saved.on(device)
+                history = run_chunk(training, number, here, checkpoint_every, bar, note)
                 self._take(rows, models, training.state["best_flat"] if validation is not None else None)
                 if continued:
                     moments[number] = {name: value.cpu() for name, value in training.optimizer_state.items()}
                 return history
 
-            histories = in_threads(train, list(enumerate(chunks)), n_threads)
+            with saves_when_stopped():
+                histories = on_devices(train, chunks, self.devices, n_threads)
         if parts := [moments[number] for number in sorted(moments)]:
             self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         history = FleetHistory.joined(histories)
@@ -228,7 +242,8 @@ class Fleet:
             first = failed[0]
             warnings.warn(
                 f"Fleet: the loss of {len(failed)} of {self.n_models} models is not finite; model {first} was the "
-                f"first of them, from epoch {int(history.failed_epoch[first])} on. The others are not affected.",
+                f"first of them, from epoch {int(history.failed_epoch[first])} on. The others are not affected. Their "
+                "weights are the last finite ones: look at their rows, or fit them again with a lower `lr`.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -293,12 +308,20 @@ class Fleet:
                 self._best.flat.copy_(state["best"])
 
     def _n_threads(self, after_epoch: object) -> int:
-        """Return how many chunks to train side by side: CPU libraries give a batch of small products one core.
+        """Return how many chunks to train side by side: one on each device, or on each core of a single CPU.
+
+        CPU libraries give a batch of small products one core.
 
         One after the other where the order of random numbers or of calls of `after_epoch` matters.
         """
-        if self.device.type != "cpu" or after_epoch is not None or not self._last.is_deterministic():
+        if after_epoch is not None:
             return 1
+        if self.device.type != "cpu":
+            return len(self.devices)
+        if not self._last.is_deterministic():
+            return 1
+        if len(self.devices) > 1:
+            return len(self.devices)
         return max(1, min(torch.get_num_threads(), self.n_models // _MIN_CHUNK))
 
     @torch.no_grad()
@@ -317,26 +340,6 @@ class Fleet:
             rule = "be asked for after fit(..., validation=...)"
             raise ValueError(bad_value("Fleet", "best", rule, "a fleet that was not validated"))
         return self._best
-
-    def _run(
-        self,
-        training: ChunkTraining,
-        number: int,
-        saved: FleetCheckpoint | None,
-        every: int,
-        bar: Progress,
-        note: Callable[[int], None],
-    ) -> FleetHistory:
-        n_models, n_epochs = len(training.models), training.plan.n_epochs
-        first, seconds = (0, 0.0) if saved is None else saved.load(number, training.state)
-        bar.step(first * n_models)
-        while first < n_epochs and not training.all_stopped():
-            last = n_epochs if saved is None else min(n_epochs, first + every)
-            seconds += training.run(first, last, note)
-            first = last
-            if saved is not None:
-                saved.save(number, first, seconds, training.state)
-        return training.history(seconds)
 
     def _plan(
         self,
@@ -369,6 +372,7 @@ class Fleet:
     def _fingerprint(
         self, data: FleetData, n_epochs: int, size: int, chunk: int, patience: int | None
     ) -> dict[str, Any]:
+        # A new field is left out where it has the value that all trainings had before: old folders stay readable.
         return {
             "n_models": self.n_models,
             "n_epochs": n_epochs,

@@ -51,7 +51,8 @@ class EpochRunner:
         captured: torch.cuda.CUDAGraph | None = graph
         try:
             torch.cuda.synchronize(self._device)
-            with torch.cuda.graph(graph):
+            # Its own stream, as torch's default one lies on one device; and other threads may be busy with others.
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 self._epoch(key)
         except RuntimeError as error:
             warnings.warn(

@@ -256,23 +256,29 @@ class ChunkTraining:
         return loss
 
     def _update(self, gradient: Tensor, n_real: Tensor) -> None:
-        """Change the parameters of those models that have rows in this batch and were not stopped."""
+        """Change the parameters of those models that have rows in this batch and were not stopped.
+
+        A model whose gradient is not finite keeps its weights: a rate of 0 leaves them, bit for bit.
+        """
         optimizer = self.optimizer
+        lr, good = self.lr, gradient.sum(dim=-1, keepdim=True).isfinite()
+        if self.device.type != "cpu" or not bool(good.all()):  # a look costs nothing on the CPU, and a wait elsewhere
+            gradient, lr = gradient.masked_fill(~good, 0), lr * good
         if self.frozen is not None:  # weight decay would move them even without a gradient
             before = self.models.flat.clone()
-            self._update_active(optimizer, gradient, n_real)
+            self._update_active(optimizer, gradient, lr, n_real)
             self.models.flat.copy_(torch.where(self.frozen, before, self.models.flat))
             return
-        self._update_active(optimizer, gradient, n_real)
+        self._update_active(optimizer, gradient, lr, n_real)
 
-    def _update_active(self, optimizer: FleetOptimizer, gradient: Tensor, n_real: Tensor) -> None:
+    def _update_active(self, optimizer: FleetOptimizer, gradient: Tensor, lr: Tensor, n_real: Tensor) -> None:
         if self.same_length and self.plan.patience is None:
-            optimizer.update(self.models.flat, gradient, self.optimizer_state, self.lr, self.decay)
+            optimizer.update(self.models.flat, gradient, self.optimizer_state, lr, self.decay)
             return
         active = ((n_real > 0) & (self.state["stopped_epoch"] < 0)).unsqueeze(-1)
         flat = self.models.flat.clone()
         state = {name: value.clone() for name, value in self.optimizer_state.items()}
-        optimizer.update(flat, gradient, state, self.lr, self.decay)
+        optimizer.update(flat, gradient, state, lr, self.decay)
         self.models.flat.copy_(torch.where(active, flat, self.models.flat))
         for name, value in self.optimizer_state.items():
             value.copy_(torch.where(active, state[name], value))

@@ -2,16 +2,19 @@
 
 from torchmcl.lightning.averaging import ExponentialAverage
 from torchmcl.lightning.callbacks import CollapseWarning, RecordWriter, RuleLogger
-from torchmcl.lightning.finite import FiniteTraining
+from torchmcl.lightning.checkpoints import Checkpoints, SafeCheckpointIO
 from torchmcl.lightning.module import MCLModule
 from torchmcl.lightning.plateau import Plateau
+from torchmcl.lightning.processes import launcher_options
 
 __all__ = [
+    "Checkpoints",
     "CollapseWarning",
     "ExponentialAverage",
-    "FiniteTraining",
     "MCLModule",
     "Plateau",
     "RecordWriter",
     "RuleLogger",
+    "SafeCheckpointIO",
+    "launcher_options",
 ]

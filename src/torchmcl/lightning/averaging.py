@@ -58,6 +58,10 @@ class ExponentialAverage(pl.Callback):  # type: ignore[name-defined]
         """Leave the average in the model."""
         self.copy_to(module.model)
 
+    def on_fit_end(self, trainer: Any, module: Any) -> None:
+        """Leave the average in the model also where no epoch was left to train."""
+        self.copy_to(module.model)
+
     @torch.no_grad()
     def copy_to(self, model: torch.nn.Module) -> None:
         """Write the average into a model."""

@@ -16,7 +16,8 @@ from torchmcl.lightning.annealing import SelfAnnealed
 from torchmcl.lightning.plateau import Plateau
 from torchmcl.metrics import distortion
 from torchmcl.schedules import Schedule
-from torchmcl.training import CapturedModel, mcl_step
+from torchmcl.training import CapturedModel, FiniteGuard, mcl_step
+from torchmcl.training.finite import first_not_finite, largest_gradient, parts_of
 from torchmcl.types import Batch, Predictions, StepOutput
 
 __all__ = ["MCLModule"]
@@ -49,6 +50,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             real targets. The step of the validation is taken with `WTA()`.
         captured: on a GPU, replay the training passes of the model as CUDA graphs, see
             `torchmcl.training.CapturedModel`; not with several processes.
+        max_skipped: how many batches with a loss or gradient that is not finite to leave out, with a warning for
+            each. The next one raises `torchmcl.training.NonFiniteLossError`, before it has reached the weights.
         seed: decides, with the epoch and the process, the random numbers of dropout and the like.
 
     Example:
@@ -73,6 +76,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         plateau: Plateau | None = None,
         validation: Mapping[str, Callable[[StepOutput], Tensor]] | None = None,
         captured: bool = False,
+        max_skipped: int = 0,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -97,6 +101,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self.validation = dict(validation or {"distortion": _distortion})
         self.seed = seed
         self._captured = CapturedModel(model) if captured else None
+        self._guard = FiniteGuard(model.parameters(), max_skipped=max_skipped)
+        self._waiting: list[tuple[int, StepOutput, Batch]] = []  # for the step of the optimizer
         self.auto = SelfAnnealed(rule_at) if isinstance(rule_at, AutoAnnealing) else None
         if self.auto is not None and (plateau is not None or callable(learning_rate)):
             rule = "be a number without a plateau where AutoAnnealing has the tail of the rate"
@@ -119,9 +125,10 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def step(self, batch: Batch, rule: AssignmentRule) -> StepOutput:
         """Return the step of the core on this module's model and cost."""
-        alone = self._trainer is None or self.trainer.world_size == 1  # gradients are shared between processes by hooks
+        # gradients are shared between processes by hooks, which a graph would not call
+        captured = self._captured if self._is_alone() else None
         return mcl_step(
-            self._captured if self._captured is not None and alone else self.model,
+            captured or self.model,
             batch,
             rule,
             cost_fn=self.cost_fn,
@@ -135,9 +142,12 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         if self.auto is not None and self._trainer is not None:  # evenly within an epoch too
             epoch += index / max(float(self.trainer.num_training_batches), index + 1)
         output = self.step(batch, self.rule(epoch))
+        loss = self._joint_loss(output)
+        self._waiting.append((index, output, batch))
+        if self._guard.max_skipped and self._is_alone() and not bool(loss.isfinite()):
+            return loss  # will be left out, and should spoil neither the annealing nor the mean of the epoch
         if self.auto is not None:
             self.auto.see(output.matching)
-        loss = self._joint_loss(output)
         when = {"on_step": True, "on_epoch": True, "prog_bar": True, "sync_dist": True}
         self.log("train_loss", loss.detach(), batch_size=output.matching.mask.numel(), **when)
         return loss
@@ -149,6 +159,32 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         for name, metric in self.validation.items():
             self.log(f"val_{name}", metric(output), prog_bar=True, on_epoch=True, batch_size=n_real, sync_dist=True)
         return output
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Look at the loss and the gradient before they reach the weights.
+
+        Raises:
+            NonFiniteLossError: if they are not finite, and no more batches may be left out.
+        """
+        waiting, self._waiting = self._waiting, []
+        losses = [output.loss.detach().float() for _, output, _ in waiting]
+        if self.trainer.precision != "16-mixed":  # whose scaler meets infinities while it looks for its scale
+            losses.append(largest_gradient(self._guard.parameters).to(self.device))
+        bad = ~torch.stack(losses).isfinite().all()
+        if not self._is_alone():  # all leave the batch out, or none
+            bad = self.trainer.strategy.reduce(bad.float(), reduce_op="sum") > 0
+        if not bool(bad):
+            return
+        index, output, batch = next((one for one in waiting if not bool(one[1].loss.isfinite())), waiting[-1])
+        cause = first_not_finite(parts_of(output, batch, self._guard.parameters))
+        place = f"batch {index} of epoch {self.current_epoch}"
+        self._guard.refuse("MCLModule", place, float(output.loss.detach()), cause)
+        if self.trainer.precision != "16-mixed":  # whose scaler leaves the step out by itself
+            for parameter in self._guard.parameters:
+                parameter.grad = None
+
+    def _is_alone(self) -> bool:
+        return self._trainer is None or self.trainer.world_size == 1
 
     def _joint_loss(self, output: StepOutput) -> Tensor:
         """Return a loss whose mean over the processes is the loss of the joint batch."""
@@ -207,7 +243,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the weights and the optimizer do not hold."""
         plateau = None if self.plateau is None else self.plateau.state_dict()
-        checkpoint["torchmcl"] = {"plateau": plateau, "rule_at": repr(self.rule_at)}
+        state = {"plateau": plateau, "rule_at": repr(self.rule_at), "n_skipped": self._guard.n_skipped}
+        checkpoint["torchmcl"] = state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take it back.
@@ -221,5 +258,6 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         if state["rule_at"] != repr(self.rule_at) and " at 0x" not in state["rule_at"]:
             rule = f"have been saved under the same rule, {self.rule_at!r}"
             raise ValueError(bad_value("MCLModule", "checkpoint", rule, state["rule_at"], "Start in another folder."))
+        self._guard.n_skipped = state.get("n_skipped", 0)
         if self.plateau is not None and state["plateau"] is not None:
             self.plateau.load_state_dict(state["plateau"])

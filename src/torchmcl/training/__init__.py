@@ -1,8 +1,8 @@
-"""The training step, written once, and what stands around it: records, finite steps, models as CUDA graphs."""
+"""The training step, written once, a recorder and a guard for what happens on the way, and models as CUDA graphs."""
 
 from torchmcl.training.captured import CapturedModel
-from torchmcl.training.finite import FiniteSteps, NonFiniteLoss
+from torchmcl.training.finite import FiniteGuard, NonFiniteLossError
 from torchmcl.training.recorder import Recorder
 from torchmcl.training.step import mcl_step
 
-__all__ = ["CapturedModel", "FiniteSteps", "NonFiniteLoss", "Recorder", "mcl_step"]
+__all__ = ["CapturedModel", "FiniteGuard", "NonFiniteLossError", "Recorder", "mcl_step"]

@@ -1,80 +1,133 @@
-"""Only finite steps reach the weights: a loss of NaN is found at its batch, before it has done harm."""
+"""A loss that is NaN or infinite: said at once, with the batch, before it reaches the weights."""
 
+import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from torchmcl._checks import bad_value
+from torchmcl._checks import check_non_negative_int
+from torchmcl.types import Batch, StepOutput
 
-__all__ = ["FiniteSteps", "NonFiniteLoss"]
-
-_ADVICE = (
-    "The weights are as they were before this batch. Look at its data, lower the learning rate, or leave such batches "
-    "out: skip=10."
-)
+__all__ = ["FiniteGuard", "NonFiniteLossError", "first_not_finite"]
 
 
-class NonFiniteLoss(ValueError):  # noqa: N818  (what happened)
-    """A loss or a gradient that is NaN or infinite; the message names the batch."""
+class NonFiniteLossError(FloatingPointError):
+    """The loss or gradient of a batch is NaN or infinite; the weights are those from before the batch.
 
-
-class FiniteSteps:
-    """Look at the loss and the gradients of each step before the optimiser does.
-
-    It waits for the device once a step.
-
-    Args:
-        parameters: those that the optimiser changes.
-        skip: how many batches in all may be left out, each with a warning; the next one is an error.
-
-    Example:
-        >>> layer = torch.nn.Linear(1, 1)
-        >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-        >>> finite = FiniteSteps(layer.parameters())
-        >>> for number, inputs in enumerate((torch.ones(2, 1), torch.full((2, 1), float("nan")))):
-        ...     optimizer.zero_grad()
-        ...     loss = layer(inputs).square().mean()
-        ...     loss.backward()
-        ...     if finite(loss, f"batch {number}"):
-        ...         optimizer.step()
-        Traceback (most recent call last):
-        torchmcl.training.finite.NonFiniteLoss: training: `loss` of batch 1 must be finite, got nan. The weights are ...
+    Attributes:
+        place: the batch.
+        cause: the first part that is not finite: inputs, targets, weights, hypotheses, ...; "" when unknown.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], *, skip: int = 0) -> None:
-        if isinstance(skip, bool) or not isinstance(skip, int) or skip < 0:
-            raise ValueError(bad_value("FiniteSteps", "skip", "be a whole number >= 0", repr(skip)))
+    def __init__(self, message: str, place: str, cause: str) -> None:
+        super().__init__(message)
+        self.place, self.cause = place, cause
+
+
+class FiniteGuard:
+    """Ask it before every step of the optimizer; a bad batch then never reaches the weights.
+
+    It reads one number from the device for each step.
+
+    Args:
+        parameters: of the model, whose gradients are looked at.
+        max_skipped: how many bad batches to leave out, with a warning for each; the next one is an error.
+
+    Example:
+        >>> import torch, torchmcl as mcl
+        >>> model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=2, hidden=(4,))
+        >>> optimizer = torch.optim.Adam(model.parameters())
+        >>> guard = FiniteGuard(model.parameters())
+        >>> for number, value in enumerate([1.0, float("nan")]):
+        ...     batch = mcl.Batch(torch.full((3, 1), value), torch.zeros(3, 1, 1))
+        ...     output = mcl.mcl_step(model, batch, mcl.WTA())
+        ...     optimizer.zero_grad()
+        ...     output.loss.backward()
+        ...     if guard(output, batch, f"batch {number}"):
+        ...         optimizer.step()
+        Traceback (most recent call last):
+        torchmcl.training.finite.NonFiniteLossError: FiniteGuard: the loss of batch 1 is nan; not finite are first the
+        inputs. The weights are those from before it. ...
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], *, max_skipped: int = 0) -> None:
+        check_non_negative_int("FiniteGuard", "max_skipped", max_skipped)
         self.parameters = list(parameters)
-        self.skip = skip
+        self.max_skipped = max_skipped
         self.n_skipped = 0
 
-    def __call__(self, loss: Tensor, where: str) -> bool:
-        """Return whether the step may be taken; if not, its gradients have been taken away.
+    def __call__(self, output: StepOutput, batch: Batch, place: str) -> bool:
+        """Return whether the optimizer may take its step, after the backward pass.
 
         Args:
-            loss: a scalar, or one for each model.
-            where: the batch, for the message.
+            output: what `mcl_step` returned.
+            batch: what it was given.
+            place: the batch in words, "batch 17 of epoch 3" for example.
 
         Raises:
-            NonFiniteLoss: if the step is not finite and no more may be left out.
+            NonFiniteLossError: for a bad batch when no more may be left out.
         """
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        # One number that is finite if all are: a sum of squares could overflow where none of them is infinite.
-        largest = [norm for norm in torch._foreach_norm(gradients, ord=torch.inf)] if gradients else []
-        finite = torch.stack([loss.detach().isfinite().all(), *(norm.isfinite() for norm in largest)])
-        if bool(finite.all()):
+        loss = output.loss.detach()
+        if bool(torch.stack([loss.sum(), largest_gradient(self.parameters).to(loss)]).isfinite().all()):
             return True
-        what, got = "loss", loss.detach()
-        if bool(finite[0]):
-            what, got = "gradient", torch.stack(largest).max()
-        values = f"{got[~got.isfinite()].flatten()[0].item()}" if got.ndim else f"{got.item()}"
-        message = f"training: `{what}` of {where} must be finite, got {values}."
-        for parameter in self.parameters:
-            parameter.grad = None
-        if self.n_skipped >= self.skip:
-            raise NonFiniteLoss(f"{message} {_ADVICE}")
-        self.n_skipped += 1
-        warnings.warn(f"{message} It was left out, as {self.n_skipped} of {self.skip} may be.", stacklevel=2)
+        cause = first_not_finite(parts_of(output, batch, self.parameters))
+        self.refuse("FiniteGuard", place, float(loss.sum()), cause)
         return False
+
+    def refuse(self, owner: str, place: str, loss: float, cause: str) -> None:
+        """Count a bad batch.
+
+        Raises:
+            NonFiniteLossError: when no more may be left out.
+        """
+        self.n_skipped += 1
+        what = f"loss of {place} is {loss:g}" if not math.isfinite(loss) else f"gradient of {place} is not finite"
+        found = f"; not finite are first the {cause}" if cause else ""
+        message = f"{owner}: the {what}{found}. The weights are those from before it."
+        if self.n_skipped > self.max_skipped:
+            advice = (
+                " Look at the data, lower the learning rate or clip the gradient; or leave such batches out with "
+                f"`max_skipped`, now {self.max_skipped}."
+            )
+            raise NonFiniteLossError(message + advice, place, cause)
+        warnings.warn(
+            f"{message} It is left out, the {self.n_skipped}. of at most {self.max_skipped}.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def parts_of(output: StepOutput, batch: Batch, parameters: Iterable[Tensor]) -> dict[str, Tensor | None]:
+    """Return what a step was made of, in the order in which one thing follows from another."""
+    targets = batch.targets
+    if batch.mask is not None:  # what pads the targets does not matter
+        mask = batch.mask.view(*batch.mask.shape, *[1] * (targets.ndim - batch.mask.ndim))
+        targets = targets.masked_fill(~mask, 0)
+    weights = torch.cat([parameter.detach().reshape(-1) for parameter in parameters] or [torch.zeros(0)])
+    return {
+        "inputs": batch.inputs,
+        "targets": targets,
+        "weights of the model": weights,
+        "hypotheses": output.predictions.hypotheses,
+        "score logits": output.predictions.score_logits,
+        "costs": output.matching.cost,
+    }
+
+
+def first_not_finite(parts: Mapping[str, Tensor | None]) -> str:
+    """Return the name of the first part with a NaN or an infinity in it, "" if there is none."""
+    for name, part in parts.items():
+        if isinstance(part, Tensor) and part.is_floating_point() and not bool(part.detach().isfinite().all()):
+            return name
+    return ""
+
+
+def largest_gradient(parameters: Iterable[Tensor]) -> Tensor:
+    """Return the largest absolute gradient, which is NaN or infinite if any is; nothing is read on the host."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return torch.zeros(())
+    largest = torch._foreach_norm(gradients, math.inf)
+    return torch.stack([one.to(gradients[0].device, torch.float32) for one in largest]).max()

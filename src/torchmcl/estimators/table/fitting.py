@@ -47,8 +47,17 @@ class TableFit:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-def fit_table(owner: str, table: Table, how: TableFit, *, progress: bool = False) -> TableModel:
+def fit_table(
+    owner: str, table: Table, how: TableFit, *, progress: bool = False, checkpoint: Path | None = None
+) -> TableModel:
     """Return a model that was trained on a table, with its metrics.
+
+    Args:
+        owner: who asks, for messages.
+        table: to learn from.
+        how: the columns, and the parameters of the regressor.
+        progress: show a bar.
+        checkpoint: folder to save the training to on the way; the same call goes on from there after a kill.
 
     Raises:
         ValueError: if the table or a parameter cannot be used; the message says which and what to do.
@@ -75,7 +84,8 @@ def fit_table(owner: str, table: Table, how: TableFit, *, progress: bool = False
     regressor = MCLRegressor(**{"random_state": how.seed, "verbose": progress, **how.parameters})
     begin = time.perf_counter()
     with _threads_for(regressor, inputs.shape):
-        regressor.fit(inputs, train_targets[:, 0] if len(how.targets) == 1 else train_targets)
+        answers = train_targets[:, 0] if len(how.targets) == 1 else train_targets
+        regressor.fit(inputs, answers, checkpoint=checkpoint)
     regressor.verbose = False
     regressor._held_out = {}  # rows of the table, for partial_fit: they have no place in a model's folder
     regressor.target_names_ = np.array(list(how.targets), dtype=object)

@@ -10,6 +10,7 @@ from torchmcl._files import replaced_folder, write_atomically
 from torchmcl._optional import optional_import
 from torchmcl._reading import read_json
 from torchmcl._version import __version__
+from torchmcl.checkpoints.folders import check_beside, read_numbers, write_numbers
 from torchmcl.data.table import ColumnEncoder, TableSchema
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.saving import from_state, to_state
@@ -31,17 +32,19 @@ def save_table_model(model: TableModel, folder: Path) -> None:
         ValueError: if the folder exists and holds something else.
         OSError: if it cannot be written.
     """
-    io = optional_import("safetensors.numpy", extra="table", needed_by="torchmcl fit")
+    optional_import("safetensors.torch", extra="table", needed_by="torchmcl fit")
     check_folder("torchmcl fit", folder)
     settings, arrays = to_state(model.regressor)
     config = {"kind": _KIND, "format": FORMAT, "torchmcl": __version__, "source": model.source}
+    files = {_CONFIG: config | {"regressor": settings}, _SCHEMA: model.schema.to_json(), _METRICS: model.metrics}
+    if model.evaluation is not None:
+        files[_EVALUATION] = model.evaluation
+    texts = {name: _json(content) for name, content in files.items()}
     with replaced_folder(folder) as new:
-        write_atomically(new / _WEIGHTS, io.save({**arrays, **model.encoder.state()}))
-        write_atomically(new / _CONFIG, _json(config | {"regressor": settings}))
-        write_atomically(new / _SCHEMA, _json(model.schema.to_json()))
-        write_atomically(new / _METRICS, _json(model.metrics))
-        if model.evaluation is not None:
-            write_atomically(new / _EVALUATION, _json(model.evaluation))
+        beside = {name: json.loads(text) for name, text in texts.items()}
+        write_numbers(new / _WEIGHTS, _KIND, {**arrays, **model.encoder.state()}, beside)
+        for name, text in texts.items():
+            write_atomically(new / name, text)
 
 
 def check_folder(owner: str, folder: Path) -> None:
@@ -89,25 +92,26 @@ def load_table_model(owner: str, folder: Path) -> TableModel:
         rule = f"hold a model of format {FORMAT} or older"
         got = f"format {config['format']} (written by torchmcl {config.get('torchmcl', 'of unknown version')})"
         raise ValueError(bad_value(owner, "model folder", rule, got, "Upgrade torchmcl: pip install -U torchmcl."))
-    io = optional_import("safetensors.numpy", extra="table", needed_by=owner)
-    broken = optional_import("safetensors", extra="table", needed_by=owner).SafetensorError
+    optional_import("safetensors.torch", extra="table", needed_by=owner)
     for name in (_SCHEMA, _METRICS, _WEIGHTS):
         if not (folder / name).is_file():
             advice = "The folder is not complete; fit it again."
             raise ValueError(bad_value(owner, "model folder", f"hold {name}", "none", advice))
     try:
-        arrays = io.load_file(folder / _WEIGHTS)
-        schema = TableSchema.from_json(_read(folder / _SCHEMA))
+        arrays, checksums = read_numbers(folder / _WEIGHTS, _KIND)
+        files = {name: _read(folder / name) for name in (_SCHEMA, _METRICS)} | {_CONFIG: config}
+        if (folder / _EVALUATION).is_file():
+            files[_EVALUATION] = _read(folder / _EVALUATION)
+        schema = TableSchema.from_json(files[_SCHEMA])
         regressor = from_state(config["regressor"], arrays, {"MCLRegressor": MCLRegressor})
-        evaluation = _read(folder / _EVALUATION) if (folder / _EVALUATION).is_file() else None
         encoder = ColumnEncoder.from_state(schema, arrays)
-        metrics = _read(folder / _METRICS)
-        if not isinstance(metrics, dict) or not isinstance(evaluation, dict | None):
+        check_beside(folder, checksums, files)
+        if not isinstance(files[_METRICS], dict) or not isinstance(files.get(_EVALUATION), dict | None):
             raise TypeError("metrics and evaluation are not named values")
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, broken) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         rule, advice = "be as `torchmcl fit` wrote it", "Fit it again."
         raise ValueError(bad_value(owner, "model folder", rule, f"{type(error).__name__}: {error}", advice)) from error
-    return TableModel(schema, encoder, regressor, config.get("source", ""), metrics, evaluation)
+    return TableModel(schema, encoder, regressor, config.get("source", ""), files[_METRICS], files.get(_EVALUATION))
 
 
 def _config(owner: str, folder: Path) -> dict[str, Any]:

@@ -6,7 +6,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import bad_value, check_choice, check_non_negative, check_positive_int, nearest_hint
+from torchmcl._checks import (
+    bad_value,
+    check_choice,
+    check_non_negative,
+    check_non_negative_int,
+    check_positive_int,
+    nearest_hint,
+)
 from torchmcl._reading import read_text
 from torchmcl.experiments.separation.plain import check_types, shown, yaml_value
 
@@ -120,6 +127,7 @@ class TrainingConfig:
         precision: "32-true" or "bf16-mixed".
         ema: decay of the averaged weights; none unless told.
         captured: replay the passes of the model as CUDA graphs, on a GPU.
+        max_skipped: batches with a loss that is not finite to leave out, before one is an error.
         seed: decides weights, order and crops.
     """
 
@@ -132,12 +140,14 @@ class TrainingConfig:
     precision: str = "32-true"
     ema: float | None = None
     captured: bool = True
+    max_skipped: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Check the fields."""
         for name in ("epochs", "batch_size", "patience"):
             check_positive_int("training", name, getattr(self, name))
+        check_non_negative_int("training", "max_skipped", self.max_skipped)
         check_choice("training", "schedule", self.schedule, ("plateau", "cosine"))
         check_choice("training", "precision", self.precision, ("32-true", "bf16-mixed"))
         check_non_negative("training", "learning_rate", self.learning_rate)

@@ -15,20 +15,21 @@ from torch import nn
 
 from torchmcl._checks import bad_value
 from torchmcl._files import write_atomically
-from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl._reading import read_json
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.experiments.separation.config import SeparationConfig
 from torchmcl.experiments.separation.data import SpeechData
 from torchmcl.experiments.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
 from torchmcl.lightning import (
+    Checkpoints,
     CollapseWarning,
     ExponentialAverage,
-    FiniteTraining,
     MCLModule,
     Plateau,
     RecordWriter,
     RuleLogger,
+    launcher_options,
 )
 from torchmcl.lightning._backend import pl
 from torchmcl.nn.dprnn import DPRNN
@@ -38,8 +39,12 @@ from torchmcl.transport import PIT
 
 __all__ = ["differing_options", "train_separator"]
 
+_CHECKPOINTS = "checkpoints"
 # What may differ between the runs of one training; not the epochs where the rate is spread over all of them.
-_FREE = (("training", "epochs"), ("training", "captured"), ("data", "root"), ("data", "pack"), ("data", "n_workers"))
+_FREE = (
+    *(("training", "epochs"), ("training", "captured"), ("training", "max_skipped")),
+    *(("data", "root"), ("data", "pack"), ("data", "n_workers")),
+)
 
 
 def train_separator(
@@ -56,7 +61,7 @@ def train_separator(
 
     Args:
         config: what to train.
-        out: folder for everything: `config.json`, `records.jsonl`, `last.ckpt`, `logs/`, `model/` (the
+        out: folder for everything: `config.json`, `records.jsonl`, `checkpoints/`, `logs/`, `model/` (the
             best on the validation part) and `model-last/`.
         device: "auto", "cpu" or "cuda".
         minutes: stop after the epoch in which this time is over; a later run goes on.
@@ -69,6 +74,7 @@ def train_separator(
 
     Raises:
         ValueError: if the folder holds another training.
+        Stopped: under `stop_on_signals`, when a signal came; the finished epochs are saved.
     """
     out = Path(out)
     _claim(out, config)
@@ -94,17 +100,23 @@ def train_separator(
         plateau=None if cosine or decides else plateau,
         validation={"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr},
         captured=training.captured,
+        max_skipped=training.max_skipped,
         seed=training.seed,
     )
     notes = {"sample_rate": config.data.sample_rate, "configuration": config.as_dict()}
     best = BestModel(out / "model", monitor, notes)
-    trainer = _trainer(config, out, [best, StopAfter(minutes)], device, progress)
-    last = out / "last.ckpt"
+    checkpoints = Checkpoints(out / _CHECKPOINTS)
+    trainer = _trainer(config, out, [best, StopAfter(minutes), checkpoints], device, progress)
+    latest = checkpoints.latest()
     with warnings.catch_warnings():
         # Lightning's advice about workers and intervals, and torch's about Lightning.
         warnings.filterwarnings("ignore", module=r"(lightning|pytorch_lightning|torch)\..*")
         data = SpeechData(config.data, config.training)
-        trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.exists() else None)
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=latest)
+        except SystemExit:  # Lightning has one of its own for SIGTERM
+            checkpoints.stop_if_asked()
+            raise
     if trainer.is_global_zero:
         save_model(out / "model-last", model, notes)
     return out / "model"
@@ -112,17 +124,12 @@ def train_separator(
 
 def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: str, progress: bool) -> Any:
     # The average gives the weights back at the end of a validation: whoever wants it must come before.
-    callbacks = [*callbacks, RecordWriter(out / "records.jsonl"), RuleLogger(), CollapseWarning(), FiniteTraining()]
+    callbacks = [*callbacks, RecordWriter(out / "records.jsonl"), RuleLogger(), CollapseWarning()]
     if config.training.ema is not None:
         callbacks.append(ExponentialAverage(config.training.ema))
-    callbacks.append(
-        pl.callbacks.ModelCheckpoint(
-            out, filename="last", save_on_train_epoch_end=True, enable_version_counter=False, save_top_k=1
-        )
-    )
     return pl.Trainer(
         accelerator={"cuda": "gpu"}.get(device, device),
-        devices=1 if device != "auto" else "auto",
+        **({"devices": 1 if device != "auto" else "auto"} | launcher_options()),
         max_epochs=config.training.epochs,
         gradient_clip_val=config.training.clip,
         precision=config.training.precision,
@@ -161,7 +168,7 @@ def _claim(out: Path, config: SeparationConfig) -> None:
     path = out / "config.json"
     if (
         path.exists()
-        and (out / "last.ckpt").exists()
+        and Checkpoints(out / _CHECKPOINTS).series.steps()
         and (differs := differing_options(read_json("separation train", path), config))
     ):
         advice = "Give another folder, or delete this one to start anew."
@@ -202,6 +209,6 @@ class StopAfter(pl.Callback):  # type: ignore[name-defined]
         self.ends = time.monotonic() + 60 * minutes
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Look at the clock."""
-        if time.monotonic() > self.ends:
+        """Look at the clock: that of the first process, as all must stop after the same epoch."""
+        if math.isfinite(self.ends) and trainer.strategy.broadcast(time.monotonic() > self.ends):
             trainer.should_stop = True

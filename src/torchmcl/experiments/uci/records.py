@@ -1,6 +1,7 @@
 """The records of the study: one JSON line for each set, fold, method, protocol and seed."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,21 @@ class Records:
         return key in self.rows
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Add rows and write the file."""
+        """Add rows and write the file; what is there already stays as it is."""
+        self.keep(rows)
+        self.write()
+
+    def keep(self, rows: list[dict[str, Any]]) -> None:
+        """Add rows that `write` will write."""
         for row in rows:
-            self.rows[tuple(row[name] for name in KEYS)] = row | self.settings
+            self.rows.setdefault(tuple(row[name] for name in KEYS), row | self.settings)
+
+    def arrange(self, keys: Iterable[tuple[Any, ...]]) -> None:
+        """Bring the rows of these keys into their order, behind all others, and write the file."""
+        for key in [key for key in keys if key in self.rows]:
+            self.rows[key] = self.rows.pop(key)
+        self.write()
+
+    def write(self) -> None:
+        """Write the file."""
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows.values()))

@@ -1,18 +1,8 @@
-"""Running the study: whatever is missing from the records is trained, a set at a time, as fleets.
+"""Running the study: whatever is missing from the records is trained, a set at a time, as fleets."""
 
-Three protocols:
-
-- `last`: the weights after the last epoch; nothing is selected.
-- `validation`: the last tenth of the training fold is held out, and the epoch with its lowest
-  distortion is reported on the test fold. Honest, with a little less training data.
-- `test-selected`: the epoch with the lowest loss ON THE TEST FOLD, as the authors' released code does.
-  Only for comparison with the published numbers.
-
-`last` and `test-selected` come from the same training.
-"""
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,114 +10,87 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl.data.uci import UCI_SETS, Fold, load_uci, uci_set
-from torchmcl.experiments.uci.methods import METHODS, Method, method_named
-from torchmcl.experiments.uci.records import KEYS, Records
+from torchmcl.data.uci import Fold, load_uci, uci_set
+from torchmcl.experiments.uci.methods import Method, method_named
+from torchmcl.experiments.uci.records import Records
+from torchmcl.experiments.uci.study import (
+    PROTOCOLS,
+    QUICK_METHODS,
+    QUICK_SETS,
+    UciStudy,
+    Unit,
+    check_device,
+    fold_numbers,
+    units_of,
+)
 from torchmcl.fleet import Fleet, FleetData, current_loss, hard_distortion
 
-__all__ = ["PROTOCOLS", "QUICK_METHODS", "QUICK_SETS", "UciStudy", "run_study"]
+__all__ = [
+    "PROTOCOLS",
+    "QUICK_METHODS",
+    "QUICK_SETS",
+    "UciStudy",
+    "forget_unit",
+    "open_records",
+    "run_study",
+    "saved_training",
+    "train_unit",
+]
 
-PROTOCOLS = ("last", "test-selected", "validation")
-QUICK_SETS = ("yacht", "boston", "energy", "concrete")
-# The six methods of tables 1, 4 and 5.
-QUICK_METHODS = ("mcl", "relaxed-0.1", "relaxed-0.5", "relaxed-annealed", "amcl-exponential", "amcl-linear")
 _BATCH_SIZE = 1024
+_CHECKPOINTS = "checkpoints"
 _DROPOUT_PASSES = 50
 # Seeds of different folds and members must not meet.
 _SEED_STRIDE = 1000
 
 
-@dataclass(frozen=True)
-class UciStudy:
-    """What to run.
-
-    Raises:
-        ValueError: for an unknown set, method or protocol, or a count below 1.
-    """
-
-    sets: Sequence[str] = tuple(name for name in UCI_SETS if name != "year")
-    methods: Sequence[str] = tuple(METHODS)
-    protocols: Sequence[str] = PROTOCOLS
-    n_seeds: int = 1
-    n_epochs: int = 1000
-    folds: Sequence[int] | None = None
-    data: Path | None = None
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        if torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
-            raise ValueError("reproduce uci: `device` must be at hand, got 'cuda' without a CUDA device. Use cpu.")
-        for name in self.sets:
-            uci_set(name)
-        for name in self.methods:
-            method_named(name)
-        for protocol in self.protocols:
-            if protocol not in PROTOCOLS:
-                known = ", ".join(PROTOCOLS)
-                raise ValueError(f"reproduce uci: `protocol` must be among {known}, got {protocol!r}.")
-        for field in ("sets", "methods", "protocols"):  # named twice is meant once
-            object.__setattr__(self, field, tuple(dict.fromkeys(getattr(self, field))))
-        for name, value in (("seeds", self.n_seeds), ("epochs", self.n_epochs)):
-            if value < 1:
-                raise ValueError(f"reproduce uci: `{name}` must be >= 1, got {value}.")
-
-
 def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
-    """Train what `out/records.jsonl` does not hold yet, and return all records."""
-    settings = {"epochs": study.n_epochs}
-    records = Records(out / "records.jsonl", settings)
+    """Train what `out/records.jsonl` does not hold yet, and return all records.
+
+    What is being trained is saved in `out/checkpoints` on the way: a run that was killed goes on in the middle of a
+    fleet, and its records are those of an undisturbed run.
+    """
+    check_device(study)
+    records = open_records(study, out)
     for name in study.sets:
         folds = load_uci(name, study.data, study.folds, progress=progress)
-        numbers = list(range(len(folds))) if study.folds is None else list(study.folds)
-        for kind in (False, True):
-            methods = [method_named(m) for m in study.methods if method_named(m).single_answer is kind]
-            # Methods of one architecture share a fleet; dropout and ensembles differ, so each is its own.
-            groups = [methods] if not kind else [[method] for method in methods]
-            for group in groups:
-                for protocols in (("last", "test-selected"), ("validation",)):
-                    wanted = [p for p in protocols if p in study.protocols]
-                    _run_group(study, name, folds, numbers, group, wanted, records, progress)
+        for unit in units_of(study, name, records):
+            records.add(train_unit(study, unit, folds, out, progress=progress))
+            forget_unit(unit, out)
     return records
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One model (or ensemble of members) to train."""
+def open_records(study: UciStudy, out: Path) -> Records:
+    """Return the records of a study in a folder.
 
-    method: Method
-    fold: int
-    seed: int
-    member: int
+    Raises:
+        ValueError: if those on disk are of another study.
+    """
+    return Records(out / "records.jsonl", {"epochs": study.n_epochs})
 
 
-def _run_group(
-    study: UciStudy,
-    name: str,
-    folds: list[Fold],
-    numbers: list[int],
-    methods: list[Method],
-    protocols: list[str],
-    records: Records,
-    progress: bool,
-) -> None:
-    tasks = [
-        _Task(method, position, seed, member)
-        for method in methods
-        for seed in range(study.n_seeds)
-        for position, fold in enumerate(numbers)
-        for member in range(method.n_members)
-        if _is_missing(records, name, method, seed, protocols, numbers if method.dropout else [fold])
-    ]
-    if not tasks:
-        return
+def train_unit(
+    study: UciStudy, unit: Unit, folds: list[Fold], out: Path | None, *, progress: bool
+) -> list[dict[str, Any]]:
+    """Train the models of a unit and return their records.
+
+    Args:
+        study: that the unit is part of.
+        unit: what to train.
+        folds: of its set, those of the study.
+        out: the folder to save the training in, and to go on from; None saves nothing.
+        progress: show a bar.
+    """
+    numbers = fold_numbers(study, unit.set)
+    name, protocols = unit.set, list(unit.protocols)
+    tasks = [_Task(method_named(t.method), numbers.index(t.fold), t.seed, t.member) for t in unit.tasks]
     held_out = "validation" in protocols
     # One set of rows for each fold; a held-out part is the tail of the published (random) order.
     train = [_head(fold, held_out) for fold in folds]
     watched = [_tail(fold) if held_out else (fold.test_inputs, fold.test_targets) for fold in folds]
     own = [task.fold for task in tasks]
     fleet = Fleet(
-        lambda: methods[0].build(folds[0].train_inputs.shape[1], uci_set(name).hidden),
+        lambda: tasks[0].method.build(folds[0].train_inputs.shape[1], uci_set(name).hidden),
         len(tasks),
         rules=_rules(tasks, study.n_epochs),
         lr=0.01,
@@ -143,6 +106,7 @@ def _run_group(
             validation=FleetData.of_sets(watched, own) if watch else None,
             monitor=hard_distortion if held_out else current_loss,
             validate_every=[1 if held_out else task.method.looks_every for task in tasks],
+            checkpoint=None if out is None else saved_training(unit, out),
             progress=progress,
             what=f"{name}, {len(tasks)} models{', a tenth held out' if held_out else ''}",
         )
@@ -162,13 +126,29 @@ def _run_group(
                     "seconds": round(history.seconds * len(members) / len(tasks), 6),
                 }
             )
-    # What is on disk already stays as it is.
-    records.add([row for row in rows if tuple(row[key] for key in KEYS) not in records])
+    return rows
 
 
-def _is_missing(records: Records, name: str, method: Method, seed: int, protocols: list[str], folds: list[int]) -> bool:
-    """Return whether something is missing; folds that share random numbers are trained together or not at all."""
-    return any((name, fold, method.name, protocol, seed) not in records for protocol in protocols for fold in folds)
+def saved_training(unit: Unit, out: Path) -> Path:
+    """Return the folder in which the training of a unit is saved on the way."""
+    return out / _CHECKPOINTS / unit.name
+
+
+def forget_unit(unit: Unit, out: Path) -> None:
+    """Remove the saved training of a unit whose records are written."""
+    shutil.rmtree(saved_training(unit, out), ignore_errors=True)
+    with suppress(OSError):  # another study may have left its state
+        (out / _CHECKPOINTS).rmdir()
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task with its method, and the place of its fold among those of the study."""
+
+    method: Method
+    fold: int
+    seed: int
+    member: int
 
 
 @contextmanager

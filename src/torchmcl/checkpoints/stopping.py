@@ -1,0 +1,131 @@
+"""SIGTERM and Ctrl-C: long work saves its state and ends, and the process exits with the conventional code."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = [
+    "Stopped",
+    "begin_saving",
+    "check_stop",
+    "end_saving",
+    "saves_when_stopped",
+    "stop_on_signals",
+    "stop_requested",
+]
+
+# How many pieces of work are going on that save when asked, and the signal that asks them.
+_n_savers = 0
+_received: int | None = None
+_lock = threading.Lock()
+
+
+class Stopped(SystemExit):
+    """Raised when a signal ended the work; uncaught, the process ends with code 128 + signal (143, 130).
+
+    Attributes:
+        code: of the exit.
+        signal: its number.
+        message: what was saved, and how to go on.
+    """
+
+    code: int
+
+    def __init__(self, number: int, message: str = "") -> None:
+        super().__init__(128 + number)
+        self.signal = number
+        self.message = f"Stopped by {signal.Signals(number).name}. {message}".strip()
+
+    def __str__(self) -> str:
+        """Return the message."""
+        return self.message
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C end the work in a `with` block cleanly.
+
+    `Fleet.fit`, Lightning with `Checkpoints`, and the command line then save at the next epoch or batch and raise
+    `Stopped`; other work is ended at once, and so is all of it by a second signal. Outside the main thread, where
+    Python hands out no signals, nothing changes.
+
+    Example:
+        >>> import os
+        >>> try:
+        ...     with stop_on_signals():
+        ...         os.kill(os.getpid(), signal.SIGTERM)
+        ... except Stopped as stopped:
+        ...     print(stopped.code, stopped)
+        143 Stopped by SIGTERM.
+    """
+    global _received
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    _received = None
+    for number in before:
+        signal.signal(number, _on_signal)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        _received = None
+
+
+def stop_requested() -> bool:
+    """Return whether a signal asks to save and end."""
+    return _received is not None
+
+
+def check_stop(message: str = "") -> None:
+    """Raise `Stopped` if a signal asks for it; call it when everything is saved, or nothing is to be."""
+    if _received is not None:
+        raise Stopped(_received, message)
+
+
+@contextmanager
+def saves_when_stopped() -> Iterator[None]:
+    """Say that the work inside looks at `stop_requested()` now and then: signals wait for it.
+
+    Raises:
+        Stopped: at the end, if a signal came too late to be looked at.
+    """
+    begin_saving()
+    try:
+        yield
+    finally:
+        end_saving()
+    if _n_savers == 0:
+        check_stop("What was being done had just ended.")
+
+
+def begin_saving() -> None:
+    """Begin what `saves_when_stopped` is for, where a `with` block does not fit."""
+    global _n_savers
+    with _lock:
+        _n_savers += 1
+
+
+def end_saving() -> None:
+    """End what `begin_saving` began."""
+    global _n_savers
+    with _lock:
+        _n_savers -= 1
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    global _received
+    if _received is None and _n_savers:
+        _received = number
+        # print could be in the middle of printing
+        with contextlib.suppress(OSError):
+            os.write(2, b"\ntorchmcl: saving, then stopping; once more to stop at once.\n")
+        return
+    _received = number
+    raise Stopped(number, "The last state that was saved is kept." if _n_savers else "")

@@ -1,0 +1,151 @@
+"""Trainings that are killed or stopped at any moment end as if nobody had disturbed them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import torchmcl as mcl
+from signals import signal_when
+from torchmcl.checkpoints import read_checkpoint
+from torchmcl.cli import main
+
+pytest.importorskip("polars")
+pytest.importorskip("sklearn")
+KILLS = Path(__file__).parents[2] / "benchmarks" / "kills.py"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_trainings_killed_at_random_moments_end_with_the_same_bits(tmp_path):
+    pytest.importorskip("lightning")
+    out = tmp_path / "kills.json"
+    command = [
+        sys.executable,
+        str(KILLS),
+        "--kills",
+        "2",
+        "--small",
+        "--fork",
+        "--only",
+        "fleet,lightning,uci",
+        "--out",
+        str(out),
+    ]
+    paths = os.pathsep.join([str(Path(mcl.__file__).parents[1]), str(KILLS.parent)])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
+    assert run.returncode == 0, run.stderr
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["name"], row["kills"], row["same_end"] == row["runs"]) for row in rows] == [
+        ("fleet", 2, True),
+        ("lightning", 2, True),
+        ("uci", 2, True),
+    ]
+
+
+def write_table(path):
+    rng = np.random.default_rng(0)
+    rows = [f"{x:.4f},{'uv'[i % 2]},{(1 if i % 2 else -1) * x:.4f}" for i, x in enumerate(rng.uniform(size=80))]
+    path.write_text("\n".join(["a,b,y", *rows]) + "\n")
+
+
+def fit_command(folder, out, n_epochs=150):
+    options = ["--epochs", str(n_epochs), "--hidden", "8", "--restarts", "2", "--quiet"]
+    return ["fit", str(folder / "table.csv"), "--target", "y", "-o", str(folder / out), *options]
+
+
+def numbers(model):
+    tensors = read_checkpoint(model / "weights.safetensors").tensors
+    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM])  # Ctrl-C is tried below
+def test_a_signal_ends_fit_with_its_code_and_the_same_command_goes_on(tmp_path, number, capsys):
+    write_table(tmp_path / "table.csv")
+    assert main(fit_command(tmp_path, "whole")) == 0
+    state = tmp_path / "stopped.checkpoint"
+    sent = signal_when(lambda: list(state.glob("chunk-*")), number)
+    assert main(fit_command(tmp_path, "stopped")) == 128 + number
+    sent.join()
+    message = capsys.readouterr().err
+    assert f"torchmcl: Stopped by {signal.Signals(number).name}. Saved in '{state}': the same again goes on" in message
+    assert not (tmp_path / "stopped").exists()
+    assert list(state.glob("chunk-*"))
+    assert main(fit_command(tmp_path, "stopped")) == 0
+    assert numbers(tmp_path / "stopped") == numbers(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["stopped", "table.csv", "whole"]
+
+
+def test_the_shell_sees_the_conventional_code(tmp_path):
+    write_table(tmp_path / "table.csv")
+    command = [sys.executable, "-m", "torchmcl", *fit_command(tmp_path, "model", n_epochs=1000)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(mcl.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    state = tmp_path / "model.checkpoint"
+    while not list(state.glob("chunk-*")) and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "torchmcl: saving, then stopping; once more to stop at once." in message
+    assert "torchmcl: Stopped by SIGINT. Saved in " in message
+    assert "Traceback" not in message
+
+
+def uci_command(data, out):
+    size = ["--sets", "yacht", "--methods", "mcl,amcl-exponential", "--protocol", "last", "--folds", "0,1"]
+    return ["reproduce", "uci", "--data", str(data), "--out", str(out), "--epochs", "250", "--quiet", *size]
+
+
+def records(out):
+    rows = [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT])
+def test_a_signal_ends_reproduce_uci_with_its_code_and_the_same_command_goes_on(tmp_path, number, capsys):
+    rng = np.random.default_rng(0)
+    (tmp_path / "data/yacht").mkdir(parents=True)
+    np.savez(tmp_path / "data/yacht/data.npz", data=rng.normal(size=(308, 7)))
+    assert main(uci_command(tmp_path / "data", tmp_path / "whole")) == 0
+    out = tmp_path / "stopped"
+    sent = signal_when(lambda: list(out.glob("checkpoints/*/chunk-*")), number)
+    assert main(uci_command(tmp_path / "data", out)) == 128 + number
+    sent.join()
+    assert f"torchmcl: Stopped by {signal.Signals(number).name}. Saved in " in capsys.readouterr().err
+    assert not (out / "records.jsonl").exists()
+    assert main(uci_command(tmp_path / "data", out)) == 0
+    assert records(out) == records(tmp_path / "whole")
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "records.jsonl"]
+
+
+def test_a_full_disk_ends_fit_with_a_clear_message_and_room_lets_it_go_on(tmp_path, capsys):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=120k", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        write_table(tmp_path / "table.csv")
+        command = fit_command(tmp_path, "disk/model", n_epochs=50)
+        command[command.index("8")] = "200"
+        assert main(command) == 2
+        message = capsys.readouterr().err
+        assert "No space left on device" in message
+        assert "MiB are free. What was there before is untouched; make room and run the same again" in message
+        assert len(list(disk.glob("model.checkpoint/chunk-*"))) == 1
+        assert not list(disk.rglob("*.tmp"))
+        subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
+        assert main(command) == 0
+        command[command.index(str(disk / "model"))] = str(tmp_path / "whole")
+        assert main(command) == 0
+        assert numbers(disk / "model") == numbers(tmp_path / "whole")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
