@@ -193,7 +193,7 @@ class Fleet:
         if validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
         moments: dict[int, dict[str, Tensor]] = {}
-        compiled = self.device.type == "cpu" and is_worth_compiling(self.n_models, n_rows, n_epochs)
+        compiled = self.device.type == "cpu" and is_worth_compiling(self.n_models, n_rows, n_epochs, size)
         with Progress(n_epochs * self.n_models, what, show=progress, unit="model-epoch") as bar:
 
             def train(numbered: tuple[int, slice]) -> FleetHistory:
