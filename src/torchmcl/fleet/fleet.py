@@ -14,7 +14,7 @@ from torchmcl._progress import Progress
 from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.checkpoints import FleetCheckpoint
-from torchmcl.fleet.chunks import in_threads, models_at_once
+from torchmcl.fleet.chunks import in_threads, is_small_step, models_at_once, one_core
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import evaluate_models
 from torchmcl.fleet.fresh import FreshRows
@@ -24,7 +24,7 @@ from torchmcl.fleet.monitors import hard_distortion
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
 from torchmcl.fleet.options import check_data, check_fit, digest_of, name_of, per_model, rates_of
 from torchmcl.fleet.rules import RuleAt, RuleTable
-from torchmcl.fleet.shortcuts import is_worth_compiling
+from torchmcl.fleet.shortcuts import is_worth_compiling, needs_no_graph
 from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules
 from torchmcl.schedules import Schedule
 from torchmcl.types import Predictions, StepOutput
@@ -176,7 +176,15 @@ class Fleet:
                 n_hypotheses = one(data.inputs[:1, :1].to(self._last.flat.device)).hypotheses.shape[2]
         n_rows = data.inputs.shape[1]
         size = min(batch_size or n_rows, n_rows)
-        n_threads = self._n_threads(after_epoch)
+        compiled = (
+            fresh is None
+            and self.device.type == "cpu"
+            and needs_no_graph(self._last, data, self.cost_fn)
+            and is_worth_compiling(self.n_models, n_rows, n_epochs, size)
+        )
+        n_pairs = data.targets.shape[2] * n_hypotheses if data.targets.ndim > 2 else n_hypotheses
+        alone = not compiled and self.device.type == "cpu" and is_small_step(self._last, size, n_pairs)
+        n_threads = 1 if alone else self._n_threads(after_epoch)
         chunk = max_models_at_once
         if chunk is None:
             chunk = min(models_at_once(self._last, data, size, self.device), -(-self.n_models // n_threads))
@@ -193,7 +201,6 @@ class Fleet:
         if validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
         moments: dict[int, dict[str, Tensor]] = {}
-        compiled = self.device.type == "cpu" and is_worth_compiling(self.n_models, n_rows, n_epochs, size)
         with Progress(n_epochs * self.n_models, what, show=progress, unit="model-epoch") as bar:
 
             def train(numbered: tuple[int, slice]) -> FleetHistory:
@@ -217,7 +224,8 @@ class Fleet:
                     moments[number] = {name: value.cpu() for name, value in training.optimizer_state.items()}
                 return history
 
-            histories = in_threads(train, list(enumerate(chunks)), n_threads)
+            with one_core() if alone or compiled else nullcontext():
+                histories = in_threads(train, list(enumerate(chunks)), n_threads)
         if parts := [moments[number] for number in sorted(moments)]:
             self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         history = FleetHistory.joined(histories)
