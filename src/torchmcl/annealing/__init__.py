@@ -1,5 +1,6 @@
 """Seeing an annealing: records of a training, its phase transitions, and the tree of hypotheses."""
 
+from torchmcl.annealing.auto import AutoAnnealing, AutoValues, cost_scale
 from torchmcl.annealing.drawing import draw_dendrogram, draw_tree
 from torchmcl.annealing.measure import Measurement, measure
 from torchmcl.annealing.records import AnnealingRecords, network_tolerance
@@ -9,11 +10,14 @@ from torchmcl.annealing.tree import HypothesisTree, Node
 
 __all__ = [
     "AnnealingRecords",
+    "AutoAnnealing",
+    "AutoValues",
     "HypothesisTree",
     "Measurement",
     "Node",
     "Replay",
     "Snapshots",
+    "cost_scale",
     "draw_dendrogram",
     "draw_tree",
     "measure",

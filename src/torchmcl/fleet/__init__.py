@@ -7,15 +7,20 @@ from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.monitors import current_loss, hard_distortion
 from torchmcl.fleet.optimizers import SGD, Adam
 from torchmcl.fleet.recorder import FleetRecorder
+from torchmcl.fleet.search import Candidate, FleetSearch, Trials, default_candidates
 
 __all__ = [
     "SGD",
     "Adam",
+    "Candidate",
     "Fleet",
     "FleetData",
     "FleetHistory",
     "FleetRecorder",
+    "FleetSearch",
     "FreshRows",
+    "Trials",
     "current_loss",
+    "default_candidates",
     "hard_distortion",
 ]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_callable, check_non_negative, check_positive_int
 from torchmcl._progress import Progress
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.checkpoints import FleetCheckpoint
@@ -44,7 +45,8 @@ class Fleet:
     Args:
         module_factory: makes one module that returns `Predictions`; anything `torch.vmap` can run.
         n_models: how many.
-        rules: an assignment rule or a function epoch -> rule, for all models or one for each.
+        rules: an assignment rule, a function epoch -> rule, or `AutoAnnealing`, which decides on the temperature, the
+            tail of the learning rate and the weight decay in training; for all models or one for each.
         optimizer: `Adam()` or `SGD()` from `torchmcl.fleet`.
         lr: learning rate: a number or a schedule epoch -> number, for all or one for each.
         weight_decay: decoupled weight decay, for all or one for each.
@@ -72,7 +74,7 @@ class Fleet:
         module_factory: Callable[[], nn.Module],
         n_models: int,
         *,
-        rules: AssignmentRule | RuleAt | Sequence[AssignmentRule | RuleAt] = WTA(),  # noqa: B008  (frozen)
+        rules: AssignmentRule | RuleAt | AutoAnnealing | Sequence[Any] = WTA(),  # noqa: B008  (frozen)
         optimizer: FleetOptimizer = Adam(),  # noqa: B008  (frozen)
         lr: float | Schedule | Sequence[float | Schedule] = 0.01,
         weight_decay: float | Sequence[float] = 0.0,
@@ -354,10 +356,11 @@ class Fleet:
         patience: int | None,
         compiled: bool,
     ) -> Plan:
+        rules = self.rules[rows]
         return Plan(
             n_epochs=n_epochs,
             batch_size=batch_size,
-            rules=RuleTable(self.rules[rows], n_epochs),
+            rules=RuleTable(rules, n_epochs),
             learning_rates=rates_of(self.lr[rows], n_epochs),
             weight_decays=torch.tensor([float(decay) for decay in self.weight_decay[rows]]),
             seeds=torch.tensor(list(self.seeds[rows])),
@@ -367,6 +370,7 @@ class Fleet:
             monitor=monitor,
             validate_every=every,
             patience=patience,
+            self_annealing=rules if any(isinstance(rule, AutoAnnealing) for rule in rules) else (),
             compiled=compiled,
         )
 

@@ -19,6 +19,8 @@ class FleetHistory(NamedTuple):
         failed_epoch: [models], the first epoch with a loss that is not finite (-1: none).
         seconds: wall time of the training itself.
         watched: [epochs, models], the monitored value of each epoch; NaN where there was no look at it.
+        temperatures: [epochs, models], what `AutoAnnealing` decided on; NaN for models under another rule, and None
+            if there is no such model.
     """
 
     losses: Tensor
@@ -28,11 +30,25 @@ class FleetHistory(NamedTuple):
     failed_epoch: Tensor
     seconds: float
     watched: Tensor | None = None
+    temperatures: Tensor | None = None
 
     @classmethod
     def joined(cls, parts: "list[FleetHistory]") -> "FleetHistory":
         """Return the history of a fleet from those of its chunks."""
-        *columns, seconds, watched = zip(*parts, strict=True)
+        *columns, seconds, watched, temperatures = zip(*parts, strict=True)
         losses, value, epoch, stopped, failed = (torch.cat(column, dim=-1) for column in columns)
         looks = [look for look in watched if look is not None]
-        return cls(losses, value, epoch, stopped, failed, sum(seconds), torch.cat(looks, dim=-1) if looks else None)
+        decided = [
+            torch.full_like(part.losses, torch.nan) if own is None else own
+            for part, own in zip(parts, temperatures, strict=True)
+        ]
+        return cls(
+            losses,
+            value,
+            epoch,
+            stopped,
+            failed,
+            sum(seconds),
+            torch.cat(looks, dim=-1) if looks else None,
+            torch.cat(decided, dim=-1) if any(own is not None for own in temperatures) else None,
+        )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmcl.fleet.adaptive import SelfAnnealing
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.feed_forward import FeedForward
 from torchmcl.fleet.fresh import FreshRows
@@ -41,6 +42,7 @@ class Plan:
     monitor: Callable[[StepOutput], Tensor]
     validate_every: Sequence[int]
     patience: int | None
+    self_annealing: Sequence[Any] = ()  # the rules, where some of them decide on their temperature in training
     compiled: bool = False  # whether the training is long enough for a C compiler to pay, and there is one
 
 
@@ -67,6 +69,11 @@ class ChunkTraining:
         in_order = self.one_batch or fresh is not None
         # Rules that couple targets take longer than any bookkeeping.
         plain = fresh is None and plan.rules.per_target and needs_no_graph(models, data, plan.cost_fn)
+        self.annealing = (
+            SelfAnnealing(plan.self_annealing, models, data, plan.cost_fn, plan.n_epochs)
+            if plan.self_annealing
+            else None
+        )
         self.compiled = compiled_step(models, data, plan.cost_fn) if plain and plan.compiled else None
         self.written_out = FeedForward(models) if plain and self.compiled is None else None
         self.optimizer = plan.optimizer if self.compiled is None else plan.optimizer.compiled()
@@ -86,7 +93,9 @@ class ChunkTraining:
         self.rule_values = plan.rules.buffers(device, models.flat.dtype)
         self.lr = torch.zeros(n_models, 1, dtype=models.flat.dtype, device=device)
         self.learning_rates = plan.learning_rates.to(models.flat)
-        self.decay = plan.weight_decays.to(models.flat).view(-1, 1) if plan.weight_decays.any() else None
+        self.given_decay = plan.weight_decays.to(models.flat).view(-1, 1)
+        decays = plan.weight_decays.any() or self.annealing is not None
+        self.decay = self.given_decay.clone() if decays else None
         frozen = torch.cat([torch.full((v[0].numel(),), not v.requires_grad) for v in models.views.values()])
         self.frozen = frozen.to(device) if frozen.any() else None
         self.state: dict[str, Tensor] = {
@@ -99,6 +108,9 @@ class ChunkTraining:
             "best_epoch": torch.full((n_models,), -1, device=device),
             "stopped_epoch": torch.full((n_models,), -1, device=device),
         }
+        if self.annealing is not None:
+            self.state |= {f"annealing.{name}": value for name, value in self.annealing.state.items()}
+            self.state["temperatures"] = torch.zeros(plan.n_epochs, n_models, device=device)
         self.optimizer_state = plan.optimizer.init(models.flat)
         self.state |= {f"buffer.{name}": value for name, value in models.buffers.items()}
         self.state |= {f"optimizer.{name}": value for name, value in self.optimizer_state.items()}
@@ -113,7 +125,8 @@ class ChunkTraining:
         self.state["epoch"].fill_(first_epoch)
         for epoch in range(first_epoch, last_epoch):
             self._prepare(epoch)
-            self._runner((self.plan.rules.pattern(self.rule_values, epoch), self._due(epoch)))
+            measured = self.annealing is not None and self.annealing.is_due(epoch)
+            self._runner((self.plan.rules.pattern(self.rule_values, epoch), self._due(epoch), measured))
             after_epoch(epoch)
             if epoch % 10 == 9 and self.all_stopped():
                 break
@@ -137,7 +150,8 @@ class ChunkTraining:
         watched = self.state["watched"].cpu().masked_fill(after, torch.nan)
         bad = ~losses.isfinite() & ((stopped < 0) | (epochs <= stopped))
         failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1)
-        return FleetHistory(losses, value, epoch, stopped, failed, seconds, watched)
+        temperatures = self.state["temperatures"].cpu() if self.annealing is not None else None
+        return FleetHistory(losses, value, epoch, stopped, failed, seconds, watched, temperatures)
 
     def _prepare(self, epoch: int) -> None:
         """Write what the host decides from epoch to epoch into the tensors that the epoch reads."""
@@ -158,11 +172,13 @@ class ChunkTraining:
 
     def _epoch(self, key: tuple[Any, ...]) -> None:
         """Go once through the data, then validate: no value is read on the host."""
-        pattern, due = key
+        pattern, due, measured = key
         # Read through the epoch as a tensor: in a captured graph a Python number would be frozen.
         epoch = self.state["epoch"].view(1)
         torch.index_select(self.learning_rates, 0, epoch, out=self.lr.view(1, -1))
         self.rule_values.read(epoch)
+        if self.annealing is not None:
+            self._decide(self.annealing, epoch)
         rule = self.plan.rules.rule(self.rule_values, pattern)
         loss: Tensor | None = None
         for start in range(0, self.n_rows, self.plan.batch_size):
@@ -172,7 +188,20 @@ class ChunkTraining:
         self.state["losses"].index_copy_(0, epoch, loss.unsqueeze(0))
         for low, high in due:
             self._validate(pattern, slice(low, high))
+        if self.annealing is not None and measured:
+            self.annealing.measure(epoch)
         self.state["epoch"].add_(1)
+
+    def _decide(self, annealing: SelfAnnealing, epoch: Tensor) -> None:
+        """Take what the policies say of this epoch."""
+        values, chosen = annealing.values(epoch), annealing.chosen
+        self.rule_values.set_temperatures(chosen, values.temperature)
+        self.lr.mul_(torch.where(chosen, values.rate, 1.0).unsqueeze(-1))
+        assert self.decay is not None
+        decay = torch.where(chosen, values.weight_decay, 0.0).unsqueeze(-1)
+        self.decay.copy_(torch.maximum(self.given_decay, decay))
+        temperatures = torch.where(chosen, values.temperature, torch.nan)
+        self.state["temperatures"].index_copy_(0, epoch, temperatures.unsqueeze(0))
 
     def _step(self, rule: StackedRule, start: int, stop: int) -> Tensor:
         """Take one optimiser step; return each model's loss times the share of its rows."""
@@ -258,6 +287,11 @@ class ChunkTraining:
         self.state["watched"][:, rows].index_copy_(0, self.state["epoch"].view(1), value.unsqueeze(0))
         running = state["stopped_epoch"] < 0
         better = (value < state["best_value"]) & running
+        if self.annealing is not None:
+            # Before the tail the hypotheses are not yet apart, and a lucky early epoch on few rows means little.
+            annealed = self.annealing.chosen[rows] & (self.annealing.values(self.state["epoch"]).temperature[rows] > 0)
+            running = running & ~annealed
+            better = better & ~annealed
         state["best_value"].copy_(torch.where(better, value, state["best_value"]))
         state["best_epoch"].copy_(torch.where(better, self.state["epoch"], state["best_epoch"]))
         state["best_flat"].copy_(torch.where(better.unsqueeze(-1), models.flat, state["best_flat"]))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchmcl import kernels
 from torchmcl._checks import bad_value
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import LOG2_E, WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 from torchmcl.schedules import AnnealedRule
 
@@ -47,15 +48,26 @@ _PER_TARGET = (WTA, RelaxedWTA, AnnealedWTA)
 class RuleBuffers(NamedTuple):
     """What a captured epoch reads: the fields of each group, or all of them packed, with the table they come from."""
 
+    rows: list[slice]  # the models of each group
     groups: list[dict[str, Tensor]]
-    packed: Tensor | None
-    table: Tensor | None
+    packed: Tensor | None = None
+    table: Tensor | None = None
     by_model: Tensor | None = None  # [2, models], temperatures and epsilons that the groups are views of
 
     def read(self, epoch: Tensor) -> None:
         """Take the packed values of an epoch, given as a tensor [1], from the table."""
         if self.packed is not None and self.table is not None:
             torch.index_select(self.table, 0, epoch, out=self.packed.unsqueeze(0))
+
+    def set_temperatures(self, chosen: Tensor, temperature: Tensor) -> None:
+        """Write the temperatures of those models that decide on them in training, both given for all models."""
+        if self.packed is not None:
+            self.packed[0].copy_(torch.where(chosen, _exponent_factor(temperature), self.packed[0]))
+            return
+        for own, group in zip(self.rows, self.groups, strict=True):
+            if "temperature" in group:
+                held = group["temperature"]
+                held.copy_(torch.where(chosen[own], temperature[own].to(held), held))
 
 
 class RuleTable:
@@ -113,19 +125,20 @@ class RuleTable:
 
     def buffers(self, device: torch.device, dtype: torch.dtype = torch.float32) -> RuleBuffers:
         """Return tensors that `fill` writes an epoch's values into."""
+        models = [rows for rows, _, _ in self.groups]
         # What the kernels cannot serve (float64 models, say) reads the groups.
         if device.type == "cuda" and dtype == torch.float32 and self.per_target:
             table = self._packed().to(device)
-            return RuleBuffers([{} for _ in self.groups], table[0].clone(), table)
+            return RuleBuffers(models, [{} for _ in models], table[0].clone(), table)
         if self.per_target:
-            by_model = torch.zeros(2, sum(rows.stop - rows.start for rows, _, _ in self.groups), device=device)
+            by_model = torch.zeros(2, models[-1].stop, device=device)
             views = {"temperature": by_model[0], "epsilon": by_model[1]}
             groups = [{name: views[name][rows] for name in columns} for rows, _, columns in self.groups]
-            return RuleBuffers(groups, None, None, by_model)
+            return RuleBuffers(models, groups, by_model=by_model)
         groups = [
             {name: column[0].to(device, copy=True) for name, column in columns.items()} for _, _, columns in self.groups
         ]
-        return RuleBuffers(groups, None, None)
+        return RuleBuffers(models, groups)
 
     def fill(self, buffers: RuleBuffers, epoch: int) -> None:
         """Write the values of an epoch; packed ones are read from their table on the device."""
@@ -166,13 +179,21 @@ class RuleTable:
         return StackedRule(tuple(parts))
 
 
+def _exponent_factor(temperature: Tensor) -> Tensor:
+    """Return what a cost is multiplied by in an exponent of 2, 0 for hard weights."""
+    factor = (-LOG2_E / temperature).clamp(min=-torch.finfo(torch.float32).max)
+    return torch.where(temperature > 0, factor, 0.0)
+
+
 def _overlap(left: slice, right: slice) -> tuple[int, int]:
     return max(left.start, right.start), min(left.stop, right.stop)
 
 
-def _rule_at(rule: AssignmentRule | RuleAt, epoch: int) -> AssignmentRule:
+def _rule_at(rule: AssignmentRule | RuleAt | AutoAnnealing, epoch: int) -> AssignmentRule:
     if isinstance(rule, AssignmentRule):
         return rule
+    if isinstance(rule, AutoAnnealing):
+        return AnnealedWTA(1.0)  # a place for the temperature, which the training decides
     made = rule(epoch)
     if not isinstance(made, AssignmentRule):
         advice = "For example annealed(AnnealedWTA(1.0), temperature=Linear(1.0, 0.0, 100))."

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_callable, check_non_negative
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.lightning._backend import pl
+from torchmcl.lightning.annealing import SelfAnnealed
 from torchmcl.lightning.plateau import Plateau
 from torchmcl.metrics import distortion
-from torchmcl.training import mcl_step
+from torchmcl.schedules import Schedule
+from torchmcl.training import CapturedModel, mcl_step
 from torchmcl.types import Batch, Predictions, StepOutput
 
 __all__ = ["MCLModule"]
@@ -33,15 +36,19 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     Args:
         model: takes `batch.inputs`, returns `Predictions`.
-        rule_at: epoch -> rule, for example from `annealed`; or one rule for all epochs.
+        rule_at: epoch -> rule, for example from `annealed`; or one rule for all epochs; or
+            `torchmcl.annealing.AutoAnnealing`, which decides on the temperature and on the tail of the learning rate
+            from the costs it sees, over the `max_epochs` of the trainer (weight decay is left to the optimizer).
         cost_fn: any `pairwise_*` function.
         score_weight: weight of the score loss.
         score_rule: the hard rule behind the score labels; `WTA()` unless told.
-        learning_rate: of Adam.
+        learning_rate: of Adam; or a schedule, epoch -> learning rate, for whatever optimizer.
         make_optimizer: parameters -> optimizer, instead of Adam.
         plateau: lowers the learning rate while `plateau.monitor` does not improve; None keeps it.
         validation: name -> function of a `StepOutput`; each is logged as `val_<name>`, averaged over
             real targets. The step of the validation is taken with `WTA()`.
+        captured: on a GPU, replay the training passes of the model as CUDA graphs, see
+            `torchmcl.training.CapturedModel`; not with several processes.
         seed: decides, with the epoch and the process, the random numbers of dropout and the like.
 
     Example:
@@ -56,24 +63,29 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     def __init__(
         self,
         model: Callable[..., Predictions],
-        rule_at: Callable[[float], AssignmentRule] | AssignmentRule,
+        rule_at: Callable[[float], AssignmentRule] | AssignmentRule | AutoAnnealing,
         *,
         cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
         score_weight: float = 1.0,
         score_rule: AssignmentRule | None = None,
-        learning_rate: float = 1e-3,
+        learning_rate: float | Schedule = 1e-3,
         make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
         plateau: Plateau | None = None,
         validation: Mapping[str, Callable[[StepOutput], Tensor]] | None = None,
+        captured: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
         if not isinstance(model, nn.Module):
             raise TypeError(bad_value("MCLModule", "model", "be a torch.nn.Module", type(model).__name__))
-        if not isinstance(rule_at, AssignmentRule):
+        if not isinstance(rule_at, AssignmentRule | AutoAnnealing):
             check_callable("MCLModule", "rule_at", rule_at, "annealed(AnnealedWTA(1.0), temperature=...)")
         check_non_negative("MCLModule", "score_weight", score_weight)
-        check_non_negative("MCLModule", "learning_rate", learning_rate)
+        if not callable(learning_rate):
+            check_non_negative("MCLModule", "learning_rate", learning_rate)
+        elif plateau is not None:
+            rule = "be None with a scheduled `learning_rate`"
+            raise ValueError(bad_value("MCLModule", "plateau", rule, plateau, "Choose one of the two."))
         self.model = model
         self.rule_at = rule_at
         self.cost_fn = cost_fn
@@ -84,10 +96,21 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self.plateau = plateau
         self.validation = dict(validation or {"distortion": _distortion})
         self.seed = seed
+        self._captured = CapturedModel(model) if captured else None
+        self.auto = SelfAnnealed(rule_at) if isinstance(rule_at, AutoAnnealing) else None
+        if self.auto is not None and (plateau is not None or callable(learning_rate)):
+            rule = "be a number without a plateau where AutoAnnealing has the tail of the rate"
+            raise ValueError(bad_value("MCLModule", "learning_rate", rule, learning_rate))
 
-    def rule(self, epoch: int) -> AssignmentRule:
+    def rule(self, epoch: float) -> AssignmentRule:
         """Return the rule of an epoch."""
-        return self.rule_at if isinstance(self.rule_at, AssignmentRule) else self.rule_at(epoch)
+        if self.auto is not None:
+            return self.auto.rule(epoch, self._n_epochs())
+        at: Any = self.rule_at
+        return at if isinstance(at, AssignmentRule) else at(epoch)
+
+    def _n_epochs(self) -> int:
+        return int(self.trainer.max_epochs or 1) if self._trainer is not None else 1
 
     def forward(self, inputs: Tensor) -> Predictions:
         """Return the predictions of the model."""
@@ -96,8 +119,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def step(self, batch: Batch, rule: AssignmentRule) -> StepOutput:
         """Return the step of the core on this module's model and cost."""
+        alone = self._trainer is None or self.trainer.world_size == 1  # gradients are shared between processes by hooks
         return mcl_step(
-            self.model,
+            self._captured if self._captured is not None and alone else self.model,
             batch,
             rule,
             cost_fn=self.cost_fn,
@@ -107,7 +131,12 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         """Return the loss of a batch."""
-        output = self.step(batch, self.rule(self.current_epoch))
+        epoch: float = self.current_epoch
+        if self.auto is not None and self._trainer is not None:  # evenly within an epoch too
+            epoch += index / max(float(self.trainer.num_training_batches), index + 1)
+        output = self.step(batch, self.rule(epoch))
+        if self.auto is not None:
+            self.auto.see(output.matching)
         loss = self._joint_loss(output)
         when = {"on_step": True, "on_epoch": True, "prog_bar": True, "sync_dist": True}
         self.log("train_loss", loss.detach(), batch_size=output.matching.mask.numel(), **when)
@@ -140,7 +169,19 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if self.make_optimizer is not None:
             return self.make_optimizer(parameters)
-        return torch.optim.Adam(parameters, lr=self.learning_rate)
+        return torch.optim.Adam(parameters, lr=self._rate(0))
+
+    def _rate(self, epoch: int) -> float:
+        if callable(self.learning_rate):
+            return float(self.learning_rate(epoch))
+        return self.learning_rate * (1.0 if self.auto is None else self.auto.rate(epoch, self._n_epochs()))
+
+    def on_train_epoch_start(self) -> None:
+        """Set the learning rate of this epoch, if it is scheduled or decided in training."""
+        if callable(self.learning_rate) or self.auto is not None:
+            for optimizer in self.trainer.optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = self._rate(self.current_epoch)
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Begin the random numbers of an epoch, which dropout and the like use."""
@@ -150,6 +191,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def on_train_epoch_end(self) -> None:
         """Lower the learning rate on a plateau; before the checkpoint, so that it is not lost with a kill."""
+        if self.auto is not None:
+            self.auto.end_epoch(self.current_epoch, self._n_epochs(), self.trainer.strategy)
         if self.plateau is None:
             return
         value = self.trainer.callback_metrics.get(self.plateau.monitor)

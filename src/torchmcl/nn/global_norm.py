@@ -54,7 +54,6 @@ def _can_fuse(features: Tensor, residual: Tensor) -> bool:
         and features.dtype in (torch.bfloat16, torch.float16, torch.float32)
         and features.shape[-1] <= 1024
         and 0 < features.numel() < 2**31
-        and features.stride(0) == features[0].numel()
     )
 
 
@@ -71,7 +70,9 @@ class _FusedNorm(torch.autograd.Function):
         from torchmcl.kernels.norm import affine_rows, sums_over_rows
 
         # The rows of a sample may stand in any order, as long as all tensors share it.
-        order = (0, 1, 2, 3) if features.stride(1) >= features.stride(2) else (0, 2, 1, 3)
+        # That of the features, unless samples are not apart in it (cuDNN puts the time first): then one copy is due.
+        model = features if features.stride(0) == features[0].numel() else residual
+        order = (0, 1, 2, 3) if model.stride(1) >= model.stride(2) else (0, 2, 1, 3)
         rows = _rows(features, order)
         n = rows.shape[1] * rows.shape[2]
         sums = sums_over_rows(rows, rows).sum(dim=-1) / n  # [samples, 2]

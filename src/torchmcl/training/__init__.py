@@ -1,6 +1,7 @@
-"""The training step, written once, and a recorder of what happens on the way."""
+"""The training step, written once, a recorder of what happens on the way, and models as CUDA graphs."""
 
+from torchmcl.training.captured import CapturedModel
 from torchmcl.training.recorder import Recorder
 from torchmcl.training.step import mcl_step
 
-__all__ = ["Recorder", "mcl_step"]
+__all__ = ["CapturedModel", "Recorder", "mcl_step"]

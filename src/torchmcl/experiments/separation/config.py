@@ -76,7 +76,8 @@ class ObjectiveConfig:
     Args:
         rule: "pit", "mcl" (winner takes all), "relaxed-wta", "amcl" (annealed) or "sinkhorn".
         epsilon: of "relaxed-wta".
-        temperature: where "amcl" begins, or the one of "sinkhorn", in decibels.
+        temperature: where "amcl" begins, or the one of "sinkhorn", in decibels; "auto" lets "amcl" decide on its
+            temperature and on the tail of the learning rate in training (`torchmcl.annealing.AutoAnnealing`).
         annealing_epochs: epochs after which the temperature of "amcl" is 0.
         decay: cool "amcl" by this factor an epoch, Eq. (44), instead of linearly, Eq. (43).
         score_weight: of the score loss, if the model gives scores.
@@ -84,7 +85,7 @@ class ObjectiveConfig:
 
     rule: str = "amcl"
     epsilon: float = 0.05
-    temperature: float = 0.1
+    temperature: float | str = 0.1
     annealing_epochs: int = 100
     decay: float | None = None
     score_weight: float = 1.0
@@ -93,7 +94,11 @@ class ObjectiveConfig:
         """Check the fields."""
         check_choice("objective", "rule", self.rule, RULES)
         check_positive_int("objective", "annealing_epochs", self.annealing_epochs)
-        check_non_negative("objective", "temperature", self.temperature)
+        if isinstance(self.temperature, str):
+            check_choice("objective", "temperature", self.temperature, ("auto",))
+            check_choice("objective", "rule", self.rule, ("amcl",))
+        else:
+            check_non_negative("objective", "temperature", self.temperature)
         check_non_negative("objective", "score_weight", self.score_weight)
 
 
@@ -105,26 +110,32 @@ class TrainingConfig:
         epochs: in all.
         batch_size: samples of a step.
         learning_rate: of Adam.
+        schedule: "plateau" halves the rate where the validation no longer improves; "cosine" lowers it to 0
+            over all epochs, which gives more in a short training.
         patience: epochs without a better validation until the rate is halved.
         clip: largest norm of the gradient.
         precision: "32-true" or "bf16-mixed".
         ema: decay of the averaged weights; none unless told.
+        captured: replay the passes of the model as CUDA graphs, on a GPU.
         seed: decides weights, order and crops.
     """
 
     epochs: int = 200
     batch_size: int = 22
     learning_rate: float = 1e-3
+    schedule: str = "plateau"
     patience: int = 5
     clip: float = 5.0
     precision: str = "32-true"
     ema: float | None = None
+    captured: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Check the fields."""
         for name in ("epochs", "batch_size", "patience"):
             check_positive_int("training", name, getattr(self, name))
+        check_choice("training", "schedule", self.schedule, ("plateau", "cosine"))
         check_choice("training", "precision", self.precision, ("32-true", "bf16-mixed"))
         check_non_negative("training", "learning_rate", self.learning_rate)
 

@@ -102,6 +102,7 @@ class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
     def _loader(self, dataset: SpeechMixtures, **options: Any) -> DataLoader[Batch]:
         kept = self.n_workers > 0
         workers: dict[str, Any] = {"num_workers": self.n_workers, "persistent_workers": kept}
+        workers["pin_memory"] = self.trainer.strategy.root_device.type == "cuda"
         return DataLoader(dataset, batch_size=self.batch_size, **workers, **options)
 
 

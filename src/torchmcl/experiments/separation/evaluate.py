@@ -21,7 +21,7 @@ from torchmcl.nn.saved import load_model
 from torchmcl.training import mcl_step
 from torchmcl.types import Batch
 
-__all__ = ["MEASURES", "evaluate_separator", "means_by", "speaker_genders"]
+__all__ = ["MEASURES", "evaluate_separator", "means_by", "speaker_genders", "trained_precision"]
 
 MEASURES = ("pit_si_sdr", "mcl_si_sdr", "input_si_sdr", "improvement")
 
@@ -44,7 +44,7 @@ def evaluate_separator(
         part: "tt" for the test part.
         out: folder for `evaluation-<part>.jsonl`; nothing is written without.
         limit: look at the first ones only.
-        device: where to compute.
+        device: where to compute; on a GPU, in the precision of the training.
         progress: whether to show a bar.
 
     Returns:
@@ -52,12 +52,13 @@ def evaluate_separator(
         (`pit_si_sdr`), under the best output of each source (`mcl_si_sdr`), that of the mixture itself
         (`input_si_sdr`), and the `improvement` of the first over the last.
     """
-    separator, _ = load_model(model)
+    separator, notes = load_model(model)
     separator = separator.to(device)
     mixtures = listed_mixtures(data, part)[:limit]
     dataset = SpeechMixtures(mixtures, store_of(data), crop=None, skip_bad=data.skip_bad)
     records = []
-    with Progress(len(dataset), f"evaluating {part}", show=progress, unit="mixture") as bar, torch.inference_mode():
+    bar = Progress(len(dataset), f"evaluating {part}", show=progress, unit="mixture")
+    with bar, torch.inference_mode(), trained_precision(notes, device):
         for index, mixture in enumerate(dataset.mixtures):
             inputs, targets, mask = (part.unsqueeze(0).to(device) for part in dataset[index] if part is not None)
             output = mcl_step(separator, Batch(inputs, targets, mask), WTA(), cost_fn=pairwise_neg_si_sdr)
@@ -78,6 +79,13 @@ def evaluate_separator(
         lines = "".join(json.dumps(record) + "\n" for record in records)
         write_atomically(Path(out) / f"evaluation-{part}.jsonl", lines)
     return records
+
+
+def trained_precision(notes: Mapping[str, Any], device: str) -> torch.autocast:
+    """Return the precision to use a saved model in: bfloat16 on a GPU if trained so, else that of its weights."""
+    kind = torch.device(device).type
+    half = notes.get("configuration", {}).get("training", {}).get("precision") == "bf16-mixed"
+    return torch.autocast(kind, dtype=torch.bfloat16, enabled=half and kind == "cuda")
 
 
 def means_by(

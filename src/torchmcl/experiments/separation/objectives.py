@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 from torchmcl.experiments.separation.config import ObjectiveConfig
 from torchmcl.losses import match, mcl_loss
@@ -14,8 +15,8 @@ from torchmcl.types import Matching, StepOutput
 __all__ = ["mcl_si_sdr", "pit_si_sdr", "rule_of", "si_sdr_under"]
 
 
-def rule_of(objective: ObjectiveConfig) -> Callable[[float], AssignmentRule] | AssignmentRule:
-    """Return the rule of an objective, or epoch -> rule for an annealed one.
+def rule_of(objective: ObjectiveConfig) -> Callable[[float], AssignmentRule] | AssignmentRule | AutoAnnealing:
+    """Return the rule of an objective, epoch -> rule for an annealed one, or the policy of one that decides itself.
 
     Example:
         >>> rule_of(ObjectiveConfig(rule="amcl", temperature=0.1, annealing_epochs=100))(50)
@@ -24,6 +25,8 @@ def rule_of(objective: ObjectiveConfig) -> Callable[[float], AssignmentRule] | A
     Reference:
         Eq. (38) for PIT, (39) to (41) for the others; Eq. (43) and (44) for the schedules.
     """
+    if isinstance(objective.temperature, str):
+        return AutoAnnealing()
     if objective.rule == "amcl":
         start, end = objective.temperature, objective.annealing_epochs
         cooling = Linear(start, 0.0, end) if objective.decay is None else Exponential(start, objective.decay)

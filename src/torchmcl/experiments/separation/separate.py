@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchmcl._files import write_atomically
 from torchmcl.data.speech.audio import audio_info, read_audio, write_audio
+from torchmcl.experiments.separation.evaluate import trained_precision
 from torchmcl.nn.long_recordings import separate_long
 from torchmcl.nn.saved import load_model
 from torchmcl.scoring import normalized_scores
@@ -36,7 +37,7 @@ def separate_recording(
         model: folder of a saved model.
         out: folder for the files, `<recording>-<place>.wav` and `<recording>-mixture.wav`.
         chunk_seconds: longer recordings are taken in chunks of this length that overlap by half.
-        device: where to compute.
+        device: where to compute; on a GPU, in the precision of the training.
 
     Returns:
         What was written into `separation.json`.
@@ -49,7 +50,7 @@ def separate_recording(
     if info.sample_rate != sample_rate:
         warnings.warn(f"{recording}: resampled from {info.sample_rate} to {sample_rate} Hz.", stacklevel=2)
     mixture = torch.from_numpy(read_audio(recording, sample_rate)).unsqueeze(0)
-    with torch.inference_mode():
+    with torch.inference_mode(), trained_precision(notes, device):
         chunk = max(round(chunk_seconds * sample_rate), 2)
         predictions = separate_long(separator.to(device), mixture.to(device), chunk=chunk)
     hypotheses, scores, kind = _scored(predictions)

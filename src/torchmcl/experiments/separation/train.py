@@ -15,6 +15,7 @@ from torch import nn
 
 from torchmcl._checks import bad_value
 from torchmcl._files import write_atomically
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.experiments.separation.config import SeparationConfig
 from torchmcl.experiments.separation.data import SpeechData
@@ -23,12 +24,13 @@ from torchmcl.lightning import CollapseWarning, ExponentialAverage, MCLModule, P
 from torchmcl.lightning._backend import pl
 from torchmcl.nn.dprnn import DPRNN
 from torchmcl.nn.saved import save_model
+from torchmcl.schedules import Cosine
 from torchmcl.transport import PIT
 
 __all__ = ["train_separator"]
 
-# What may differ between the runs of one training.
-_FREE = (("training", "epochs"), ("data", "root"), ("data", "pack"), ("data", "n_workers"))
+# What may differ between the runs of one training; not the epochs where the rate is spread over all of them.
+_FREE = (("training", "epochs"), ("training", "captured"), ("data", "root"), ("data", "pack"), ("data", "n_workers"))
 
 
 def train_separator(
@@ -68,16 +70,22 @@ def train_separator(
     if compile_model:
         model.blocks.compile()
     monitor = "val_pit_si_sdr"
+    training = config.training
+    rule = rule_of(config.objective)
+    decides = isinstance(rule, AutoAnnealing)  # on the tail of the rate too
+    cosine = Cosine(training.learning_rate, 0.0, training.epochs) if training.schedule == "cosine" else None
+    plateau = Plateau(monitor, patience=training.patience, higher_is_better=True)
     module = MCLModule(
         model,
-        rule_of(config.objective),
+        rule,
         cost_fn=pairwise_neg_si_sdr,
         score_weight=config.objective.score_weight,
         score_rule=PIT() if config.objective.rule == "pit" else None,
-        learning_rate=config.training.learning_rate,
-        plateau=Plateau(monitor, patience=config.training.patience, higher_is_better=True),
+        learning_rate=training.learning_rate if cosine is None or decides else cosine,
+        plateau=None if cosine or decides else plateau,
         validation={"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr},
-        seed=config.training.seed,
+        captured=training.captured,
+        seed=training.seed,
     )
     notes = {"sample_rate": config.data.sample_rate, "configuration": config.as_dict()}
     best = BestModel(out / "model", monitor, notes)
@@ -133,11 +141,12 @@ def _claim(out: Path, config: SeparationConfig) -> None:
     wanted = json.loads(json.dumps(config.as_dict()))
     if path.exists() and (out / "last.ckpt").exists():
         saved = json.loads(path.read_text())
+        free = [place for place in _FREE if place[-1] != "epochs" or config.training.schedule == "plateau"]
         differs = sorted(
             f"{part}.{name}"
             for part in wanted
             for name in wanted[part].keys() | saved.get(part, {}).keys()
-            if (part, name) not in _FREE and wanted[part].get(name) != saved.get(part, {}).get(name)
+            if (part, name) not in free and wanted[part].get(name) != saved.get(part, {}).get(name)
         )
         if differs:
             advice = "Give another folder, or delete this one to start anew."

@@ -1,0 +1,159 @@
+"""Annealing without a temperature to choose: when to cool, from where, and how fast, decided by what is measured.
+
+A training has three phases, each model in its own time:
+
+1. *Hold*: the temperature stays above the first critical temperature, 2 lambda_max of the conditional covariance
+   (Prop. 3), so that all hypotheses learn one answer together from all the data. It follows the residuals down.
+2. *Cool*: from the critical temperature to a hundredth of it, evenly in its logarithm; hypotheses split.
+3. *Tail*: hard winner-takes-all, while the learning rate falls to 0.
+
+How long to hold is decided by what holding earns. A single answer that has divided its distortion by e^g so far
+may use the share g / (g + patience) of the training. Where the noise is large the answer is soon as good as it gets,
+nothing more is earned, and cooling begins early; where it keeps improving, cooling waits for it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_non_negative, check_real
+from torchmcl.types import Matching
+
+__all__ = ["AutoAnnealing", "AutoValues", "cost_scale"]
+
+# Of the critical temperature: while holding, and where cooling begins.
+_HOLD, _BEGIN = 2.0, 1.05
+_TINY = 1e-30
+
+
+class AutoValues(NamedTuple):
+    """What a step uses: the temperature (0 is hard), a factor on the learning rate, and the weight decay."""
+
+    temperature: Tensor
+    rate: Tensor
+    weight_decay: Tensor
+
+
+@dataclass(frozen=True)
+class AutoAnnealing:
+    """The policy. Its state is a dictionary of tensors, one entry for each model trained side by side.
+
+    Nothing here reads a value on the host, so that a captured CUDA graph can run it.
+
+    Args:
+        patience: how slowly holding is paid for: with 2, a distortion divided by e^2 allows half of the training.
+        cooling: share of what is left after the hold that the cooling takes; the rest is the tail.
+        end: where cooling ends and hard winner-takes-all begins, relative to the critical temperature.
+        decay: weight decay for each unit of noise per row: `decay * distortion / first distortion / rows`, at most 1.
+            The less noise and the more rows, the less there is to be held back. 0 for none.
+
+    Example:
+        >>> policy = AutoAnnealing()
+        >>> state = policy.init(torch.tensor([1.0]))  # the scale of the costs before training
+        >>> policy.value(state, epoch=0, n_epochs=100, n_rows=1000).temperature
+        tensor([4.])
+        >>> policy.update(state, torch.tensor([0.9]), epoch=10, n_epochs=100)  # flat: cooling begins
+        >>> [round(float(policy.value(state, t, 100, 1000).temperature), 3) for t in (10, 40, 60, 70)]
+        [1.89, 0.142, 0.025, 0.0]
+
+    Reference:
+        Prop. 3 for the critical temperature.
+    """
+
+    patience: float | Tensor = 2.0
+    cooling: float | Tensor = 0.6
+    end: float | Tensor = 1e-2
+    decay: float | Tensor = 5000.0
+    settling: float | Tensor = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the fields; tensors come from `stacked`, whose policies are checked already."""
+        numbers = {name: value for name, value in vars(self).items() if not isinstance(value, Tensor)}
+        for name, value in numbers.items():
+            check_real("AutoAnnealing", name, value)
+        for name in numbers.keys() & {"patience", "end"}:
+            if not numbers[name] > 0:
+                raise ValueError(bad_value("AutoAnnealing", name, "be > 0", numbers[name]))
+        if not 0 < numbers.get("cooling", 0.5) < 1:
+            raise ValueError(bad_value("AutoAnnealing", "cooling", "lie between 0 and 1", self.cooling))
+        if "decay" in numbers:
+            check_non_negative("AutoAnnealing", "decay", self.decay)
+
+    @classmethod
+    def stacked(cls, policies: Sequence["AutoAnnealing"], device: torch.device | str = "cpu") -> "AutoAnnealing":
+        """Return one policy for models side by side, each with the numbers of its own."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: torch.tensor([float(getattr(p, name)) for p in policies], device=device) for name in names})
+
+    def init(self, scale: Tensor) -> dict[str, Tensor]:
+        """Return the state before training.
+
+        Args:
+            scale: `cost_scale` of the untrained models, of any shape: one entry for each model.
+        """
+        begun = torch.full(scale.shape, -1.0, dtype=torch.float32, device=scale.device)
+        return {"first": scale.clone().float(), "scale": scale.clone().float(), "begun": begun}
+
+    def update(self, state: Mapping[str, Tensor], scale: Tensor, epoch: float | Tensor, n_epochs: int) -> None:
+        """Take in what was measured after `epoch` epochs: lower the scale, or begin to cool. Changes the state."""
+        holds = state["begun"] < 0
+        state["scale"].copy_(torch.where(holds & scale.isfinite(), scale.float(), state["scale"]))
+        earned = (state["first"] / state["scale"].clamp_min(_TINY)).log().clamp_min(0)
+        share = earned / (earned + self.patience)
+        begins = holds & (epoch >= share * n_epochs)
+        state["begun"].copy_(torch.where(begins, epoch, state["begun"]))
+
+    def value(
+        self, state: Mapping[str, Tensor], epoch: float | Tensor, n_epochs: int, n_rows: float | Tensor
+    ) -> AutoValues:
+        """Return what to use in an epoch.
+
+        Args:
+            state: from `init`, changed by `update`.
+            epoch: counted from 0; fractions are fine.
+            n_epochs: of the whole training.
+            n_rows: of the training data, for the weight decay.
+        """
+        scale, begun = state["scale"], state["begun"]
+        holds = begun < 0
+        after = ((epoch - begun) / (n_epochs - begun).clamp_min(1)).clamp(0, 1)  # share of what the hold left
+        cooled = after / self.cooling
+        end = torch.as_tensor(self.end, dtype=scale.dtype, device=scale.device)
+        falling = 2 * scale * _BEGIN * (end / _BEGIN) ** cooled.clamp(max=1)
+        temperature = torch.where(holds, _HOLD * 2 * scale, torch.where(cooled < 1, falling, 0.0))
+        settled = ((after - self.settling) / (1 - self.settling)).clamp(min=0)
+        rate = torch.where(holds, 1.0, (1 + torch.cos(math.pi * settled)) / 2)
+        noise = scale / state["first"].clamp_min(_TINY)
+        return AutoValues(temperature, rate, (self.decay * noise / n_rows).clamp(max=1.0))
+
+
+def cost_scale(matching: Matching, *, stacked: bool = False) -> Tensor:
+    """Return how large the costs are, in their own units: half of the critical temperature, or a little more.
+
+    For costs that are never negative it is their mean over hypotheses, samples and real targets: while the
+    hypotheses are together that is the trace of the conditional covariance, which is lambda_max in one dimension and
+    above it in several. A cost without a natural zero, such as the SI-SDR in decibels, is measured by its mean
+    deviation from its own mean.
+
+    Args:
+        matching: of a step.
+        stacked: the leading axis are models; one number for each.
+
+    Example:
+        >>> from torchmcl import AnnealedWTA, match
+        >>> cost_scale(match(torch.tensor([[[1.0, 1.0]], [[3.0, 3.0]]]), AnnealedWTA(9.0)))
+        tensor(2.)
+    """
+    cost = matching.cost.detach().float().mean(dim=-1)  # over hypotheses
+    real = matching.mask.to(cost.dtype)
+    axes = tuple(range(1 if stacked else 0, cost.ndim))
+    n_real = real.sum(dim=axes, keepdim=True).clamp_min(1)
+    cost = torch.where(matching.mask, cost, 0.0)
+    mean = cost.sum(dim=axes, keepdim=True) / n_real
+    spread = ((cost - mean).abs() * real).sum(dim=axes, keepdim=True) / n_real
+    negative = (torch.where(matching.mask, cost, 0.0) < 0).any(dim=-1).flatten(1 if stacked else 0).any(dim=-1)
+    return torch.where(negative.view(mean.shape), spread, mean).flatten(1 if stacked else 0).squeeze(-1)

@@ -1,0 +1,70 @@
+"""The models of a fleet that anneal by themselves: measured now and then, all on the device."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl.annealing.auto import AutoAnnealing, AutoValues, cost_scale
+from torchmcl.assignment import WTA
+from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.stacked import StackedModules
+from torchmcl.losses import match
+
+__all__ = ["SelfAnnealing"]
+
+# A hundred looks at some hundred rows: enough to see when a training goes flat, for a percent or two of its time.
+_N_LOOKS, _N_ROWS = 100, 256
+
+
+class SelfAnnealing:
+    """The policies of a chunk, and the rows they are measured on.
+
+    Args:
+        rules: of the models; those that are no `AutoAnnealing` are left alone.
+        models: the models, untrained.
+        data: their training rows.
+        cost_fn: what is measured.
+        n_epochs: of the training.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[Any],
+        models: StackedModules,
+        data: FleetData,
+        cost_fn: Callable[..., Tensor],
+        n_epochs: int,
+    ) -> None:
+        device = models.flat.device
+        self.models, self.cost_fn, self.n_epochs = models, cost_fn, n_epochs
+        self.chosen = torch.tensor([isinstance(rule, AutoAnnealing) for rule in rules], device=device)
+        policies = [rule if isinstance(rule, AutoAnnealing) else AutoAnnealing() for rule in rules]
+        self.policy = AutoAnnealing.stacked(policies, device)
+        self.lengths = data.lengths
+        self.every = max(1, n_epochs // _N_LOOKS)
+        # The same places for all, spread over the rows that each has; drawn, as rows may be sorted.
+        places = torch.rand(min(_N_ROWS, data.inputs.shape[1]), generator=torch.Generator().manual_seed(0)).to(device)
+        index = (places * self.lengths.unsqueeze(-1)).long()
+        self.inputs, self.targets = data.rows(index)
+        self.state = self.policy.init(self._scale())
+
+    def is_due(self, epoch: int) -> bool:
+        """Return whether the models are measured after this epoch."""
+        return (epoch + 1) % self.every == 0
+
+    def values(self, epoch: Tensor) -> AutoValues:
+        """Return temperature, rate factor and weight decay of all models in an epoch, [models] each."""
+        return self.policy.value(self.state, epoch, self.n_epochs, self.lengths)
+
+    def measure(self, epoch: Tensor) -> None:
+        """Look at the models after an epoch."""
+        self.policy.update(self.state, self._scale(), epoch + 1, self.n_epochs)
+
+    @torch.no_grad()
+    def _scale(self) -> Tensor:
+        with self.models.evaluating():
+            hypotheses = self.models(self.inputs).hypotheses
+        cost = self.cost_fn(hypotheses=hypotheses, targets=self.targets)
+        return cost_scale(match(cost, WTA()), stacked=True)

@@ -1,0 +1,213 @@
+"""Search by brute force: every candidate training at once, as one fleet, judged on held-out rows."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl._checks import bad_value, check_positive_int, check_real
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.assignment import WTA, RelaxedWTA
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.fleet import Fleet
+from torchmcl.fleet.monitors import hard_distortion
+from torchmcl.schedules import Cosine, Schedule
+
+__all__ = ["Candidate", "FleetSearch", "Trials", "default_candidates"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to train.
+
+    Args:
+        name: in records and plots.
+        rule: as `Fleet` takes it.
+        lr: learning rate, or epoch -> learning rate.
+        weight_decay: decoupled weight decay.
+    """
+
+    name: str
+    rule: Any
+    lr: float | Schedule = 0.01
+    weight_decay: float = 0.0
+
+
+def default_candidates(n_epochs: int) -> list[Candidate]:
+    """Return 64 candidates: annealing by itself in 48 ways, MCL and Relaxed-WTA in 8 each.
+
+    Example:
+        >>> candidates = default_candidates(100)
+        >>> len(candidates), candidates[0].name
+        (64, 'auto, patience 0.5, decay 0, rate 0.003')
+    """
+    annealed = [
+        Candidate(
+            f"auto, patience {patience:g}, decay {decay:g}, rate {rate:g}", AutoAnnealing(patience, decay=decay), rate
+        )
+        for patience in (0.5, 1.0, 2.0, 4.0)
+        for decay in (0.0, 2500.0, 7500.0, 20_000.0)
+        for rate in (0.003, 0.01, 0.02)
+    ]
+    others = [
+        Candidate(f"{name}, decay {decay:g}, rate {rate:g}", rule, Cosine(rate, 0.0, n_epochs), decay)
+        for name, rule in (("MCL", WTA()), ("Relaxed-WTA", RelaxedWTA(0.1)))
+        for decay in (0.0, 0.1, 0.3, 1.0)
+        for rate in (0.003, 0.01)
+    ]
+    return annealed + others
+
+
+class Trials(NamedTuple):
+    """What a search tried and found.
+
+    Attributes:
+        candidates: what was tried.
+        values: [candidates, splits, restarts], the hard distortion on held-out rows, lowest of the epochs looked at.
+        best: which candidate has the lowest geometric mean.
+        seconds: wall time of the training.
+    """
+
+    candidates: list[Candidate]
+    values: Tensor
+    best: int
+    seconds: float
+
+    @property
+    def means(self) -> Tensor:
+        """The geometric mean of each candidate, by which they are compared: distortions differ by factors."""
+        return _geometric_means(self.values)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one plain record for each trial, for a file."""
+        return [
+            {"candidate": candidate.name, "split": split, "restart": restart, "distortion": float(value)}
+            for candidate, rows in zip(self.candidates, self.values, strict=True)
+            for split, row in enumerate(rows)
+            for restart, value in enumerate(row)
+        ]
+
+    def draw(self, axes: Any, n_shown: int = 16) -> None:
+        """Draw the best candidates on matplotlib axes: every trial a dot, every mean a line."""
+        order = self.means.argsort()[:n_shown].tolist()
+        for place, index in enumerate(reversed(order)):
+            values = self.values[index].flatten()
+            axes.plot(values, [place] * len(values), "o", color="0.6", markersize=4)
+            axes.plot([float(self.means[index])], [place], "|", color="C0", markersize=16, markeredgewidth=2)
+        axes.set_yticks(range(len(order)), [self.candidates[index].name for index in reversed(order)])
+        axes.set_xscale("log")
+        axes.set_xlabel("distortion on held-out rows")
+
+
+@dataclass(frozen=True)
+class FleetSearch:
+    """Train all candidates side by side on inner splits, and choose one on the rows they have not seen.
+
+    On a GPU the fleet of all candidates takes about as long as one model. Fit the winner on all rows afterwards.
+
+    Args:
+        candidates: what to try; `default_candidates` unless told.
+        n_splits: inner splits, each with other rows held out; several make the choice steadier on small tables.
+        held_out: share of the rows that is held out in each.
+        n_init: restarts of each candidate on each split.
+
+    Example:
+        >>> from torchmcl import MultiHypothesisMLP
+        >>> inputs, targets = torch.randn(80, 2), torch.randn(80, 1, 1)
+        >>> search = FleetSearch([Candidate("auto", AutoAnnealing()), Candidate("MCL", WTA())], n_splits=2)
+        >>> trials = search.run(lambda: MultiHypothesisMLP(2, 1, 3, hidden=(8,)), inputs, targets, n_epochs=5)
+        >>> trials.values.shape
+        torch.Size([2, 2, 1])
+    """
+
+    candidates: Sequence[Candidate] | None = None
+    n_splits: int = 1
+    held_out: float = 0.1
+    n_init: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_positive_int("FleetSearch", "n_splits", self.n_splits)
+        check_positive_int("FleetSearch", "n_init", self.n_init)
+        check_real("FleetSearch", "held_out", self.held_out)
+        if not 0 < self.held_out * self.n_splits <= 1:
+            rule = f"be above 0, and at most 1 for all {self.n_splits} splits together"
+            raise ValueError(bad_value("FleetSearch", "held_out", rule, self.held_out))
+        if self.candidates is not None and not self.candidates:
+            raise ValueError(bad_value("FleetSearch", "candidates", "not be empty", "none"))
+
+    def run(
+        self,
+        factory: Callable[[], nn.Module],
+        inputs: Tensor,
+        targets: Tensor,
+        n_epochs: int,
+        *,
+        batch_size: int | None = None,
+        cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        validate_every: int = 5,
+        progress: bool = False,
+    ) -> Trials:
+        """Return the trials on rows [rows, ...] and [rows, targets, dim].
+
+        Args:
+            factory: makes an untrained model.
+            inputs: [rows, ...]
+            targets: [rows, targets, dim]
+            n_epochs: of each training.
+            batch_size: rows of a minibatch; all unless told.
+            cost_fn: any `pairwise_*` function.
+            seed: decides the splits and the initial weights.
+            device: where to train.
+            validate_every: epochs between looks at the held-out rows.
+            progress: show a bar.
+        """
+        candidates = list(self.candidates or default_candidates(n_epochs))
+        n_held = max(1, math.floor(self.held_out * len(inputs)))
+        if n_held * self.n_splits > len(inputs) or n_held == len(inputs):
+            rule = f"have more than {n_held} rows to hold out {self.n_splits} times"
+            raise ValueError(bad_value("FleetSearch", "inputs", rule, len(inputs)))
+        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
+        train, watched = [], []
+        for split in range(self.n_splits):
+            held = order[split * n_held : (split + 1) * n_held]
+            kept = torch.cat([order[: split * n_held], order[(split + 1) * n_held :]])
+            train.append((inputs[kept], targets[kept]))
+            watched.append((inputs[held], targets[held]))
+        shape = (len(candidates), self.n_splits, self.n_init)
+        tasks = [(c, s, i) for c in range(shape[0]) for s in range(shape[1]) for i in range(shape[2])]
+        fleet = Fleet(
+            factory,
+            len(tasks),
+            rules=[candidates[c].rule for c, _, _ in tasks],
+            lr=[candidates[c].lr for c, _, _ in tasks],
+            weight_decay=[candidates[c].weight_decay for c, _, _ in tasks],
+            seeds=[seed + s * self.n_init + i for _, s, i in tasks],  # the candidates begin alike
+            cost_fn=cost_fn,
+            device=device,
+        )
+        own = [s for _, s, _ in tasks]
+        history = fleet.fit(
+            FleetData.of_sets(train, own),
+            n_epochs,
+            batch_size=batch_size,
+            validation=FleetData.of_sets(watched, own),
+            monitor=hard_distortion,
+            validate_every=validate_every,
+            progress=progress,
+            what=f"search, {len(candidates)} candidates",
+        )
+        values = history.best_value.view(shape)
+        return Trials(candidates, values, int(_geometric_means(values).argmin()), history.seconds)
+
+
+def _geometric_means(values: Tensor) -> Tensor:
+    """Return the means over splits and restarts; a model that failed is worse than any other."""
+    finite = torch.where(values.isnan(), torch.inf, values.clamp_min(1e-30))
+    return finite.double().log().flatten(1).mean(dim=1).exp()

@@ -1,0 +1,71 @@
+"""Forward and backward pass of a model as two CUDA graphs: thousands of launches become two."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl.types import Predictions
+
+__all__ = ["CapturedModel"]
+
+
+class CapturedModel:
+    """Call a model as it is, but replay recorded CUDA graphs where that gives the same.
+
+    A network of many small kernels, such as `torchmcl.nn.DPRNN`, keeps a GPU waiting for Python. The passes of
+    the first training batch are recorded and replayed for every later batch of that shape; other shapes,
+    evaluation and other devices take the model itself. Parameters and gradients are those of the model:
+    optimizers, clipping and checkpoints notice nothing.
+
+    The model must do the same for every batch of one shape: no dropout of its own random numbers, no look at
+    values to decide what comes next. Keep the predictions of a batch only until the next one, which overwrites them.
+
+    Args:
+        model: takes one tensor, returns `Predictions`.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(3, 2), nn.Unflatten(-1, (2, 1)))
+        >>> CapturedModel(lambda inputs: Predictions(model(inputs)))(torch.zeros(4, 3)).hypotheses.shape
+        torch.Size([4, 2, 1])
+    """
+
+    def __init__(self, model: Callable[[Tensor], Predictions]) -> None:
+        self.model = model
+        self._replay: Callable[[Tensor], tuple[Tensor, ...]] | None = None
+        self._recorded: object = None
+
+    def __call__(self, inputs: Tensor) -> Predictions:
+        """Return the predictions of the model."""
+        model = self.model
+        if not (isinstance(model, nn.Module) and model.training and inputs.is_cuda and torch.is_grad_enabled()):
+            return model(inputs)
+        half = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+        key = (inputs.shape, inputs.dtype, inputs.device, half)
+        if self._replay is None:
+            self._recorded = key
+            self._replay = _recorded(model, inputs, half)
+        if key != self._recorded:
+            return model(inputs)
+        return Predictions(*self._replay(inputs))
+
+
+class _Tensors(nn.Module):
+    """A model that returns its predictions as a tuple of tensors, which is what can be recorded."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part for part in self.model(inputs) if part is not None)
+
+
+def _recorded(model: nn.Module, inputs: Tensor, half: torch.dtype | None) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    # A cached cast would be made once, inside the recording, and never again.
+    with torch.autocast("cuda", dtype=half or torch.bfloat16, enabled=half is not None, cache_enabled=False):
+        wrapped = _Tensors(model).train()
+        sample = torch.zeros_like(inputs).normal_()  # never the batch itself: it must stay as it is
+        replay: Any = torch.cuda.make_graphed_callables(wrapped, (sample,), allow_unused_input=True)
+    return replay
