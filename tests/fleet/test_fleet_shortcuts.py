@@ -186,6 +186,14 @@ def test_a_bad_number_of_one_model_harms_no_other(way, rule, bad):
     assert torch.equal(fleet.state_dict()["last"][[0, 2]], clean.state_dict()["last"][[0, 2]])
 
 
+def test_value_checks_see_every_step(way):
+    inputs, targets = curve(20)
+    targets[3] = torch.nan
+    fleet = Fleet(network, 2)
+    with mcl.value_checks(), pytest.raises(ValueError, match="match: `cost` must be finite"):
+        fleet.fit(FleetData.shared(inputs, targets, 2), 2, progress=False)
+
+
 @given(
     hidden=st.lists(st.integers(1, 13), max_size=3),
     n_hypotheses=st.integers(1, 7),

@@ -25,7 +25,7 @@ from torchmcl.fleet.monitors import hard_distortion
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
 from torchmcl.fleet.options import check_data, check_fit, digest_of, name_of, per_model, rates_of
 from torchmcl.fleet.rules import RuleAt, RuleTable
-from torchmcl.fleet.shortcuts import is_worth_compiling, needs_no_graph
+from torchmcl.fleet.shortcuts import may_compile
 from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules
 from torchmcl.schedules import Schedule
 from torchmcl.types import Predictions, StepOutput
@@ -178,14 +178,10 @@ class Fleet:
                 n_hypotheses = one(data.inputs[:1, :1].to(self._last.flat.device)).hypotheses.shape[2]
         n_rows = data.inputs.shape[1]
         size = min(batch_size or n_rows, n_rows)
-        compiled = (
-            fresh is None
-            and self.device.type == "cpu"
-            and needs_no_graph(self._last, data, self.cost_fn)
-            and is_worth_compiling(self.n_models, n_rows, n_epochs, size)
-        )
+        on_cpu = self.device.type == "cpu"
+        compiled = on_cpu and fresh is None and may_compile(self._last, data, self.cost_fn, n_epochs, size)
         n_pairs = data.targets.shape[2] * n_hypotheses if data.targets.ndim > 2 else n_hypotheses
-        alone = not compiled and self.device.type == "cpu" and is_small_step(self._last, size, n_pairs)
+        alone = on_cpu and not compiled and is_small_step(self._last, size, n_pairs)
         n_threads = 1 if alone else self._n_threads(after_epoch)
         chunk = max_models_at_once
         if chunk is None:
