@@ -62,3 +62,21 @@ def test_little_memory_cuts_the_fleet_by_itself(monkeypatch):
 def test_a_chunk_needs_at_least_one_model(n_at_once):
     with pytest.raises((ValueError, TypeError), match=r"Fleet\.fit: `max_models_at_once` must"):
         trained(SHARED, max_models_at_once=n_at_once)
+
+
+@pytest.mark.parametrize(("n_rows", "n_cores"), [(8, 1), (4000, 2)])
+def test_small_steps_stay_on_one_core_and_the_setting_comes_back(n_rows, n_cores):
+    def wide():
+        return mcl.MultiHypothesisMLP(2, 2, 3, hidden=(64, 64), output_activation=torch.tanh)
+
+    before = torch.get_num_threads()
+    seen = []
+    torch.set_num_threads(2)
+    try:
+        fleet = Fleet(wide, 2)
+        data = FleetData.shared(*rows(n_rows), 2)
+        fleet.fit(data, 1, progress=False, after_epoch=lambda *_: seen.append(torch.get_num_threads()))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [n_cores]

@@ -16,7 +16,7 @@ from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.checkpoints.stopping import saves_when_stopped
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.checkpoints import FleetCheckpoint, saved_chunk_size
-from torchmcl.fleet.chunks import models_at_once
+from torchmcl.fleet.chunks import is_small_step, models_at_once, one_core
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import evaluate_models
 from torchmcl.fleet.fresh import FreshRows
@@ -28,7 +28,7 @@ from torchmcl.fleet.options import check_data, check_fit, digest_of, name_of, pe
 from torchmcl.fleet.rules import RuleAt, RuleTable
 from torchmcl.fleet.running import run_chunk
 from torchmcl.fleet.sharding import Device, chunks_of, devices_of, on_devices
-from torchmcl.fleet.shortcuts import is_worth_compiling
+from torchmcl.fleet.shortcuts import may_compile
 from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules
 from torchmcl.schedules import Schedule
 from torchmcl.types import Predictions, StepOutput
@@ -187,7 +187,11 @@ class Fleet:
                 n_hypotheses = one(data.inputs[:1, :1].to(self._last.flat.device)).hypotheses.shape[2]
         n_rows = data.inputs.shape[1]
         size = min(batch_size or n_rows, n_rows)
-        n_threads = self._n_threads(after_epoch)
+        on_cpu = self.device.type == "cpu"
+        compiled = on_cpu and fresh is None and may_compile(self._last, data, self.cost_fn, n_epochs, size)
+        n_pairs = data.targets.shape[2] * n_hypotheses if data.targets.ndim > 2 else n_hypotheses
+        alone = on_cpu and not compiled and is_small_step(self._last, size, n_pairs)
+        n_threads = 1 if alone else self._n_threads(after_epoch)
         # The chunks of a saved training stay: memory and threads may be others by now.
         chunk = max_models_at_once or (None if checkpoint is None else saved_chunk_size(Path(checkpoint)))
         if chunk is None:
@@ -208,7 +212,6 @@ class Fleet:
         if validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
         moments: dict[int, dict[str, Tensor]] = {}
-        compiled = self.device.type == "cpu" and is_worth_compiling(self.n_models, n_rows, n_epochs)
         with Progress(n_epochs * self.n_models, what, show=progress, unit="model-epoch") as bar:
 
             def train(number: int, rows: slice, device: torch.device) -> FleetHistory:
@@ -232,7 +235,7 @@ class Fleet:
                     moments[number] = {name: value.cpu() for name, value in training.optimizer_state.items()}
                 return history
 
-            with saves_when_stopped():
+            with saves_when_stopped(), one_core() if alone or compiled else nullcontext():
                 histories = on_devices(train, chunks, self.devices, n_threads)
         if parts := [moments[number] for number in sorted(moments)]:
             self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

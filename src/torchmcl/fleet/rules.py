@@ -152,10 +152,7 @@ class RuleTable:
         for rows, rule, columns in self.groups:
             zeros = torch.zeros(self.n_epochs, rows.stop - rows.start)
             temperature = columns.get("temperature", zeros) if isinstance(rule, AnnealedWTA) else zeros
-            limits = torch.finfo(torch.float32)  # below 0 even for an infinite temperature: 0 is for hard weights
-            factor = (-LOG2_E / temperature).clamp(min=-limits.max, max=-limits.tiny)
-            factor = torch.where(temperature > 0, factor, 0.0)
-            parts.append(torch.stack([factor, columns.get("epsilon", zeros)], dim=1))
+            parts.append(torch.stack([_exponent_factor(temperature), columns.get("epsilon", zeros)], dim=1))
         return torch.cat(parts, dim=-1)
 
     def rule(self, buffers: RuleBuffers, pattern: tuple[bool, ...], models: slice | None = None) -> StackedRule:
@@ -180,8 +177,9 @@ class RuleTable:
 
 
 def _exponent_factor(temperature: Tensor) -> Tensor:
-    """Return what a cost is multiplied by in an exponent of 2, 0 for hard weights."""
-    factor = (-LOG2_E / temperature).clamp(min=-torch.finfo(torch.float32).max)
+    """Return what a cost is multiplied by in an exponent of 2: below 0 for any positive temperature, else 0."""
+    limits = torch.finfo(torch.float32)
+    factor = (-LOG2_E / temperature).clamp(min=-limits.max, max=-limits.tiny)
     return torch.where(temperature > 0, factor, 0.0)
 
 

@@ -1,7 +1,5 @@
 """Learning from a table, and the measures of how well that went."""
 
-import contextlib
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,17 +11,13 @@ from numpy.typing import NDArray
 
 from torchmcl._checks import bad_value
 from torchmcl.data.table import ColumnEncoder, Table, infer_schema, read_table
-from torchmcl.estimators._networks import default_batch_size
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.table.evaluation import evaluated, summary_of_data, trajectory
 from torchmcl.estimators.table.model import TableModel
-from torchmcl.fleet.chunks import one_core
 
 __all__ = ["TableFit", "fit_summary", "fit_table", "table_records"]
 
 _MIN_ROWS = 10
-# Products of a forward pass below which a second core does not pay: about 2 ms of one core.
-_SMALL_STEP = 50_000_000
 
 
 @dataclass(frozen=True)
@@ -83,9 +77,8 @@ def fit_table(
     del train_values
     regressor = MCLRegressor(**{"random_state": how.seed, "verbose": progress, **how.parameters})
     begin = time.perf_counter()
-    with _threads_for(regressor, inputs.shape):
-        answers = train_targets[:, 0] if len(how.targets) == 1 else train_targets
-        regressor.fit(inputs, answers, checkpoint=checkpoint)
+    answers = train_targets[:, 0] if len(how.targets) == 1 else train_targets
+    regressor.fit(inputs, answers, checkpoint=checkpoint)
     regressor.verbose = False
     regressor._held_out = {}  # rows of the table, for partial_fit: they have no place in a model's folder
     regressor.target_names_ = np.array(list(how.targets), dtype=object)
@@ -103,15 +96,6 @@ def fit_table(
     }
     model = TableModel(schema, encoder, regressor, table.name, metrics)
     return _with_evaluation(owner, model, table, train, test)
-
-
-def _threads_for(regressor: MCLRegressor, shape: tuple[int, ...]) -> contextlib.AbstractContextManager[None]:
-    """Train one small network on one core: its steps are so short that threads would mostly wait for each other."""
-    sizes = (shape[1], *regressor.hidden, regressor.n_hypotheses)
-    n_weights = sum(a * b for a, b in itertools.pairwise(sizes))
-    rows = int(regressor.batch_size or default_batch_size(shape[0]))
-    is_small = regressor.n_init == 1 and n_weights * rows < _SMALL_STEP
-    return one_core() if is_small else contextlib.nullcontext()
 
 
 def _with_evaluation(

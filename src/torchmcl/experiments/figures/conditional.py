@@ -11,7 +11,6 @@ from torchmcl.assignment import AnnealedWTA
 from torchmcl.data.synthetic import conditional_covariance, conditional_three_gaussians
 from torchmcl.experiments.figures.settings import FigureSettings
 from torchmcl.experiments.figures.training import train
-from torchmcl.fleet.chunks import one_core
 from torchmcl.schedules import annealed
 
 __all__ = ["PROBES", "critical_temperatures", "train_conditional"]
@@ -25,16 +24,15 @@ def train_conditional(settings: FigureSettings, *, progress: bool) -> tuple[list
     """Return the records of each seed and the seconds it took; kept, as two figures show the same training."""
     start = time.perf_counter()
     cooling = annealed(AnnealedWTA(1.0), temperature=settings.linear(1.0))
-    with one_core():
-        (seeds,) = train(
-            settings,
-            [cooling],
-            conditional_three_gaussians,
-            held_out=conditional_three_gaussians(settings.n_held_out, torch.Generator().manual_seed(1)),
-            probes=torch.tensor(PROBES).unsqueeze(-1),
-            progress=progress,
-            what="conditional three Gaussians",
-        )
+    (seeds,) = train(
+        settings,
+        [cooling],
+        conditional_three_gaussians,
+        held_out=conditional_three_gaussians(settings.n_held_out, torch.Generator().manual_seed(1)),
+        probes=torch.tensor(PROBES).unsqueeze(-1),
+        progress=progress,
+        what="conditional three Gaussians",
+    )
     return seeds, time.perf_counter() - start
 
 

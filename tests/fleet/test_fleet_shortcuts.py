@@ -1,0 +1,246 @@
+"""Steps without autograd, written out or compiled, are the steps of the plain loop and of autograd."""
+
+import warnings
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from plain_loop import assert_same_bits, assert_same_model, train_alone
+
+import torchmcl as mcl
+from torchmcl.fleet import SGD, Fleet, FleetData, current_loss, hard_distortion, shortcuts
+from torchmcl.fleet import loop as fleet_loop
+from torchmcl.kernels import native
+
+WAYS = ("compiled", "written out", "autograd")
+COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 15))
+RULES = [
+    mcl.WTA(),
+    mcl.RelaxedWTA(0.1),
+    mcl.annealed(mcl.RelaxedWTA(0.5), epsilon=mcl.Linear(0.5, 0.0, 15)),
+    COOLING,
+    mcl.AnnealedWTA(0.0),
+    mcl.AnnealedWTA(float("inf")),
+    mcl.AnnealedWTA(0.3),
+]
+
+
+def curve(n_rows, n_dims=1, seed=0):
+    """Return inputs [rows, 3] and one target each, [rows, 1, dims]."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(n_rows, 3, generator=generator)
+    side = torch.randint(0, 2, (n_rows, 1, 1), generator=generator) * 2.0 - 1
+    noise = 0.1 * torch.randn(n_rows, 1, n_dims, generator=generator)
+    return inputs, side * inputs[:, None, :n_dims] + noise
+
+
+def network(n_dims=1, **options):
+    return mcl.MultiHypothesisMLP(3, n_dims, 4, **({"hidden": (9,)} | options))
+
+
+@pytest.fixture(params=WAYS[:2])
+def way(request, monkeypatch):
+    go(request.param, monkeypatch)
+    return request.param
+
+
+def go(way, monkeypatch):
+    """Let fleets take one of the ways, however short their training."""
+    if way == "compiled" and not native.available():
+        pytest.skip("needs a C compiler")
+    monkeypatch.setattr(shortcuts, "_SECONDS_SAVED", 0.0 if way == "compiled" else float("inf"))
+    if way == "autograd":
+        monkeypatch.setattr(fleet_loop, "needs_no_graph", lambda *_: False)
+
+
+def ways_taken(monkeypatch):
+    """Return a list that fills with the ways that chunks take."""
+    seen = []
+    run = fleet_loop.ChunkTraining.run
+
+    def noted(self, *arguments):
+        seen.append("compiled" if self.compiled else "written out" if self.written_out else "autograd")
+        return run(self, *arguments)
+
+    monkeypatch.setattr(fleet_loop.ChunkTraining, "run", noted)
+    return seen
+
+
+@pytest.mark.parametrize(("n_rows", "batch_size", "n_epochs", "n_dims"), [(20, None, 100, 1), (23, 6, 25, 2)])
+def test_every_per_target_rule_trains_as_alone(way, n_rows, batch_size, n_epochs, n_dims, monkeypatch):
+    seen = ways_taken(monkeypatch)
+    inputs, targets = curve(n_rows, n_dims)
+    fleet = Fleet(lambda: network(n_dims), len(RULES), rules=RULES, weight_decay=0.01)
+    data = FleetData.shared(inputs, targets, len(RULES))
+    history = fleet.fit(data, n_epochs, batch_size=batch_size, progress=False)
+    assert set(seen) == {way}
+    for i, rule in enumerate(RULES):
+        options = {"rule": rule, "n_epochs": n_epochs, "batch_size": batch_size, "weight_decay": 0.01}
+        alone, losses, _ = train_alone(lambda: network(n_dims), i, inputs, targets, **options)
+        assert_same_model(fleet.models[i], alone)
+        torch.testing.assert_close(history.losses[:, i], losses, atol=1e-5, rtol=1e-5)
+
+
+OPTIONS = {
+    "no scores": ({"scores": False}, {}),
+    "scores that stop at the head": ({"detach_scores": True}, {}),
+    "scores that count half": ({}, {"score_weight": 0.5}),
+    "scores that do not count": ({}, {"score_weight": 0.0}),
+    "three hidden layers": ({"hidden": (5, 8, 6)}, {}),
+    "no hidden layer": ({"hidden": ()}, {}),
+    "SGD": ({}, {"optimizer": SGD(momentum=0.9)}),
+    "rates of their own": ({}, {"lr": [0.01, 0.02, 0.0], "weight_decay": [0.0, 0.1, 0.0]}),
+    "double precision": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_networks_and_options_train_as_under_autograd(name, monkeypatch):
+    network_options, fleet_options = OPTIONS[name]
+    dtype = torch.float64 if name == "double precision" else torch.float32
+    data = FleetData.of_sets([tuple(x.to(dtype) for x in curve(130, seed=seed)) for seed in (0, 1)], [0, 1, 0])
+    rules = [mcl.WTA(), mcl.RelaxedWTA(0.2), mcl.AnnealedWTA(0.5)]
+    states = {}
+    for way in WAYS:
+        with monkeypatch.context() as patch:
+            go(way, patch)
+            fleet = Fleet(lambda: network(**network_options).to(dtype), 3, rules=rules, **fleet_options)
+            history = fleet.fit(data, 8, batch_size=50, progress=False)
+            states[way] = {**fleet.state_dict(), "losses": history.losses}
+    for way in WAYS[:2]:
+        torch.testing.assert_close(states[way], states["autograd"], atol=1e-5, rtol=1e-5)
+
+
+def test_weighted_rows_train_as_under_autograd(monkeypatch):
+    inputs, targets = curve(30)
+    weights = torch.rand(30)
+    data = FleetData.shared(inputs, targets, 2, weights=weights / weights.mean())
+    results = []
+    for way in WAYS:
+        with monkeypatch.context() as patch:
+            go(way, patch)
+            fleet = Fleet(network, 2, rules=[mcl.WTA(), mcl.AnnealedWTA(0.5)])
+            fleet.fit(data, 20, batch_size=8, progress=False)
+            results.append(fleet.state_dict()["last"])
+    torch.testing.assert_close(results[0], results[2], atol=1e-5, rtol=0)
+    torch.testing.assert_close(results[1], results[2], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("monitor", [current_loss, hard_distortion])
+@pytest.mark.parametrize("patience", [None, 3])
+def test_looks_see_what_they_see_under_autograd(monitor, patience, monkeypatch):
+    watched = FleetData.of_sets([curve(17, seed=3), curve(17, seed=4)], [0, 1, 1])
+    options = {"validation": watched, "validate_every": [1, 3, 2], "monitor": monitor, "patience": patience}
+    results = {}
+    for way in WAYS:
+        with monkeypatch.context() as patch:
+            go(way, patch)
+            fleet = Fleet(network, 3, rules=[mcl.WTA(), COOLING, mcl.RelaxedWTA(0.2)], lr=0.1)
+            history = fleet.fit(FleetData.shared(*curve(40), 3), 15, progress=False, **options)
+            results[way] = {**fleet.state_dict(), **history._replace(seconds=0)._asdict()}
+    for way in WAYS[:2]:
+        torch.testing.assert_close(results[way], results["autograd"], atol=1e-4, rtol=1e-4, equal_nan=True)
+
+
+def test_chunks_are_the_whole_and_a_resumed_training_has_the_same_bits(way, tmp_path):
+    rules = [mcl.WTA(), mcl.AnnealedWTA(0.3), COOLING, mcl.RelaxedWTA(0.1), mcl.WTA()]
+    data = FleetData.of_sets([curve(41, seed=0), curve(41, seed=1)], [0, 1, 1, 0, 1])
+
+    def trained(n_epochs=12, **options):
+        fleet = Fleet(network, 5, rules=rules, seeds=[0, 1, 2, 0, 1])
+        return fleet, fleet.fit(data, n_epochs, batch_size=16, progress=False, **options)
+
+    whole, history = trained(max_models_at_once=5)
+    cut, cut_history = trained(max_models_at_once=2)
+    torch.testing.assert_close(cut.state_dict()["last"], whole.state_dict()["last"], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(cut_history.losses, history.losses, atol=1e-6, rtol=1e-6)
+
+    def stop(epoch, *_):
+        if epoch == 7:
+            raise KeyboardInterrupt
+
+    saving = {"checkpoint": tmp_path / "state", "checkpoint_every": 4, "max_models_at_once": 5}
+    with pytest.raises(KeyboardInterrupt):
+        trained(after_epoch=stop, **saving)
+    resumed, resumed_history = trained(**saving)
+    assert_same_bits(whole.state_dict(), resumed.state_dict())
+    assert_same_bits(history, resumed_history)
+
+
+@pytest.mark.parametrize("rule", [mcl.WTA(), mcl.AnnealedWTA(0.5), mcl.RelaxedWTA(0.1)], ids=repr)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_bad_number_of_one_model_harms_no_other(way, rule, bad):
+    good, spoilt = curve(30), curve(30, seed=1)
+    spoilt[1][4] = bad
+
+    def trained(sets):
+        fleet = Fleet(network, 3, rules=rule)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return fleet, fleet.fit(FleetData.of_sets(sets, [0, 1, 0]), 5, progress=False)
+
+    clean, _ = trained([good, curve(30, seed=1)])
+    fleet, history = trained([good, spoilt])
+    assert history.failed_epoch.tolist() == [-1, 0, -1]
+    assert torch.equal(fleet.state_dict()["last"][[0, 2]], clean.state_dict()["last"][[0, 2]])
+
+
+def test_value_checks_see_every_step(way):
+    inputs, targets = curve(20)
+    targets[3] = torch.nan
+    fleet = Fleet(network, 2)
+    with mcl.value_checks(), pytest.raises(ValueError, match="match: `cost` must be finite"):
+        fleet.fit(FleetData.shared(inputs, targets, 2), 2, progress=False)
+
+
+@given(
+    hidden=st.lists(st.integers(1, 13), max_size=3),
+    n_hypotheses=st.integers(1, 7),
+    n_dims=st.integers(1, 3),
+    n_rows=st.integers(1, 230),
+    temperature=st.sampled_from([0.0, 1e-30, 0.1, 1.0, float("inf")]),
+    epsilon=st.sampled_from([0.0, 0.3, 1.0]),
+    scale=st.sampled_from([1e-3, 1.0, 30.0]),
+)
+@pytest.mark.skipif(not native.available(), reason="needs a C compiler")
+def test_the_compiled_gradient_is_that_of_autograd_in_double(
+    hidden, n_hypotheses, n_dims, n_rows, temperature, epsilon, scale
+):
+    module = mcl.MultiHypothesisMLP(3, n_dims, n_hypotheses, hidden=hidden)
+    inputs, targets = torch.randn(n_rows, 3), scale * torch.randn(n_rows, 1, n_dims)
+    flat = torch.nn.utils.parameters_to_vector(module.parameters()).detach().unsqueeze(0)
+    layers = [part for part in module.modules() if isinstance(part, torch.nn.Linear)]
+    shape = native.Network((3, *(layer.out_features for layer in layers)), n_hypotheses, n_dims, False)
+    step = native.NetworkStep(
+        shape, flat, inputs=inputs[None], targets=targets[None], row_weights=None, set_of_model=torch.tensor([0])
+    )
+    loss = step(torch.tensor([[temperature], [epsilon]]), 1.0, start=0, stop=n_rows)
+    rule = mcl.AnnealedWTA(temperature) if temperature > 0 else mcl.RelaxedWTA(epsilon)
+    exact = mcl.mcl_step(module.double(), mcl.Batch(inputs.double(), targets.double()), rule).loss
+    exact.backward()
+    gradient = torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
+    torch.testing.assert_close(loss[0].double(), exact.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(step.gradient[0].double(), gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()))
+
+
+@pytest.mark.parametrize("setting", [("TORCHMCL_NATIVE", "0"), ("CC", "/no/such/compiler"), ("CC", "false")])
+def test_without_a_compiler_the_plain_way_is_taken(setting, monkeypatch):
+    monkeypatch.setenv(*setting)
+    monkeypatch.setattr(native, "_library", None)
+    monkeypatch.setattr(native, "_tried", False)
+    monkeypatch.setattr(shortcuts, "_SECONDS_SAVED", 0.0)
+    seen = ways_taken(monkeypatch)
+    fleet = Fleet(network, 2)
+    history = fleet.fit(FleetData.shared(*curve(20), 2), 3, progress=False)
+    assert seen == ["written out"]
+    assert history.losses.isfinite().all()
+
+
+def test_only_a_long_training_waits_for_the_compiler(monkeypatch):
+    asked = []
+    monkeypatch.setattr(native, "available", lambda: asked.append(True) or True)
+    assert not shortcuts.is_worth_compiling(n_models=2, n_rows=100, n_epochs=10, batch_size=100)
+    assert asked == []
+    assert shortcuts.is_worth_compiling(n_models=120, n_rows=277, n_epochs=1000, batch_size=1024)
+    assert shortcuts.is_worth_compiling(n_models=1, n_rows=4000, n_epochs=1000, batch_size=100)
