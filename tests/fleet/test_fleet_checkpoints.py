@@ -266,6 +266,7 @@ def test_random_numbers_go_on_where_they_were(cut, at_once, tmp_path):
 
 
 def test_the_chunks_of_a_saved_training_stay_with_another_number_of_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchmcl.fleet.chunks._SMALL_STEP", 0)  # these would train on one core
     data = FleetData.shared(*SETS[0], 32)
     whole, resumed = Fleet(small_mlp, 32), Fleet(small_mlp, 32)
     expected = whole.fit(data, 6, progress=False)
@@ -306,7 +307,8 @@ def test_a_signal_without_a_checkpoint_says_that_nothing_was_saved():
         stopped_at(4, new_fleet())
 
 
-def test_a_signal_saves_the_chunks_of_all_threads(tmp_path):
+def test_a_signal_saves_the_chunks_of_all_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchmcl.fleet.chunks._SMALL_STEP", 0)  # these would train on one core
     data = FleetData.shared(*SETS[0], 32)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
