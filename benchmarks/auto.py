@@ -56,8 +56,8 @@ def tuned_candidates() -> dict[str, list[Candidate]]:
     ]
     policies = [
         Candidate(f"patience {patience}, decay {decay}, rate {rate}", AutoAnnealing(patience, decay=decay), rate)
-        for patience in (0.5, 1.0, 2.0)
-        for decay in (0.0, 2500.0, 5000.0, 20_000.0)
+        for patience in (0.25, 0.5, 1.0)
+        for decay in (0.0, 2500.0, 7500.0, 20_000.0)
         for rate in (0.003, 0.01)
     ]
     assert len(baselines) == len(policies)

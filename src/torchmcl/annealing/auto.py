@@ -5,7 +5,7 @@ A training has three phases, each model in its own time:
 1. *Hold*: the temperature stays above the first critical temperature, 2 lambda_max of the conditional covariance
    (Eq. (14)), so that all hypotheses learn one answer together from all the data. It follows the residuals down.
 2. *Cool*: from the critical temperature to a thousandth of it, evenly in its logarithm; hypotheses split.
-3. *Tail*: hard winner-takes-all. From the beginning of the cooling on the learning rate falls to 0 along a cosine.
+3. *Tail*: hard winner-takes-all, while the learning rate falls to 0 along a cosine.
 
 How long to hold is decided by what holding earns. A single answer that has divided its distortion by e^g so far
 may use the share g / (g + patience) of the training. Where the noise is large the answer is soon as good as it gets,
@@ -30,6 +30,8 @@ _HOLD, _BEGIN = 2.0, 1.05
 # Share of the training without weight decay: before anything is learnt, ignorance looks like noise, and the decay that
 # it asks for would keep the network from learning.
 _WARM_UP = 0.1
+# Share of what the hold leaves after which the learning rate begins to fall.
+_SETTLING = 0.4
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -51,9 +53,9 @@ class AutoAnnealing:
         patience: what holding costs: a distortion divided by e^patience allows half of the training.
         cooling: share of what is left after the hold that the cooling takes; the rest is the tail.
         end: where cooling ends and hard winner-takes-all begins, relative to the critical temperature.
-        decay: weight decay for each unit of noise per row: `decay * distortion / first distortion / rows`, at most 1,
-            after the first tenth of the training. The less noise and the more rows, the less there is to hold back.
-            0 for none.
+        decay: weight decay for each unit of noise per row, at most 1: `decay * u * (1 - u) / rows`, where u is the
+            distortion relative to the first one, after a tenth of the training. The less noise and the more rows, the
+            less there is to hold back; and as long as nothing is learnt, nothing is known of the noise. 0 for none.
         steps: a training of more optimiser steps than these has its learning rate lowered, by the square root.
 
     Example:
@@ -61,18 +63,18 @@ class AutoAnnealing:
         >>> state = policy.init(torch.tensor([1.0]))  # the scale of the costs before training
         >>> policy.value(state, epoch=0, n_epochs=100, n_rows=1000).temperature
         tensor([4.])
-        >>> policy.update(state, torch.tensor([0.9]), epoch=10, n_epochs=100)  # flat: cooling begins
-        >>> [round(float(policy.value(state, t, 100, 1000).temperature), 3) for t in (10, 40, 60, 70)]
-        [1.89, 0.04, 0.003, 0.0]
+        >>> policy.update(state, torch.tensor([0.9]), epoch=18, n_epochs=100)  # flat: cooling begins
+        >>> [round(float(policy.value(state, t, 100, 1000).temperature), 3) for t in (18, 30, 40, 50)]
+        [1.89, 0.063, 0.004, 0.0]
 
     Reference:
         Prop. 4 (ii), Eq. (14), for the critical temperature.
     """
 
-    patience: float | Tensor = 1.0
-    cooling: float | Tensor = 0.6
+    patience: float | Tensor = 0.5
+    cooling: float | Tensor = 0.3
     end: float | Tensor = 1e-3
-    decay: float | Tensor = 5000.0
+    decay: float | Tensor = 7500.0
     steps: float | Tensor = 1000.0
 
     def __post_init__(self) -> None:
@@ -136,12 +138,14 @@ class AutoAnnealing:
         end = torch.as_tensor(self.end, dtype=scale.dtype, device=scale.device)
         falling = 2 * scale * _BEGIN * (end / _BEGIN) ** cooled.clamp(max=1)
         temperature = torch.where(holds, _HOLD * 2 * scale, torch.where(cooled < 1, falling, 0.0))
-        rate = torch.where(holds, 1.0, (1 + torch.cos(math.pi * after)) / 2)
+        settled = ((after - _SETTLING) / (1 - _SETTLING)).clamp(min=0)
+        rate = torch.where(holds, 1.0, (1 + torch.cos(math.pi * settled)) / 2)
         if n_steps is not None:
             rate = (
                 rate * torch.as_tensor(self.steps / n_steps, dtype=rate.dtype, device=rate.device).clamp(max=1).sqrt()
             )
-        noise = scale / state["first"].clamp_min(_TINY)
+        unknown = (scale / state["first"].clamp_min(_TINY)).clamp(max=1)
+        noise = unknown * (1 - unknown)  # as long as nothing is learnt, nothing is known of the noise either
         warm = torch.as_tensor(epoch < _WARM_UP * n_epochs, device=scale.device)
         decay = torch.where(warm, 0.0, self.decay * noise / n_rows)
         return AutoValues(temperature, rate, decay.clamp(max=1.0))
