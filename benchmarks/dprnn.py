@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 import torchmcl as mcl
-from _common import parser, report
+from _common import captured, parser, report
 from torchmcl.nn import DPRNN, BiLSTM, FusedBiLSTM
+from torchmcl.training import CapturedModel
 
 RATE = 8000
 ANNEALED = mcl.AnnealedWTA(0.1)
@@ -110,6 +111,15 @@ def layer_row(n_outer: int, n_inner: int, n_steps: int, hidden: int) -> dict:
         layer = kind(hidden, hidden).cuda().bfloat16()
         row[f"{name}_forward_ms"] = median_ms(lambda layer=layer: layer(inputs))
         row[f"{name}_ms"] = median_ms(lambda layer=layer: layer(inputs).backward(pull))
+    alone = FusedBiLSTM(hidden, hidden).cuda().bfloat16()
+
+    def fresh_gradients() -> None:
+        for leaf in (inputs, *alone.parameters()):
+            leaf.grad = None
+        alone(inputs).backward(pull)
+
+    # As a captured training step runs it: without waiting for Python's launches.
+    row["fused_captured_ms"] = median_ms(captured(fresh_gradients))
     n_rows = n_outer * n_inner * n_steps
     flops = 3 * 2 * n_rows * 2 * 4 * hidden * 2 * hidden  # forward, and twice that backward
     n_bytes = 2 * n_rows * hidden * (1 + 4 + 2 + 1 + 8 * 6)  # inputs, outputs, cells, and six passes over the gates
@@ -124,16 +134,19 @@ def step_of(
     dtype: torch.dtype | None,
     rule: mcl.AssignmentRule = ANNEALED,
     device: str = "cuda",
+    *,
+    as_graphs: bool = False,
 ) -> Callable[[], object]:
-    """Return a function that takes one training step."""
+    """Return a function that takes one training step, the passes of the model launched or replayed as CUDA graphs."""
     length = int(seconds * RATE)
     sources = torch.randn(batch, model.n_outputs, length, device=device)
     data = mcl.Batch(sources.sum(dim=1), sources)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    called = CapturedModel(model) if as_graphs else model
 
     def step() -> None:
         with torch.autocast(device, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
-            loss = mcl.mcl_step(model, data, rule, cost_fn=mcl.pairwise_neg_si_sdr).loss
+            loss = mcl.mcl_step(called, data, rule, cost_fn=mcl.pairwise_neg_si_sdr).loss
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 5.0)
@@ -143,7 +156,13 @@ def step_of(
 
 
 def step_row(
-    make: Callable[[], DPRNN], name: str, batch: int = 22, seconds: float = 5.0, dtype: torch.dtype | None = None
+    make: Callable[[], DPRNN],
+    name: str,
+    batch: int = 22,
+    seconds: float = 5.0,
+    dtype: torch.dtype | None = None,
+    *,
+    as_graphs: bool = False,
 ) -> dict:
     """Return time and peak memory of a training step."""
     torch.cuda.empty_cache()
@@ -152,7 +171,7 @@ def step_row(
     model = make().cuda()
     row = {"what": "training step", "model": name, "batch": batch, "seconds": seconds, "outputs": model.n_outputs}
     row |= {"type": "bf16" if dtype else "float32 (TF32)", "hidden": model.config["hidden_size"]}
-    row["ms"] = median_ms(step_of(model, batch, seconds, dtype))
+    row["ms"] = median_ms(step_of(model, batch, seconds, dtype, as_graphs=as_graphs))
     row["peak_gb"] = (torch.cuda.max_memory_allocated() - before) / 1e9
     frames = seconds * RATE / model.stride
     n_rows = batch * frames * 2  # each frame is in two segments
@@ -208,6 +227,9 @@ if __name__ == "__main__":
     print(json.dumps(rows, indent=1), flush=True)
     for make, name, dtype in STEPS:
         rows.append(step_row(make, name, dtype=dtype))
+        print(rows[-1], flush=True)
+    for batch, seconds in ((22, 5.0), (16, 3.0)):
+        rows.append(step_row(DPRNN, "fused, as CUDA graphs", batch, seconds, half, as_graphs=True))
         print(rows[-1], flush=True)
     rows.append(inference_row())
     print(rows[-1], flush=True)

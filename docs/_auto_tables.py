@@ -36,7 +36,7 @@ def main() -> None:
     """Write the two tables."""
     with RECORDS.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    sets = list(dict.fromkeys(row["set"] for row in rows))
+    sets = list(dict.fromkeys(row["set"] for row in rows if row["method"] == "auto"))
     means = {row["set"]: row for row in summary(rows) if "auto_mean" in row}
     policy, search = [], []
     for name in sets:
