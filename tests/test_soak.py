@@ -20,7 +20,8 @@ def test_fits_saves_loads_and_answers_from_8_threads_leave_no_files_or_threads_o
     for number in range(3):
         assert estimator_round(number, tmp_path) == 8 * 15
         counts.append((process.num_fds(), process.num_threads()))
-    assert counts[1] == counts[2]
+    # Fewer is fine: what other tests of this process left to end may end here.
+    assert all(later <= earlier for earlier, later in zip(counts[1], counts[2], strict=True))
 
 
 def test_answers_that_depend_on_the_thread_are_seen():
