@@ -65,6 +65,7 @@ EDGES: dict[str, tuple[Callable[[Feed], None], int]] = {
     "tables": (_files("tables"), 8),
     "speech": (_files("speech"), 8),
     "models": (_files("models"), 4),
+    "checkpoints": (_files("checkpoints"), 3),
     "records": (_files("records"), 4),
     "configurations": (_files("configurations"), 4),
     "commands": (_commands, 1),

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import torchmcl as mcl
 from signals import signal_when
-from torchmcl.checkpoints import Stopped, read_checkpoint, stop_on_signals
+from torchmcl.checkpoints import Stopped, read_checkpoint, stop_on_signals, write_checkpoint
 from torchmcl.fleet import SGD, Fleet, FleetData, current_loss
 
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 8))
@@ -355,3 +355,23 @@ def test_a_training_saved_by_the_first_version_can_be_gone_on_with_for_ever(tmp_
     wanted = read_checkpoint(FIXTURE.with_name("fleet-1-end.safetensors"), "end").tensors
     torch.testing.assert_close(fleet.state_dict()["last"], wanted["last"], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(history.losses, wanted["losses"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("forge", "message"),
+    [
+        (lambda state, tensors: tensors.pop("losses"), "must hold 'losses' of shape"),
+        (lambda state, tensors: tensors.update(flat=tensors["flat"][:1]), "must hold 'flat' of shape"),
+        (lambda state, tensors: state.pop("seconds"), "must say how many seconds it took"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_by_name(forge, message, tmp_path):
+    with pytest.raises(PowerCutError):
+        train(new_fleet(), tmp_path, (7, 0))
+    newest = sorted(tmp_path.glob("chunk-*"))[-1]
+    whole = read_checkpoint(newest)
+    state, tensors = dict(whole.state), dict(whole.tensors)
+    forge(state, tensors)
+    write_checkpoint(newest, whole.kind, state=state, tensors=tensors)
+    with pytest.raises(ValueError, match=message):
+        train(new_fleet(), tmp_path)

@@ -22,7 +22,7 @@ import torchmcl as mcl  # noqa: E402
 # A few seconds in all; the record of a whole run is in benchmarks/results/fuzz-cpu.json.
 SHARE = {
     "rules": 500, "costs": 400, "losses": 300, "metrics": 150, "schedules": 600, "tables": 150, "speech": 150,
-    "models": 50, "records": 80, "configurations": 60, "commands": 12,
+    "models": 50, "checkpoints": 40, "records": 80, "configurations": 60, "commands": 12,
 }  # fmt: skip
 
 

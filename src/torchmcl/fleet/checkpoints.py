@@ -6,6 +6,7 @@ A folder holds `plan.json`, which says what is being trained, and the last few c
 
 import copy
 import json
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ __all__ = ["FleetCheckpoint", "saved_chunk_size"]
 
 _KIND, _PLAN = "fleet", "plan.json"
 _GENERATOR = "random generator"
+
+
+_ANEW = "Delete the folder to start anew."
 
 
 class FleetCheckpoint:
@@ -80,12 +84,21 @@ class FleetCheckpoint:
         if not isinstance(saved.state, dict) or saved.state.get("plan") != self.plan_digest:
             rule = "hold states of the training in its plan.json"
             got = f"{self._series(chunk).path(next_epoch).name} of another one"
-            raise CheckpointError(bad_value("Fleet.fit", "checkpoint", rule, got, "Delete the folder to start anew."))
+            raise CheckpointError(bad_value("Fleet.fit", "checkpoint", rule, got, _ANEW))
+        seconds = saved.state.get("seconds")
+        for name, tensor in state.items():
+            found_tensor = saved.tensors.get(name)
+            if found_tensor is None or (found_tensor.shape, found_tensor.dtype) != (tensor.shape, tensor.dtype):
+                rule = f"hold {name!r} of shape {tuple(tensor.shape)} and {tensor.dtype}"
+                got = "none" if found_tensor is None else f"{tuple(found_tensor.shape)} and {found_tensor.dtype}"
+                raise CheckpointError(bad_value("Fleet.fit", "checkpoint", rule, got, _ANEW))
+        if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+            raise CheckpointError(bad_value("Fleet.fit", "checkpoint", "say how many seconds it took", seconds, _ANEW))
         with torch.no_grad():
             for name, tensor in state.items():
                 tensor.copy_(saved.tensors[name])
         self._restore_generator(saved)
-        return next_epoch, float(saved.state["seconds"])
+        return next_epoch, float(seconds)
 
     def save(self, chunk: int, next_epoch: int, seconds: float, state: dict[str, Tensor]) -> None:
         """Write the state of a chunk.
@@ -115,7 +128,8 @@ class FleetCheckpoint:
             found = self._series(0).newest()
         except CheckpointError:
             return False
-        return found is not None and found[1].state.get("plan") == self.plan_digest
+        state = None if found is None else found[1].state
+        return isinstance(state, dict) and state.get("plan") == self.plan_digest
 
 
 def saved_chunk_size(folder: Path) -> int | None:
