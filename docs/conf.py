@@ -64,7 +64,7 @@ html_sidebars = {
     page: []
     for page in (
         *("index", "first_network", "rules_and_schedules", "targets_and_scores", "tables", "speed_and_numerics"),
-        *("theory", "figures", "separation", "separation_results"),
+        *("auto", "theory", "figures", "separation", "separation_results"),
     )
 }
 html_sourcelink_suffix = ""
