@@ -8,7 +8,7 @@ import os
 import re
 from typing import NamedTuple
 
-__all__ = ["LIMITS", "NESTING", "RATIO", "RATIO_FREE_BYTES", "Limit", "check_limit", "limit"]
+__all__ = ["LIMITS", "NESTING", "RATIO", "RATIO_FREE_BYTES", "Limit", "LimitError", "check_limit", "limit"]
 
 # Lists in lists in JSON, YAML and schemas: what we write has less than ten, what readers in C and Rust crash at is
 # a thousand.
@@ -28,6 +28,10 @@ class Limit(NamedTuple):
 
     default: int
     meaning: str
+
+
+class LimitError(ValueError):
+    """Something is larger than its limit; the message says how to raise that."""
 
 
 LIMITS = {
@@ -68,11 +72,11 @@ def check_limit(owner: str, argument: str, name: str, count: int) -> None:
     """Check that `count` is within a limit.
 
     Raises:
-        ValueError: if not; it says how to raise the limit.
+        LimitError: if not; it says how to raise the limit.
     """
     most = limit(name)
     if count > most:
-        raise ValueError(
+        raise LimitError(
             f"{owner}: `{argument}` must have at most {most:,} {LIMITS[name].meaning}, got {count:,}. If you trust the "
             f"file, set TORCHMCL_LIMIT_{name.upper()}."
         )

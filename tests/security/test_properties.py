@@ -110,9 +110,10 @@ def test_any_bytes_are_a_pack_a_recording_or_refused(tmp_path_factory, content):
 
     path = tmp_path_factory.getbasetemp() / "any.npz"
     path.write_bytes(content)
-    for load in (AudioPack.load, read_audio):
-        with contextlib.suppress(BadAudio):
-            load(path)
+    with contextlib.suppress(BadAudio):
+        assert AudioPack.load(path).names
+    with contextlib.suppress(BadAudio):
+        assert np.isfinite(read_audio(path)).all()
 
 
 @given(st.text(max_size=200))
@@ -122,7 +123,8 @@ def test_any_text_is_a_configuration_or_refused(tmp_path_factory, text):
     from torchmcl.experiments.separation.plain import yaml_value
 
     with contextlib.suppress(ValueError):
-        yaml_value("test", "any", text)
+        found = yaml_value("test", "any", text)
+        assert isinstance(found, str | int | float | list | dict | None)
 
 
 @given(st.lists(st.text(max_size=12), max_size=6))

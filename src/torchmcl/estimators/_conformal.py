@@ -6,6 +6,7 @@ is worth, for rows that are exchangeable with the calibration rows.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from torchmcl.density import KernelMixture
 from torchmcl.density.kernels import REACH
 
-__all__ = ["PredictionIntervals", "conformity", "quantile", "region"]
+__all__ = ["PredictionIntervals", "conformity", "joined", "quantile", "region"]
 
 _ROWS_AT_ONCE = 2048
 # Up to 1 a score is a mass. Where the density is as good as 0 it is 1 plus the bandwidths to the nearest hypothesis.
@@ -121,3 +122,14 @@ def _balls(density: KernelMixture, radius: float) -> tuple[Tensor, Tensor]:
 
 def _padded(ends: Tensor, n_pieces: int) -> Tensor:
     return torch.nn.functional.pad(ends, (0, n_pieces - ends.shape[-1]), value=math.nan)
+
+
+def joined(outputs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return lower and upper ends [rows, outputs, pieces] from those of each output, NaN where one has fewer pieces."""
+    n_pieces = max(lower.shape[-1] for lower, _ in outputs)
+
+    def padded(ends: NDArray[Any]) -> NDArray[Any]:
+        return np.pad(ends, ((0, 0), (0, n_pieces - ends.shape[-1])), constant_values=np.nan)
+
+    lower, upper = (np.stack([padded(pair[side]) for pair in outputs], axis=1) for side in (0, 1))
+    return lower, upper

@@ -323,9 +323,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             lower, upper = _conformal.region(density.marginal(output), level)
             scale, mean = self._targets.scale[output], self._targets.mean[output]
             sides.append((lower.numpy() * scale + mean, upper.numpy() * scale + mean))
-        n_pieces = max(lower.shape[-1] for lower, _ in sides)
-        ends = [np.stack([_padded(pair[i], n_pieces) for pair in sides], axis=1) for i in (0, 1)]
-        return PredictionIntervals(*(self._like_y(end) for end in ends))
+        return PredictionIntervals(*(self._like_y(ends) for ends in _conformal.joined(sides)))
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> NDArray[Any]:
         """Return draws from the density of each row, [rows, samples] or [rows, samples, outputs].
@@ -397,7 +395,3 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
 
     def _like_y(self, values: NDArray[Any]) -> NDArray[Any]:
         return values[:, 0] if self._flat_y else values
-
-
-def _padded(ends: NDArray[Any], n_pieces: int) -> NDArray[Any]:
-    return np.pad(ends, ((0, 0), (0, n_pieces - ends.shape[-1])), constant_values=np.nan)

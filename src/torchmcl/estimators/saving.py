@@ -14,11 +14,11 @@ from torchmcl import assignment, density, schedules, transport
 from torchmcl._checks import bad_value
 from torchmcl._files import replaced_folder, write_atomically
 from torchmcl._optional import optional_import
-from torchmcl._reading import as_written, json_value, read_text
+from torchmcl._reading import as_written
 from torchmcl._version import __version__
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checkpoints import CheckpointError
-from torchmcl.checkpoints.folders import check_beside, read_numbers, write_numbers
+from torchmcl.checkpoints.folders import check_beside, read_description, read_numbers, write_numbers
 from torchmcl.density import Bandwidth
 from torchmcl.estimators._networks import Scaler
 from torchmcl.fleet.search import Candidate, FleetSearch
@@ -88,11 +88,7 @@ def read_estimator(owner: str, folder: Path, kinds: dict[str, type[Any]]) -> Any
         ValueError: if the folder holds no such model, a damaged one, or one of a newer version.
     """
     optional_import("safetensors.torch", extra="sklearn", needed_by=owner)
-    settings = _settings(owner, folder)
-    if settings["format"] > FORMAT:
-        rule = f"hold a model of format {FORMAT} or older"
-        got = f"format {settings['format']} (written by torchmcl {settings.get('torchmcl', 'of unknown version')})"
-        raise ValueError(bad_value(owner, "folder", rule, got, "Upgrade torchmcl: pip install -U torchmcl."))
+    settings = read_description(owner, "folder", folder / _SETTINGS, kind=_KIND, newest=FORMAT, by="`save`")
     name = settings.get("estimator")
     if not isinstance(name, str) or name not in kinds:
         raise ValueError(bad_value(owner, "folder", f"hold a saved {' or '.join(kinds)}", repr(name)))
@@ -106,23 +102,6 @@ def read_estimator(owner: str, folder: Path, kinds: dict[str, type[Any]]) -> Any
         raise ValueError(bad_value(owner, "folder", rule, str(error), advice)) from error
     with as_written(owner, "folder", "`save`"):
         return from_state(settings, arrays, kinds)
-
-
-def _settings(owner: str, folder: Path) -> dict[str, Any]:
-    path = folder / _SETTINGS
-    rule, advice = "be a folder that `save` wrote", "It has a file model.json in it."
-    if not path.is_file():
-        got = f"{str(folder)!r}, which {'has no model.json' if folder.exists() else 'does not exist'}"
-        raise ValueError(bad_value(owner, "folder", rule, got, advice))
-    try:
-        settings = json_value(owner, path.name, read_text(owner, path))
-    except ValueError as error:
-        if "TORCHMCL_LIMIT" in str(error):
-            raise
-        raise ValueError(bad_value(owner, "folder", rule, f"{str(path)!r}, which is not JSON")) from error
-    if not isinstance(settings, dict) or settings.get("kind") != _KIND or not isinstance(settings.get("format"), int):
-        raise ValueError(bad_value(owner, "folder", rule, f"{str(path)!r}, which describes something else"))
-    return settings
 
 
 class _Writer:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value
 from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
+from torchmcl._reading import read_json
 from torchmcl.checkpoints import Checkpoint, CheckpointError, CheckpointSeries
 from torchmcl.checkpoints.files import digest_of_json
 
@@ -24,8 +25,6 @@ __all__ = ["FleetCheckpoint", "saved_chunk_size"]
 
 _KIND, _PLAN = "fleet", "plan.json"
 _GENERATOR = "random generator"
-
-
 _ANEW = "Delete the folder to start anew."
 
 
@@ -141,7 +140,7 @@ def saved_chunk_size(folder: Path) -> int | None:
 def _read_plan(path: Path) -> dict[str, Any] | None:
     """Return the plan, None if there is none or it cannot be read."""
     try:
-        plan = json.loads(path.read_text())
+        plan = read_json("Fleet.fit", path)
     except (OSError, ValueError):
         return None
     return plan if isinstance(plan, dict) else None

@@ -30,8 +30,8 @@ def _distortion(output: StepOutput) -> Tensor:
 class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     """Train a model with multiple choice learning.
 
-    The rule of an epoch is derived from the epoch and nothing else, and so is everything that is
-    not in the weights: a training that is killed goes on from its checkpoint to the same numbers.
+    The rule of an epoch is derived from the epoch and nothing else, or from state in the checkpoint, and so is
+    everything that is not in the weights: a training that is killed goes on from its checkpoint to the same numbers.
     With several processes the gradients are those of one process with the joint batch, also when
     the processes have different numbers of real targets.
 
@@ -39,7 +39,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         model: takes `batch.inputs`, returns `Predictions`.
         rule_at: epoch -> rule, for example from `annealed`; or one rule for all epochs; or
             `torchmcl.annealing.AutoAnnealing`, which decides on the temperature and on the tail of the learning rate
-            from the costs it sees, over the `max_epochs` of the trainer (weight decay is left to the optimizer).
+            from the costs it sees, over the `max_epochs` of the trainer. Weight decay and the height of the rate
+            are left to you.
         cost_fn: any `pairwise_*` function.
         score_weight: weight of the score loss.
         score_rule: the hard rule behind the score labels; `WTA()` unless told.

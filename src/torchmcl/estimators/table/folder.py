@@ -10,7 +10,7 @@ from torchmcl._files import replaced_folder, write_atomically
 from torchmcl._optional import optional_import
 from torchmcl._reading import read_json
 from torchmcl._version import __version__
-from torchmcl.checkpoints.folders import check_beside, read_numbers, write_numbers
+from torchmcl.checkpoints.folders import check_beside, read_description, read_numbers, write_numbers
 from torchmcl.data.table import ColumnEncoder, TableSchema
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.saving import from_state, to_state
@@ -87,11 +87,7 @@ def load_table_model(owner: str, folder: Path) -> TableModel:
     Raises:
         ValueError: if the folder holds none, an incomplete one, or one of a newer version.
     """
-    config = _config(owner, folder)
-    if config["format"] > FORMAT:
-        rule = f"hold a model of format {FORMAT} or older"
-        got = f"format {config['format']} (written by torchmcl {config.get('torchmcl', 'of unknown version')})"
-        raise ValueError(bad_value(owner, "model folder", rule, got, "Upgrade torchmcl: pip install -U torchmcl."))
+    config = read_description(owner, "model folder", folder / _CONFIG, kind=_KIND, newest=FORMAT, by="`torchmcl fit`")
     optional_import("safetensors.torch", extra="table", needed_by=owner)
     for name in (_SCHEMA, _METRICS, _WEIGHTS):
         if not (folder / name).is_file():
@@ -112,23 +108,6 @@ def load_table_model(owner: str, folder: Path) -> TableModel:
         rule, advice = "be as `torchmcl fit` wrote it", "Fit it again."
         raise ValueError(bad_value(owner, "model folder", rule, f"{type(error).__name__}: {error}", advice)) from error
     return TableModel(schema, encoder, regressor, config.get("source", ""), files[_METRICS], files.get(_EVALUATION))
-
-
-def _config(owner: str, folder: Path) -> dict[str, Any]:
-    path = folder / _CONFIG
-    rule, advice = "be a folder that `torchmcl fit` wrote", f"It has a file {_CONFIG} in it."
-    if not path.is_file():
-        got = f"{str(folder)!r}, which {f'has no {_CONFIG}' if folder.exists() else 'does not exist'}"
-        raise ValueError(bad_value(owner, "model folder", rule, got, advice))
-    try:
-        config = _read(path)
-    except ValueError as error:
-        if "TORCHMCL_LIMIT" in str(error):
-            raise
-        raise ValueError(bad_value(owner, "model folder", rule, f"{str(path)!r}, which is not JSON")) from error
-    if not isinstance(config, dict) or config.get("kind") != _KIND or not isinstance(config.get("format"), int):
-        raise ValueError(bad_value(owner, "model folder", rule, f"{str(path)!r}, which describes something else"))
-    return config
 
 
 def _read(path: Path) -> Any:

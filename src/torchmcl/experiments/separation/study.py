@@ -1,12 +1,12 @@
 """The paper's study of separation on other speech: four objectives, more outputs than speakers, and cooling."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchmcl._checks import bad_value, check_positive_int, nearest_hint
 from torchmcl._files import write_atomically
+from torchmcl._reading import read_json
 from torchmcl.experiments.separation.config import DataConfig, SeparationConfig, load_config
 from torchmcl.experiments.separation.data import listed_mixtures
 from torchmcl.experiments.separation.evaluate import evaluate_separator, speaker_genders
@@ -164,7 +164,7 @@ def _is_done(folder: Path, config: SeparationConfig, limit: int | None) -> bool:
     evaluation = folder / "evaluation-tt.jsonl"
     if not evaluation.exists():
         return False
-    if differs := differing_options(json.loads((folder / "config.json").read_text()), config):
+    if differs := differing_options(read_json("separation study", folder / "config.json"), config):
         got = f"{folder} which differs in {differs}"
         advice = "Give another folder, or delete this one to start anew."
         raise ValueError(bad_value("separation study", "out", "hold this very study", got, advice))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl._checks import bad_value
+from torchmcl._reading import read_json, read_lines
 
 __all__ = [
     "PARTS",
@@ -109,7 +110,7 @@ def read_study(folder: Path | str) -> StudyRecords:
     runs = [
         RunRecords(
             evaluation.parent.relative_to(folder).as_posix(),
-            json.loads((evaluation.parent / "config.json").read_text()),
+            read_json("separation study", evaluation.parent / "config.json"),
             _json_lines(evaluation.parent / "records.jsonl"),
             _json_lines(evaluation),
         )
@@ -192,7 +193,7 @@ def published_separation() -> dict[tuple[int, str, str], str]:
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [record for _, record in read_lines("separation study", path)]
 
 
 def _genders(path: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 from torchmcl._checks import bad_value
 from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
+from torchmcl._reading import read_json
 from torchmcl._version import __version__
 from torchmcl.data.uci import Fold, load_uci
 from torchmcl.experiments.cluster import connected, results_from
@@ -131,7 +132,7 @@ class _Work:
             if not finished.exists():
                 rows = train_unit(self.study, unit, folds, token.parent, progress=False)
                 write_atomically(finished, json.dumps(rows))
-            found: list[dict[str, Any]] = json.loads(finished.read_text())
+            found: list[dict[str, Any]] = read_json(_OWNER, finished)
             return found
 
 
