@@ -18,7 +18,7 @@ from torch import Tensor
 
 import torchmcl as mcl
 from _common import in_turn_milliseconds, milliseconds, parser, report
-from dprnn import ANNEALED, RATE, STEPS, agreement_row, allow_tf32, half, step_of, step_row
+from dprnn import ANNEALED, GRAPHS, RATE, STEPS, agreement_row, allow_tf32, graphs_row, half, step_of, step_row
 from torchmcl.nn import DPRNN
 
 RULES = (mcl.WTA(), ANNEALED, mcl.PIT(), mcl.Sinkhorn(0.1))
@@ -96,6 +96,7 @@ def rows_of(part: str, device: str, sizes: Sequence[int]) -> list[dict[str, obje
             return [{"what": "training step", "left_out": "it is measured on a GPU"}]
         made = [lambda: [agreement_row()]]
         made += [lambda step=step: [step_row(step[0], step[1], dtype=step[2])] for step in STEPS]
+        made += [lambda step=step: [graphs_row(*step)] for step in GRAPHS]
         must_show = "bf16: at most 170 ms and 12 GB, outputs within 1e-2"
     elif part == "share":
         made = [lambda n=n: share_rows(n, device) for n in sizes if n <= 20]

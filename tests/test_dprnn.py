@@ -264,12 +264,34 @@ def test_it_can_be_copied_pickled_and_rebuilt_from_its_configuration():
     assert "n_outputs=3" in repr(model)
 
 
+def test_recomputed_blocks_give_the_same_bits_and_keep_less():
+    kept = {}
+    for recompute in (0, 1, 2):
+        torch.manual_seed(0)
+        model = tiny(recompute=recompute)
+        sizes: list[int] = []
+
+        def count(saved, sizes=sizes):
+            sizes.append(saved.numel())
+            return saved
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda saved: saved):
+            out = model(torch.ones(2, 50)).hypotheses
+        out.square().sum().backward()
+        kept[recompute] = sum(sizes), [out, *(parameter.grad for parameter in model.parameters())]
+    assert kept[2][0] < kept[1][0] < kept[0][0]
+    for part in (1, 2):
+        assert all(torch.equal(mine, plain) for mine, plain in zip(kept[part][1], kept[0][1], strict=True))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"n_outputs": 0}, "DPRNN: `n_outputs` must be >= 1, got 0"),
         ({"kernel_size": 5}, "DPRNN: `kernel_size` must be a multiple of `stride` 2, got 5"),
         ({"segment_size": 7}, "DPRNN: `segment_size` must be even, got 7"),
+        ({"recompute": -1}, "DPRNN: `recompute` must be >= 0, got -1"),
+        ({"recompute": 3}, "DPRNN: `recompute` must be at most `n_blocks` 2, got 3"),
     ],
 )
 def test_impossible_sizes_are_refused(options, message):

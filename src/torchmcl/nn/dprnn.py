@@ -17,8 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from torchmcl._checks import bad_value, check_callable, check_positive_int, check_tensor
+from torchmcl._checks import (
+    bad_value,
+    check_at_most,
+    check_callable,
+    check_non_negative_int,
+    check_positive_int,
+    check_tensor,
+)
 from torchmcl.nn.bilstm import FusedBiLSTM
 from torchmcl.nn.global_norm import GlobalLayerNorm
 from torchmcl.nn.overlap import hops_in, overlap_add, segment
@@ -50,15 +58,36 @@ class RecurrentPath(nn.Module):
 
 
 class DualPathBlock(nn.Module):
-    """The two paths: along the frames inside each segment, then along the segments for each place in them."""
+    """The two paths: along the frames inside each segment, then along the segments for each place in them.
 
-    def __init__(self, width: int, hidden_size: int, bilstm: Callable[[int, int], nn.Module] = FusedBiLSTM) -> None:
+    Args:
+        width: features in and out.
+        hidden_size: features of each direction of the LSTMs.
+        bilstm: makes an LSTM from `(width, hidden_size)`.
+        recompute: keep only the input for the backward pass, and compute the rest again there.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden_size: int,
+        bilstm: Callable[[int, int], nn.Module] = FusedBiLSTM,
+        recompute: bool = False,
+    ) -> None:
         super().__init__()
         self.intra = RecurrentPath(width, hidden_size, bilstm)
         self.inter = RecurrentPath(width, hidden_size, bilstm)
+        self.recompute = recompute
 
     def forward(self, segments: Tensor) -> Tensor:
         """Return the same shape for [batch, segments, size, width]."""
+        if self.recompute and torch.is_grad_enabled():
+            # Nothing in a block is random: there is no state of a generator to restore.
+            again: Tensor = checkpoint(self._both, segments, use_reentrant=False, preserve_rng_state=False)
+            return again
+        return self._both(segments)
+
+    def _both(self, segments: Tensor) -> Tensor:
         segments = self.intra(segments)
         out: Tensor = self.inter(segments.transpose(1, 2))
         return out.transpose(1, 2)
@@ -79,6 +108,8 @@ class DPRNN(nn.Module):
         scores: whether to give a score logit for each output, for more outputs than speakers.
         detach_scores: stop the score loss at the score head.
         bilstm: makes a bidirectional LSTM from its input and hidden size; see `torchmcl.nn.BiLSTM`.
+        recompute: in training, how many of the blocks keep only their input and compute the rest again in the backward
+            pass: less memory, for the time of their forward pass.
 
     Example:
         >>> model = DPRNN(n_outputs=3, n_filters=8, segment_size=10, hidden_size=6, n_blocks=1, scores=True)
@@ -103,10 +134,11 @@ class DPRNN(nn.Module):
         scores: bool = False,
         detach_scores: bool = False,
         bilstm: Callable[[int, int], nn.Module] = FusedBiLSTM,
+        recompute: int = 0,
     ) -> None:
         super().__init__()
         width = hidden_size if width is None else width
-        #: What rebuilds the model, except for the kind of LSTM, which changes no parameter.
+        #: What rebuilds the model, except for the kind of LSTM and what is recomputed, which change no parameter.
         self.config: dict[str, Any] = {
             "n_outputs": n_outputs,
             "n_filters": n_filters,
@@ -123,6 +155,8 @@ class DPRNN(nn.Module):
             if name not in ("scores", "detach_scores"):
                 check_positive_int("DPRNN", name, value)
         check_callable("DPRNN", "bilstm", bilstm, "torchmcl.nn.BiLSTM")
+        check_non_negative_int("DPRNN", "recompute", recompute)
+        check_at_most("DPRNN", "recompute", recompute, n_blocks, "`n_blocks`")
         if kernel_size % stride:
             raise ValueError(bad_value("DPRNN", "kernel_size", f"be a multiple of `stride` {stride}", kernel_size))
         if segment_size % 2:
@@ -132,7 +166,8 @@ class DPRNN(nn.Module):
         self.encoder = nn.Linear(kernel_size, n_filters, bias=False)  # on frames: the same as a strided convolution
         self.norm = GlobalLayerNorm(n_filters)
         self.bottleneck = nn.Linear(n_filters, width)
-        self.blocks = nn.Sequential(*(DualPathBlock(width, hidden_size, bilstm) for _ in range(n_blocks)))
+        blocks = (DualPathBlock(width, hidden_size, bilstm, i < recompute) for i in range(n_blocks))
+        self.blocks = nn.Sequential(*blocks)
         self.activation = nn.PReLU()
         self.outputs = nn.Linear(width, n_outputs * width)
         self.value = nn.Linear(width, width)
