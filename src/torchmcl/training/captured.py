@@ -63,6 +63,9 @@ class _Tensors(nn.Module):
 
 
 def _recorded(model: nn.Module, inputs: Tensor, half: torch.dtype | None) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    # The recording keeps the gradients' nodes of another stream alive. A batch of another shape, which takes the model
+    # itself, meets them there and waits for them: that is right, and not worth a warning.
+    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     # A cached cast would be made once, inside the recording, and never again.
     with torch.autocast("cuda", dtype=half or torch.bfloat16, enabled=half is not None, cache_enabled=False):
         wrapped = _Tensors(model).train()
