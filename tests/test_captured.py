@@ -49,6 +49,7 @@ def test_gradients_reach_the_model_through_it():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # the first product of a process, in a thread of its own
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_replayed_passes_give_the_gradients_of_the_model_on_the_gpu(precision):
     torch.manual_seed(0)
