@@ -2,14 +2,15 @@
 
     python benchmarks/separation_study.py out/separation --commit COMMIT --device "NVIDIA H200"
 
-Writes benchmarks/results/separation-training-<machine>.jsonl and separation-evaluation-<machine>.csv.
+Writes benchmarks/results/separation-training-<machine>.jsonl and separation-evaluation-<machine>.csv. With --add the
+trainings of the folder join those that the files have, with notes of their own.
 """
 
 import argparse
 from pathlib import Path
 
 from torchmcl._files import write_atomically
-from torchmcl.experiments.separation.study_records import packed_study, read_study
+from torchmcl.experiments.separation.study_records import joined_study, packed_study, read_packed_study, read_study
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -22,11 +23,26 @@ def main():
     parser.add_argument("--device", default="NVIDIA H200", help="for the notes (default: %(default)s)")
     parser.add_argument("--commit", required=True, help="of the code that trained")
     parser.add_argument("--note", default="", help="anything else to know")
+    parser.add_argument("--add", action="store_true", help="to what the files have, instead of replacing it")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the files (default: %(default)s)")
     options = parser.parse_args()
+    files = [
+        options.results / f"separation-{name}"
+        for name in (f"training-{options.machine}.jsonl", f"evaluation-{options.machine}.csv")
+    ]
     notes = {"device": options.device, "commit": options.commit, "note": options.note}
-    training, evaluation = packed_study(read_study(options.folder), notes)
-    write_atomically(RESULTS / f"separation-training-{options.machine}.jsonl", training)
-    write_atomically(RESULTS / f"separation-evaluation-{options.machine}.csv", evaluation)
+    study = read_study(options.folder)
+    if options.add:
+        before = read_packed_study(*files)
+        notes = added_notes(before.notes, {**notes, "runs": [run.name for run in study.runs]})
+        study = joined_study(before, study)
+    for file, text in zip(files, packed_study(study, notes), strict=True):
+        write_atomically(file, text)
+
+
+def added_notes(before, notes):
+    """Return the notes of the first trainings, with those of later ones under "added"."""
+    return {**before, "added": [*before.get("added", []), notes]}
 
 
 if __name__ == "__main__":

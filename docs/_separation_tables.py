@@ -1,14 +1,17 @@
 """Write tables and figures of docs/separation_results.rst from benchmarks/results: python docs/_separation_tables.py"""
 
+import re
 from pathlib import Path
 
 from torchmcl.experiments.separation.study_records import read_packed_study
 from torchmcl.reports import separation_drawings as drawings
 from torchmcl.reports.pictures import pyplot
 from torchmcl.reports.separation_study import (
+    AUTOMATIC_HEAD,
     HYPOTHESES_HEAD,
     METHOD_HEAD,
     TRANSITION_HEAD,
+    automatic_rows,
     gender_rows,
     hypotheses_rows,
     method_rows,
@@ -21,16 +24,18 @@ RESULTS = HERE.parent / "benchmarks" / "results"
 
 def list_table(title, head, rows):
     lines = [f".. list-table:: {title}", "   :header-rows: 1", ""]
-    # A number and its error stay in one line.
-    unbroken = [[cell.replace(" ± ", "\N{NBSP}±\N{NBSP}").replace("p ", "p\N{NBSP}") for cell in row] for row in rows]
-    unbroken = [[cell.replace("= ", "=\N{NBSP}").replace("< ", "<\N{NBSP}") for cell in row] for row in unbroken]
-    for cells in [head, *unbroken]:
+    for cells in [head, *rows]:
         for i, cell in enumerate(cells):
-            # What stands after a bar is a second line of the cell.
-            first, *below = cell.split(" | ")
+            # What stands after a bar is another line of the cell.
+            first, *below = (unbroken(line) for line in cell.split(" | "))
             lines.append(f"   {'* ' if i == 0 else '  '}- {f'| {first}' if below else first}".rstrip())
             lines += [f"       | {line}" for line in below]
     return "\n".join(lines) + "\n"
+
+
+def unbroken(text):
+    """Return the text with a number and its error, or a p and its number, kept in one line."""
+    return re.sub(r"(?<=[±=<p]) | (?=±)", "\N{NBSP}", text)
 
 
 def tables(study):
@@ -42,11 +47,13 @@ def tables(study):
         genders.append(list_table(f"Improvement in dB, {n_speakers} speakers", *gender_rows(study, n_speakers)))
     outputs = list_table("3 speakers, 400 mixtures, in dB", HYPOTHESES_HEAD, hypotheses_rows(study))
     cooled = list_table("Cooled from three temperatures", TRANSITION_HEAD, transition_rows(study))
+    itself = list_table("aMCL, 2 speakers, 500 mixtures, in dB", AUTOMATIC_HEAD, automatic_rows(study))
     return {
         "methods": "\n".join(methods),
         "genders": "\n".join(genders),
         "hypotheses": outputs,
         "transition": cooled,
+        "automatic": itself,
     }
 
 
@@ -54,12 +61,13 @@ def main():
     study = read_packed_study(RESULTS / "separation-training-h200.jsonl", RESULTS / "separation-evaluation-h200.csv")
     for name, text in tables(study).items():
         (HERE / f"separation_{name}.inc").write_text(text)
-    for name, part, draw in (
-        ("separation_curves", "methods", drawings.draw_learning_curves),
-        ("separation_hypotheses", "hypotheses", drawings.draw_hypotheses),
-        ("separation_transition", "transition", drawings.draw_transition),
+    by_hand = [run for run in study.of_part("methods") if run.rule == "amcl" and run.n_speakers == 2]
+    for name, figure in (
+        ("separation_curves", drawings.draw_learning_curves(study.of_part("methods"))),
+        ("separation_hypotheses", drawings.draw_hypotheses(study.of_part("hypotheses"))),
+        ("separation_transition", drawings.draw_transition(study.of_part("transition"))),
+        ("separation_automatic", drawings.draw_automatic(by_hand, study.of_part("automatic"))),
     ):
-        figure = draw(study.of_part(part))
         figure.savefig(HERE / "_static" / f"{name}.png", dpi=110, bbox_inches="tight", metadata={"Software": None})
         pyplot("the documentation").close(figure)
 

@@ -58,7 +58,7 @@ def _add_separation(studies: Commands) -> None:
     separation.add_argument("--data", type=Path, required=True, help="folder with metadata/mix_<n>_spk_<part>.csv")
     separation.add_argument("--pack", type=Path, help="file of `torchmcl data pack`, instead of the recordings there")
     separation.add_argument("--out", type=Path, default=Path("out/separation"), help="folder (default: %(default)s)")
-    separation.add_argument("--parts", type=names, help="methods, hypotheses, transition (default: all)")
+    separation.add_argument("--parts", type=names, help="methods, hypotheses, transition, automatic (default: all)")
     separation.add_argument("--seeds", type=positive, default=1, help="seeds of each method (default: %(default)s)")
     separation.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu or cuda (default: cpu)")
     separation.add_argument("--quick", action="store_true", help="tiny networks, few steps, ten test mixtures")

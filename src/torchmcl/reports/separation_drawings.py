@@ -7,7 +7,7 @@ from torchmcl.experiments.separation.study_records import RunRecords
 from torchmcl.reports.pictures import COLOURS, pyplot
 from torchmcl.reports.separation_numbers import LABELS, METHODS
 
-__all__ = ["draw_hypotheses", "draw_learning_curves", "draw_transition"]
+__all__ = ["draw_automatic", "draw_hypotheses", "draw_learning_curves", "draw_transition"]
 
 _COLOURS = {"pit": "#222222", "mcl": COLOURS["mcl"], "relaxed-wta": COLOURS["relaxed"], "amcl": COLOURS["amcl"]}
 _DASHES = {"pit": "-", "mcl": "--", "relaxed-wta": ":", "amcl": "-"}
@@ -15,18 +15,24 @@ _NEEDED_BY = "torchmcl reproduce separation"
 
 
 def draw_learning_curves(runs: Sequence[RunRecords]) -> Any:
-    """Return validation SI-SDR over training, a panel for each number of speakers, a line for each training."""
+    """Return validation SI-SDR over training, a panel for each number of speakers, a line for each training.
+
+    Seeds after the first one are lighter.
+    """
     numbers = sorted({run.n_speakers for run in runs})
     figure, axes = pyplot(_NEEDED_BY).subplots(1, len(numbers), figsize=(4.8 * len(numbers), 3.9), squeeze=False)
+    first = min((run.seed for run in runs), default=0)
     for axis, number in zip(axes[0], numbers, strict=True):
         labelled = set()
-        for run in sorted((run for run in runs if run.n_speakers == number), key=lambda run: METHODS.index(run.rule)):
+        own = [run for run in runs if run.n_speakers == number]
+        for run in sorted(own, key=lambda run: (METHODS.index(run.rule), run.seed)):
             axis.plot(
                 [record["step"] for record in run.epochs],
                 [record["val_pit_si_sdr"] for record in run.epochs],
                 color=_COLOURS[run.rule],
                 ls=_DASHES[run.rule],
                 lw=1.6,
+                alpha=1 if run.seed == first else 0.4,
                 label=None if run.rule in labelled else LABELS[run.rule],
             )
             labelled.add(run.rule)
@@ -82,4 +88,25 @@ def draw_transition(runs: Sequence[RunRecords]) -> Any:
     axis.set(xscale="log", xlabel="temperature in dB", ylabel="negative MCL SI-SDR in dB")
     axis.grid(alpha=0.25)
     axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def draw_automatic(by_hand: Sequence[RunRecords], automatic: Sequence[RunRecords]) -> Any:
+    """Return temperature and validation SI-SDR over training, of schedules set by hand and of one that sets itself."""
+    figure, (left, right) = pyplot(_NEEDED_BY).subplots(1, 2, figsize=(9.6, 3.7))
+    for runs, colour, label in ((by_hand, _COLOURS["amcl"], "by hand"), (automatic, "#D55E00", "automatic")):
+        for place, run in enumerate(runs):
+            style = {"color": colour, "alpha": 1 if place == 0 else 0.4, "lw": 1.6}
+            named = label if place == 0 else None
+            warm = [(r["step"], t) for r, t in zip(run.epochs, run.temperatures, strict=True) if t > 0]
+            if warm:  # a logarithm has no place for zero
+                left.plot(*zip(*warm, strict=True), marker="o", ms=3, label=named, **style)
+            steps = [record["step"] for record in run.epochs]
+            right.plot(steps, [record["val_pit_si_sdr"] for record in run.epochs], label=named, **style)
+    left.set(yscale="log", xlabel="training steps", ylabel="temperature in dB, until it is 0", xlim=right.get_xlim())
+    right.set(xlabel="training steps", ylabel="validation PIT SI-SDR in dB")
+    for axis in (left, right):
+        axis.grid(alpha=0.25)
+        axis.legend(frameon=False, fontsize=9)
+    figure.tight_layout()
     return figure

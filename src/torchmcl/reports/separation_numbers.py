@@ -8,7 +8,17 @@ from typing import NamedTuple
 from torchmcl._optional import optional_import
 from torchmcl.experiments.separation.study_records import RunRecords, StudyRecords
 
-__all__ = ["LABELS", "METHODS", "Difference", "Spread", "by_genders", "difference", "over_seeds", "spread_of"]
+__all__ = [
+    "LABELS",
+    "METHODS",
+    "Difference",
+    "Spread",
+    "by_genders",
+    "difference",
+    "over_seeds",
+    "seeds_apart",
+    "spread_of",
+]
 
 METHODS = ("pit", "mcl", "relaxed-wta", "amcl")
 LABELS = {"pit": "PIT", "mcl": "MCL", "relaxed-wta": "Relaxed-WTA (0.05)", "amcl": "aMCL"}
@@ -65,6 +75,25 @@ def difference(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Differ
     mean, _, error, _ = spread_of(found)
     p = float(stats.wilcoxon(found).pvalue) if any(found) else None
     return Difference(mean, error, statistics.median(found), p)
+
+
+def seeds_apart(groups: Mapping[str, Sequence[float]], ours: str, theirs: str) -> float | None:
+    """Return the p of Tukey's test of two methods among all, a value being the mean of one training over its mixtures.
+
+    It asks how far trainings of one method lie apart, taking that to be equally far for all methods. None where a
+    method has one training only, or all its trainings are equal for every method.
+
+    Example:
+        >>> round(seeds_apart({"pit": [1.0, 1.1], "mcl": [1.1, 1.2], "amcl": [2.0, 2.1]}, "amcl", "pit"), 4)
+        0.0044
+    """
+    if min(len(values) for values in groups.values()) < 2 or len(groups) < 2:
+        return None
+    if all(len(set(values)) == 1 for values in groups.values()):
+        return None
+    stats = optional_import("scipy.stats", extra="transport", needed_by="the report about separation")
+    names = list(groups)
+    return float(stats.tukey_hsd(*groups.values()).pvalue[names.index(ours), names.index(theirs)])
 
 
 def by_genders(study: StudyRecords, runs: Sequence[RunRecords], measure: str) -> dict[str, Spread]:

@@ -1,7 +1,7 @@
 """The page of the study of separation: table, tests, curves, boxes and the phase transition, from records."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,29 @@ from torchmcl.reports.separation_numbers import (
     by_genders,
     difference,
     over_seeds,
+    seeds_apart,
     spread_of,
 )
 
-__all__ = ["gender_rows", "hypotheses_rows", "method_rows", "transition_rows", "write_separation_study_page"]
+__all__ = [
+    "automatic_rows",
+    "gender_rows",
+    "hypotheses_rows",
+    "method_rows",
+    "transition_rows",
+    "write_separation_study_page",
+]
 
 Rows = list[list[str]]
 
-# What stands after a bar is a second, smaller line of a cell.
+# What stands after a bar is another, smaller line of a cell.
 METHOD_HEAD = (
     *("method", "PIT SI-SDR", "MCL SI-SDR", "improvement", "against PIT"),
     "published PIT SI-SDR | WSJ0-mix: not comparable",
 )
 HYPOTHESES_HEAD = ("outputs", "method", "MCL SI-SDR", "median", "against fewest outputs", "against MCL")
 TRANSITION_HEAD = ("from", "to", "outputs are the mixture until", "PIT SI-SDR", "MCL SI-SDR")
+AUTOMATIC_HEAD = ("schedule", "seed", "PIT SI-SDR", "MCL SI-SDR", "improvement", "against by hand, same seed")
 # Below it an output is the mixture itself: what it gains in dB is rounding.
 _UNSPLIT = 0.2
 
@@ -48,12 +57,9 @@ def method_rows(study: StudyRecords, n_speakers: int) -> Rows:
     rows = []
     for rule, runs in groups.items():
         scores = {m: over_seeds(runs, m) for m in ("pit_si_sdr", "mcl_si_sdr", "improvement")}
-        cells = [_seeded(spread_of(list(scores["pit_si_sdr"].values())), runs, "pit_si_sdr")]
-        cells.append(_seeded(spread_of(list(scores["mcl_si_sdr"].values())), runs, "mcl_si_sdr"))
-        cells.append(_mean_error(spread_of(list(scores["improvement"].values()))))
-        against = ""
-        if rule != "pit" and "pit" in groups:
-            against = _against(difference(scores["pit_si_sdr"], over_seeds(groups["pit"], "pit_si_sdr")))
+        cells = [_scored(scores[m], runs, m) for m in ("pit_si_sdr", "mcl_si_sdr")]
+        cells.append(_improved(scores["improvement"], runs))
+        against = _against_pit(groups, rule) if rule != "pit" and "pit" in groups else ""
         printed, printed_mcl = (published.get((n_speakers, rule, m)) for m in ("pit_si_sdr", "mcl_si_sdr"))
         below = f" | MCL SI-SDR {printed_mcl}" if printed_mcl else ""
         rows.append([LABELS[rule], *cells, against, f"{printed or '—'}{below}"])
@@ -95,6 +101,20 @@ def transition_rows(study: StudyRecords) -> Rows:
     return rows
 
 
+def automatic_rows(study: StudyRecords) -> Rows:
+    """Return the lines of aMCL with a schedule set by hand and with one that sets itself, under `AUTOMATIC_HEAD`."""
+    automatic = study.of_part("automatic")
+    by_hand = _by_hand(study)
+    rows = []
+    for label, runs in (("by hand", by_hand), ("automatic", automatic)):
+        for run in runs:
+            scores = {m: spread_of(list(run.values(m).values())) for m in ("pit_si_sdr", "mcl_si_sdr", "improvement")}
+            other = next((one for one in by_hand if one.seed == run.seed and one is not run), None)
+            found = None if other is None else difference(run.values("pit_si_sdr"), other.values("pit_si_sdr"))
+            rows.append([label, str(run.seed), *(_mean_error(spread) for spread in scores.values()), _against(found)])
+    return rows
+
+
 def gender_rows(study: StudyRecords, n_speakers: int) -> tuple[list[str], Rows]:
     """Return heading and lines of the improvement by the genders in a mixture, a column for each method."""
     groups = {rule: by_genders(study, runs, "improvement") for rule, runs in _methods(study, n_speakers).items()}
@@ -128,6 +148,7 @@ def _page(study: StudyRecords) -> str:
         *_methods_part(study),
         *_hypotheses_part(study),
         *_transition_part(study),
+        *_automatic_part(study),
     ]
     return page("torchmcl: the study of separation", "\n".join(body), style=_STYLE)
 
@@ -144,7 +165,7 @@ def _methods_part(study: StudyRecords) -> list[str]:
     runs = study.of_part("methods")
     if not runs:
         return []
-    n_seeds = len({run.config["training"]["seed"] for run in runs})
+    n_seeds = len({run.seed for run in runs})
     body = ["<h2>Four objectives</h2>"]
     for number in sorted({run.n_speakers for run in runs}):
         first = next(run for run in runs if run.n_speakers == number)
@@ -155,7 +176,8 @@ def _methods_part(study: StudyRecords) -> list[str]:
     seeds = "Each method is trained once, so that the numbers say nothing about luck with the seed. "
     if n_seeds > 1:
         seeds = (
-            f"With {n_seeds} seeds a mixture counts with its mean over them; in brackets, the deviation over seeds. "
+            f"With {n_seeds} seeds a mixture counts with its mean over them, and what each seed gives is in brackets; "
+            "the second p is that of Tukey's test over the seeds, which asks about objectives, with few trainings. "
         )
     body.append(
         '<p class="note">Mean ± standard deviation over mixtures, below it the standard error of the mean. Against '
@@ -170,7 +192,10 @@ def _methods_part(study: StudyRecords) -> list[str]:
         curves = drawings.draw_learning_curves([run for run in runs if run.n_speakers == number])
         pictures += _picture(curves, f"Validation SI-SDR over training, {number} speakers")
     body.append(f'<div class="pair">{pictures}</div>')
-    body.append('<p class="note">PIT SI-SDR on crops of validation mixtures, after each epoch.</p>')
+    body.append(
+        '<p class="note">PIT SI-SDR on crops of validation mixtures, after each epoch; seeds after the first are '
+        "lighter.</p>"
+    )
     if study.genders:
         body.append("<h2>By gender</h2>")
         for number in sorted({run.n_speakers for run in runs}):
@@ -221,6 +246,24 @@ def _transition_part(study: StudyRecords) -> list[str]:
     ]
 
 
+def _automatic_part(study: StudyRecords) -> list[str]:
+    runs = study.of_part("automatic")
+    if not runs:
+        return []
+    caption = "aMCL with 2 speakers. Both have equally many steps; on crops of validation mixtures."
+    return [
+        "<h2>A schedule that sets itself</h2>",
+        _picture(drawings.draw_automatic(_by_hand(study), runs), "Temperature and SI-SDR over training", caption),
+        _shown(AUTOMATIC_HEAD, automatic_rows(study), "automatic"),
+        '<p class="note">Whole test mixtures, mean ± standard error over them. The difference is in PIT SI-SDR.</p>',
+    ]
+
+
+def _by_hand(study: StudyRecords) -> list[RunRecords]:
+    """Return the trainings of the table of methods that the automatic ones stand beside."""
+    return _methods(study, 2).get("amcl", [])
+
+
 def _network(run: RunRecords) -> str:
     model = run.config["model"]
     return f"Networks of {model.get('n_blocks', 6)} blocks with {model.get('hidden_size', 128)} units"
@@ -228,7 +271,7 @@ def _network(run: RunRecords) -> str:
 
 def _methods(study: StudyRecords, n_speakers: int) -> dict[str, list[RunRecords]]:
     runs = [run for run in study.of_part("methods") if run.n_speakers == n_speakers]
-    groups = {rule: [run for run in runs if run.rule == rule] for rule in METHODS}
+    groups = {rule: sorted((run for run in runs if run.rule == rule), key=lambda run: run.seed) for rule in METHODS}
     return {rule: group for rule, group in groups.items() if group}
 
 
@@ -238,8 +281,8 @@ def _shown(head: Sequence[str], rows: Rows, identity: str) -> str:
 
 def _cell(text: str) -> str:
     """Return a cell as HTML, with what stands after a bar below it in small."""
-    main, bar, below = text.partition(" | ")
-    return f"{escape(main)}<small>{escape(below)}</small>" if bar else escape(main)
+    main, *below = text.split(" | ")
+    return escape(main) + "".join(f"<small>{escape(line)}</small>" for line in below)
 
 
 def _alone(figure: Any, alternative: str, caption: str) -> str:
@@ -252,11 +295,36 @@ def _picture(figure: Any, alternative: str, caption: str = "") -> str:
     return shown
 
 
-def _seeded(spread: Spread, runs: Sequence[RunRecords], measure: str) -> str:
-    """Return mean ± deviation over mixtures | standard error, and the deviation over seeds where there are several."""
+def _scored(scores: Mapping[str, float], runs: Sequence[RunRecords], measure: str) -> str:
+    """Return mean ± deviation over mixtures | standard error; or mean (each seed) | both where there are several."""
+    spread = spread_of(list(scores.values()))
     if len(runs) == 1:
         return _full(spread)
-    return f"{_full(spread)} ({spread_of([run.mean(measure) for run in runs]).std:.2f} over {len(runs)} seeds)"
+    return f"{spread.mean:.2f} {_each(runs, measure)} | ± {spread.std:.2f}, SE {spread.error:.2f}"
+
+
+def _improved(scores: Mapping[str, float], runs: Sequence[RunRecords]) -> str:
+    spread = spread_of(list(scores.values()))
+    if len(runs) == 1:
+        return _mean_error(spread)
+    return f"{spread.mean:.2f} {_each(runs, 'improvement')} | SE {spread.error:.2f}"
+
+
+def _each(runs: Sequence[RunRecords], measure: str) -> str:
+    return f"({', '.join(f'{run.mean(measure):.2f}' for run in runs)})"
+
+
+def _against_pit(groups: Mapping[str, Sequence[RunRecords]], rule: str) -> str:
+    """Return the difference in PIT SI-SDR to PIT: over mixtures, of each seed that both have, and its tests."""
+    ours, theirs = groups[rule], groups["pit"]
+    found = difference(over_seeds(ours, "pit_si_sdr"), over_seeds(theirs, "pit_si_sdr"))
+    pairs = [(one, other) for one in ours for other in theirs if one.seed == other.seed]
+    if found is None or len(pairs) < 2:
+        return _against(found)
+    seeds = ", ".join(_signed(one.mean("pit_si_sdr") - other.mean("pit_si_sdr")) for one, other in pairs)
+    p = seeds_apart({name: [run.mean("pit_si_sdr") for run in runs] for name, runs in groups.items()}, rule, "pit")
+    by_seed = "" if p is None else f" | seeds {_p(p)}"
+    return f"{_signed(found.mean)} ({seeds}) | SE {found.error:.2f}, mixtures {_p(found.p)}{by_seed}"
 
 
 def _full(spread: Spread) -> str:
@@ -271,6 +339,13 @@ def _against(found: Difference | None) -> str:
     """Return a paired difference | its median and the p of its test."""
     if found is None:
         return ""
-    p = "" if found.p is None else ", p < 1e-10" if found.p < 1e-10 else f", p = {found.p:.2g}"
-    mean, median = (f"{value:+.2f}".replace("-", "−") for value in (found.mean, found.median))  # noqa: RUF001
-    return f"{mean} ± {found.error:.2f} | median {median}{p}"
+    p = "" if found.p is None else f", {_p(found.p)}"
+    return f"{_signed(found.mean)} ± {found.error:.2f} | median {_signed(found.median)}{p}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")  # noqa: RUF001
+
+
+def _p(p: float | None) -> str:
+    return "p = 1" if p is None else "p < 1e-10" if p < 1e-10 else f"p = {p:.2g}"

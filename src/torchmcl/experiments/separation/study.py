@@ -1,4 +1,4 @@
-"""The paper's study of separation on other speech: four objectives, more outputs than speakers, and cooling."""
+"""The paper's study of separation on other speech: four objectives, more outputs than speakers, ways to cool."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,6 +98,11 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
         )
         for temperature in (0.1, 5, 23)
     ]
+    # Beside "methods/2-amcl-1": nothing but the schedule is different.
+    itself = ("objective.rule=amcl", "objective.temperature=auto", "training.seed=1")
+    runs.append(
+        StudyRun("automatic/2-amcl-1", "automatic", "study", (*_speakers(2), *_annealed(epochs[2]), *itself)),
+    )
     return [StudyRun(run.name, run.part, run.config, (*run.changes, *_QUICK)) for run in runs] if quick else runs
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,18 +19,21 @@ __all__ = [
     "SPEAKERS_FILE",
     "RunRecords",
     "StudyRecords",
+    "joined_study",
     "packed_study",
     "published_separation",
     "read_packed_study",
     "read_study",
 ]
 
-#: The parts of the study: the table, the number of hypotheses, the phase transition.
-PARTS = ("methods", "hypotheses", "transition")
+#: The parts of the study: the table, the number of hypotheses, the phase transition, a schedule that sets itself.
+PARTS = ("methods", "hypotheses", "transition", "automatic")
 #: Who is of which gender, beside the runs.
 SPEAKERS_FILE = "speakers.csv"
 # Where and with how many helpers the data was read decides nothing.
 _OF_THE_MACHINE = ("root", "pack", "n_workers")
+# A temperature that sets itself is a tensor on some device, and is written as one.
+_TEMPERATURE = re.compile(r"temperature=(?:tensor\()?([0-9.e+-]+)")
 _MEASURES = {"pit": "pit_si_sdr", "mcl": "mcl_si_sdr", "input": "input_si_sdr"}
 
 
@@ -60,6 +64,11 @@ class RunRecords:
         return str(self.config["objective"]["rule"])
 
     @property
+    def seed(self) -> int:
+        """The seed of the training."""
+        return int(self.config["training"]["seed"])
+
+    @property
     def n_speakers(self) -> int:
         """Speakers of a mixture."""
         return int(max(self.config["data"]["n_speakers"]))
@@ -77,7 +86,7 @@ class RunRecords:
     @property
     def temperatures(self) -> list[float]:
         """Return the temperature of each epoch of an annealed training."""
-        return [float(record["rule"].partition("temperature=")[2].rstrip(")")) for record in self.epochs]
+        return [float(_TEMPERATURE.findall(record["rule"])[0]) for record in self.epochs]
 
     def values(self, measure: str) -> dict[str, float]:
         """Return one measure by mixture."""
@@ -90,10 +99,11 @@ class RunRecords:
 
 @dataclass(frozen=True)
 class StudyRecords:
-    """All trainings that are there, and the genders of the speakers where they are known."""
+    """All trainings that are there, the genders of the speakers where they are known, and notes on the making."""
 
     runs: Sequence[RunRecords]
     genders: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def of_part(self, part: str) -> list[RunRecords]:
         """Return the runs of a part."""
@@ -121,6 +131,19 @@ def read_study(folder: Path | str) -> StudyRecords:
         rule = "hold a run that is trained and evaluated"
         raise ValueError(bad_value("separation study", "folder", rule, str(folder)))
     return StudyRecords(runs, _genders(folder / SPEAKERS_FILE))
+
+
+def joined_study(study: StudyRecords, more: StudyRecords) -> StudyRecords:
+    """Return the trainings of both, part by part, with the notes of the first.
+
+    Raises:
+        ValueError: if both have a training of the same name.
+    """
+    if twice := sorted({run.name for run in study.runs} & {run.name for run in more.runs}):
+        advice = "Records are added, never replaced."
+        raise ValueError(bad_value("separation study", "more", "hold other trainings", ", ".join(twice), advice))
+    runs = sorted([*study.runs, *more.runs], key=lambda run: (PARTS.index(run.part), run.name))
+    return StudyRecords(runs, {**more.genders, **study.genders}, study.notes)
 
 
 def packed_study(study: StudyRecords, notes: Mapping[str, Any]) -> tuple[str, str]:
@@ -172,7 +195,8 @@ def read_packed_study(training: Path | str, evaluation: Path | str) -> StudyReco
             record["improvement"] = record["pit_si_sdr"] - record["input_si_sdr"]
             mixtures[row["run"]].append(record)
     runs = [RunRecords(name, configs[name], epochs[name], mixtures[name]) for name in configs]
-    return StudyRecords(runs, notes["genders"])
+    genders = notes.pop("genders")
+    return StudyRecords(runs, genders, notes)
 
 
 def published_separation() -> dict[tuple[int, str, str], str]:
