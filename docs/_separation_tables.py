@@ -34,8 +34,8 @@ def list_table(title, head, rows):
 
 
 def unbroken(text):
-    """Return the text with a number and its error, or a p and its number, kept in one line."""
-    return re.sub(r"(?<=[±=<p]) | (?=±)", "\N{NBSP}", text)
+    """Return the text with a number and its error, a p and its number, and what is in brackets kept in one line."""
+    return re.sub(r"(?<=[±=<p]) | (?=±)|(?<=\d,) (?=\S+\))|(?<=SE) ", "\N{NBSP}", text)
 
 
 def tables(study):

@@ -3,12 +3,14 @@
 import json
 import runpy
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import wilcoxon
+from scipy.stats import tukey_hsd, wilcoxon
 
 from browser import console_errors, opened
 from torchmcl.cli import main
@@ -23,14 +25,17 @@ from torchmcl.experiments.separation.config import SeparationConfig  # noqa: E40
 from torchmcl.experiments.separation.evaluate import trained_precision  # noqa: E402
 from torchmcl.experiments.separation.study import PARTS, run_separation_study, study_runs  # noqa: E402
 from torchmcl.experiments.separation.study_records import (  # noqa: E402
+    StudyRecords,
+    joined_study,
     packed_study,
     published_separation,
     read_packed_study,
     read_study,
 )
 from torchmcl.nn import DPRNN  # noqa: E402
-from torchmcl.reports.separation_numbers import by_genders, difference, over_seeds, spread_of  # noqa: E402
+from torchmcl.reports.separation_numbers import by_genders, difference, over_seeds, seeds_apart, spread_of  # noqa: E402
 from torchmcl.reports.separation_study import (  # noqa: E402
+    automatic_rows,
     hypotheses_rows,
     method_rows,
     transition_rows,
@@ -74,7 +79,7 @@ def command(speech, out, *more):
 
 def test_the_committed_records_are_those_of_the_study(committed):
     recorded = {run.name: run.config for run in committed.runs}
-    runs = study_runs()
+    runs = study_runs(2)
     assert set(recorded) == {run.name for run in runs}
     free = {"root", "pack", "n_workers"}
     for run in runs:
@@ -92,7 +97,7 @@ def test_the_committed_records_are_whole(committed):
     for run in committed.runs:
         assert len(run.epochs) == run.config["training"]["epochs"]
         assert [record["epoch"] for record in run.epochs] == list(range(len(run.epochs)))
-        assert len(run.mixtures) == (500 if run.name.startswith("methods/2") else 400)
+        assert len(run.mixtures) == (500 if run.name.startswith(("methods/2", "automatic/2")) else 400)
         assert len(run.values("pit_si_sdr")) == len(run.mixtures)
         for record in run.mixtures:
             assert record["mcl_si_sdr"] >= record["pit_si_sdr"] - 1e-3
@@ -100,10 +105,19 @@ def test_the_committed_records_are_whole(committed):
             assert set(record["speakers"]) <= set(committed.genders)
 
 
+def test_all_networks_heard_the_same_mixtures(committed):
+    heard = {}
+    for run in committed.runs:
+        for record in run.mixtures:
+            first = heard.setdefault((run.n_speakers, record["mixture"]), record)
+            assert record["speakers"] == first["speakers"]
+            assert record["input_si_sdr"] == pytest.approx(first["input_si_sdr"], abs=2e-3)
+
+
 @pytest.mark.parametrize("quick", [False, True])
 def test_every_training_of_the_study_can_be_built(quick):
     runs = study_runs(2, quick=quick)
-    assert len({run.name for run in runs}) == len(runs) == 2 * 8 + 6 + 3
+    assert len({run.name for run in runs}) == len(runs) == 2 * 8 + 6 + 3 + 1
     assert {run.part for run in runs} == set(PARTS)
     for run in runs:
         config = run.configured()
@@ -119,6 +133,20 @@ def test_the_transition_cools_from_each_temperature_at_a_constant_rate(committed
         expected = [run.temperature * 0.9**epoch for epoch in range(52)]
         assert run.temperatures == pytest.approx(expected, rel=1e-4)
         assert {record["learning_rate"] for record in run.epochs} == {1e-3}
+
+
+def test_the_automatic_schedule_differs_from_the_one_by_hand_in_nothing_else(committed):
+    runs = {run.name: run for run in committed.runs}
+    itself, by_hand = (runs[f"{part}/2-amcl-1"] for part in ("automatic", "methods"))
+    assert itself.config["objective"] == by_hand.config["objective"] | {"temperature": "auto"}
+    assert all(itself.config[part] == by_hand.config[part] for part in ("data", "model", "training"))
+    temperatures = np.array(itself.temperatures)
+    # What the page says: 5 epochs held, 7 of cooling, 14 of hard assignments.
+    assert (temperatures[:5] > 10).all()
+    assert (np.diff(temperatures[4:13]) < 0).all()
+    assert temperatures[11] > 0
+    assert (temperatures[12:] == 0).all()
+    assert max(abs(record["val_pit_si_sdr"]) for record in itself.epochs[:5]) < 0.03
 
 
 def test_bad_arguments_of_the_study_are_refused(speech, tmp_path, capsys):
@@ -166,6 +194,14 @@ def test_the_study_runs_goes_on_and_refuses_another_one(speech, tmp_path, capsys
         run_separation_study(tmp_path, parts=["transition"], changes=[f"data.root={json.dumps(str(speech))}"])
 
 
+def test_the_automatic_part_runs_alone(speech, tmp_path):
+    assert main(command(speech, tmp_path, "--parts", "automatic", "--limit", "5")) == 0
+    study = read_study(tmp_path)
+    assert [line[0] for line in automatic_rows(study)] == ["automatic"]
+    assert len(study.runs[0].temperatures) == 3
+    assert "A schedule that sets itself" in (tmp_path / "index.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("precision", "device", "dtype"),
     [("bf16-mixed", "cuda", torch.bfloat16), ("32-true", "cuda", None), ("bf16-mixed", "cpu", None)],
@@ -196,6 +232,29 @@ def test_packing_loses_nothing_but_digits(committed, tmp_path):
         assert one.mixtures == other.mixtures
 
 
+def test_records_are_added_with_notes_of_their_own_and_never_replaced(committed, tmp_path):
+    first, second = (
+        StudyRecords([run for run in committed.runs if run.name == f"methods/3-pit-{seed}"], committed.genders)
+        for seed in (0, 1)
+    )
+    results, folder = tmp_path / "results", tmp_path / "study"
+    results.mkdir()
+    command = [sys.executable, RESULTS.parent / "separation_study.py", folder, "--results", results, "--commit"]
+    for study, more in ((first, ["abc"]), (second, ["def", "--add"])):
+        _write(folder, study.runs)
+        subprocess.run([*command, *more], check=True)
+        (folder / study.runs[0].name).rename(tmp_path / more[0])
+    files = results / "separation-training-h200.jsonl", results / "separation-evaluation-h200.csv"
+    both = read_packed_study(*files)
+    assert [run.name for run in both.runs] == ["methods/3-pit-0", "methods/3-pit-1"]
+    assert both.runs[0].mixtures == first.runs[0].mixtures
+    assert both.runs[1].epochs == second.runs[0].epochs
+    assert both.notes["commit"] == "abc"
+    assert [(note["commit"], note["runs"]) for note in both.notes["added"]] == [("def", ["methods/3-pit-1"])]
+    with pytest.raises(ValueError, match=r"separation study: `more` must hold other trainings, got methods/3-pit-1"):
+        joined_study(both, second)
+
+
 def test_published_values_are_shipped():
     published = published_separation()
     assert published[3, "relaxed-wta", "pit_si_sdr"] == "9.43 ± 0.21"
@@ -208,7 +267,8 @@ def test_the_table_is_that_of_the_records(committed):
     ours, base = (
         np.array(list(runs[f"methods/2-{rule}-0"].values("pit_si_sdr").values())) for rule in ("relaxed-wta", "pit")
     )
-    row = next(row for row in method_rows(committed, 2) if row[0].startswith("Relaxed"))
+    once = StudyRecords([run for run in committed.runs if run.seed == 0])
+    row = next(row for row in method_rows(once, 2) if row[0].startswith("Relaxed"))
     assert row[1] == f"{ours.mean():.2f} ± {ours.std(ddof=1):.2f} | SE {ours.std(ddof=1) / 500**0.5:.2f}"
     gap = ours - base
     error = gap.std(ddof=1) / 500**0.5
@@ -216,6 +276,27 @@ def test_the_table_is_that_of_the_records(committed):
     assert row[4] == f"{gap.mean():+.2f} ± {error:.2f} | median {np.median(gap):+.2f}, p = {p:.2g}"
     assert row[5] == "16.70 ± 0.08"
     assert method_rows(committed, 2)[0][4] == ""
+    pits, ours = (
+        np.array([list(runs[f"methods/3-{rule}-{seed}"].values("pit_si_sdr").values()) for seed in (0, 1)])
+        for rule in ("pit", "amcl")
+    )
+    row = method_rows(committed, 3)[-1]
+    each, spread = ours.mean(1), ours.mean(0).std(ddof=1)
+    first = f"{ours.mean():.2f} ({each[0]:.2f}, {each[1]:.2f}) | ± {spread:.2f}, SE {spread / 20:.2f}"
+    assert row[1] == first
+    gap = (ours - pits).mean(0)
+    seeds = (ours - pits).mean(1)
+    error = gap.std(ddof=1) / 20
+    by_seed = f"{gap.mean():+.2f} ({seeds[0]:+.2f}, {seeds[1]:+.2f}) | SE {error:.2f} | mixtures p < 1e-10"
+    means = [
+        [runs[f"methods/3-{rule}-{seed}"].mean("pit_si_sdr") for seed in (0, 1)]
+        for rule in ("pit", "mcl", "relaxed-wta", "amcl")
+    ]
+    assert row[4] == f"{by_seed} | seeds p = {tukey_hsd(*means).pvalue[0, 3]:.2g}"
+    itself = automatic_rows(committed)
+    assert [line[:2] for line in itself] == [["by hand", "0"], ["by hand", "1"], ["automatic", "1"]]
+    assert itself[2][4:] == ["5.88 ± 0.12", "−2.21 ± 0.07 | median −2.12, p < 1e-10"]  # noqa: RUF001
+    assert itself[0][5] == itself[1][5] == ""
     outputs = hypotheses_rows(committed)
     assert [(line[0], line[1]) for line in outputs][:3] == [("3", "MCL"), ("3", "aMCL"), ("5", "MCL")]
     assert outputs[0][4:] == ["", ""]
@@ -235,10 +316,17 @@ def test_seeds_are_averaged_mixture_by_mixture(committed):
     assert difference(both, both).p is None
 
 
+def test_seeds_are_compared_only_where_every_method_has_several():
+    assert seeds_apart({"pit": [1.0, 1.1], "mcl": [1.0]}, "mcl", "pit") is None
+    assert seeds_apart({"pit": [1.0, 1.0], "mcl": [2.0, 2.0]}, "mcl", "pit") is None
+    # Two trainings that differ as much as the seeds do are not told apart.
+    assert seeds_apart({"pit": [8.06, 8.10], "mcl": [8.08, 7.66]}, "mcl", "pit") > 0.3
+
+
 def test_the_tables_of_the_documentation_are_those_of_the_records(committed):
     docs = RESULTS.parents[1] / "docs"
     made = runpy.run_path(str(docs / "_separation_tables.py"))["tables"](committed)
-    assert len(made) == 4
+    assert len(made) == 5
     for name, text in made.items():
         assert (docs / f"separation_{name}.inc").read_text() == text
 
@@ -246,18 +334,21 @@ def test_the_tables_of_the_documentation_are_those_of_the_records(committed):
 # The page
 
 
-@pytest.fixture(scope="module")
-def page(committed, tmp_path_factory):
-    """Return the page of the committed records, with a second seed, a gender that is no letter and a run at work."""
-    folder = tmp_path_factory.mktemp("page")
-    names = {run.name: run for run in committed.runs}
-    for run in [*committed.runs, names["methods/2-amcl-0"]]:
-        again = (folder / run.name).exists()
-        place = folder / (run.name[:-1] + "1" if again else run.name)
+def _write(folder, runs):
+    """Write runs as the study leaves them."""
+    for run in runs:
+        place = folder / run.name
         place.mkdir(parents=True)
         (place / "config.json").write_text(json.dumps(run.config))
         (place / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in run.epochs))
         (place / "evaluation-tt.jsonl").write_text("".join(json.dumps(record) + "\n" for record in run.mixtures))
+
+
+@pytest.fixture(scope="module")
+def page(committed, tmp_path_factory):
+    """Return the page of the committed records, with a gender that is no letter and a run at work."""
+    folder = tmp_path_factory.mktemp("page")
+    _write(folder, committed.runs)
     (folder / "methods" / "3-mcl-7").mkdir()
     genders = dict(committed.genders) | {"121": HOSTILE}
     lines = ["speaker,gender", *(f"{speaker},{gender}" for speaker, gender in genders.items())]
@@ -268,22 +359,30 @@ def page(committed, tmp_path_factory):
 def test_the_page_shows_tables_and_pictures_without_console_errors(page):
     with opened(page) as driver:
         text = driver.find_element("tag name", "body").text
-        for words in ("Four objectives", "Learning curves", "By gender", "More outputs than", "Phase transition"):
+        for words in (
+            "Four objectives",
+            "Learning curves",
+            "By gender",
+            "More outputs than",
+            "Phase transition",
+            "sets itself",
+        ):
             assert words in text
         assert "not comparable" in text
-        assert "8.18 ± 2.70" in driver.find_element("css selector", "#methods-2").text
-        assert "0.00 over 2 seeds" in driver.find_element("css selector", "#methods-2").text
+        assert "8.14 (8.18, 8.11)" in driver.find_element("css selector", "#methods-2").text
+        assert "seeds p = 0.98" in driver.find_element("css selector", "#methods-2").text
+        assert len(driver.find_elements("css selector", "#automatic tbody tr")) == 3
         assert "9.43 ± 0.21" in driver.find_element("css selector", "#methods-3").text
         assert len(driver.find_elements("css selector", "#hypotheses tbody tr")) == 6
         assert HOSTILE in driver.find_element("css selector", "#genders-2").text
         pictures = driver.find_elements("css selector", "img")
-        assert len(pictures) == 4
+        assert len(pictures) == 5
         assert all(int(picture.get_property("naturalWidth")) > 500 for picture in pictures)
         assert driver.find_elements("css selector", "script") == []
         # Wide tables scroll by themselves, and do not need to on a desk.
-        boxes = driver.find_elements("css selector", ".scroll:has(#methods-3, #hypotheses, #transition)")
+        boxes = driver.find_elements("css selector", ".scroll:has(#methods-3, #hypotheses, #transition, #automatic)")
         sizes = [driver.execute_script("return [arguments[0].scrollWidth, arguments[0].clientWidth]", b) for b in boxes]
-        assert len(sizes) == 3
+        assert len(sizes) == 4
         assert all(inner <= outer + 1 for inner, outer in sizes)
         assert console_errors(driver) == []
         driver.set_window_size(500, 1600)

@@ -85,7 +85,7 @@ def seeds_apart(groups: Mapping[str, Sequence[float]], ours: str, theirs: str) -
 
     Example:
         >>> round(seeds_apart({"pit": [1.0, 1.1], "mcl": [1.1, 1.2], "amcl": [2.0, 2.1]}, "amcl", "pit"), 4)
-        0.0044
+        0.0016
     """
     if min(len(values) for values in groups.values()) < 2 or len(groups) < 2:
         return None

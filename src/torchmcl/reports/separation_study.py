@@ -173,16 +173,21 @@ def _methods_part(study: StudyRecords) -> list[str]:
         body.append(f"<h3>{number} speakers, {n_mixtures} mixtures</h3>")
         body.append(f'<p class="note">{escape(_network(first))}, {first.epochs[-1]["step"]:,} steps.</p>')
         body.append(_shown(METHOD_HEAD, method_rows(study, number), f"methods-{number}"))
-    seeds = "Each method is trained once, so that the numbers say nothing about luck with the seed. "
+    read = (
+        "Mean ± standard deviation over mixtures, below it the standard error of the mean. Against PIT, in PIT SI-SDR: "
+        "mean difference ± standard error over the same mixtures, its median, and the p of Wilcoxon's test, which "
+        "tells apart networks, not objectives. Each method is trained once, so that the numbers say nothing about "
+        "luck with the seed. "
+    )
     if n_seeds > 1:
-        seeds = (
-            f"With {n_seeds} seeds a mixture counts with its mean over them, and what each seed gives is in brackets; "
-            "the second p is that of Tukey's test over the seeds, which asks about objectives, with few trainings. "
+        read = (
+            f"Mean over {n_seeds} seeds, in brackets each of them; below it standard deviation and standard error over "
+            "mixtures, each with its mean over the seeds. Against PIT: difference in PIT SI-SDR. The p of mixtures is "
+            "that of Wilcoxon's test, which tells apart networks, not objectives; the p of seeds is that of Tukey's "
+            "test, in which a training is one value: it asks about objectives, with few trainings to go by. "
         )
     body.append(
-        '<p class="note">Mean ± standard deviation over mixtures, below it the standard error of the mean. Against '
-        "PIT, in PIT SI-SDR: mean difference ± standard error over the same mixtures, its median, and the p of "
-        f"Wilcoxon's test, which tells apart networks, not objectives. {seeds}"
+        f'<p class="note">{read}'
         "The <b>published</b> values are of WSJ0-mix, another corpus, with a far longer training, mean ± standard "
         "deviation over three seeds: they are <b>not comparable</b> with the others, and show what the paper found.</p>"
     )
@@ -324,7 +329,7 @@ def _against_pit(groups: Mapping[str, Sequence[RunRecords]], rule: str) -> str:
     seeds = ", ".join(_signed(one.mean("pit_si_sdr") - other.mean("pit_si_sdr")) for one, other in pairs)
     p = seeds_apart({name: [run.mean("pit_si_sdr") for run in runs] for name, runs in groups.items()}, rule, "pit")
     by_seed = "" if p is None else f" | seeds {_p(p)}"
-    return f"{_signed(found.mean)} ({seeds}) | SE {found.error:.2f}, mixtures {_p(found.p)}{by_seed}"
+    return f"{_signed(found.mean)} ({seeds}) | SE {found.error:.2f} | mixtures {_p(found.p)}{by_seed}"
 
 
 def _full(spread: Spread) -> str:
