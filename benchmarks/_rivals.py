@@ -30,7 +30,7 @@ N_POINTS = 5
 
 
 def ours(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
-    """MCLRegressor with its defaults: its five points are its five hypotheses."""
+    """MCLRegressor with its defaults, five networks: its five points are its hypotheses."""
     model = MCLRegressor(n_hypotheses=N_POINTS, random_state=seed).fit(inputs, targets)
 
     def predict(rows: np.ndarray) -> Forecast:
@@ -61,7 +61,7 @@ def mixture_neg_log_likelihood(*, hypotheses: Tensor, targets: Tensor) -> Tensor
 
 
 def mixture_density_network(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
-    """A mixture of five normals, on the fleet: trunk, optimiser, rate and number of steps as ours."""
+    """A mixture of five normals, on the fleet: trunk, optimiser, rate, decay and number of steps as ours."""
     parts = train_test_split(inputs, targets, test_size=0.1, random_state=seed)
     train_x, held_x, train_y, held_y = (torch.from_numpy(part).float() for part in parts)
     batch = default_batch_size(len(train_x))
@@ -69,8 +69,8 @@ def mixture_density_network(inputs: np.ndarray, targets: np.ndarray, seed: int) 
     training = Training(
         n_models=1,
         rule=WTA(),
-        learning_rate=Cosine(0.01, 0.0, n_epochs),
-        weight_decay=0.4,
+        learning_rate=Cosine(0.02, 0.0, n_epochs),
+        weight_decay=0.05,
         n_epochs=n_epochs,
         batch_size=batch,
         patience=None,

@@ -36,11 +36,13 @@ def _add_fit(commands: Commands) -> None:
     fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
     fit.add_argument("--epochs", type=positive, help="passes over the rows (default: by their number)")
     fit.add_argument("--batch-size", type=positive, help="rows of a step (default: by their number)")
-    fit.add_argument("--learning-rate", type=float, default=0.01, help="to begin with (default: %(default)s)")
-    fit.add_argument("--weight-decay", type=float, help="(default: 0.4, or by the noise with --schedule auto)")
+    fit.add_argument("--learning-rate", type=float, default=0.02, help="to begin with (default: %(default)s)")
+    fit.add_argument("--weight-decay", type=float, help="(default: 0.05, or by the noise with --schedule auto)")
     fit.add_argument("--schedule", choices=("auto",), help="auto: decide in training when and how fast to cool")
     fit.add_argument("--search", choices=("fleet",), help="fleet: try 64 ways to train at once and keep the best")
-    fit.add_argument("--restarts", type=positive, default=1, help="networks to pick the best of (default: 1)")
+    fit.add_argument(
+        "--restarts", type=positive, help="networks that answer together (default: 5, or 1 from 50 000 rows on)"
+    )
     fit.add_argument(
         "--validation",
         type=float,
@@ -98,7 +100,7 @@ the model is written, its state is kept in a folder OUT.checkpoint beside it.
 examples:
   torchmcl fit houses.csv --target price -o model/
   torchmcl fit trips.parquet --target duration,delay --hypotheses 8 --drop trip_id -o model/
-  torchmcl fit sales.tsv.gz --target amount --categorical shop,month --restarts 4 -o model/
+  torchmcl fit sales.tsv.gz --target amount --categorical shop,month --restarts 10 -o model/
 """
 _PREDICT = """\
 Answer for the rows of a table, in their order, the most probable answer first.

@@ -7,11 +7,22 @@ Two families, both `torch.distributions.Distribution`s over [..., dim]:
   the mass of a cell is exactly the hypothesis' probability, as the scores say.
 
 Distances are taken after dividing each coordinate by `scale`, so that outputs of different units can share a
-bandwidth. As the bandwidth goes to 0 both become the weighted set of points.
+bandwidth. As the bandwidth goes to 0 both become the weighted set of points. `best_points` goes the other way: from a
+density to the few points that stand for it.
 """
 
 from torchmcl.density.bandwidth import Bandwidth, fit_bandwidth
 from torchmcl.density.kernels import HighestDensitySet, HypothesisDensity, KernelMixture
+from torchmcl.density.points import BestPoints, best_points
 from torchmcl.density.voronoi import VoronoiKernels
 
-__all__ = ["Bandwidth", "HighestDensitySet", "HypothesisDensity", "KernelMixture", "VoronoiKernels", "fit_bandwidth"]
+__all__ = [
+    "Bandwidth",
+    "BestPoints",
+    "HighestDensitySet",
+    "HypothesisDensity",
+    "KernelMixture",
+    "VoronoiKernels",
+    "best_points",
+    "fit_bandwidth",
+]

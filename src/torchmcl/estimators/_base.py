@@ -1,7 +1,7 @@
 """What the estimators share: their parameters, how a rule is made of them, and the training of a fleet."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -45,13 +45,19 @@ _HOT, _COLD = 0.5, 5e-4
 # The share of the training after which the temperature is 0: slow cooling, then time to settle.
 _COOLING_SHARE = 0.7
 _EPSILON = 0.1
-_WEIGHT_DECAY = 0.4
+# What follows with all rows: this share of the epochs, from this share of the learning rate down to 0.
+_LAST_SHARE, _LAST_RATE = 0.3, 0.25
+# So many networks are trained unless told; one has enough of a table of this many rows, and predicts faster.
+_N_INIT, _MANY_ROWS = 5, 50_000
 # The horizon of schedules for partial_fit, where no number of epochs is known.
 _PARTIAL_EPOCHS = 200
 
 
 class MCLEstimator(BaseEstimator):
     """Parameters and training; `MCLRegressor` and `MCLClassifier` document them."""
+
+    # Decoupled weight decay unless told.
+    _usual_decay = 0.4
 
     modules_: list[nn.Module]
     n_epochs_: int
@@ -72,8 +78,9 @@ class MCLEstimator(BaseEstimator):
         early_stopping: bool = True,
         validation_fraction: float = 0.2,
         n_iter_no_change: int | None = None,
-        n_init: int = 1,
+        n_init: int | None = 1,
         ensemble: bool = False,
+        refit: bool = False,
         search: FleetSearch | str | None = None,
         device: str | torch.device = "cpu",
         random_state: Any = None,
@@ -92,6 +99,7 @@ class MCLEstimator(BaseEstimator):
         self.n_iter_no_change = n_iter_no_change
         self.n_init = n_init
         self.ensemble = ensemble
+        self.refit = refit
         self.search = search
         self.device = device
         self.random_state = random_state
@@ -125,9 +133,8 @@ class MCLEstimator(BaseEstimator):
 
     def _check_parameters(self) -> None:
         owner = type(self).__name__
-        for name in ("n_hypotheses", "n_init"):
-            check_positive_int(owner, name, _plain(getattr(self, name)))
-        for name in ("n_epochs", "batch_size", "n_iter_no_change"):
+        check_positive_int(owner, "n_hypotheses", _plain(self.n_hypotheses))
+        for name in ("n_init", "n_epochs", "batch_size", "n_iter_no_change"):
             if getattr(self, name) is not None:
                 check_positive_int(owner, name, _plain(getattr(self, name)))
         if isinstance(self.hidden, (str, bytes)) or not isinstance(self.hidden, Sequence | np.ndarray):
@@ -214,7 +221,7 @@ class MCLEstimator(BaseEstimator):
         tensor_of: Callable[[Rows], tuple[Tensor, Tensor]],
         cost_fn: Callable[..., Tensor],
         checkpoint: str | Path | None,
-    ) -> None:
+    ) -> Training:
         """Train the restarts and keep the best, or all; sets the attributes that say how it went."""
         n_rows = len(train)
         batch = int(self.batch_size or default_batch_size(n_rows))
@@ -223,28 +230,53 @@ class MCLEstimator(BaseEstimator):
         how = self._way(n_epochs)
         if self.search is not None:
             how = self._searched(train, seed, out_features, tensor_of, cost_fn, n_epochs, batch)
+        seeds = self._seeds(seed, self._n_networks(n_rows))
         training = Training(
-            n_models=int(self.n_init),
+            n_models=len(seeds),
             rule=how.rule,
             learning_rate=how.lr,
             weight_decay=how.weight_decay,
             n_epochs=n_epochs,
             batch_size=batch,
             patience=None if self.n_iter_no_change is None else int(self.n_iter_no_change),
-            seeds=self._seeds(seed),
+            seeds=seeds,
             cost_fn=cost_fn,
             device=self.device,
             verbose=bool(self.verbose),
             what=type(self).__name__,
             checkpoint=checkpoint,
+            early_stopping=bool(self.early_stopping),
+            expected_epochs=n_epochs + _last_epochs(n_epochs) if self.refit else None,
         )
         trained = training.run(
             lambda: self._module(train.inputs.shape[1], out_features),
             (*tensor_of(train), train.weights),
-            None if watched is None or not self.early_stopping else (*tensor_of(watched), watched.weights),
+            None if watched is None else (*tensor_of(watched), watched.weights),
         )
         self._keep(trained)
         self._state_seed = seed
+        return training
+
+    def _train_on_all(self, training: Training, rows: Rows, tensor_of: Callable[[Rows], tuple[Tensor, Tensor]]) -> None:
+        """Go on with the rows that have served to select: a short training at a small rate, from where it ended."""
+        n_epochs = _last_epochs(training.n_epochs)
+        rate, rule = training.learning_rate, training.rule
+        if isinstance(rule, AutoAnnealing):
+            rule = WTA()
+        last = replace(
+            training,
+            n_models=len(self.modules_),
+            rule=rule if isinstance(rule, AssignmentRule) else rule(training.n_epochs - 1),
+            learning_rate=Cosine(_LAST_RATE * (rate(0) if callable(rate) else rate), 0.0, n_epochs),
+            n_epochs=n_epochs,
+            patience=None,
+            seeds=self._seeds(training.seeds[0], len(self.modules_)),
+            what=f"{type(self).__name__}, all rows",
+            checkpoint=None,
+        )
+        made = last.run(iter(self.modules_).__next__, (*tensor_of(rows), rows.weights), None)
+        self.modules_ = made.modules
+        self.seconds_ += float(made.history.seconds)
 
     def _way(self, n_epochs: int) -> Candidate:
         """Return how the parameters say to train."""
@@ -253,7 +285,7 @@ class MCLEstimator(BaseEstimator):
         rate: Any = self.learning_rate
         if not decides and not callable(rate):
             rate = Cosine(rate, 0.0, n_epochs)
-        usual = 0.0 if decides else _WEIGHT_DECAY
+        usual = 0.0 if decides else self._usual_decay
         return Candidate("as told", rule, rate, usual if self.weight_decay is None else float(self.weight_decay))
 
     def _searched(
@@ -291,8 +323,7 @@ class MCLEstimator(BaseEstimator):
         """Go once through the rows, from where the last call ended."""
         horizon = int(self.n_epochs or _PARTIAL_EPOCHS)
         if not hasattr(self, "modules_"):
-            n_models = int(self.n_init) if self.ensemble else 1
-            seeds = self._seeds(self._state_seed)[:n_models]
+            seeds = self._seeds(self._state_seed, int(self.n_init or 1) if self.ensemble else 1)
             make = partial(self._module, train.inputs.shape[1], out_features)
             self.modules_ = build_modules(make, seeds)
             self.n_epochs_ = 0
@@ -306,7 +337,7 @@ class MCLEstimator(BaseEstimator):
             len(self.modules_),
             rules=rule if isinstance(rule, AssignmentRule) else rule(self.n_epochs_),
             lr=rate,
-            weight_decay=_WEIGHT_DECAY if self.weight_decay is None else float(self.weight_decay),
+            weight_decay=self._usual_decay if self.weight_decay is None else float(self.weight_decay),
             seeds=[self._state_seed + self.n_epochs_ + i for i in range(len(self.modules_))],
             cost_fn=cost_fn,
             device=self.device,
@@ -319,22 +350,31 @@ class MCLEstimator(BaseEstimator):
         self.modules_ = [module.eval() for module in fleet.models]
         self.n_epochs_ += 1
 
-    def _seeds(self, seed: int) -> list[int]:
-        return [int(s) for s in np.random.RandomState(seed).randint(2**31 - 1, size=int(self.n_init))]
+    def _n_networks(self, n_rows: int) -> int:
+        if self.n_init is not None:
+            return int(self.n_init)
+        return _N_INIT if n_rows < _MANY_ROWS else 1
+
+    def _seeds(self, seed: int, n_networks: int) -> list[int]:
+        return [int(s) for s in np.random.RandomState(seed).randint(2**31 - 1, size=n_networks)]
 
     def _keep(self, trained: TrainedNetworks) -> None:
         history = trained.history
         self._moments = None  # partial_fit begins with fresh moments
         best = trained.best()
-        self.modules_ = trained.modules if self.ensemble else [trained.modules[best]]
+        self.modules_ = trained.not_failed() if self.ensemble else [trained.modules[best]]
         self.best_init_ = best
         self.loss_curve_ = history.losses[:, best].double().numpy()
         self.validation_curve_ = None if history.watched is None else history.watched[:, best].double().numpy()
         self.seconds_ = float(history.seconds)
-        self.validation_distortions_ = history.best_value.double().numpy()
-        self.best_epoch_ = int(history.best_epoch[best])
+        self.validation_distortions_ = trained.distortions.double().numpy()
+        self.best_epoch_ = int(history.best_epoch[best]) if trained.stopped_early else -1
         stopped = int(history.stopped_epoch[best])
         self.n_epochs_ = stopped + 1 if stopped >= 0 else len(history.losses)
+
+
+def _last_epochs(n_epochs: int) -> int:
+    return max(1, round(_LAST_SHARE * n_epochs))
 
 
 def _plain(value: Any) -> Any:
