@@ -258,8 +258,7 @@ def test_the_trajectory_has_temperature_loss_and_distortion_of_every_epoch(model
     assert len(found["loss"]) == len(found["temperature"]) == len(found["validation"]) == 60
     assert found["temperature"][0] == pytest.approx(0.5)
     assert found["temperature"] == sorted(found["temperature"], reverse=True)
-    best = min(range(60), key=lambda epoch: found["validation"][epoch])
-    assert best == found["kept_epoch"]
+    assert found["kept_epoch"] == -1  # the last
 
 
 def test_records_of_another_table_leave_those_of_the_fit(model, path, tmp_path):
@@ -293,7 +292,8 @@ def test_the_floor_of_one_gaussian_is_its_rate_distortion_function():
 
 def test_the_floor_lies_below_what_the_model_reaches_in_expectation(model):
     found = table_records("test", model)["evaluation"]["by_number"]
-    floor = found["floor"]
+    floor = [value for value in found["floor"] if value is not None]
+    assert len(floor) >= 3
     assert all(a > b for a, b in itertools.pairwise(floor))
     assert floor[0] > 0
 

@@ -8,7 +8,7 @@ from sklearn.exceptions import NotFittedError
 from tables import QUICK, forked, noisy, two_outputs
 
 import torchmcl as mcl
-from torchmcl.density import KernelMixture, VoronoiKernels
+from torchmcl.density import KernelMixture, VoronoiKernels, best_points
 from torchmcl.estimators import Hypotheses, MCLRegressor, PredictionIntervals
 
 
@@ -199,31 +199,68 @@ def test_learning_rate_may_be_a_schedule():
 
 def test_the_best_of_several_restarts_is_kept():
     X, y = forked(200)
-    fitted = MCLRegressor(**QUICK, n_init=4).fit(X, y)
+    fitted = MCLRegressor(**QUICK, n_init=4, ensemble=False).fit(X, y)
     assert fitted.validation_distortions_.shape == (4,)
     assert fitted.best_init_ == fitted.validation_distortions_.argmin()
     assert len(fitted.modules_) == 1
     assert fitted.predict_hypotheses(X).values.shape == (200, 5, 1)
 
 
-def test_an_ensemble_keeps_the_answers_of_all_restarts():
+def test_an_ensemble_answers_with_the_points_that_stand_for_the_density_of_all():
     X, y = forked(200)
-    fitted = MCLRegressor(**QUICK, n_init=3, ensemble=True).fit(X, y)
-    values, probabilities = fitted.predict_hypotheses(X)
-    assert values.shape == (200, 15, 1)
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
-    assert fitted.transform(X).shape[1] == len(fitted.get_feature_names_out()) == 30
+    fitted = MCLRegressor(**QUICK, n_init=3).fit(X, y)
     assert len(fitted.modules_) == 3
+    values, probabilities = fitted.predict_hypotheses(X)
+    assert values.shape == (200, 5, 1)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+    assert fitted.transform(X).shape[1] == len(fitted.get_feature_names_out()) == 10
+    every, shares = (part.double() for part in fitted._all_answers(X))
+    assert every.shape == (200, 15, 1)
+    points = best_points(KernelMixture(every, shares, fitted.bandwidth_(every, shares)), 5)
+    expected = points.points.numpy() * fitted._targets.scale + fitted._targets.mean
+    np.testing.assert_allclose(values, expected, rtol=1e-6)
+    density = fitted.predict_distribution(X)
+    torch.testing.assert_close(density.bandwidth, points.deviations)
+    np.testing.assert_allclose(density.mean[:, 0], fitted.predict(X), rtol=1e-6)
+
+
+def test_a_network_that_failed_is_left_out():
+    X, y = forked(600)
+    fitted = MCLRegressor(n_hypotheses=2, n_epochs=150, hidden=(32,), learning_rate=0.03, random_state=0).fit(X, y)
+    distortions = fitted.validation_distortions_
+    assert (distortions > 3 * np.median(distortions)).sum() == 5 - len(fitted.modules_) == 1
+
+
+def test_small_tables_have_five_networks_and_large_ones_one():
+    X, y = noisy(60)
+    assert len(MCLRegressor(**{**QUICK, "n_epochs": 1}).fit(X, y).validation_distortions_) == 5
+    X, y = noisy(70_000)
+    large = MCLRegressor(n_epochs=1, hidden=(2,), batch_size=60_000, random_state=0).fit(X, y)
+    assert len(large.modules_) == 1
+
+
+def test_refit_goes_on_with_the_selecting_rows_and_keeps_the_bandwidth():
+    X, y = noisy(200)
+    without = MCLRegressor(**QUICK, n_init=2, refit=False).fit(X, y)
+    on = MCLRegressor(**QUICK, n_init=2).fit(X, y)
+    assert on.bandwidth_ == without.bandwidth_
+    np.testing.assert_array_equal(on.loss_curve_, without.loss_curve_)
+    assert not np.array_equal(on.predict(X), without.predict(X))
+    all_trained = MCLRegressor(**QUICK, n_init=2, validation_fraction=0.0)
+    np.testing.assert_array_equal(
+        all_trained.fit(X, y).predict(X), clone(all_trained).set_params(refit=False).fit(X, y).predict(X)
+    )
 
 
 def test_early_stopping_keeps_the_best_epoch_and_patience_ends_the_training():
     X, y = noisy(60)
-    kept = MCLRegressor(**{**QUICK, "n_epochs": 80}).fit(X, y)
+    kept = MCLRegressor(**{**QUICK, "n_epochs": 80}, early_stopping=True, n_init=1).fit(X, y)
     assert 0 <= kept.best_epoch_ < 80 == kept.n_epochs_
+    assert kept.best_epoch_ == kept.validation_curve_.argmin()
     assert len(kept.loss_curve_) == 80
-    ended = MCLRegressor(**{**QUICK, "n_epochs": 400, "rule": "mcl"}, n_iter_no_change=5).fit(X, y)
-    assert ended.n_epochs_ < 400
-    last = MCLRegressor(**QUICK, early_stopping=False).fit(X, y)
+    patient = MCLRegressor(**{**QUICK, "n_epochs": 400, "rule": "mcl"}, early_stopping=True, n_iter_no_change=5)
+    assert patient.fit(X, y).n_epochs_ < 400
+    last = MCLRegressor(**QUICK).fit(X, y)
     assert last.best_epoch_ == -1
 
 

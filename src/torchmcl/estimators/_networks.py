@@ -136,7 +136,6 @@ class TrainedNetworks:
             values = self.history.losses[-1]
         return int(torch.where(values.isnan(), torch.inf, values).argmin())
 
-
     def not_failed(self) -> list[nn.Module]:
         """Return the modules without those that are far worse than most: their answers collapsed or went astray."""
         bound = _FAILED * self.distortions.nanmedian()

@@ -117,6 +117,7 @@ class ChunkTraining:
         self.ragged_validation = validation is not None and len(set(validation.n_rows.tolist())) > 1
         self._watched: dict[tuple[int, int], StackedModules] = {}
         self._runner = EpochRunner(self._epoch, list(self.state.values()), device)
+        self._looks = EpochRunner(self._look, list(self.state.values()), device)
 
     def run(self, first_epoch: int, last_epoch: int, after_epoch: Callable[[int], None]) -> float:
         """Train from `first_epoch` up to but not including `last_epoch`; return the seconds it took."""
@@ -124,8 +125,9 @@ class ChunkTraining:
         self.state["epoch"].fill_(first_epoch)
         for epoch in range(first_epoch, last_epoch):
             self._prepare(epoch)
-            measured = self.annealing is not None and self.annealing.is_due(epoch)
-            self._runner((self.plan.rules.pattern(self.rule_values, epoch), self._due(epoch), measured))
+            self._runner((self.plan.rules.pattern(self.rule_values, epoch), self._due(epoch)))
+            if self.annealing is not None and self.annealing.is_due(epoch):
+                self._looks(())
             after_epoch(epoch)
             if epoch % 10 == 9 and self.all_stopped():
                 break
@@ -171,7 +173,7 @@ class ChunkTraining:
 
     def _epoch(self, key: tuple[Any, ...]) -> None:
         """Go once through the data, then validate: no value is read on the host."""
-        pattern, due, measured = key
+        pattern, due = key
         # Read through the epoch as a tensor: in a captured graph a Python number would be frozen.
         epoch = self.state["epoch"].view(1)
         torch.index_select(self.learning_rates, 0, epoch, out=self.lr.view(1, -1))
@@ -187,9 +189,12 @@ class ChunkTraining:
         self.state["losses"].index_copy_(0, epoch, loss.unsqueeze(0))
         for low, high in due:
             self._validate(pattern, slice(low, high))
-        if self.annealing is not None and measured:
-            self.annealing.measure(epoch)
         self.state["epoch"].add_(1)
+
+    def _look(self, _: tuple[()]) -> None:
+        """Measure the models that decide by themselves, after an epoch: apart from it, so that it is recorded once."""
+        assert self.annealing is not None
+        self.annealing.measure(self.state["epoch"].view(1) - 1)
 
     def _decide(self, annealing: SelfAnnealing, epoch: Tensor) -> None:
         """Take what the policies say of this epoch."""
