@@ -69,16 +69,17 @@ def plain_model(n_outputs: int = 2, hidden: int = 128) -> DPRNN:
 
 
 half = torch.bfloat16
+# cuDNN's LSTM keeps most of its memory for the backward pass; of one block in six that can be computed again instead.
 # The steps to compare: the model, its name, and the type of autocast; float32 uses TF32 where it can.
 STEPS: tuple[tuple[Callable[[], DPRNN], str, torch.dtype | None], ...] = (
     (DPRNN, "fused", half),
     (lambda: DPRNN(bilstm=BiLSTM), "cuDNN LSTM, our layout", half),
+    (lambda: DPRNN(bilstm=BiLSTM, recompute=1), "cuDNN LSTM, our layout, one block recomputed", half),
     (plain_model, "plain", half),
     (lambda: DPRNN(bilstm=BiLSTM), "cuDNN LSTM, our layout", None),
     (plain_model, "plain", None),
 )
-# Those that are replayed as CUDA graphs, in bfloat16, with batch and seconds. cuDNN's LSTM keeps most of its memory for
-# the backward pass; of one block in six that is computed again instead.
+# Those that are replayed as CUDA graphs, in bfloat16, with batch and seconds.
 GRAPHS: tuple[tuple[Callable[[], DPRNN], str, int, float], ...] = (
     (DPRNN, "fused", 22, 5.0),
     (DPRNN, "fused", 16, 3.0),
