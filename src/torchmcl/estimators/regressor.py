@@ -413,25 +413,27 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         """Return standardised answers of all networks and their probabilities, [rows, networks * hypotheses, ...]."""
         return answers(self.modules_, torch.from_numpy(self._inputs(X, X.dtype)), self.device)
 
-    def _answers(self, X: NDArray[Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return standardised answers [rows, hypotheses, outputs], probabilities and bandwidths (or one, [rows, 1]).
+    def _answers(self, X: NDArray[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return standardised answers [rows, hypotheses, outputs], probabilities, and the deviation around each.
 
-        Those of several networks are points that stand for the density of all, with what is nearest to each.
+        Those of several networks are points that stand for the density of all. One network answers for itself, and the
+        rule for the bandwidth says how far it can be off.
         """
         values, probabilities = self._all_answers(X)
-        widths = self.bandwidth_(values.double(), probabilities.double())
         if len(self.modules_) == 1:
-            return values, probabilities, widths
-        density = KernelMixture(values.double(), probabilities.double(), widths)
+            return values, probabilities, None
+        wide, shares = values.double(), probabilities.double()
+        density = KernelMixture(wide, shares, self.bandwidth_(wide, shares))
         points, masses, deviations = best_points(density, int(self.n_hypotheses))
         return points.to(values), masses.to(values), deviations
 
     def _standardised_density(self, X: NDArray[Any], kind: type[HypothesisDensity]) -> Any:
-        values, probabilities, widths = self._answers(X)
+        values, probabilities, deviations = self._answers(X)
         values, probabilities = values.double(), probabilities.double()
-        if kind is VoronoiKernels:
-            widths = self._density_bandwidth(values, probabilities)
-        return kind(values, probabilities, widths)
+        if deviations is None or kind is VoronoiKernels:
+            rule = self._density_bandwidth if kind is VoronoiKernels else self.bandwidth_
+            return kind(values, probabilities, rule(values, probabilities))
+        return kind(values, probabilities, deviations)
 
     def _in_units_of_y(self, density: HypothesisDensity) -> HypothesisDensity:
         scale, mean = torch.from_numpy(self._targets.scale), torch.from_numpy(self._targets.mean)

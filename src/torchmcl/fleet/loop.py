@@ -117,7 +117,7 @@ class ChunkTraining:
         self.ragged_validation = validation is not None and len(set(validation.n_rows.tolist())) > 1
         self._watched: dict[tuple[int, int], StackedModules] = {}
         self._runner = EpochRunner(self._epoch, list(self.state.values()), device)
-        self._looks = EpochRunner(self._look, list(self.state.values()), device)
+        self._measuring = EpochRunner(self._measure, list(self.state.values()), device)
 
     def run(self, first_epoch: int, last_epoch: int, after_epoch: Callable[[int], None]) -> float:
         """Train from `first_epoch` up to but not including `last_epoch`; return the seconds it took."""
@@ -127,7 +127,7 @@ class ChunkTraining:
             self._prepare(epoch)
             self._runner((self.plan.rules.pattern(self.rule_values, epoch), self._due(epoch)))
             if self.annealing is not None and self.annealing.is_due(epoch):
-                self._looks(())
+                self._measuring(())
             after_epoch(epoch)
             if epoch % 10 == 9 and self.all_stopped():
                 break
@@ -191,7 +191,7 @@ class ChunkTraining:
             self._validate(pattern, slice(low, high))
         self.state["epoch"].add_(1)
 
-    def _look(self, _: tuple[()]) -> None:
+    def _measure(self, _: tuple[()]) -> None:
         """Measure the models that decide by themselves, after an epoch: apart from it, so that it is recorded once."""
         assert self.annealing is not None
         self.annealing.measure(self.state["epoch"].view(1) - 1)
