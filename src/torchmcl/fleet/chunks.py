@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.stacked import StackedModules
+from torchmcl.fleet.stacked import StackedModules, random_numbers_apart
 from torchmcl.types import Predictions
 
 __all__ = ["in_threads", "is_small_step", "models_at_once", "one_core"]
@@ -93,7 +93,7 @@ def _saved_bytes(models: StackedModules, inputs: Tensor) -> int:
 
     one = models.subset(slice(0, 1), models.flat.device, copy_rows=True)
     # The trial draws for dropout what the training is to draw: a resumed one, which makes no trial, would differ.
-    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with random_numbers_apart(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         predictions: Predictions = one(inputs.to(models.flat.device))
         (predictions.hypotheses**2).sum()
     return n_bytes

@@ -14,16 +14,22 @@ from torchmcl._checks import bad_value
 from torchmcl.fleet.linear import StackedLinear, is_feed_forward, rectified_weights
 from torchmcl.types import Predictions
 
-__all__ = ["FleetModels", "StackedModules", "build_modules"]
+__all__ = ["FleetModels", "StackedModules", "build_modules", "random_numbers_apart"]
 
 _ONE_GENERATOR = threading.Lock()
+
+
+@contextmanager
+def random_numbers_apart() -> Iterator[None]:
+    """Leave torch's one generator as it was, and to nobody else meanwhile: threads must not draw from it in turn."""
+    with _ONE_GENERATOR, torch.random.fork_rng(devices=[]):
+        yield
 
 
 def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> list[nn.Module]:
     """Return one module for each seed, as `torch.manual_seed(seed); factory()` would make it."""
     modules = []
-    # Initial weights come from torch's one generator: two threads must not draw from it in turn.
-    with _ONE_GENERATOR, torch.random.fork_rng(devices=[]):
+    with random_numbers_apart():
         for seed in seeds:
             torch.manual_seed(seed)
             module = factory()
