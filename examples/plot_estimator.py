@@ -30,9 +30,10 @@ X, y = draw(1500)
 X_test, y_test = draw(1000)
 
 # %%
-# Four restarts are trained together, and the best on held-out rows is kept. The rival gives one answer, the mean.
+# Five networks are trained together; the answers are the six points that stand best for what they say. The rival gives
+# one answer, the mean.
 
-model = MCLRegressor(n_hypotheses=6, n_epochs=100, n_init=4, random_state=0).fit(X, y)
+model = MCLRegressor(n_hypotheses=6, n_epochs=100, random_state=0).fit(X, y)
 single = MLPRegressor(hidden_layer_sizes=(64, 64), learning_rate_init=0.01, early_stopping=True, random_state=0)
 single.fit(X, y)
 print(
