@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import oracles
 import torchmcl as mcl
-from torchmcl.transport import transport_plan
+from torchmcl.transport import _cheapest_of_all, transport_plan
 
 
 @pytest.mark.parametrize(("n_targets", "n_hypotheses"), [(1, 1), (2, 2), (2, 5), (3, 4), (4, 4)])
@@ -34,6 +34,41 @@ def test_pit_may_refuse_every_target_its_favourite():
 def test_pit_takes_negative_costs():
     cost = -torch.rand(5, 3, 3, dtype=torch.float64)
     torch.testing.assert_close(mcl.PIT()(cost), oracles.apply_rule(oracles.pit, cost))
+
+
+@given(st.integers(1, 5), st.integers(0, 3), st.integers(0, 2**31), st.booleans())
+def test_trying_all_assignments_gives_what_the_solver_gives(n_targets, n_more, seed, masked):
+    generator = torch.Generator().manual_seed(seed)
+    cost = torch.randn(2, 3, n_targets, n_targets + n_more, generator=generator)
+    mask = torch.rand(2, 3, n_targets, generator=generator) < 0.7 if masked else None
+    torch.testing.assert_close(_cheapest_of_all(cost, mask), mcl.PIT()(cost, mask), rtol=0, atol=0)
+
+
+def test_trying_all_assignments_marks_what_is_not_finite_and_takes_the_first_of_equals():
+    cost = torch.zeros(3, 2, 2)
+    cost[1, 0, 0] = torch.inf
+    cost[2, 1] = torch.nan
+    mask = torch.tensor([[True, True], [True, False], [True, False]])
+    found = _cheapest_of_all(cost, mask)
+    assert torch.equal(found[0], torch.eye(2))
+    assert found[1, 0].isnan().all()
+    assert torch.equal(found[1:, 1], torch.zeros(2, 2))
+    assert torch.equal(found[2, 0], torch.tensor([1.0, 0.0]))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_few_speakers_are_matched_without_waiting_for_it():
+    cost = torch.randn(22, 3, 4)
+    expected = mcl.PIT()(cost)
+    on_device = cost.cuda()
+    mcl.PIT()(on_device)  # the assignments are listed once
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = mcl.PIT()(on_device)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(found.cpu(), expected)
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 2**31))

@@ -2,9 +2,12 @@
 
 `Sinkhorn` runs on the device like the rules of `torchmcl.assignment`. `PIT` and `EMD` solve a
 combinatorial problem per sample with SciPy on the CPU: they wait for the device, and do not run
-inside `torch.compile(fullgraph=True)`, `torch.vmap` or a captured CUDA graph.
+inside `torch.compile(fullgraph=True)`, `torch.vmap` or a captured CUDA graph. `PIT` of a few speakers
+is spared that on a GPU, which simply tries all assignments.
 """
 
+import functools
+import itertools
 import math
 from dataclasses import dataclass
 from types import ModuleType
@@ -19,6 +22,9 @@ from torchmcl._optional import optional_import
 from torchmcl.assignment import AssignmentRule, winner_weights
 
 __all__ = ["EMD", "PIT", "Sinkhorn"]
+
+# Trying so many is a few small kernels; waiting for the CPU takes a millisecond.
+_MOST_ASSIGNMENTS = 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +92,9 @@ class Sinkhorn(AssignmentRule):
 class PIT(AssignmentRule):
     """Permutation-invariant training: the cheapest one-to-one assignment of real targets.
 
-    There may be more hypotheses than targets, never fewer. Needs SciPy (`pip install
-    torchmcl[transport]`), solves on the CPU and therefore waits for the device; see the module.
-    A sample whose cost is not finite gets NaN weights.
+    There may be more hypotheses than targets, never fewer. On a GPU up to 120 assignments (5 targets to 5
+    hypotheses, 2 to 11) are all tried. Else it needs SciPy (`pip install torchmcl[transport]`), solves on the
+    CPU and therefore waits for the device; see the module. A sample whose cost is not finite gets NaN weights.
 
     Raises:
         ValueError: if a sample has more real targets than there are hypotheses.
@@ -103,6 +109,10 @@ class PIT(AssignmentRule):
     """
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        n_targets, n_hypotheses = cost.shape[-2:]
+        # math.perm is 0 where there are more targets than hypotheses: the CPU says which sample it is.
+        if cost.device.type == "cuda" and 0 < math.perm(n_hypotheses, n_targets) <= _MOST_ASSIGNMENTS:
+            return _cheapest_of_all(cost, mask)
         return _solve_on_cpu(cost, mask, "PIT", _one_to_one)
 
 
@@ -122,6 +132,26 @@ class EMD(AssignmentRule):
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         return _solve_on_cpu(cost, mask, "EMD", _uniform_transport)
+
+
+@functools.lru_cache(maxsize=32)
+def _all_assignments(n_targets: int, n_hypotheses: int, device: torch.device) -> Tensor:
+    """Return which hypothesis each target gets, [assignments, targets]."""
+    return torch.tensor(list(itertools.permutations(range(n_hypotheses), n_targets)), device=device)
+
+
+def _cheapest_of_all(cost: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the weights of the cheapest one-to-one assignment, found by trying all, without a look at any value."""
+    n_targets, n_hypotheses = cost.shape[-2:]
+    real = torch.ones_like(cost[..., :1], dtype=torch.bool) if mask is None else mask.unsqueeze(-1)
+    wide = cost.double().masked_fill(~real, 0)
+    choices = _all_assignments(n_targets, n_hypotheses, cost.device)
+    rows = torch.arange(n_targets, device=cost.device)
+    totals = wide[..., rows, choices].sum(dim=-1)  # [..., assignments]
+    winners = choices[totals.argmin(dim=-1)]  # [..., targets]
+    weights = torch.zeros_like(cost).scatter_(-1, winners.unsqueeze(-1), 1.0)
+    finite = wide.isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
+    return weights.masked_fill(~finite, torch.nan).masked_fill(~real, 0)
 
 
 def _solve_on_cpu(cost: Tensor, mask: Tensor | None, owner: str, solve: Any) -> Tensor:
