@@ -81,6 +81,13 @@ def test_empty_tensors_of_numpy_are_stored(tmp_path):
     assert_same(read_checkpoint(written(tmp_path, tensors=empty)).tensors, empty)
 
 
+def test_a_column_of_one_row_is_stored(tmp_path):
+    column = torch.arange(5.0, dtype=torch.float64).view(1, 5)[:, 3]
+    assert column.stride() == (5,)
+    write_checkpoint(tmp_path / "c", "test", state=None, tensors={"column": column})
+    assert read_checkpoint(tmp_path / "c", "test").tensors["column"].tolist() == [3.0]
+
+
 def test_any_reader_of_safetensors_opens_a_checkpoint(tmp_path):
     assert_same(load_file(written(tmp_path)), TENSORS)
 

@@ -97,6 +97,34 @@ def test_branches_are_found_and_narrow_kernels_become_their_centres():
     assert (found.deviations < 2e-6).all()
 
 
+def test_narrow_kernels_in_clusters_leave_points_in_order_and_masses_that_are_none_below_zero():
+    generator = torch.Generator().manual_seed(0)
+    n_rows, n_kernels = 4000, 10
+    places = torch.randn(n_rows, 4, generator=generator, dtype=torch.float64)
+    centres = places.gather(1, torch.randint(4, (n_rows, n_kernels), generator=generator))
+    widths = 10 ** (-4 + 2 * torch.rand(n_rows, n_kernels, generator=generator, dtype=torch.float64))
+    weights = torch.rand(n_rows, n_kernels, generator=generator, dtype=torch.float64) ** 4 + 1e-9
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    points, masses, deviations = best_points(KernelMixture(centres.unsqueeze(-1), weights, widths), 5)
+    values = points.squeeze(-1)
+    assert (values.diff(dim=-1) >= 0).all()
+    assert (masses >= 0).all()
+    torch.testing.assert_close(masses.sum(dim=-1), torch.ones(n_rows).double())
+    assert (values >= centres.amin(dim=-1, keepdim=True) - 0.1).all()
+    assert (values <= centres.amax(dim=-1, keepdim=True) + 0.1).all()
+    assert torch.isfinite(KernelMixture(points, masses, deviations).log_prob(points[:, 2])).all()
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("shift", [1e4, 1e8])
+def test_far_from_zero_the_points_are_as_good(dim, shift):
+    near = mixture(5, 6, dim)
+    far = KernelMixture(near.hypotheses + shift, near.probabilities, near.bandwidth)
+    before, after = best_points(near, 4), best_points(far, 4)
+    torch.testing.assert_close(after.points - shift, before.points, rtol=0, atol=1e-3)
+    torch.testing.assert_close(after.masses, before.masses, rtol=0, atol=1e-3)
+
+
 def test_more_points_than_places_leave_some_without_mass():
     density = KernelMixture(torch.zeros(1, 2).double(), torch.ones(1).double(), 1e-9)
     found = best_points(density, 6)

@@ -137,7 +137,8 @@ class EMD(AssignmentRule):
 @functools.lru_cache(maxsize=32)
 def _all_assignments(n_targets: int, n_hypotheses: int, device: torch.device) -> Tensor:
     """Return which hypothesis each target gets, [assignments, targets]."""
-    return torch.tensor(list(itertools.permutations(range(n_hypotheses), n_targets)), device=device)
+    listed = list(itertools.permutations(range(n_hypotheses), n_targets))
+    return torch.tensor(listed, dtype=torch.long, device=device).view(len(listed), n_targets)
 
 
 def _cheapest_of_all(cost: Tensor, mask: Tensor | None) -> Tensor:

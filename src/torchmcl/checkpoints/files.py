@@ -172,8 +172,9 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        if tensor.numel():  # what is empty has no bytes, and may have odd strides
-            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        if tensor.numel():  # what is empty has no bytes; and a single number may have any stride
+            flat = tensor.as_strided((tensor.numel(),), (1,))
+            digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

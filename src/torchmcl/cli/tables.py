@@ -47,7 +47,7 @@ def _add_fit(commands: Commands) -> None:
         "--validation",
         type=float,
         default=0.2,
-        help="share of the rows to pick the epoch and calibrate intervals with (default: %(default)s)",
+        help="share of the rows to pick the bandwidth and calibrate intervals with (default: %(default)s)",
     )
     fit.add_argument(
         "--test", type=float, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
@@ -94,7 +94,7 @@ Learn from a table: several plausible outcomes for each row, each with a probabi
 
 Columns of numbers and of text are told apart by what they hold. Missing values (empty cells, NA, NaN, null, ?)
 are fine in columns to learn from. A tenth of the rows is set apart to measure the model on, another fifth picks
-the epoch and calibrates intervals. A run that is stopped or killed is gone on with by the same command: until
+the bandwidth and calibrates intervals. A run that is stopped or killed is gone on with by the same command: until
 the model is written, its state is kept in a folder OUT.checkpoint beside it.
 
 examples:

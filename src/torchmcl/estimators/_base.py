@@ -263,16 +263,17 @@ class MCLEstimator(BaseEstimator):
         rate, rule = training.learning_rate, training.rule
         if isinstance(rule, AutoAnnealing):
             rule = WTA()
+        highest = max(map(rate, range(training.n_epochs))) if callable(rate) else rate
         last = replace(
             training,
             n_models=len(self.modules_),
             rule=rule if isinstance(rule, AssignmentRule) else rule(training.n_epochs - 1),
-            learning_rate=Cosine(_LAST_RATE * (rate(0) if callable(rate) else rate), 0.0, n_epochs),
+            learning_rate=Cosine(_LAST_RATE * highest, 0.0, n_epochs),
             n_epochs=n_epochs,
             patience=None,
             seeds=self._seeds(training.seeds[0], len(self.modules_)),
             what=f"{type(self).__name__}, all rows",
-            checkpoint=None,
+            checkpoint=None if training.checkpoint is None else Path(training.checkpoint) / "all-rows",
         )
         made = last.run(iter(self.modules_).__next__, (*tensor_of(rows), rows.weights), None)
         self.modules_ = made.modules

@@ -26,7 +26,8 @@ _MIN_BATCH, _MAX_BATCH = 128, 1024
 _ROWS_AT_ONCE = 65_536
 # A save takes about 15 ms, a training at least a second.
 _N_SAVES = 5
-# A network with this many times the median distortion on held-out rows has failed: others differ by tens of percent.
+# A network with this many times the median distortion on held-out rows has failed: its answers collapsed, or it is of
+# little use beside the others.
 _FAILED = 3.0
 # Looks at held-out rows that only draw a curve.
 _N_LOOKS = 100
@@ -116,7 +117,7 @@ class Training:
         )
         stops = validation is not None and self.early_stopping
         kept = fleet.best_models if stops else fleet.models
-        values = history.best_value if stops or history.watched is None else history.watched[-1]
+        values = history.best_value if stops else _last_looks(history)
         return TrainedNetworks([module.eval() for module in kept], history, values, stops)
 
 
@@ -139,7 +140,16 @@ class TrainedNetworks:
     def not_failed(self) -> list[nn.Module]:
         """Return the modules without those that are far worse than most: their answers collapsed or went astray."""
         bound = _FAILED * self.distortions.nanmedian()
-        return [m for m, value in zip(self.modules, self.distortions, strict=True) if not value > bound]
+        kept = [module for module, value in zip(self.modules, self.distortions, strict=True) if value <= bound]
+        return kept or self.modules  # without held-out rows nothing is known
+
+
+def _last_looks(history: FleetHistory) -> Tensor:
+    """Return the last value of each model on held-out rows, infinity where there is none."""
+    values = torch.full_like(history.best_value, torch.inf)
+    for looked in history.watched if history.watched is not None else ():
+        values = torch.where(looked.isnan(), values, looked)
+    return values
 
 
 def mean_one(weights: NDArray[np.float64]) -> Tensor | None:

@@ -54,7 +54,7 @@ class Split(NamedTuple):
 
     Attributes:
         train: what the networks are trained on.
-        selection: watched during training: picks the epoch, the restart and the bandwidth.
+        selection: picks the bandwidth, and the epoch and the restart where those are picked.
         calibration: touched by nothing but the calibration of intervals.
     """
 

@@ -39,8 +39,8 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
 
     Each guess is a distribution over the classes, and its cost the cross-entropy. The guesses become specialists;
     `predict` and `predict_proba` mix them by their scores, `oracle_score` asks whether any of them is right. The
-    parameters and attributes are those of `MCLRegressor`, with other defaults: the best epoch of one network. In
-    addition there is
+    parameters and attributes are those of `MCLRegressor`, with other defaults: the best epoch of one network, a
+    learning rate of 0.01, a weight decay of 0.4, no `refit`. In addition there is
 
     Attributes:
         classes_: the classes, sorted.

@@ -28,6 +28,7 @@ from torchmcl.estimators._conformal import PredictionIntervals
 from torchmcl.estimators._networks import Scaler, answers
 from torchmcl.estimators._rows import Rows, Split, restored, split_rows, stored, target_names
 from torchmcl.fleet import FleetSearch
+from torchmcl.nn import MultiHypothesisHead
 from torchmcl.schedules import Schedule
 
 __all__ = ["Hypotheses", "MCLRegressor"]
@@ -37,6 +38,8 @@ _BANDWIDTH_ROWS = 4096
 # With these the calibration adds a quarter of a point to the error of the coverage.
 _CALIBRATION_ROWS = 16_384
 _VORONOI_ROWS = 512
+# With fewer rows that the networks have not seen, partial_fit keeps the bandwidth it has.
+_ENOUGH_TO_SELECT = 20
 
 
 class Hypotheses(NamedTuple):
@@ -55,7 +58,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
     """Several plausible outcomes for each row, their probabilities, a density and calibrated intervals.
 
     A network gives `n_hypotheses` answers and a score for each; it is trained by annealed multiple choice learning
-    unless another rule is given. For a table of fewer than 50 000 rows there are five networks; their answers are the
+    unless another rule is given. Below 50 000 rows to train on there are five networks; their answers are the
     `n_hypotheses` points that stand best for the density of all. Inputs and targets are standardised inside. A part of
     the rows is held out: one half picks the bandwidth of the density (and the epoch and the restart where those are
     picked), the other half calibrates the intervals and is touched by nothing else. The fit does not depend on the
@@ -80,7 +83,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         n_iter_no_change: end the training after this many epochs without improvement on the selecting rows; choose it
             longer than the cooling. Never unless told.
         n_init: networks that begin with different weights, trained together as a fleet; 5 for fewer than 50 000 rows
-            and 1 for more, unless told.
+            to train on and 1 for more, unless told. One network predicts fifty times as fast as five.
         ensemble: let all networks answer together, instead of the best on the selecting rows alone; one that failed
             (three times the median distortion there) is left out.
         refit: when the selecting rows have served, train on with them for another 30 % of the epochs, from a quarter of
@@ -102,7 +105,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         loss_curve_: training loss of each epoch.
         best_init_: which restart was best; `validation_distortions_` has the values, in standardised units.
         best_epoch_: the epoch that was kept, -1 if the last one was.
-        n_epochs_: epochs that were trained.
+        n_epochs_: epochs that were trained, `refit` aside.
         trials_: what `search` tried, a record for each; `best_candidate_` is the name of the one that was chosen.
 
     Example:
@@ -194,11 +197,13 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         self._targets = Scaler.of(split.train.targets, split.train.weights)
         cost_fn = pairwise_sq_euclidean
         training = self._train(split.train, split.selection, seed, self.n_outputs_, self._tensors, cost_fn, checkpoint)
-        self._choose_bandwidths(split.selection if len(split.selection) else split.train)
-        if self.refit and len(split.selection):
-            self._train_on_all(training, split.train.joined(split.selection), self._tensors)
+        selection = split.selection
+        self._choose_bandwidths(selection if len(selection) else split.train)
+        if self.refit and len(selection):
+            self._train_on_all(training, split.train.joined(selection), self._tensors)
+            selection = selection.head(0)  # they cannot select any more
         self._calibrate(split.calibration)
-        self._held_out = stored(split.selection, split.calibration)
+        self._held_out = stored(selection, split.calibration)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
@@ -207,7 +212,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, or 200 unless told; the learning
         rate stays at its first value unless it is a schedule. Inputs and targets are standardised as in the first
         call. The held-out share of each call joins the rows that select and calibrate, of which the latest
-        4096 are kept. Without `ensemble` one network is trained.
+        4096 are kept. One network is trained, or `n_init` of them where that is given with `ensemble`; after `fit`
+        those that it kept.
 
         Args:
             X: [rows, features]
@@ -229,7 +235,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             self._held_out = stored(selection.joined(split.selection), calibration.joined(split.calibration))
         self._train_more(split.train, self.n_outputs_, self._tensors, pairwise_sq_euclidean)
         selection, calibration = restored(self._held_out)
-        self._choose_bandwidths(selection if len(selection) else split.train)
+        if len(selection) >= _ENOUGH_TO_SELECT or not hasattr(self, "bandwidth_"):
+            self._choose_bandwidths(selection if len(selection) else split.train)
         self._calibrate(calibration)
         return self
 
@@ -382,6 +389,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
     def transform(self, X: Any) -> NDArray[Any]:
         """Return hypotheses and probabilities as columns, [rows, hypotheses * outputs + hypotheses].
 
+        The answers of several networks are sorted (one output) or in no order: a column says nothing across rows.
         `get_feature_names_out` has their names, and `set_output(transform="pandas")` makes a data frame of them.
         """
         values, probabilities = self.predict_hypotheses(X)
@@ -390,7 +398,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Return the names of the columns of `transform`."""
         check_is_fitted(self)
-        n_hypotheses = int(self.n_hypotheses)
+        n_hypotheses = self._n_answers()
         names = [f"{target}_hypothesis{k}" for k in range(n_hypotheses) for target in self.target_names_]
         return np.array([*names, *(f"probability{k}" for k in range(n_hypotheses))], dtype=object)
 
@@ -409,6 +417,10 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             raise ValueError(bad_value("MCLRegressor", "y", rule, values.shape))
         return values
 
+    def _n_answers(self) -> int:
+        head: MultiHypothesisHead = self.modules_[0].head  # type: ignore[assignment]
+        return head.n_hypotheses
+
     def _all_answers(self, X: NDArray[Any]) -> tuple[Tensor, Tensor]:
         """Return standardised answers of all networks and their probabilities, [rows, networks * hypotheses, ...]."""
         return answers(self.modules_, torch.from_numpy(self._inputs(X, X.dtype)), self.device)
@@ -424,7 +436,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             return values, probabilities, None
         wide, shares = values.double(), probabilities.double()
         density = KernelMixture(wide, shares, self.bandwidth_(wide, shares))
-        points, masses, deviations = best_points(density, int(self.n_hypotheses))
+        points, masses, deviations = best_points(density, self._n_answers())
         return points.to(values), masses.to(values), deviations
 
     def _standardised_density(self, X: NDArray[Any], kind: type[HypothesisDensity]) -> Any:

@@ -48,8 +48,9 @@ class BiLSTM(nn.LSTM):
             n_sequences = time_first.shape[1]
             # cuDNN's kernels for tensor cores take sequences by eights; for any other number it has kernels that are
             # seven times as slow.
-            padded = F.pad(time_first, (0, 0, 0, -n_sequences % 8))
-            hidden = super().forward(padded)[0][:, :n_sequences]
+            if n_sequences % 8:
+                time_first = F.pad(time_first, (0, 0, 0, -n_sequences % 8))
+            hidden = super().forward(time_first)[0][:, :n_sequences]
         return hidden.unflatten(1, batch_shape).permute(1, 2, 0, 3)
 
 

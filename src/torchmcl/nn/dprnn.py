@@ -82,7 +82,7 @@ class DualPathBlock(nn.Module):
     def forward(self, segments: Tensor) -> Tensor:
         """Return the same shape for [batch, segments, size, width]."""
         if self.recompute and torch.is_grad_enabled():
-            # Nothing in a block is random: there is no state of a generator to restore.
+            # Nothing in our blocks is random: there is no state of a generator to restore.
             again: Tensor = checkpoint(self._both, segments, use_reentrant=False, preserve_rng_state=False)
             return again
         return self._both(segments)
@@ -109,7 +109,7 @@ class DPRNN(nn.Module):
         detach_scores: stop the score loss at the score head.
         bilstm: makes a bidirectional LSTM from its input and hidden size; see `torchmcl.nn.BiLSTM`.
         recompute: in training, how many of the blocks keep only their input and compute the rest again in the backward
-            pass: less memory, for the time of their forward pass.
+            pass: less memory, for the time of their forward pass. What `bilstm` makes must then do the same twice.
 
     Example:
         >>> model = DPRNN(n_outputs=3, n_filters=8, segment_size=10, hidden_size=6, n_blocks=1, scores=True)
