@@ -240,6 +240,41 @@ def test_small_tables_have_five_networks_and_large_ones_one():
     assert len(large.modules_) == 1
 
 
+def test_refit_goes_on_with_the_selecting_rows_and_keeps_the_bandwidth():
+    X, y = noisy(200)
+    without = MCLRegressor(**QUICK, n_init=2, refit=False).fit(X, y)
+    on = MCLRegressor(**QUICK, n_init=2).fit(X, y)
+    assert on.bandwidth_ == without.bandwidth_
+    np.testing.assert_array_equal(on.loss_curve_, without.loss_curve_)
+    assert not np.array_equal(on.predict(X), without.predict(X))
+    all_trained = MCLRegressor(**QUICK, n_init=2, validation_fraction=0.0)
+    np.testing.assert_array_equal(
+        all_trained.fit(X, y).predict(X), clone(all_trained).set_params(refit=False).fit(X, y).predict(X)
+    )
+
+
+def test_the_bandwidth_is_never_chosen_on_rows_that_were_trained_on():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 6))
+    y = X[:, 0] + 0.3 * rng.normal(size=200)
+    model = MCLRegressor(n_epochs=150, learning_rate=0.02, random_state=0).fit(X, y)
+    chosen = model.bandwidth_
+    model.set_params(learning_rate=1e-9, weight_decay=0.0).partial_fit(X[:1], y[:1])
+    assert model.bandwidth_ == chosen
+    for _ in range(10):  # a tenth of each call selects
+        new = rng.normal(size=(60, 6))
+        model.partial_fit(new, new[:, 0] + 0.3 * rng.normal(size=60))
+    assert model.bandwidth_ != chosen
+    assert model.bandwidth_.floor > 0.05
+
+
+def test_a_rate_that_rises_first_is_refitted_from_its_height():
+    X, y = noisy(100)
+    rising = mcl.Linear(0.0, 0.05, 10)
+    without = MCLRegressor(**{**QUICK, "learning_rate": rising}, refit=False).fit(X, y).predict(X)
+    assert not np.array_equal(MCLRegressor(**{**QUICK, "learning_rate": rising}).fit(X, y).predict(X), without)
+
+
 def test_networks_that_patience_ended_are_compared_by_their_last_look():
     X, y = noisy(100)
     patient = MCLRegressor(**{**QUICK, "n_epochs": 200, "rule": "mcl"}, n_iter_no_change=5, ensemble=False, n_init=4)

@@ -1,7 +1,7 @@
 """What the estimators share: their parameters, how a rule is made of them, and the training of a fleet."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -45,6 +45,8 @@ _HOT, _COLD = 0.5, 5e-4
 # The share of the training after which the temperature is 0: slow cooling, then time to settle.
 _COOLING_SHARE = 0.7
 _EPSILON = 0.1
+# What follows with all rows: this share of the epochs, from this share of the learning rate down to 0.
+_LAST_SHARE, _LAST_RATE = 0.3, 0.25
 # So many networks are trained unless told; one has enough of a table of this many rows, and predicts faster.
 _N_INIT, _MANY_ROWS = 5, 50_000
 # The horizon of schedules for partial_fit, where no number of epochs is known.
@@ -78,6 +80,7 @@ class MCLEstimator(BaseEstimator):
         n_iter_no_change: int | None = None,
         n_init: int | None = 1,
         ensemble: bool = False,
+        refit: bool = False,
         search: FleetSearch | str | None = None,
         device: str | torch.device = "cpu",
         random_state: Any = None,
@@ -96,6 +99,7 @@ class MCLEstimator(BaseEstimator):
         self.n_iter_no_change = n_iter_no_change
         self.n_init = n_init
         self.ensemble = ensemble
+        self.refit = refit
         self.search = search
         self.device = device
         self.random_state = random_state
@@ -217,7 +221,7 @@ class MCLEstimator(BaseEstimator):
         tensor_of: Callable[[Rows], tuple[Tensor, Tensor]],
         cost_fn: Callable[..., Tensor],
         checkpoint: str | Path | None,
-    ) -> None:
+    ) -> Training:
         """Train the restarts and keep the best, or all; sets the attributes that say how it went."""
         n_rows = len(train)
         batch = int(self.batch_size or default_batch_size(n_rows))
@@ -242,6 +246,7 @@ class MCLEstimator(BaseEstimator):
             what=type(self).__name__,
             checkpoint=checkpoint,
             early_stopping=bool(self.early_stopping),
+            expected_epochs=n_epochs + _last_epochs(n_epochs) if self.refit else None,
         )
         trained = training.run(
             lambda: self._module(train.inputs.shape[1], out_features),
@@ -250,6 +255,29 @@ class MCLEstimator(BaseEstimator):
         )
         self._keep(trained)
         self._state_seed = seed
+        return training
+
+    def _train_on_all(self, training: Training, rows: Rows, tensor_of: Callable[[Rows], tuple[Tensor, Tensor]]) -> None:
+        """Go on with the rows that have served to select: a short training at a small rate, from where it ended."""
+        n_epochs = _last_epochs(training.n_epochs)
+        rate, rule = training.learning_rate, training.rule
+        if isinstance(rule, AutoAnnealing):
+            rule = WTA()
+        highest = max(map(rate, range(training.n_epochs))) if callable(rate) else rate
+        last = replace(
+            training,
+            n_models=len(self.modules_),
+            rule=rule if isinstance(rule, AssignmentRule) else rule(training.n_epochs - 1),
+            learning_rate=Cosine(_LAST_RATE * highest, 0.0, n_epochs),
+            n_epochs=n_epochs,
+            patience=None,
+            seeds=self._seeds(training.seeds[0], len(self.modules_)),
+            what=f"{type(self).__name__}, all rows",
+            checkpoint=None if training.checkpoint is None else Path(training.checkpoint) / "all-rows",
+        )
+        made = last.run(iter(self.modules_).__next__, (*tensor_of(rows), rows.weights), None)
+        self.modules_ = made.modules
+        self.seconds_ += float(made.history.seconds)
 
     def _way(self, n_epochs: int) -> Candidate:
         """Return how the parameters say to train."""
@@ -344,6 +372,10 @@ class MCLEstimator(BaseEstimator):
         self.best_epoch_ = int(history.best_epoch[best]) if trained.stopped_early else -1
         stopped = int(history.stopped_epoch[best])
         self.n_epochs_ = stopped + 1 if stopped >= 0 else len(history.losses)
+
+
+def _last_epochs(n_epochs: int) -> int:
+    return max(1, round(_LAST_SHARE * n_epochs))
 
 
 def _plain(value: Any) -> Any:

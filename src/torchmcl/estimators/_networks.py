@@ -75,6 +75,7 @@ class Training:
     what: str = "fit"
     checkpoint: str | Path | None = None
     early_stopping: bool = True
+    expected_epochs: int | None = None
 
     def run(
         self,
@@ -110,6 +111,7 @@ class Training:
             patience=self.patience if validation is not None else None,
             checkpoint=self.checkpoint,
             checkpoint_every=max(1, self.n_epochs // _N_SAVES),
+            expected_epochs=self.expected_epochs,
             progress=self.verbose,
             what=self.what,
         )

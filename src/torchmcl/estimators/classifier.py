@@ -40,7 +40,7 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
     Each guess is a distribution over the classes, and its cost the cross-entropy. The guesses become specialists;
     `predict` and `predict_proba` mix them by their scores, `oracle_score` asks whether any of them is right. The
     parameters and attributes are those of `MCLRegressor`, with other defaults: the best epoch of one network, a
-    learning rate of 0.01, a weight decay of 0.4. In addition there is
+    learning rate of 0.01, a weight decay of 0.4, no `refit`. In addition there is
 
     Attributes:
         classes_: the classes, sorted.
@@ -77,7 +77,9 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         self._inputs = Scaler.of(split.train.inputs, split.train.weights)
         n_classes = len(self.classes_)
         cost_fn = pairwise_cross_entropy
-        self._train(split.train, split.selection, seed, n_classes, self._tensors, cost_fn, checkpoint)
+        training = self._train(split.train, split.selection, seed, n_classes, self._tensors, cost_fn, checkpoint)
+        if self.refit and len(split.selection):
+            self._train_on_all(training, split.train.joined(split.selection), self._tensors)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "MCLClassifier":

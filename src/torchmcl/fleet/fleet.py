@@ -140,6 +140,7 @@ class Fleet:
         max_models_at_once: int | None = None,
         after_epoch: Callable[[int, slice, StackedModules], None] | None = None,
         continued: bool = False,
+        expected_epochs: int | None = None,
         progress: bool = True,
         what: str = "fleet",
     ) -> FleetHistory:
@@ -160,6 +161,8 @@ class Fleet:
             after_epoch: called with the epoch, the models of the chunk (a slice) and the stacked models, which
                 can be called with inputs [models, batch, ...]; for records and pictures.
             continued: begin with `optimizer_state` where there is one, and leave it for the next `fit`.
+            expected_epochs: of this and other calls together, where there are more to come: long trainings on a CPU are
+                worth the wait for a compiler.
             progress: show a bar with models per second and the time left.
             what: the words in front of the bar.
 
@@ -188,7 +191,8 @@ class Fleet:
         n_rows = data.inputs.shape[1]
         size = min(batch_size or n_rows, n_rows)
         on_cpu = self.device.type == "cpu"
-        compiled = on_cpu and fresh is None and may_compile(self._last, data, self.cost_fn, n_epochs, size)
+        in_all = max(n_epochs, expected_epochs or 0)
+        compiled = on_cpu and fresh is None and may_compile(self._last, data, self.cost_fn, in_all, size)
         n_pairs = data.targets.shape[2] * n_hypotheses if data.targets.ndim > 2 else n_hypotheses
         alone = on_cpu and not compiled and is_small_step(self._last, size, n_pairs)
         n_threads = 1 if alone else self._n_threads(after_epoch)
