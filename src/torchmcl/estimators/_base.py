@@ -48,7 +48,7 @@ _EPSILON = 0.1
 # What follows with all rows: this share of the epochs, from this share of the learning rate down to 0.
 _LAST_SHARE, _LAST_RATE = 0.3, 0.25
 # Where networks are this close to their targets (squared, in units of the variance), that shakes them more than a few
-# rows in addition can help: in a dozen splits of each of six tables the distortion doubled on two with little noise, and
+# rows in addition can help: in a dozen splits of each of six tables the distortion doubled on two with little noise and
 # fell by a tenth on three of the others.
 _LOW_NOISE = 1e-3
 # So many networks are trained unless told; one has enough of a table of this many rows, and predicts faster.
