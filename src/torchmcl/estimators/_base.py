@@ -47,10 +47,6 @@ _COOLING_SHARE = 0.7
 _EPSILON = 0.1
 # What follows with all rows: this share of the epochs, from this share of the learning rate down to 0.
 _LAST_SHARE, _LAST_RATE = 0.3, 0.25
-# Where networks are this close to their targets (squared, in units of the variance), that shakes them more than a few
-# rows in addition can help: in a dozen splits of each of six tables the distortion doubled on two with little noise and
-# fell by a tenth on three of the others.
-_LOW_NOISE = 1e-3
 # So many networks are trained unless told; one has enough of a table of this many rows, and predicts faster.
 _N_INIT, _MANY_ROWS = 5, 50_000
 # The horizon of schedules for partial_fit, where no number of epochs is known.
@@ -226,7 +222,10 @@ class MCLEstimator(BaseEstimator):
         cost_fn: Callable[..., Tensor],
         checkpoint: str | Path | None,
     ) -> Training:
-        """Train the restarts and keep the best, or all; sets the attributes that say how it went."""
+        """Train the restarts and keep the best, or all; return what goes on from there.
+
+        Sets the attributes that say how it went.
+        """
         n_rows = len(train)
         batch = int(self.batch_size or default_batch_size(n_rows))
         n_epochs = int(self.n_epochs or default_n_epochs(n_rows, batch))
@@ -257,13 +256,11 @@ class MCLEstimator(BaseEstimator):
             (*tensor_of(train), train.weights),
             None if watched is None else (*tensor_of(watched), watched.weights),
         )
-        self._keep(trained)
+        kept = trained.not_failed() if self.ensemble else [trained.best()]
+        self._keep(trained, kept)
         self._state_seed = seed
-        return training
-
-    def _should_refit(self, selection: Rows) -> bool:
-        """Return whether there are rows to go on with, and noise that more rows average out."""
-        return bool(self.refit) and len(selection) > 0 and float(np.median(self.validation_distortions_)) > _LOW_NOISE
+        # With fresh moments a training that goes on would first shake what was learned.
+        return replace(training, n_models=len(kept), moments={k: v[kept] for k, v in trained.moments.items()})
 
     def _train_on_all(self, training: Training, rows: Rows, tensor_of: Callable[[Rows], tuple[Tensor, Tensor]]) -> None:
         """Go on with the rows that have served to select: a short training at a small rate, from where it ended."""
@@ -274,12 +271,11 @@ class MCLEstimator(BaseEstimator):
         highest = max(map(rate, range(training.n_epochs))) if callable(rate) else rate
         last = replace(
             training,
-            n_models=len(self.modules_),
             rule=rule if isinstance(rule, AssignmentRule) else rule(training.n_epochs - 1),
             learning_rate=Cosine(_LAST_RATE * highest, 0.0, n_epochs),
             n_epochs=n_epochs,
             patience=None,
-            seeds=self._seeds(training.seeds[0], len(self.modules_)),
+            seeds=self._seeds(training.seeds[0], training.n_models),
             what=f"{type(self).__name__}, all rows",
             checkpoint=None if training.checkpoint is None else Path(training.checkpoint) / "all-rows",
         )
@@ -367,11 +363,11 @@ class MCLEstimator(BaseEstimator):
     def _seeds(self, seed: int, n_networks: int) -> list[int]:
         return [int(s) for s in np.random.RandomState(seed).randint(2**31 - 1, size=n_networks)]
 
-    def _keep(self, trained: TrainedNetworks) -> None:
+    def _keep(self, trained: TrainedNetworks, kept: list[int]) -> None:
         history = trained.history
         self._moments = None  # partial_fit begins with fresh moments
         best = trained.best()
-        self.modules_ = trained.not_failed() if self.ensemble else [trained.modules[best]]
+        self.modules_ = [trained.modules[place] for place in kept]
         self.best_init_ = best
         self.loss_curve_ = history.losses[:, best].double().numpy()
         self.validation_curve_ = None if history.watched is None else history.watched[:, best].double().numpy()

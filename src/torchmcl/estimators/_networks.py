@@ -76,6 +76,7 @@ class Training:
     checkpoint: str | Path | None = None
     early_stopping: bool = True
     expected_epochs: int | None = None
+    moments: dict[str, Tensor] | None = None  # of the optimiser, where a training goes on
 
     def run(
         self,
@@ -97,6 +98,7 @@ class Training:
             cost_fn=self.cost_fn,
             device=self.device,
         )
+        fleet.optimizer_state = self.moments
         inputs, targets, weights = train
         data = FleetData.shared(inputs, targets, self.n_models, weights=mean_one(weights))
         validation = None if watched is None else FleetData.shared(*watched[:2], self.n_models)
@@ -111,6 +113,7 @@ class Training:
             patience=self.patience if validation is not None else None,
             checkpoint=self.checkpoint,
             checkpoint_every=max(1, self.n_epochs // _N_SAVES),
+            continued=True,
             expected_epochs=self.expected_epochs,
             progress=self.verbose,
             what=self.what,
@@ -118,17 +121,19 @@ class Training:
         stops = validation is not None and self.early_stopping
         kept = fleet.best_models if stops else fleet.models
         values = history.best_value if stops else _last_looks(history)
-        return TrainedNetworks([module.eval() for module in kept], history, values, stops)
+        assert fleet.optimizer_state is not None  # a continued training leaves it
+        return TrainedNetworks([module.eval() for module in kept], history, values, stops, fleet.optimizer_state)
 
 
 @dataclass(frozen=True)
 class TrainedNetworks:
-    """The modules of all restarts, how their training went, and their distortion on held-out rows."""
+    """The modules of all restarts, how it went, their distortion on held-out rows, and the moments to go on with."""
 
     modules: list[nn.Module]
     history: FleetHistory
     distortions: Tensor
     stopped_early: bool
+    moments: dict[str, Tensor]
 
     def best(self) -> int:
         """Return the restart with the lowest validation distortion, or the lowest last loss without validation."""
@@ -137,11 +142,11 @@ class TrainedNetworks:
             values = self.history.losses[-1]
         return int(torch.where(values.isnan(), torch.inf, values).argmin())
 
-    def not_failed(self) -> list[nn.Module]:
-        """Return the modules without those that are far worse than most: their answers collapsed or went astray."""
+    def not_failed(self) -> list[int]:
+        """Return the restarts but for those that are far worse than most: their answers collapsed or went astray."""
         bound = _FAILED * self.distortions.nanmedian()
-        kept = [module for module, value in zip(self.modules, self.distortions, strict=True) if value <= bound]
-        return kept or self.modules  # without held-out rows nothing is known
+        kept = [place for place, value in enumerate(self.distortions) if value <= bound]
+        return kept or list(range(len(self.modules)))  # without held-out rows nothing is known
 
 
 def _last_looks(history: FleetHistory) -> Tensor:

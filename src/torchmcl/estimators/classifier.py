@@ -78,7 +78,7 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         n_classes = len(self.classes_)
         cost_fn = pairwise_cross_entropy
         training = self._train(split.train, split.selection, seed, n_classes, self._tensors, cost_fn, checkpoint)
-        if self._should_refit(split.selection):
+        if self.refit and len(split.selection):
             self._train_on_all(training, split.train.joined(split.selection), self._tensors)
         return self
 

@@ -87,7 +87,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         ensemble: let all networks answer together, instead of the best on the selecting rows alone; one that failed
             (three times the median distortion there) is left out.
         refit: when the selecting rows have served, train on with them for another 30 % of the epochs, from a quarter of
-            the learning rate down to 0; not where the distortion on them is below 0.001 of the variance of the targets.
+            the learning rate down to 0.
         search: "fleet" trains 64 ways to train at once on a part of the training rows and goes on with the one that
             is best on the others, instead of `rule`, `schedule`, `learning_rate` and `weight_decay`; or a
             `torchmcl.fleet.FleetSearch` with candidates of your own.
@@ -199,7 +199,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         training = self._train(split.train, split.selection, seed, self.n_outputs_, self._tensors, cost_fn, checkpoint)
         selection = split.selection
         self._choose_bandwidths(selection if len(selection) else split.train)
-        if self._should_refit(selection):
+        if self.refit and len(selection):
             self._train_on_all(training, split.train.joined(selection), self._tensors)
             selection = selection.head(0)  # they cannot select any more
         self._calibrate(split.calibration)
