@@ -1,20 +1,31 @@
 """`python -m fuzz`: all edges, a count for each, and a record of what came out. `make fuzz` runs it.
 
-With atheris installed (`pip install atheris`; it has wheels for x86-64 only and needs Clang's libFuzzer elsewhere),
-`python -m fuzz --atheris rules -- -runs=100000` runs an edge under its coverage-guided fuzzer instead.
+With atheris installed (`pip install atheris`; it has wheels for x86-64 only and needs Clang's libFuzzer elsewhere) its
+coverage-guided fuzzer runs the same edges: `python -m fuzz --atheris all --seconds 60` all of them side by side, with the
+same kind of record; `python -m fuzz --atheris rules -- -runs=100000` one, with options of libFuzzer.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fuzz.driver import EDGES, Result, attempt, fuzz_edge
+# Neither may import torchmcl: under atheris that happens where its imports are instrumented.
+from fuzz.edges import EDGES
+from fuzz.guided import Guided, driver_name, run_edge, run_edges
+
+if TYPE_CHECKING:
+    from fuzz.driver import Result
 
 # The shares of the edges add up to a little over a hundred.
 DEFAULT_INPUTS = 120_000
@@ -26,27 +37,37 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=DEFAULT_INPUTS, help="in all (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="decides every input (default: %(default)s)")
     parser.add_argument("--edges", nargs="*", choices=EDGES, default=list(EDGES), help="which (default: all)")
-    parser.add_argument("--processes", type=int, default=2, help="edges at once (default: %(default)s)")
+    parser.add_argument("--processes", type=int, help="edges at once (default: 2; all under atheris)")
     parser.add_argument("--out", type=Path, help="write the record to this JSON file")
     parser.add_argument("--again", metavar="HEX", help="try one input of one edge again and show what happens")
-    parser.add_argument("--atheris", choices=EDGES, help="run one edge under atheris; its options follow --")
+    parser.add_argument(
+        "--atheris", choices=[*EDGES, "all"], help="run one edge under atheris, its options follow --; or all --edges"
+    )
+    parser.add_argument("--seconds", type=int, default=60, help="for each edge of --atheris all (default: %(default)s)")
+    parser.add_argument("--logs", type=Path, help="write the logs of --atheris all to this file")
+    parser.add_argument("--corpus", type=Path, help="where one edge under atheris keeps its inputs")
+    parser.add_argument("--keep-going", action="store_true", help="one edge under atheris does not end with a finding")
     own = sys.argv[1:]
     theirs = own[own.index("--") + 1 :] if "--" in own else []
     options = parser.parse_args(own[: own.index("--")] if "--" in own else own)
+    if options.atheris == "all":
+        return _guided(options)
     if options.atheris:
-        return _under_atheris(options.atheris, theirs)
+        return run_edge(options.atheris, theirs, options.corpus, options.keep_going)
     if options.again:
         from fuzz.feed import Feed
 
         EDGES[options.edges[0]][0](Feed(bytes.fromhex(options.again)))
         return 0
-    results = _all(options.edges, options.inputs, options.seed, options.processes)
+    results = _all(options.edges, options.inputs, options.seed, options.processes or 2)
     if options.out is not None:
-        _write(options.out, results, options.seed)
+        _write(options.out, _record(results, options.seed))
     return int(any(result.findings for result in results))
 
 
 def _all(edges: list[str], n_inputs: int, seed: int, n_processes: int) -> list[Result]:
+    from fuzz.driver import fuzz_edge
+
     total = sum(EDGES[edge][1] for edge in edges)
     results = []
     shares = [-(-n_inputs * EDGES[edge][1] // total) for edge in edges]
@@ -69,19 +90,46 @@ def _say(edge: str, result: Result) -> None:
         print(f"      again: python -m fuzz --edges {edge} --again {finding.content.hex()}", flush=True)
 
 
-def _write(path: Path, results: list[Result], seed: int) -> None:
+def _guided(options: argparse.Namespace) -> int:
+    """Run edges under atheris side by side; return 1 if one found something."""
+    results = []
+    for result in run_edges(options.edges, options.seconds, options.processes or len(options.edges)):
+        results.append(result)
+        print(
+            f"{result.edge:<16}{result.n_inputs:>8} inputs {result.coverage:>8} reached {result.n_corpus:>6} kept "
+            f"{result.seconds:>8.1f} s {len(result.findings):>4} findings",
+            flush=True,
+        )
+        for finding in result.findings:
+            print(f"    {finding}", flush=True)
+    if options.out is not None:
+        _write(options.out, _guided_record(results))
+    if options.logs is not None:
+        options.logs.parent.mkdir(parents=True, exist_ok=True)
+        options.logs.write_text("".join(f"==== {result.edge}\n{result.log[-20_000:]}\n" for result in results))
+    return int(any(result.findings for result in results))
+
+
+def _head(driver: str, **more: Any) -> dict[str, Any]:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    record = {
+    return {
         "benchmark": "fuzz",
         "machine": {
             "device": platform.machine(),
             "python": platform.python_version(),
             "torch": version("torch"),
-            "commit": commit or "unknown",
+            "commit": commit or os.environ.get("TORCHMCL_COMMIT", "unknown"),
         },
-        "driver": "seeded mutations (fuzz/driver.py)",
-        "seed": seed,
+        "driver": driver,
+        **more,
         "when": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _record(results: Iterable[Result], seed: int) -> dict[str, Any]:
+    results = list(results)
+    return {
+        **_head("seeded mutations (fuzz/driver.py)", seed=seed),
         "inputs": sum(result.n_inputs for result in results),
         "accepted": sum(result.n_accepted for result in results),
         "seconds": round(sum(result.seconds for result in results), 1),
@@ -98,27 +146,34 @@ def _write(path: Path, results: list[Result], seed: int) -> None:
             for result in results
         ],
     }
+
+
+def _guided_record(results: Iterable[Guided]) -> dict[str, Any]:
+    results = list(results)
+    return {
+        **_head(driver_name()),
+        "inputs": sum(result.n_inputs for result in results),
+        "seconds": round(sum(result.seconds for result in results), 1),
+        "findings": sum(len(result.findings) for result in results),
+        "rows": [
+            {
+                "edge": result.edge,
+                "inputs": result.n_inputs,
+                "coverage": result.coverage,
+                "features": result.features,
+                "corpus": result.n_corpus,
+                "findings": result.findings,
+                "seconds": result.seconds,
+                "inputs_per_second": round(result.n_inputs / result.seconds, 1) if result.seconds else None,
+            }
+            for result in results
+        ],
+    }
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=2) + "\n")
-
-
-def _under_atheris(edge: str, theirs: list[str]) -> int:
-    try:
-        import atheris
-    except ImportError:
-        print("atheris is not installed: pip install atheris, or run without --atheris.", file=sys.stderr)
-        return 2
-
-    def one_input(content: bytes) -> None:
-        _, finding = attempt(edge, content)
-        if finding is not None:
-            raise RuntimeError(f"{finding.what} at {finding.where}")
-
-    with atheris.instrument_imports(include=["torchmcl"]):
-        attempt(edge, b"")
-    atheris.Setup([sys.argv[0], *theirs], one_input)
-    atheris.Fuzz()
-    return 0
 
 
 if __name__ == "__main__":

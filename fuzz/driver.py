@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fuzz.edges import EDGES
 from fuzz.feed import Feed
 from fuzz.judge import Finding, judged
 
@@ -29,47 +30,6 @@ __all__ = ["EDGES", "Result", "attempt", "fuzz_edge", "generated"]
 PATIENCE = 60
 _LONGEST = 96
 _SLOT = 256
-
-
-def _tensors(name: str) -> Callable[[Feed], None]:
-    def run(feed: Feed) -> None:
-        from fuzz import tensors
-
-        getattr(tensors, name)(feed)
-
-    return run
-
-
-def _files(name: str) -> Callable[[Feed], None]:
-    def run(feed: Feed) -> None:
-        from fuzz import files
-
-        getattr(files, name)(feed)
-
-    return run
-
-
-def _commands(feed: Feed) -> None:
-    from fuzz.commands import commands
-
-    commands(feed)
-
-
-# Edge -> what it does with a feed, and its share of the inputs.
-EDGES: dict[str, tuple[Callable[[Feed], None], int]] = {
-    "rules": (_tensors("rules"), 25),
-    "costs": (_tensors("costs"), 20),
-    "losses": (_tensors("losses"), 15),
-    "metrics": (_tensors("metric_values"), 8),
-    "schedules": (_tensors("schedules"), 15),
-    "tables": (_files("tables"), 8),
-    "speech": (_files("speech"), 8),
-    "models": (_files("models"), 4),
-    "checkpoints": (_files("checkpoints"), 3),
-    "records": (_files("records"), 4),
-    "configurations": (_files("configurations"), 4),
-    "commands": (_commands, 1),
-}
 
 
 def _run_of(edge: str) -> Callable[[Feed], None]:

@@ -23,9 +23,10 @@ __all__ = ["checkpoints", "configurations", "models", "records", "speech", "tabl
 
 @cache
 def folder() -> Path:
-    """Return a folder of this process, in memory where there is such a place."""
+    """Return a folder of this process, in memory where there is such a place and no other is asked for."""
     shared = Path("/dev/shm")
-    made = Path(tempfile.mkdtemp(prefix="torchmcl-fuzz-", dir=shared if os.access(shared, os.W_OK) else None))
+    in_memory = "TMPDIR" not in os.environ and os.access(shared, os.W_OK)
+    made = Path(tempfile.mkdtemp(prefix="torchmcl-fuzz-", dir=shared if in_memory else None))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return made
 
