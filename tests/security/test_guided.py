@@ -44,7 +44,8 @@ def test_a_crash_of_the_interpreter_is_a_finding():
 
 
 def test_findings_of_a_run_that_went_on_come_with_their_input():
-    log = 'FINDING {"what": "IndexError: x at a.py:1", "input": "00ff"}\nFINDING {"what": "to\nDone 5 runs in 1 second(s)\n'
+    log = 'FINDING {"what": "IndexError: x at a.py:1", "input": "00ff"}\nFINDING {"what": "to\n'
+    log += "Done 5 runs in 1 second(s)\n"
     row = read_log("rules", log)
     assert row.findings[0] == "IndexError: x at a.py:1 (again: python -m fuzz --edges rules --again 00ff)"
     assert len(row.findings) == 2  # a line that is cut off counts all the same
@@ -90,7 +91,9 @@ def test_all_edges_at_once_make_one_record(tmp_path):
 def test_what_goes_wrong_ends_up_in_the_record(tmp_path, planted, found):
     # A finding does not end the run; a process that ends itself is one.
     (tmp_path / "sitecustomize.py").write_text(
-        f"import os, fuzz.edges as e\ndef run(feed):\n    if len(feed.content) == 40: {planted}\ne.EDGES['rules'] = (run, 1)\n"
+        "import os\nfrom fuzz.edges import EDGES\n"
+        f"def run(feed):\n    if len(feed.content) == 40: {planted}\n"
+        "EDGES['rules'] = (run, 1)\n"
     )
     out = tmp_path / "fuzz.json"
     words = ["--atheris", "all", "--edges", "rules", "--out", str(out)]

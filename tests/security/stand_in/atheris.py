@@ -26,7 +26,7 @@ def Setup(arguments, one_input):  # noqa: N802
 
 
 def Fuzz():  # noqa: N802
-    corpus = [option for option in options if not option.startswith("-")][0]
+    corpus = next(option for option in options if not option.startswith("-"))
     n_inputs, chance = 20, random.Random(0)
     for number in range(n_inputs):
         run(chance.randbytes(40))
