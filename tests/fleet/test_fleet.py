@@ -236,7 +236,7 @@ def test_a_nan_in_the_data_of_one_model_harms_no_other(rule, where):
     options = {"batch_size": 3, "n_epochs": 4}
     clean, harmed = Fleet(small_mlp, 3, rules=rule), Fleet(small_mlp, 3, rules=rule)
     expected = fit(clean, FleetData.of_sets([good, good], [0, 1, 0]), **options)
-    words = "loss of 1 of 3 models is not finite; model 1 was the first of them, from epoch 0 on. The others are not"
+    words = r"1 of 3 models is not finite; model 1 was the first of them, from batch \d of epoch 0 on. The others are"
     with pytest.warns(RuntimeWarning, match=words):
         history = fit(harmed, FleetData.of_sets([good, bad], [0, 1, 0]), **options)
     assert history.failed_epoch.tolist() == [-1, 0, -1]
@@ -252,7 +252,7 @@ def test_a_model_that_diverges_harms_no_other_and_keeps_its_best_weights():
         Fleet(small_mlp, 3, lr=[0.01, mcl.Joined((lambda _: 0.01, lambda _: 1e38), (3,)), 0.01]),
     )
     expected = fit(clean, n_epochs=8, validation=DATA)
-    with pytest.warns(RuntimeWarning, match="model 1 was the first of them, from epoch 4 on"):
+    with pytest.warns(RuntimeWarning, match="model 1 was the first of them, from batch 0 of epoch 4 on"):
         history = fit(harmed, n_epochs=8, validation=DATA)
     assert history.failed_epoch.tolist() == [-1, 4, -1]
     assert torch.equal(history.losses[:, [0, 2]], expected.losses[:, [0, 2]])

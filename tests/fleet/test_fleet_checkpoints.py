@@ -80,18 +80,42 @@ def test_a_finished_training_is_not_repeated(tmp_path):
     assert history.seconds == expected.seconds
 
 
-def test_a_training_with_a_failed_model_goes_on_too(tmp_path):
+def half_trained_with_failures(folder, batch_size=5):
+    """Return how a training ends in which model 1 fails at once and model 2 after the cut; leave it cut in a folder."""
     broken = (SETS[0][0].clone(), SETS[0][1])
     broken[0][2] = torch.nan
-    data = FleetData.of_sets([*SETS, broken], [0, 2, 1])
-    whole, resumed = new_fleet(), new_fleet()
-    with pytest.warns(RuntimeWarning, match="not finite"):
-        expected = train(whole, data=data)
+    options = {"data": FleetData.of_sets([*SETS, broken], [0, 2, 1]), "batch_size": batch_size}
+    rates = [0.01, 0.01, mcl.Joined((lambda _: 0.01, lambda _: 1e38), (9,))]
+    whole = new_fleet(lr=rates)
+    with pytest.warns(RuntimeWarning, match="2 of 3 models is not finite; model 1 .*from batch . of epoch 0 on"):
+        expected = train(whole, **options)
     with pytest.raises(PowerCutError):
-        train(new_fleet(), tmp_path, (7, 0), data=data)
-    with pytest.warns(RuntimeWarning, match="not finite"):
-        history = train(resumed, tmp_path, data=data)
+        train(new_fleet(lr=rates), folder, (7, 0), **options)
+    return whole, expected, lambda: new_fleet(lr=rates), options
+
+
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_a_training_with_a_failed_model_goes_on_too(batch_size, tmp_path):
+    whole, expected, fleet, options = half_trained_with_failures(tmp_path, batch_size)
+    resumed = fleet()
+    with pytest.warns(RuntimeWarning, match="2 of 3 models is not finite; model 1 .*from batch . of epoch 0 on"):
+        history = train(resumed, tmp_path, **options)
+    assert (history.failed_batch >= 0).tolist() == [False, True, True]
     assert_same_bits(expected, history)
+    assert_same_bits(whole.state_dict(), resumed.state_dict())
+
+
+def test_what_an_earlier_version_did_not_save_is_not_made_up(tmp_path):
+    whole, expected, fleet, options = half_trained_with_failures(tmp_path)
+    for path in tmp_path.glob("chunk-*"):
+        saved = read_checkpoint(path)
+        del saved.tensors["failed_step"]
+        write_checkpoint(path, saved.kind, state=saved.state, tensors=saved.tensors)
+    resumed = fleet()
+    with pytest.warns(RuntimeWarning, match="model 1 was the first of them, from epoch 0 on"):
+        history = train(resumed, tmp_path, **options)
+    assert history.failed_epoch.tolist() == expected.failed_epoch.tolist()
+    assert history.failed_batch.tolist() == [-1, -1, expected.failed_batch[2]]
     assert_same_bits(whole.state_dict(), resumed.state_dict())
 
 

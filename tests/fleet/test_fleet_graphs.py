@@ -98,7 +98,20 @@ def test_a_nan_in_one_model_harms_no_other_on_the_gpu():
     with pytest.warns(RuntimeWarning, match="1 of 4 models is not finite; model 1"):
         harmed, history = trained("cuda", FleetData.of_sets([SETS[0], bad], [0, 1, 0, 0]))
     assert history.failed_epoch.tolist() == [-1, 0, -1, -1]
+    assert history.failed_batch.tolist() == [-1, 0, -1, -1]
     assert torch.equal(harmed.state_dict()["last"][[0, 2, 3]], clean.state_dict()["last"][[0, 2, 3]])
+
+
+@needs_cuda
+@pytest.mark.gpu
+def test_the_batch_of_a_nan_is_the_same_on_the_gpu():
+    bad = (SETS[0][0].clone(), SETS[0][1])
+    bad[0][3] = torch.nan
+    data = FleetData.of_sets([SETS[0], bad], [0, 1, 0, 1])
+    with pytest.warns(RuntimeWarning, match="2 of 4 models is not finite; model 1"):
+        captured, alone = (trained(device, data, batch_size=6)[1] for device in ("cuda", "cpu"))
+    assert (captured.failed_batch >= 0).tolist() == [False, True, False, True]
+    assert captured.failed_batch.tolist() == alone.failed_batch.tolist()
 
 
 @needs_cuda

@@ -6,7 +6,10 @@ import pytest
 import torch
 from plain_loop import rows, small_mlp
 
+import torchmcl as mcl
 from torchmcl.fleet import SGD, Adam, Fleet, FleetData
+from torchmcl.fleet.failures import FirstFailures
+from torchmcl.fleet.shuffles import shuffled_rows
 
 GOOD = [rows(12, seed=seed) for seed in range(3)]
 
@@ -28,7 +31,9 @@ def fitted(sets, n_epochs=4, **options):
 def test_a_bad_row_stops_one_model_only_and_its_weights_stay_finite(optimizer, batch_size):
     options = {"batch_size": batch_size, "fleet": {"optimizer": optimizer, "weight_decay": 0.1}}
     whole, expected = fitted(GOOD, **options)
-    with pytest.warns(RuntimeWarning, match=r"model 1 was the first of them, from epoch 0 on.* last finite ones"):
+    with pytest.warns(
+        RuntimeWarning, match=r"model 1 was the first of them, from batch \d of epoch 0 on.* last finite"
+    ):
         fleet, history = fitted(with_bad_row(GOOD), **options)
     assert history.failed_epoch.tolist() == [-1, 0, -1]
     assert fleet.state_dict()["last"].isfinite().all()
@@ -49,3 +54,55 @@ def test_a_rate_that_is_far_too_high_leaves_finite_weights():
     assert history.failed_epoch[0] > 0
     assert fleet.state_dict()["last"].isfinite().all()
     assert torch.isfinite(history.losses[:, 1:]).all()
+
+
+def batch_of_row(row, seed, n_rows, batch_size, epoch=0):
+    order = shuffled_rows(torch.tensor([seed]), epoch, torch.tensor([n_rows]), n_rows)[0]
+    return order.tolist().index(row) // batch_size
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 2])
+def test_the_batch_of_a_bad_row_is_named(chunk):
+    sets = [tuple(part.clone() for part in rows(n_rows, seed=n_rows)) for n_rows in (12, 9, 12)]
+    sets[1][0][7] = math.nan
+    sets[2][1][3] = math.inf
+    words = (
+        rf"2 of 3 models is not finite; model 1 was the first of them, from batch {batch_of_row(7, 1, 9, 4)} of epoch 0"
+    )
+    with pytest.warns(RuntimeWarning, match=words):
+        _, history = fitted(sets, batch_size=4, max_models_at_once=chunk)
+    assert history.failed_epoch.tolist() == [-1, 0, 0]
+    assert history.failed_batch.tolist() == [-1, batch_of_row(7, 1, 9, 4), batch_of_row(3, 2, 12, 4)]
+
+
+def test_the_batch_after_a_step_that_went_too_far_is_named():
+    # The third epoch begins with a step out of all bounds, which the batch after it shows.
+    far = mcl.Joined((lambda _: 0.01, lambda _: 1e38), (2,))
+    with pytest.warns(RuntimeWarning, match="model 2 was the first of them, from batch 1 of epoch 2 on"):
+        _, history = fitted(GOOD, batch_size=5, fleet={"lr": [0.01, 0.01, far]})
+    assert history.failed_batch.tolist() == [-1, -1, 1]
+
+
+def test_without_a_failure_no_batch_is_named():
+    assert fitted(GOOD, batch_size=5)[1].failed_batch.tolist() == [-1, -1, -1]
+
+
+@pytest.mark.parametrize(("epoch", "batch"), [(0, 0), (0, 255), (0, 256), (1, 599), (2, 1)])
+def test_many_batches_are_looked_at_a_few_at_a_time(epoch, batch):
+    failures = FirstFailures(2, n_batches=600, device=torch.device("cpu"))
+    for number in range(epoch, 3):
+        failures.forget()
+        for step in range(600):
+            bad = math.nan if (number, step) >= (epoch, batch) else 1.0  # only the first of them counts
+            failures.see(torch.tensor([1.0, bad]), epoch=torch.tensor([number]))
+    assert failures.batches(torch.tensor([-1, epoch])).tolist() == [-1, batch]
+    assert failures.batches(torch.tensor([-1, epoch + 1])).tolist() == [-1, -1]
+
+
+def test_an_epoch_that_was_broken_off_is_forgotten():
+    failures = FirstFailures(1, n_batches=3, device=torch.device("cpu"))
+    failures.see(torch.tensor([math.nan]), epoch=torch.tensor([0]))
+    failures.forget()
+    for loss in (1.0, 1.0, math.nan):
+        failures.see(torch.tensor([loss]), epoch=torch.tensor([0]))
+    assert failures.batches(torch.tensor([0])).tolist() == [2]

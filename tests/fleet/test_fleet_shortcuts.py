@@ -11,6 +11,7 @@ from plain_loop import assert_same_bits, assert_same_model, train_alone
 import torchmcl as mcl
 from torchmcl.fleet import SGD, Fleet, FleetData, current_loss, hard_distortion, shortcuts
 from torchmcl.fleet import loop as fleet_loop
+from torchmcl.fleet.shuffles import shuffled_rows
 from torchmcl.kernels import native
 
 WAYS = ("compiled", "written out", "autograd")
@@ -183,7 +184,23 @@ def test_a_bad_number_of_one_model_harms_no_other(way, rule, bad):
     clean, _ = trained([good, curve(30, seed=1)])
     fleet, history = trained([good, spoilt])
     assert history.failed_epoch.tolist() == [-1, 0, -1]
+    assert history.failed_batch.tolist() == [-1, 0, -1]
     assert torch.equal(fleet.state_dict()["last"][[0, 2]], clean.state_dict()["last"][[0, 2]])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_batch_of_a_bad_number_is_named_on_every_way(way, monkeypatch):
+    go(way, monkeypatch)
+    seen = ways_taken(monkeypatch)
+    inputs, targets = curve(30)
+    targets[4] = torch.nan
+    with pytest.warns(RuntimeWarning, match=r"model 0 was the first of them, from batch \d of epoch 0 on"):
+        history = Fleet(network, 2, seeds=[3, 8]).fit(
+            FleetData.shared(inputs, targets, 2), 3, batch_size=7, progress=False
+        )
+    orders = shuffled_rows(torch.tensor([3, 8]), 0, torch.tensor([30, 30]), 30).tolist()
+    assert history.failed_batch.tolist() == [order.index(4) // 7 for order in orders]
+    assert set(seen) == {way}
 
 
 def test_value_checks_see_every_step(way):

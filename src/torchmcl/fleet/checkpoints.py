@@ -25,6 +25,8 @@ __all__ = ["FleetCheckpoint", "saved_chunk_size"]
 
 _KIND, _PLAN = "fleet", "plan.json"
 _GENERATOR = "random generator"
+# What earlier versions did not save; a training of theirs goes on as if nothing had happened before.
+_ADDED = {"failed_step"}
 _ANEW = "Delete the folder to start anew."
 
 
@@ -87,6 +89,8 @@ class FleetCheckpoint:
         seconds = saved.state.get("seconds")
         for name, tensor in state.items():
             found_tensor = saved.tensors.get(name)
+            if found_tensor is None and name in _ADDED:
+                continue
             if found_tensor is None or (found_tensor.shape, found_tensor.dtype) != (tensor.shape, tensor.dtype):
                 rule = f"hold {name!r} of shape {tuple(tensor.shape)} and {tensor.dtype}"
                 got = "none" if found_tensor is None else f"{tuple(found_tensor.shape)} and {found_tensor.dtype}"
@@ -95,7 +99,7 @@ class FleetCheckpoint:
             raise CheckpointError(bad_value("Fleet.fit", "checkpoint", "say how many seconds it took", seconds, _ANEW))
         with torch.no_grad():
             for name, tensor in state.items():
-                tensor.copy_(saved.tensors[name])
+                tensor.copy_(saved.tensors.get(name, tensor))
         self._restore_generator(saved)
         return next_epoch, float(seconds)
 

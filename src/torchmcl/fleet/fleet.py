@@ -168,7 +168,8 @@ class Fleet:
 
         Returns:
             FleetHistory. A model whose loss became NaN or infinite is reported in a warning, with its epoch in
-            `failed_epoch`; it keeps its last finite weights, and the others are not affected.
+            `failed_epoch` and its batch in `failed_batch`; it keeps its last finite weights, and the others are not
+            affected.
 
         Raises:
             ValueError: if the data or validation is for another number of models, or a number is out of range.
@@ -246,11 +247,11 @@ class Fleet:
         history = FleetHistory.joined(histories)
         history = history._replace(seconds=history.seconds / min(n_threads, len(chunks)))  # chunks share their time
         if (failed := (history.failed_epoch >= 0).nonzero().flatten().tolist()) != []:
-            first = failed[0]
+            where = f"model {failed[0]} was the first of them, from {history.first_failure(failed[0])} on"
             warnings.warn(
-                f"Fleet: the loss of {len(failed)} of {self.n_models} models is not finite; model {first} was the "
-                f"first of them, from epoch {int(history.failed_epoch[first])} on. The others are not affected. Their "
-                "weights are the last finite ones: look at their rows, or fit them again with a lower `lr`.",
+                f"Fleet: the loss of {len(failed)} of {self.n_models} models is not finite; {where}. The others are "
+                "not affected. Their weights are the last finite ones: look at their rows, or fit them again with a "
+                "lower `lr`.",
                 RuntimeWarning,
                 stacklevel=2,
             )

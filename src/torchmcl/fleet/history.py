@@ -21,6 +21,8 @@ class FleetHistory(NamedTuple):
         watched: [epochs, models], the monitored value of each epoch; NaN where there was no look at it.
         temperatures: [epochs, models], what `AutoAnnealing` decided on; NaN for models under another rule, and None
             if there is no such model.
+        failed_batch: [models], the batch of `failed_epoch` with that loss, counted from 0 (-1: none, or the training
+            was saved by an earlier version after it).
     """
 
     losses: Tensor
@@ -31,13 +33,22 @@ class FleetHistory(NamedTuple):
     seconds: float
     watched: Tensor | None = None
     temperatures: Tensor | None = None
+    failed_batch: Tensor | None = None
+
+    def first_failure(self, model: int) -> str:
+        """Return in words where the loss of a model that failed was first not finite."""
+        epoch = f"epoch {int(self.failed_epoch[model])}"
+        if self.failed_batch is None or self.failed_batch[model] < 0:
+            return epoch
+        return f"batch {int(self.failed_batch[model])} of {epoch}"
 
     @classmethod
     def joined(cls, parts: "list[FleetHistory]") -> "FleetHistory":
         """Return the history of a fleet from those of its chunks."""
-        *columns, seconds, watched, temperatures = zip(*parts, strict=True)
+        *columns, seconds, watched, temperatures, batches = zip(*parts, strict=True)
         losses, value, epoch, stopped, failed = (torch.cat(column, dim=-1) for column in columns)
         looks = [look for look in watched if look is not None]
+        failed_in = [batch for batch in batches if batch is not None]
         decided = [
             torch.full_like(part.losses, torch.nan) if own is None else own
             for part, own in zip(parts, temperatures, strict=True)
@@ -51,4 +62,5 @@ class FleetHistory(NamedTuple):
             sum(seconds),
             torch.cat(looks, dim=-1) if looks else None,
             torch.cat(decided, dim=-1) if any(own is not None for own in temperatures) else None,
+            torch.cat(failed_in) if failed_in else None,
         )

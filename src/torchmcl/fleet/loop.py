@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchmcl.fleet.adaptive import SelfAnnealing
 from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.failures import FirstFailures
 from torchmcl.fleet.feed_forward import FeedForward
 from torchmcl.fleet.fresh import FreshRows
 from torchmcl.fleet.graphs import EpochRunner
@@ -97,6 +98,7 @@ class ChunkTraining:
         self.decay = self.given_decay.clone() if decays else None
         frozen = torch.cat([torch.full((v[0].numel(),), not v.requires_grad) for v in models.views.values()])
         self.frozen = frozen.to(device) if frozen.any() else None
+        self.failures = FirstFailures(n_models, -(-self.n_rows // plan.batch_size), device)
         self.state: dict[str, Tensor] = {
             "flat": models.flat,
             "epoch": torch.zeros((), dtype=torch.long, device=device),
@@ -106,6 +108,7 @@ class ChunkTraining:
             "best_value": torch.full((n_models,), torch.inf, dtype=models.flat.dtype, device=device),
             "best_epoch": torch.full((n_models,), -1, device=device),
             "stopped_epoch": torch.full((n_models,), -1, device=device),
+            "failed_step": self.failures.step,
         }
         if self.annealing is not None:
             self.state |= {f"annealing.{name}": value for name, value in self.annealing.state.items()}
@@ -152,7 +155,8 @@ class ChunkTraining:
         bad = ~losses.isfinite() & ((stopped < 0) | (epochs <= stopped))
         failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1)
         temperatures = self.state["temperatures"].cpu() if self.annealing is not None else None
-        return FleetHistory(losses, value, epoch, stopped, failed, seconds, watched, temperatures)
+        batches = self.failures.batches(failed)
+        return FleetHistory(losses, value, epoch, stopped, failed, seconds, watched, temperatures, batches)
 
     def _prepare(self, epoch: int) -> None:
         """Write what the host decides from epoch to epoch into the tensors that the epoch reads."""
@@ -182,9 +186,11 @@ class ChunkTraining:
             self._decide(self.annealing, epoch)
         rule = self.plan.rules.rule(self.rule_values, pattern)
         loss: Tensor | None = None
+        self.failures.forget()
         for start in range(0, self.n_rows, self.plan.batch_size):
             part = self._step(rule, start, min(start + self.plan.batch_size, self.n_rows))
             loss = part if loss is None else loss + part
+            self.failures.see(part, epoch=epoch)
         assert loss is not None
         self.state["losses"].index_copy_(0, epoch, loss.unsqueeze(0))
         for low, high in due:
