@@ -7,6 +7,7 @@ and watch theirs; those of "slurm" have the environment that srun gives, and nob
 """
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -22,7 +23,15 @@ from torch.utils.data import DataLoader
 import torchmcl as mcl
 from lightning_program import QUIET, Shared, network, samples
 from torchmcl.cli import main as main_of_torchmcl
-from torchmcl.lightning import Checkpoints, ExponentialAverage, MCLModule, Plateau, RecordWriter, launcher_options
+from torchmcl.lightning import (
+    Checkpoints,
+    ExponentialAverage,
+    MCLModule,
+    Plateau,
+    RecordWriter,
+    ShardedStrategy,
+    launcher_options,
+)
 from torchmcl.lightning._backend import pl
 from voices import recordings
 
@@ -33,6 +42,14 @@ class DieInTheMiddle(pl.Callback):
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         if (trainer.current_epoch, batch_idx, trainer.global_rank) == (2, 0, trainer.world_size - 1):
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class SpoilAGradient(pl.Callback):
+    """Put NaN into the part of the gradient that the last process holds, in batch 1 of epoch 0."""
+
+    def on_after_backward(self, trainer, module):
+        if trainer.global_step == 1 and trainer.global_rank == trainer.world_size - 1:
+            next(module.model.parameters()).grad.to_local().fill_(torch.nan)
 
 
 class Sharded(MCLModule):
@@ -61,29 +78,37 @@ def one_step(path, n_nodes, n_per_node, kind=MCLModule, **strategy):
         assert all(
             weight.to_local().numel() <= -(-weight.numel() // 2) + weight[0].numel() for weight in weights.values()
         )
-        weights = {name: weight.full_tensor() for name, weight in weights.items()}  # all processes take part
+    save_whole(weights, path, trainer)
+
+
+def save_whole(weights, path, trainer):
+    """Write weights, put together where they are shared out; all processes take part."""
+    weights = {name: getattr(weight, "full_tensor", lambda w=weight: w)() for name, weight in weights.items()}
     if trainer.is_global_zero:
         torch.save(weights, path)
 
 
 def sharded_step(path):
     """Take the step with weights and gradients shared out to two processes."""
-    strategy = pl.strategies.ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
-    one_step(path, 1, 2, Sharded, strategy=strategy)
+    one_step(path, 1, 2, Sharded, strategy=ShardedStrategy(data_parallel_size=2, tensor_parallel_size=1))
 
 
-def train(folder, dies):
+def train(folder, dies, kind=MCLModule, more=(), **strategy):
     """Train four epochs, or what is left of them."""
     rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))
-    module = MCLModule(network(dropout=0.5), rule_at, learning_rate=0.1, plateau=Plateau("val_distortion", patience=1))
+    module = kind(network(dropout=0.5), rule_at, learning_rate=0.1, plateau=Plateau("val_distortion", patience=1))
     checkpoints = Checkpoints(folder / "checkpoints")
     callbacks = [RecordWriter(folder / "records.jsonl"), ExponentialAverage(0.9), checkpoints]
-    callbacks += [DieInTheMiddle()] if dies else []
-    trainer = pl.Trainer(max_epochs=4, callbacks=callbacks, **launcher_options(), **QUIET)
+    callbacks += [*more, DieInTheMiddle()] if dies else more
+    trainer = pl.Trainer(max_epochs=4, callbacks=callbacks, **launcher_options() | strategy, **QUIET)
     loader = DataLoader(samples(), batch_size=3)
     trainer.fit(module, loader, loader, ckpt_path=checkpoints.latest())
-    if trainer.is_global_zero:
-        torch.save(module.model.state_dict(), folder / "weights.pt")
+    save_whole(module.model.state_dict(), folder / "weights.pt", trainer)
+
+
+def train_sharded(folder, dies, *more, strategy=ShardedStrategy):
+    """Train with weights, gradients and moments shared out to two processes."""
+    train(folder, dies, Sharded, more, strategy=strategy(data_parallel_size=2, tensor_parallel_size=1))
 
 
 SEPARATION = """
@@ -206,6 +231,18 @@ def main(folder, *scenarios):
         "slurm-killed": lambda at: slurm(at, lambda: train(at, dies=True), n_nodes=2),
         "slurm-killed resumed": lambda at: torchrun(at, lambda: train(at, dies=False), n_nodes=1, n_per_node=2),
         "torchrun-killed resumed": lambda at: slurm(at, lambda: train(at, dies=False), n_nodes=2),
+    }
+    two = {"n_nodes": 1, "n_per_node": 2}
+    todo |= {
+        "sharded-whole": lambda at: torchrun(at, lambda: train_sharded(at, dies=False), **two),
+        "sharded-killed": lambda at: torchrun(at, lambda: train_sharded(at, dies=True), **two),
+        "sharded-killed copied": lambda at: [int(bool(shutil.copytree(at, at.with_name("moved")))) - 1],
+        "sharded-killed resumed": lambda at: torchrun(at, lambda: train_sharded(at, dies=False), **two),
+        "moved": lambda at: torchrun(at, lambda: train(at, dies=False), **two),
+        "sharded-nan": lambda at: torchrun(at, lambda: train_sharded(at, False, SpoilAGradient()), **two),
+        "refused": lambda at: torchrun(
+            at, lambda: train_sharded(at, False, strategy=pl.strategies.ModelParallelStrategy), **two
+        ),
     }
     for name in scenarios:
         at = Path(folder) / name.partition(" ")[0]

@@ -18,6 +18,7 @@ pytest.importorskip("lightning")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from lightning_program import network, samples
+    from torchmcl.checkpoints import read_checkpoint
     from torchmcl.lightning.processes import note_lost_process
 
 PROGRAM = Path(__file__).with_name("lightning_nodes.py")
@@ -31,6 +32,13 @@ SCENARIOS = [
     "slurm-killed",
     "slurm-killed resumed",
     "torchrun-killed resumed",
+    "sharded-whole",
+    "sharded-killed",
+    "sharded-killed copied",
+    "sharded-killed resumed",
+    "moved",
+    "sharded-nan",
+    "refused",
 ]
 pytestmark = pytest.mark.slow
 
@@ -93,6 +101,41 @@ def test_a_training_whose_process_was_killed_goes_on_to_the_same_end_under_eithe
     assert records(folder) == records(whole)
     assert [record["epoch"] for record in records(whole)] == [0, 1, 2, 3]
     torch.testing.assert_close(torch.load(folder / "weights.pt"), torch.load(whole / "weights.pt"), rtol=0, atol=0)
+
+
+def test_a_sharded_training_whose_process_was_killed_goes_on_to_the_same_end(runs):
+    assert codes(runs, "sharded-whole") == [0]
+    assert codes(runs, "sharded-killed") == [1]
+    assert codes(runs, "sharded-killed resumed") == [0]
+    folder, whole = runs[0] / "sharded-killed", runs[0] / "sharded-whole"
+    assert "epoch-00000002" in (folder / "node-0.txt").read_text()  # where it went on from
+    assert records(folder) == records(whole)
+    torch.testing.assert_close(torch.load(folder / "weights.pt"), torch.load(whole / "weights.pt"), rtol=0, atol=0)
+
+
+def test_checkpoints_of_sharded_trainings_are_those_of_others_and_serve_both(runs):
+    sharded, whole = (
+        read_checkpoint(runs[0] / name / "checkpoints" / "epoch-00000004.safetensors", "lightning")
+        for name in ("sharded-whole", "whole")
+    )
+    assert sharded.state.keys() == whole.state.keys()
+    torch.testing.assert_close(dict(sharded.tensors), dict(whole.tensors), rtol=1e-5, atol=1e-6)
+    # Begun with weights shared out, gone on with in two processes that have all of them.
+    assert codes(runs, "moved") == [0]
+    ends = [torch.load(runs[0] / name / "weights.pt") for name in ("moved", "whole")]
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_in_one_process_stops_all_also_when_it_is_shared_out(runs):
+    assert codes(runs, "sharded-nan") == [1]
+    said = (runs[0] / "sharded-nan" / "node-0.txt").read_text()
+    assert "MCLModule: the gradient of batch 1 of epoch 0 is not finite" in said
+
+
+def test_a_strategy_that_writes_pickles_is_refused_with_the_one_that_does_not(runs):
+    assert codes(runs, "refused") == [1]
+    words = "Checkpoints: `strategy` must be ShardedStrategy where weights are shared out, got ModelParallelStrategy."
+    assert words in (runs[0] / "refused" / "node-0.txt").read_text()
 
 
 def test_a_separator_is_trained_on_two_nodes_and_gone_on_with(runs):

@@ -6,6 +6,7 @@ from torchmcl.lightning.checkpoints import Checkpoints, SafeCheckpointIO
 from torchmcl.lightning.module import MCLModule
 from torchmcl.lightning.plateau import Plateau
 from torchmcl.lightning.processes import launcher_options
+from torchmcl.lightning.sharding import ShardedStrategy
 
 __all__ = [
     "Checkpoints",
@@ -16,5 +17,6 @@ __all__ = [
     "RecordWriter",
     "RuleLogger",
     "SafeCheckpointIO",
+    "ShardedStrategy",
     "launcher_options",
 ]

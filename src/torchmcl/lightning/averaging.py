@@ -8,6 +8,7 @@ from torch import Tensor
 
 from torchmcl._checks import check_fraction
 from torchmcl.lightning._backend import pl
+from torchmcl.lightning.sharding import sharded_weights, shared_out
 
 __all__ = ["ExponentialAverage"]
 
@@ -31,8 +32,10 @@ class ExponentialAverage(pl.Callback):  # type: ignore[name-defined]
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Begin with the weights as they are, unless an average was loaded."""
-        here = _weights(module)
-        self._average = {name: self._average.get(name, w.clone()).to(w.device) for name, w in here.items()}
+        here = sharded_weights(module.model)
+        self._average = {
+            name: shared_out(self._average.get(name, w.clone()), w).to(w.device) for name, w in here.items()
+        }
 
     @torch.no_grad()
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -41,7 +44,7 @@ class ExponentialAverage(pl.Callback):  # type: ignore[name-defined]
             return
         self.n_steps = trainer.global_step
         decay = min(self.decay, (1 + self.n_steps) / (10 + self.n_steps))
-        for name, weight in _weights(module).items():
+        for name, weight in sharded_weights(module.model).items():
             self._average[name].lerp_(weight, 1 - decay)
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:
@@ -65,13 +68,13 @@ class ExponentialAverage(pl.Callback):  # type: ignore[name-defined]
     @torch.no_grad()
     def copy_to(self, model: torch.nn.Module) -> None:
         """Write the average into a model."""
-        for name, parameter in model.named_parameters():
+        for name, weight in sharded_weights(model).items():
             if name in self._average:
-                parameter.copy_(self._average[name])
+                weight.copy_(shared_out(self._average[name], weight))
 
     @torch.no_grad()
     def _swap(self, module: Any) -> None:
-        for name, weight in _weights(module).items():
+        for name, weight in sharded_weights(module.model).items():
             kept = weight.clone()
             weight.copy_(self._average[name])
             self._average[name].copy_(kept)
@@ -84,7 +87,3 @@ class ExponentialAverage(pl.Callback):  # type: ignore[name-defined]
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
         self.n_steps, self._average = state["n_steps"], dict(state["average"])
-
-
-def _weights(module: Any) -> dict[str, Tensor]:
-    return {name: parameter.data for name, parameter in module.model.named_parameters()}

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import check_positive_int
+from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.checkpoints import CheckpointSeries, joined, parted, read_checkpoint, write_checkpoint
 from torchmcl.checkpoints.stopping import begin_saving, check_stop, end_saving, stop_requested
 from torchmcl.lightning._backend import pl
 from torchmcl.lightning.processes import note_lost_process
+from torchmcl.lightning.sharding import ShardedStrategy
 
 __all__ = ["Checkpoints", "SafeCheckpointIO"]
 
@@ -91,7 +92,16 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
             check_stop(self._saved_in_words())
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Let the trainer write the safe format, and listen to signals."""
+        """Let the trainer write the safe format, and listen to signals.
+
+        Raises:
+            ValueError: for a strategy that shares out the weights and writes files of its own.
+        """
+        own = (pl.strategies.ModelParallelStrategy, pl.strategies.FSDPStrategy)
+        if isinstance(trainer.strategy, own) and not isinstance(trainer.strategy, ShardedStrategy):
+            rule = "be ShardedStrategy where weights are shared out"
+            advice = "Others read pickles only; import it from torchmcl.lightning."
+            raise ValueError(bad_value("Checkpoints", "strategy", rule, type(trainer.strategy).__name__, advice))
         if not isinstance(trainer.strategy.checkpoint_io, SafeCheckpointIO):
             trainer.strategy.checkpoint_io = SafeCheckpointIO()
         if stage == "fit" and not self._is_listening:

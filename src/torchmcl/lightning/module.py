@@ -203,7 +203,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam, or what `make_optimizer` makes."""
-        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self._guard.parameters = list(self.model.parameters())  # sharding puts others in their place
+        parameters = [parameter for parameter in self._guard.parameters if parameter.requires_grad]
         if self.make_optimizer is not None:
             return self.make_optimizer(parameters)
         return torch.optim.Adam(parameters, lr=self._rate(0))

@@ -105,7 +105,8 @@ def parts_of(output: StepOutput, batch: Batch, parameters: Iterable[Tensor]) -> 
     if batch.mask is not None:  # what pads the targets does not matter
         mask = batch.mask.view(*batch.mask.shape, *[1] * (targets.ndim - batch.mask.ndim))
         targets = targets.masked_fill(~mask, 0)
-    weights = torch.cat([parameter.detach().reshape(-1) for parameter in parameters] or [torch.zeros(0)])
+    here = [_local(parameter.detach()).reshape(-1) for parameter in parameters]
+    weights = torch.cat(here or [torch.zeros(0)])
     return {
         "inputs": batch.inputs,
         "targets": targets,
@@ -126,8 +127,15 @@ def first_not_finite(parts: Mapping[str, Tensor | None]) -> str:
 
 def largest_gradient(parameters: Iterable[Tensor]) -> Tensor:
     """Return the largest absolute gradient, which is NaN or infinite if any is; nothing is read on the host."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    gradients = [_local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    gradients = [gradient for gradient in gradients if gradient.numel()]
     if not gradients:
         return torch.zeros(())
     largest = torch._foreach_norm(gradients, math.inf)
     return torch.stack([one.to(gradients[0].device, torch.float32) for one in largest]).max()
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return what this process holds of a tensor that may be shared out to several (a DTensor)."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part

@@ -1,0 +1,129 @@
+"""Weights shared out to processes (FSDP2), in the same checkpoints as those of one process."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl.lightning._backend import pl
+
+__all__ = ["ShardedStrategy", "sharded_weights", "shared_out"]
+
+
+class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name-defined]
+    """Lightning's strategy for weights that do not fit one device, with checkpoints of safetensors and JSON.
+
+    Share the weights out in `configure_model` of the module, with PyTorch's `fully_shard`. A checkpoint holds the whole
+    weights and moments, gathered tensor by tensor in the memory of the first process and written by it alone; each
+    process reads the file and keeps its part. It is the file that one process would write: a training can go on with
+    another number of processes, and with or without sharding.
+
+    Args:
+        data_parallel_size: how many processes share a model and its batch; "auto" is one for each node.
+        tensor_parallel_size: how many share single layers; "auto" is all of a node.
+        process_group_backend: "gloo" or "nccl"; by the device unless told.
+        timeout: how long to wait for another process; that of PyTorch unless told.
+
+    Example:
+        >>> from torch.distributed.fsdp import fully_shard
+        >>> from torchmcl.lightning import MCLModule, ShardedStrategy
+        >>> class Sharded(MCLModule):
+        ...     def configure_model(self):
+        ...         fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
+        >>> strategy = ShardedStrategy(data_parallel_size=8, tensor_parallel_size=1)  # for Trainer(strategy=...)
+    """
+
+    def __init__(
+        self,
+        data_parallel_size: Any = "auto",
+        tensor_parallel_size: Any = "auto",
+        process_group_backend: str | None = None,
+        timeout: Any = None,
+    ) -> None:
+        options = {"process_group_backend": process_group_backend} | ({} if timeout is None else {"timeout": timeout})
+        super().__init__(data_parallel_size, tensor_parallel_size, save_distributed_checkpoint=False, **options)
+
+    @property
+    def lightning_restore_optimizer(self) -> bool:
+        """Whether Lightning hands the moments of a checkpoint to this strategy."""
+        return True
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the weights, shared out as they are."""
+        state: dict[str, Any] = self.lightning_module.state_dict()
+        return state
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """Return the moments, shared out as they are."""
+        state: dict[str, Any] = getattr(optimizer, "_optimizer", optimizer).state_dict()
+        return state
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Gather what is shared out, which all processes take part in, and let the first one write it."""
+        whole = _gathered(checkpoint, keep=self.is_global_zero)
+        if self.is_global_zero:
+            self.checkpoint_io.save_checkpoint(whole, filepath, storage_options=storage_options)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Return a checkpoint as a whole."""
+        found: dict[str, Any] = self.checkpoint_io.load_checkpoint(checkpoint_path)
+        return found
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Take this process's part of the weights."""
+        module = self.lightning_module
+        here = module.state_dict()
+        saved = {name: shared_out(value, here.get(name)) for name, value in checkpoint["state_dict"].items()}
+        module.load_state_dict(saved, strict=strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Take this process's part of the moments."""
+        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            numbers = [number for group in saved["param_groups"] for number in group["params"]]
+            weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+            of_number = dict(zip(numbers, weights, strict=True))
+            state = {
+                number: {name: shared_out(value, of_number[number]) for name, value in moments.items()}
+                for number, moments in saved["state"].items()
+            }
+            optimizer.load_state_dict({**saved, "state": state})
+
+
+def shared_out(value: Any, like: Any) -> Any:
+    """Return a whole tensor in parts like another of its shape; anything else as it is.
+
+    All processes must call it, with the same whole.
+    """
+    if not _is_shared_out(like) or not isinstance(value, Tensor) or _is_shared_out(value) or value.shape != like.shape:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
+
+
+def sharded_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of a model by name, shared out also where a forward pass has left them whole."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        from torch.distributed.fsdp import FSDPModule
+
+        for part in model.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()
+    return {name: parameter.data for name, parameter in model.named_parameters()}
+
+
+def _is_shared_out(tensor: Any) -> bool:
+    return isinstance(tensor, Tensor) and hasattr(tensor, "full_tensor")
+
+
+def _gathered(value: Any, *, keep: bool) -> Any:
+    """Return a nested value with whole tensors, in the memory of the host; without `keep` take part and forget."""
+    if _is_shared_out(value):
+        whole = value.full_tensor()
+        return whole.detach().cpu() if keep else None
+    if isinstance(value, Mapping):
+        return {key: _gathered(item, keep=keep) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([_gathered(item, keep=keep) for item in value])
+    return value
