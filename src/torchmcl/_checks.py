@@ -218,6 +218,15 @@ def check_choice(owner: str, argument: str, value: Any, choices: tuple[str, ...]
         raise ValueError(bad_value(owner, argument, f"be one of {', '.join(map(repr, choices))}", repr(value)))
 
 
+def device_of(owner: str, value: Any) -> torch.device:
+    """Return the device that a name stands for, whether or not it is at hand."""
+    try:
+        return torch.device(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        rule = "name a device, 'cpu' or 'cuda' for example"
+        raise ValueError(bad_value(owner, "device", rule, repr(value))) from error
+
+
 def check_callable(owner: str, argument: str, value: Any, example: str) -> None:
     """Check that `value` can be called."""
     if not callable(value):

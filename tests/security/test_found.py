@@ -1,6 +1,7 @@
 """What the fuzzer found, kept as tests: each was a crash, a stranger's exception, or a number that was wrong."""
 
 import math
+import zipfile
 
 import numpy as np
 import pytest
@@ -8,6 +9,11 @@ import torch
 
 import torchmcl as mcl
 from torchmcl import metrics
+from torchmcl.cli import main
+from torchmcl.data.speech.packed import read_packed
+from torchmcl.data.uci import _read_table
+from torchmcl.experiments.uci.study import UciStudy
+from torchmcl.fleet import Fleet
 
 LONG = 10**400
 
@@ -143,3 +149,50 @@ def test_an_estimator_of_no_name_is_refused(tmp_path):
     path.write_text(path.read_text().replace('"MCLRegressor"', '["MCLRegressor"]'))
     with pytest.raises(ValueError, match="must hold a saved MCLRegressor or MCLClassifier"):
         load_estimator(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2), 2, device="a=b"),
+        lambda: Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2), 2, device=["cpu", "a=b"]),
+        lambda: mcl.MCLRegressor(device="a=b").fit(np.zeros((4, 1)), np.zeros(4)),
+        lambda: UciStudy(device="a=b"),
+    ],
+    ids=["fleet", "fleet on several", "estimator", "study"],
+)
+def test_a_device_that_is_none_is_refused(make):
+    with pytest.raises(ValueError, match=r"`device` must name a device, 'cpu' or 'cuda' for example, got 'a=b'"):
+        make()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["reproduce", "uci"],
+        ["reproduce", "figure1"],
+        ["separation", "separate", "a.wav", "--model", "net", "-o", "new"],
+        ["separation", "evaluate", "--model", "net"],
+        ["separation", "train", "quick", "--out", "new"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_refuses_a_device_that_is_none(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--device", "a=b"])
+    assert end.value.code == 2
+    assert "must be cpu, cuda or cuda:NUMBER, got 'a=b'" in capsys.readouterr().err
+
+
+def test_the_header_of_an_array_that_ends_in_the_middle_is_refused(tmp_path):
+    # NumPy reads a header as Python if nothing else helps, and lets the errors of that through.
+    header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (2, "
+    array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    for name in ("pack.npz", "set.npz"):
+        with zipfile.ZipFile(tmp_path / name, "w") as file:
+            for part in ("names", "lengths", "sample_rate", "shift", "coded", "large", "data"):
+                file.writestr(f"{part}.npy", array)
+    with pytest.raises(ValueError, match="is no pack of utterances"):
+        read_packed(tmp_path / "pack.npz")
+    with pytest.raises(ValueError, match="cannot be read as an npz file"):
+        _read_table(tmp_path / "set.npz")

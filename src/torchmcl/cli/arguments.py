@@ -4,7 +4,7 @@ import argparse
 import re
 from typing import TypeAlias
 
-__all__ = ["Commands", "device", "names", "positive", "sizes"]
+__all__ = ["Commands", "device", "device_or_auto", "names", "positive", "sizes"]
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -34,3 +34,8 @@ def device(text: str) -> str:
     if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
         raise argparse.ArgumentTypeError(f"must be cpu, cuda or cuda:NUMBER, got {text!r}")
     return text
+
+
+def device_or_auto(text: str) -> str:
+    """Return the name of a device, or "auto"."""
+    return text if text == "auto" else device(text)

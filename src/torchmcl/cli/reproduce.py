@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from torchmcl.cli.arguments import Commands, names, positive
+from torchmcl.cli.arguments import Commands, device, names, positive
 
 __all__ = ["add_reproduce_commands"]
 
@@ -31,7 +31,7 @@ def add_reproduce_commands(commands: Commands) -> None:
     uci.add_argument("--folds", type=names, help="folds, separated by commas (default: all)")
     uci.add_argument("--seeds", type=positive, default=1, help="seeds of each fold (default: %(default)s)")
     uci.add_argument("--epochs", type=positive, default=1000, help="epochs (default: %(default)s, as in the paper)")
-    uci.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    uci.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     uci.add_argument(
         "--cluster",
         metavar="ADDRESS",
@@ -82,7 +82,7 @@ def _add_figure(studies: Commands, name: str, text: str) -> None:
         default="quick",
         help="quick: two cores, two minutes; paper: the settings of the appendix, for a GPU (default: %(default)s)",
     )
-    figure.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    figure.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     figure.add_argument("--quiet", action="store_true", help="no progress bars")
     figure.set_defaults(run=_reproduce_figures, figure=name)
 

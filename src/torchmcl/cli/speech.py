@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from torchmcl.cli.arguments import device, device_or_auto
+
 __all__ = ["add_speech_commands"]
 
 
@@ -39,7 +41,7 @@ def _add_train(tasks: Any) -> None:
     train.add_argument("--data", type=Path, help="folder of the speech, instead of data.root")
     train.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
     train.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, with a count")
-    train.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
+    train.add_argument("--device", type=device_or_auto, default="auto", help="auto, cpu or cuda (default: %(default)s)")
     train.add_argument("--minutes", type=float, default=math.inf, help="stop after the epoch in which they are over")
     train.add_argument("--compile", action="store_true", help="pass the blocks through torch.compile")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -61,7 +63,7 @@ def _add_evaluate(tasks: Any) -> None:
     evaluate.add_argument("--limit", type=int, help="the first mixtures only")
     evaluate.add_argument("--all-pairs", action="store_true", help="show every pair of speakers, not the extremes only")
     evaluate.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used")
-    evaluate.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    evaluate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     evaluate.add_argument("--quiet", action="store_true", help="no progress bar")
     evaluate.set_defaults(run=_evaluate)
 
@@ -78,7 +80,7 @@ def _add_separate(tasks: Any) -> None:
     separate.add_argument("--model", type=Path, required=True, help="folder of a saved model")
     separate.add_argument("-o", "--out", type=Path, required=True, help="folder for the files")
     separate.add_argument("--chunk", type=float, default=10.0, help="seconds of a chunk (default: %(default)s)")
-    separate.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    separate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     separate.set_defaults(run=_separate)
 
 

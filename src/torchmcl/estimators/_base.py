@@ -20,6 +20,7 @@ from torchmcl._checks import (
     check_non_negative,
     check_positive_int,
     check_real,
+    device_of,
 )
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
@@ -156,7 +157,7 @@ class MCLEstimator(BaseEstimator):
             raise ValueError(bad_value(owner, "validation_fraction", rule, repr(self.validation_fraction)))
         if isinstance(self.rule, str):
             check_choice(owner, "rule", self.rule, _RULES)
-        if torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
+        if device_of(owner, self.device).type == "cuda" and not torch.cuda.is_available():
             rule = "be at hand"
             raise ValueError(bad_value(owner, "device", rule, "'cuda' without a CUDA device", "Use 'cpu'."))
 

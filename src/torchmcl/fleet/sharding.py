@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import torch
 
-from torchmcl._checks import bad_value
+from torchmcl._checks import bad_value, device_of
 from torchmcl.fleet.chunks import in_threads
 
 __all__ = ["Device", "chunks_of", "devices_of", "on_devices"]
@@ -27,15 +27,15 @@ def devices_of(device: Device | Sequence[Device], n_models: int) -> tuple[torch.
         n_models: how many models there are.
 
     Raises:
-        ValueError: for an empty sequence, or one with devices of several types.
+        ValueError: for a name that is none, an empty sequence, or one with devices of several types.
     """
     if isinstance(device, str | torch.device):
-        one = torch.device(device)
+        one = device_of("Fleet", device)
         if one.type != "cuda" or one.index is not None or torch.cuda.device_count() < 2:
             return (one,)
         n_devices = min(torch.cuda.device_count(), max(1, n_models // _MIN_SHARD))
         return tuple(torch.device("cuda", number) for number in range(n_devices))
-    devices = tuple(torch.device(each) for each in device)
+    devices = tuple(device_of("Fleet", each) for each in device)
     if not devices or len({each.type for each in devices}) > 1:
         rule = "name at least one device, all of one type"
         raise ValueError(bad_value("Fleet", "device", rule, [str(each) for each in devices]))

@@ -1,6 +1,7 @@
 """Reading the file of a pack: what it says is checked before memory is taken for it."""
 
 import lzma
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -21,7 +22,7 @@ _PARTS = ("names", "lengths", "sample_rate", "shift", "coded", "large")
 # What numpy and the standard library say of bytes that are no npz file.
 _BROKEN = (
     OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, SyntaxError, NotImplementedError, RuntimeError,
-    OverflowError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+    OverflowError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError,
 )  # fmt: skip
 
 

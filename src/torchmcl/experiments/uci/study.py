@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from torchmcl._checks import device_of
 from torchmcl.checkpoints.files import digest_of_json
 from torchmcl.data.uci import UCI_SETS, uci_set
 from torchmcl.experiments.uci.methods import METHODS, Method, method_named
@@ -46,7 +47,7 @@ class UciStudy:
     """What to run.
 
     Raises:
-        ValueError: for an unknown set, method or protocol, or a count below 1.
+        ValueError: for an unknown set, method, protocol or device, or a count below 1.
     """
 
     sets: Sequence[str] = tuple(name for name in UCI_SETS if name != "year")
@@ -60,7 +61,7 @@ class UciStudy:
 
     def __post_init__(self) -> None:
         """Check the fields; whether the device is at hand is seen where it is used, see `check_device`."""
-        torch.device(self.device)
+        device_of("reproduce uci", self.device)
         for name in self.sets:
             uci_set(name)
         for name in self.methods:
