@@ -52,6 +52,17 @@ def test_a_training_ends_cold_and_slow():
     assert 0 < rate < 0.01
 
 
+def test_a_cost_without_a_zero_is_cooled_from_the_first_batch():
+    def shifted(*, hypotheses, targets):
+        return mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets) - 100
+
+    module = fitted(6, cost_fn=shifted)
+    assert float(module.auto.begun) == 0
+    temperatures = [float(module.auto.rule(share, 6).temperature) for share in (0.1, 0.5, 1.0, 2.0)]
+    assert temperatures == sorted(temperatures, reverse=True)
+    assert temperatures[-1] == 0
+
+
 def test_the_first_batch_is_infinitely_warm():
     batch = next(iter(loader()))
     module = MCLModule(network(), AutoAnnealing())

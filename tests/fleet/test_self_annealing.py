@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from plain_loop import assert_same_bits, rows, small_mlp
 
 import torchmcl as mcl
-from torchmcl.annealing import AutoAnnealing, cost_scale
+from torchmcl.annealing import AutoAnnealing, CostScale, cost_scale
 from torchmcl.fleet import Candidate, Fleet, FleetData, FleetSearch, default_candidates
 
 N_EPOCHS = 40
@@ -105,16 +105,41 @@ def test_the_scale_of_a_squared_error_is_the_variance_and_that_of_decibels_their
     samples = torch.randn(20_000, 1, 1, generator=torch.Generator().manual_seed(0))
     together = torch.zeros(20_000, 3, 1)
     cost = mcl.pairwise_sq_euclidean(hypotheses=together, targets=samples)
-    assert float(cost_scale(mcl.match(cost, mcl.WTA()))) == pytest.approx(1.0, abs=0.03)
+    squared = cost_scale(mcl.match(cost, mcl.WTA()))
+    assert float(squared.scale) == pytest.approx(1.0, abs=0.03)
+    assert squared.has_zero
     shifted = mcl.match(cost - 100, mcl.WTA())
     deviation = (cost[..., 0] - cost.mean()).abs().mean()
-    assert float(cost_scale(shifted)) == pytest.approx(float(deviation), rel=1e-4)
+    assert float(cost_scale(shifted).scale) == pytest.approx(float(deviation), rel=1e-4)
+    assert not cost_scale(shifted).has_zero
+
+
+def test_a_cost_without_a_zero_is_not_held_for():
+    policy = AutoAnnealing()
+    state = policy.init(torch.tensor([3.0, 3.0]))
+    policy.release(state, CostScale(torch.tensor([1.0, 1.0]), torch.tensor([True, False])), 7.0)
+    assert state["begun"].tolist() == [-1.0, 7.0]
+    assert state["scale"].tolist() == [3.0, 1.0]
+    assert policy.value(state, 7, 100, 1).temperature.tolist() == pytest.approx([12.0, 2.1])
+    policy.release(state, CostScale(torch.tensor([9.0, 9.0]), torch.tensor([True, False])), 8.0)  # once is enough
+    assert state["begun"].tolist() == [-1.0, 7.0]
+    assert state["scale"].tolist() == [3.0, 1.0]
+
+
+def test_a_fleet_whose_costs_have_no_zero_cools_from_the_first_epoch():
+    def shifted(*, hypotheses, targets):
+        return mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets) - 100
+
+    fleet = Fleet(small_mlp, 3, rules=AutoAnnealing(), lr=0.01, cost_fn=shifted)
+    temperatures = fleet.fit(DATA, N_EPOCHS, progress=False).temperatures
+    assert (temperatures[: N_EPOCHS // 4].diff(dim=0) < 0).all()
+    assert (temperatures[N_EPOCHS // 3 :] == 0).all()
 
 
 def test_padded_targets_do_not_count():
     cost = torch.tensor([[[2.0, 2.0], [9.0, 9.0]]])
     mask = torch.tensor([[True, False]])
-    assert cost_scale(mcl.match(cost, mcl.WTA(), mask)) == 2.0
+    assert cost_scale(mcl.match(cost, mcl.WTA(), mask)).scale == 2.0
 
 
 def new_fleet(**options):

@@ -1,6 +1,6 @@
 """Seeing an annealing: records of a training, its phase transitions, and the tree of hypotheses."""
 
-from torchmcl.annealing.auto import AutoAnnealing, AutoValues, cost_scale
+from torchmcl.annealing.auto import AutoAnnealing, AutoValues, CostScale, cost_scale
 from torchmcl.annealing.drawing import draw_dendrogram, draw_tree
 from torchmcl.annealing.measure import Measurement, measure
 from torchmcl.annealing.records import AnnealingRecords, network_tolerance
@@ -17,6 +17,7 @@ __all__ = [
     "Node",
     "Replay",
     "Snapshots",
+    "CostScale",
     "cost_scale",
     "draw_dendrogram",
     "draw_tree",

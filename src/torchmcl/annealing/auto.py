@@ -9,7 +9,8 @@ A training has three phases, each model in its own time:
 
 How long to hold is decided by what holding earns. A single answer that has divided its distortion by e^g so far
 may use the share g / (g + patience) of the training. Where the noise is large the answer is soon as good as it gets,
-nothing more is earned, and cooling begins early; where it keeps improving, cooling waits for it.
+nothing more is earned, and cooling begins early; where it keeps improving, cooling waits for it. A cost without a
+natural zero (decibels) does not tell what was earned, and cooling begins at once.
 """
 
 import math
@@ -23,7 +24,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_non_negative, check_real
 from torchmcl.types import Matching
 
-__all__ = ["AutoAnnealing", "AutoValues", "cost_scale"]
+__all__ = ["AutoAnnealing", "AutoValues", "CostScale", "cost_scale"]
 
 # Of the critical temperature: while holding, and where cooling begins.
 _HOLD, _BEGIN = 2.0, 1.05
@@ -41,6 +42,13 @@ class AutoValues(NamedTuple):
     temperature: Tensor
     rate: Tensor
     weight_decay: Tensor
+
+
+class CostScale(NamedTuple):
+    """How large costs are, and whether they have a natural zero: none of them was negative."""
+
+    scale: Tensor
+    has_zero: Tensor
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,12 @@ class AutoAnnealing:
         begun = torch.full(scale.shape, -1.0, dtype=torch.float32, device=scale.device)
         return {"first": scale.clone().float(), "scale": scale.clone().float(), "begun": begun}
 
+    def release(self, state: Mapping[str, Tensor], measured: "CostScale", epoch: float | Tensor) -> None:
+        """Let models begin to cool whose costs have no natural zero: nothing would tell when to. Changes the state."""
+        released = (state["begun"] < 0) & ~measured.has_zero
+        state["scale"].copy_(torch.where(released, measured.scale.float(), state["scale"]))
+        state["begun"].copy_(torch.where(released, epoch, state["begun"]))
+
     def update(self, state: Mapping[str, Tensor], scale: Tensor, epoch: float | Tensor, n_epochs: int) -> None:
         """Take in what was measured after `epoch` epochs: lower the scale, or begin to cool. Changes the state."""
         holds = state["begun"] < 0
@@ -151,7 +165,7 @@ class AutoAnnealing:
         return AutoValues(temperature, rate, decay.clamp(max=1.0))
 
 
-def cost_scale(matching: Matching, *, stacked: bool = False) -> Tensor:
+def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
     """Return how large the costs are, in their own units: half of the critical temperature, or a little more.
 
     For costs that are never negative it is their mean over hypotheses, samples and real targets: while the
@@ -166,7 +180,7 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> Tensor:
     Example:
         >>> from torchmcl import AnnealedWTA, match
         >>> cost_scale(match(torch.tensor([[[1.0, 1.0]], [[3.0, 3.0]]]), AnnealedWTA(9.0)))
-        tensor(2.)
+        CostScale(scale=tensor(2.), has_zero=tensor(True))
     """
     cost = matching.cost.detach().float().mean(dim=-1)  # over hypotheses
     real = matching.mask.to(cost.dtype)
@@ -176,4 +190,5 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> Tensor:
     mean = cost.sum(dim=axes, keepdim=True) / n_real
     spread = ((cost - mean).abs() * real).sum(dim=axes, keepdim=True) / n_real
     negative = (torch.where(matching.mask, cost, 0.0) < 0).any(dim=-1).flatten(1 if stacked else 0).any(dim=-1)
-    return torch.where(negative.view(mean.shape), spread, mean).flatten(1 if stacked else 0).squeeze(-1)
+    scale = torch.where(negative.view(mean.shape), spread, mean).flatten(1 if stacked else 0).squeeze(-1)
+    return CostScale(scale, ~negative)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl.annealing.auto import AutoAnnealing, AutoValues, cost_scale
+from torchmcl.annealing.auto import AutoAnnealing, AutoValues, CostScale, cost_scale
 from torchmcl.assignment import WTA
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.stacked import StackedModules
@@ -55,7 +55,9 @@ class SelfAnnealing:
         places = torch.rand(_N_ROWS, generator=torch.Generator().manual_seed(0)).to(device)
         index = (places * self.lengths.unsqueeze(-1)).long()
         self.inputs, self.targets = data.rows(index)
-        self.state = self.policy.init(self._scale())
+        measured = self._measured()
+        self.state = self.policy.init(measured.scale)
+        self.policy.release(self.state, measured, 0.0)
 
     def is_due(self, epoch: int) -> bool:
         """Return whether the models are measured after this epoch."""
@@ -67,10 +69,12 @@ class SelfAnnealing:
 
     def measure(self, epoch: Tensor) -> None:
         """Look at the models after an epoch."""
-        self.policy.update(self.state, self._scale(), epoch + 1, self.n_epochs)
+        measured = self._measured()
+        self.policy.release(self.state, measured, epoch + 1)
+        self.policy.update(self.state, measured.scale, epoch + 1, self.n_epochs)
 
     @torch.no_grad()
-    def _scale(self) -> Tensor:
+    def _measured(self) -> CostScale:
         with self.models.evaluating():
             hypotheses = self.models(self.inputs).hypotheses
         cost = self.cost_fn(hypotheses=hypotheses, targets=self.targets)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmcl.annealing.auto import AutoAnnealing, AutoValues, cost_scale
+from torchmcl.annealing.auto import AutoAnnealing, AutoValues, CostScale, cost_scale
 from torchmcl.assignment import AnnealedWTA
 from torchmcl.types import Matching
 
@@ -29,7 +29,8 @@ class SelfAnnealed(nn.Module):
         self.policy = policy
         for name, value in policy.init(torch.tensor(torch.nan)).items():
             self.register_buffer(name, value)
-        self.register_buffer("seen", torch.zeros(2))  # the sum of the scales of this epoch, and their number
+        # Of this epoch: the sum of the scales of batches, their number, and how many had costs below 0.
+        self.register_buffer("seen", torch.zeros(3))
 
     def rule(self, epoch: float, n_epochs: int) -> AnnealedWTA:
         """Return the rule; infinitely warm before anything was seen."""
@@ -40,18 +41,27 @@ class SelfAnnealed(nn.Module):
         """Return the factor on the learning rate."""
         return float(self._values(epoch, n_epochs).rate)
 
-    def see(self, matching: Matching) -> None:
-        """Take in the costs of a batch."""
-        scale = cost_scale(matching)
-        for place in (self.first, self.scale):
-            place.copy_(torch.where(place.isnan(), scale, place))
-        self.seen += torch.stack([scale, torch.ones_like(scale)])
+    def see(self, matching: Matching, epoch: float, strategy: Any) -> None:
+        """Take in the costs of a batch; the first one may already show that there is nothing to hold for."""
+        scale, has_zero = cost_scale(matching)
+        self.seen += torch.stack([scale, torch.ones_like(scale), (~has_zero).to(scale)])
+        if epoch == 0:
+            self.policy.release(self._state(), self._measured(strategy), 0.0)
 
     def end_epoch(self, epoch: int, n_epochs: int, strategy: Any) -> None:
         """Decide, by the mean over the batches of all processes, whether to begin cooling."""
-        total, number = strategy.reduce(self.seen.clone(), reduce_op="sum").unbind()
-        self.policy.update(self._state(), total / number.clamp_min(1), epoch + 1.0, n_epochs)
+        measured = self._measured(strategy)
+        self.policy.release(self._state(), measured, epoch + 1.0)
+        self.policy.update(self._state(), measured.scale, epoch + 1.0, n_epochs)
         self.seen.zero_()
+
+    def _measured(self, strategy: Any) -> CostScale:
+        """Return the mean of what all processes have seen in this epoch."""
+        total, number, signed = strategy.reduce(self.seen.clone(), reduce_op="sum").unbind()
+        measured = CostScale(total / number.clamp_min(1), signed == 0)
+        for place in (self.first, self.scale):
+            place.copy_(torch.where(place.isnan(), measured.scale, place))
+        return measured
 
     def _state(self) -> dict[str, Tensor]:
         return {"first": self.first, "scale": self.scale, "begun": self.begun}

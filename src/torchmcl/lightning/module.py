@@ -148,7 +148,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         if self._guard.max_skipped and self._is_alone() and not bool(loss.isfinite()):
             return loss  # will be left out, and should spoil neither the annealing nor the mean of the epoch
         if self.auto is not None:
-            self.auto.see(output.matching)
+            self.auto.see(output.matching, epoch, self.trainer.strategy)
         when = {"on_step": True, "on_epoch": True, "prog_bar": True, "sync_dist": True}
         self.log("train_loss", loss.detach(), batch_size=output.matching.mask.numel(), **when)
         return loss
