@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -67,8 +68,10 @@ def test_answers_do_not_depend_on_how_many_rows_are_asked_at_once(model, path, m
     parts = model.predict("test", table, interval=0.8)
     for name in whole.columns:
         left, right = whole.get_column(name), parts.get_column(name)
-        if left.dtype == pl.String:
-            assert left.to_list() == right.to_list()
+        if left.dtype == pl.String:  # intervals, whose last digit may be rounded to either side
+            ends = [[re.findall(r"[-+.e\d]+", text) for text in column] for column in (left, right)]
+            for one, other in zip(*ends, strict=True):
+                np.testing.assert_allclose(np.array(one, float), np.array(other, float), rtol=1e-4)
         else:
             np.testing.assert_allclose(left, right, rtol=1e-4)
 
@@ -237,7 +240,7 @@ def test_records_are_measures_of_the_rows_set_apart(model, path):
     kept = found["by_number"]["distortion"]
     assert kept[-1] == pytest.approx(nearest, rel=1e-3)
     assert kept == sorted(kept, reverse=True)
-    assert sum(found["usage"]["wins"]) == pytest.approx(1)
+    assert sum(found["usage"]["wins"]) == pytest.approx(1, abs=1e-5)  # recorded with six digits
     shown = found["ambiguous"][0]
     cells = dict(shown["cells"])
     assert shown["row"] - 1 in test

@@ -4,7 +4,7 @@ import argparse
 import re
 from typing import TypeAlias
 
-__all__ = ["Commands", "device", "device_or_auto", "names", "positive", "sizes"]
+__all__ = ["Commands", "device", "device_or_auto", "names", "natural", "positive", "sizes"]
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -13,6 +13,13 @@ def positive(text: str) -> int:
     """Return a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number >= 1, got {text!r}")
+    return int(text)
+
+
+def natural(text: str) -> int:
+    """Return a whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number >= 0, got {text!r}")
     return int(text)
 
 

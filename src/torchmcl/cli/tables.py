@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from torchmcl._resources import peak_mebibytes, seconds_since_start
-from torchmcl.cli.arguments import Commands, device, names, positive, sizes
+from torchmcl.cli.arguments import Commands, device, names, natural, positive, sizes
 
 __all__ = ["add_table_commands"]
 
@@ -33,7 +33,12 @@ def _add_fit(commands: Commands) -> None:
     fit.add_argument("--categorical", type=names, default=[], help="columns of numbers that are categories")
     fit.add_argument("--hypotheses", type=positive, default=5, help="answers for each row (default: %(default)s)")
     fit.add_argument("--rule", choices=("annealed", "mcl", "relaxed"), default="annealed", help="how they are trained")
-    fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
+    fit.add_argument("--hidden", type=sizes, help="hidden layers (default: 64,64, or 32,32 with knots)")
+    fit.add_argument(
+        "--knots",
+        type=natural,
+        help="places in a column where answers may bend (default: 33 below 50 000 rows where values repeat, else 0)",
+    )
     fit.add_argument("--epochs", type=positive, help="passes over the rows (default: by their number)")
     fit.add_argument("--batch-size", type=positive, help="rows of a step (default: by their number)")
     fit.add_argument("--learning-rate", type=float, default=0.02, help="to begin with (default: %(default)s)")
@@ -142,6 +147,7 @@ def _fit(options: argparse.Namespace) -> None:
             "schedule": options.schedule,
             "search": options.search,
             "hidden": options.hidden,
+            "n_knots": options.knots,
             "n_epochs": options.epochs,
             "batch_size": options.batch_size,
             "learning_rate": options.learning_rate,

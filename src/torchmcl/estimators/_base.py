@@ -24,6 +24,7 @@ from torchmcl._checks import (
 )
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
+from torchmcl.estimators._inputs import Bends, Scaler, values_repeat
 from torchmcl.estimators._networks import (
     TrainedNetworks,
     Training,
@@ -50,6 +51,10 @@ _EPSILON = 0.1
 _LAST_SHARE, _LAST_RATE = 0.3, 0.25
 # So many networks are trained unless told; one has enough of a table of this many rows, and predicts faster.
 _N_INIT, _MANY_ROWS = 5, 50_000
+# Of tables whose values repeat, unless told: so many knots in a column, and then smaller networks and fewer steps do.
+_N_KNOTS = 33
+_HIDDEN, _HIDDEN_WITH_KNOTS = (64, 64), (32, 32)
+_N_STEPS, _N_STEPS_WITH_KNOTS = 1500, 750
 # The horizon of schedules for partial_fit, where no number of epochs is known.
 _PARTIAL_EPOCHS = 200
 
@@ -62,6 +67,7 @@ class MCLEstimator(BaseEstimator):
 
     modules_: list[nn.Module]
     n_epochs_: int
+    _inputs: Scaler | Bends
     _moments: dict[str, Tensor] | None
     _state_seed: int
 
@@ -71,7 +77,8 @@ class MCLEstimator(BaseEstimator):
         n_hypotheses: int = 5,
         rule: Any = "annealed",
         schedule: Schedule | str | None = None,
-        hidden: Sequence[int] = (64, 64),
+        hidden: Sequence[int] | None = None,
+        n_knots: int | None = 0,
         n_epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | Schedule = 0.01,
@@ -91,6 +98,7 @@ class MCLEstimator(BaseEstimator):
         self.rule = rule
         self.schedule = schedule
         self.hidden = hidden
+        self.n_knots = n_knots
         self.n_epochs = n_epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -138,10 +146,13 @@ class MCLEstimator(BaseEstimator):
         for name in ("n_init", "n_epochs", "batch_size", "n_iter_no_change"):
             if getattr(self, name) is not None:
                 check_positive_int(owner, name, _plain(getattr(self, name)))
-        if isinstance(self.hidden, (str, bytes)) or not isinstance(self.hidden, Sequence | np.ndarray):
+        if self.n_knots is not None and (isinstance(self.n_knots, bool) or _plain(self.n_knots) != 0):
+            check_positive_int(owner, "n_knots", _plain(self.n_knots))
+        sizes: Any = () if self.hidden is None else self.hidden
+        if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Sequence | np.ndarray):
             advice = "One layer of 64 units is (64,)."
             raise TypeError(bad_value(owner, "hidden", "be a sequence of sizes", repr(self.hidden), advice))
-        for size in self.hidden:
+        for size in sizes:
             check_positive_int(owner, "hidden", _plain(size))
         if not callable(self.learning_rate):
             check_non_negative(owner, "learning_rate", self.learning_rate)
@@ -204,12 +215,21 @@ class MCLEstimator(BaseEstimator):
 
     # ------------------------------------------------------------------ training
 
-    def _module(self, n_features: int, out_features: int) -> nn.Module:
+    def _encoder(self, train: Rows, usual: int | None = None) -> Scaler | Bends:
+        """Return what makes inputs of columns; `usual` is the number of knots unless told, None to look at the rows."""
+        scaler = Scaler.of(train.inputs, train.weights)
+        n_knots = usual if self.n_knots is None else int(self.n_knots)
+        if n_knots is None:
+            n_knots = _N_KNOTS if len(train) < _MANY_ROWS and values_repeat(train.inputs) else 0
+        return Bends.of(scaler, train.inputs, train.weights, n_knots) if n_knots else scaler
+
+    def _module(self, out_features: int) -> nn.Module:
+        usual = _HIDDEN_WITH_KNOTS if isinstance(self._inputs, Bends) else _HIDDEN
         return MultiHypothesisMLP(
-            n_features,
+            self._inputs.n_columns,
             out_features,
             int(self.n_hypotheses),
-            hidden=tuple(int(size) for size in self.hidden),
+            hidden=tuple(int(size) for size in (usual if self.hidden is None else self.hidden)),
             detach_scores=True,  # on low-noise targets the score loss would dwarf the cost in the trunk
         )
 
@@ -229,7 +249,8 @@ class MCLEstimator(BaseEstimator):
         """
         n_rows = len(train)
         batch = int(self.batch_size or default_batch_size(n_rows))
-        n_epochs = int(self.n_epochs or default_n_epochs(n_rows, batch))
+        n_steps = _N_STEPS_WITH_KNOTS if isinstance(self._inputs, Bends) else _N_STEPS
+        n_epochs = int(self.n_epochs or default_n_epochs(n_rows, batch, n_steps))
         watched = selection if len(selection) else None
         how = self._way(n_epochs)
         if self.search is not None:
@@ -253,7 +274,7 @@ class MCLEstimator(BaseEstimator):
             expected_epochs=n_epochs + _last_epochs(n_epochs) if self.refit else None,
         )
         trained = training.run(
-            lambda: self._module(train.inputs.shape[1], out_features),
+            lambda: self._module(out_features),
             (*tensor_of(train), train.weights),
             None if watched is None else (*tensor_of(watched), watched.weights),
         )
@@ -310,7 +331,7 @@ class MCLEstimator(BaseEstimator):
             raise ValueError(bad_value(type(self).__name__, "search", rule, repr(self.search), advice))
         search = self.search if isinstance(self.search, FleetSearch) else FleetSearch()
         trials = search.run(
-            lambda: self._module(train.inputs.shape[1], out_features),
+            lambda: self._module(out_features),
             *tensor_of(train),
             n_epochs,
             batch_size=batch,
@@ -330,7 +351,7 @@ class MCLEstimator(BaseEstimator):
         horizon = int(self.n_epochs or _PARTIAL_EPOCHS)
         if not hasattr(self, "modules_"):
             seeds = self._seeds(self._state_seed, int(self.n_init or 1) if self.ensemble else 1)
-            make = partial(self._module, train.inputs.shape[1], out_features)
+            make = partial(self._module, out_features)
             self.modules_ = build_modules(make, seeds)
             self.n_epochs_ = 0
         rule = self._rule(horizon)

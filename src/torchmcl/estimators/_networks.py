@@ -17,10 +17,9 @@ from torchmcl.fleet import Fleet, FleetData, FleetHistory
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions, StepOutput
 
-__all__ = ["Scaler", "TrainedNetworks", "Training", "answers", "default_batch_size", "default_n_epochs", "mean_one"]
+__all__ = ["TrainedNetworks", "Training", "answers", "default_batch_size", "default_n_epochs", "mean_one"]
 
-# With these a small table is seen hundreds of times and a large one twenty times: about 1500 optimiser steps.
-_N_STEPS = 1500
+# A small table is seen hundreds of times and a large one twenty times.
 _MIN_EPOCHS, _MAX_EPOCHS = 20, 1000
 _MIN_BATCH, _MAX_BATCH = 128, 1024
 _ROWS_AT_ONCE = 65_536
@@ -31,30 +30,6 @@ _N_SAVES = 5
 _FAILED = 3.0
 # Looks at held-out rows that only draw a curve.
 _N_LOOKS = 100
-
-
-@dataclass(frozen=True)
-class Scaler:
-    """Mean and scale of each column; a column without spread is left at scale 1."""
-
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, rows: NDArray[Any], weights: NDArray[np.float64]) -> "Scaler":
-        """Return the weighted statistics of rows [rows, columns], column by column to spare memory."""
-        total = weights.sum()
-        mean = np.array([weights @ column.astype(np.float64) / total for column in rows.T])
-        variance = np.array(
-            [weights @ (column.astype(np.float64) - m) ** 2 / total for column, m in zip(rows.T, mean, strict=True)]
-        )
-        # Rounding leaves a constant column with a deviation of about 1e-16 times its values.
-        flat = np.sqrt(variance) <= 1e-12 * np.maximum(np.abs(mean), 1e-300)
-        return cls(mean, np.where(flat, 1.0, np.sqrt(variance)))
-
-    def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
-        """Return standardised rows."""
-        return ((rows - self.mean) / self.scale).astype(dtype)
 
 
 @dataclass(frozen=True)
@@ -181,9 +156,9 @@ def default_batch_size(n_rows: int) -> int:
     return max(_MIN_BATCH, min(_MAX_BATCH, n_rows // 8))
 
 
-def default_n_epochs(n_rows: int, batch_size: int) -> int:
-    """Return epochs for about 1500 steps, between 20 and 1000."""
-    return max(_MIN_EPOCHS, min(_MAX_EPOCHS, round(_N_STEPS / math.ceil(n_rows / batch_size))))
+def default_n_epochs(n_rows: int, batch_size: int, n_steps: int) -> int:
+    """Return epochs for about so many steps, between 20 and 1000."""
+    return max(_MIN_EPOCHS, min(_MAX_EPOCHS, round(n_steps / math.ceil(n_rows / batch_size))))
 
 
 @torch.no_grad()

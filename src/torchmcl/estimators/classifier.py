@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value
 from torchmcl.costs import pairwise_cross_entropy
 from torchmcl.estimators._base import MCLEstimator
-from torchmcl.estimators._networks import Scaler, answers
+from torchmcl.estimators._networks import answers
 from torchmcl.estimators._rows import Rows, split_rows
 
 __all__ = ["Guesses", "MCLClassifier"]
@@ -40,7 +40,7 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
     Each guess is a distribution over the classes, and its cost the cross-entropy. The guesses become specialists;
     `predict` and `predict_proba` mix them by their scores, `oracle_score` asks whether any of them is right. The
     parameters and attributes are those of `MCLRegressor`, with other defaults: the best epoch of one network, a
-    learning rate of 0.01, a weight decay of 0.4, no `refit`. In addition there is
+    learning rate of 0.01, a weight decay of 0.4, no `refit`, no knots. In addition there is
 
     Attributes:
         classes_: the classes, sorted.
@@ -74,7 +74,7 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         # Nothing is calibrated, so only the selecting half of the held-out share is held out.
         share = float(self.validation_fraction) / 2
         split = split_rows(X, ids, weights, selecting=share, calibrating=0.0, seed=seed, strata=ids)
-        self._inputs = Scaler.of(split.train.inputs, split.train.weights)
+        self._inputs = self._encoder(split.train)
         n_classes = len(self.classes_)
         cost_fn = pairwise_cross_entropy
         training = self._train(split.train, split.selection, seed, n_classes, self._tensors, cost_fn, checkpoint)
@@ -106,7 +106,7 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         ids = self._class_ids(y, weights)
         rows = split_rows(X, ids, weights, selecting=0.0, calibrating=0.0, seed=self._state_seed).train
         if first:
-            self._inputs = Scaler.of(rows.inputs, rows.weights)
+            self._inputs = self._encoder(rows, usual=0)
         self._train_more(rows, len(self.classes_), self._tensors, pairwise_cross_entropy)
         return self
 

@@ -20,7 +20,7 @@ from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checkpoints import CheckpointError
 from torchmcl.checkpoints.folders import check_beside, read_description, read_numbers, write_numbers
 from torchmcl.density import Bandwidth
-from torchmcl.estimators._networks import Scaler
+from torchmcl.estimators._inputs import Bends, Scaler
 from torchmcl.fleet.search import Candidate, FleetSearch
 from torchmcl.nn import MultiHypothesisMLP
 
@@ -131,6 +131,9 @@ class _Writer:
             return self._array(name, value)
         if isinstance(value, Scaler):
             return {"$scaler": [self._array(f"{name}.mean", value.mean), self._array(f"{name}.scale", value.scale)]}
+        if isinstance(value, Bends):
+            knots = [self._array(f"{name}.knots.{i}", each) for i, each in enumerate(value.knots)]
+            return {"$bends": [self.value(name, value.scaler), knots]}
         if isinstance(value, Bandwidth):
             return {"$bandwidth": list(value)}
         if isinstance(value, torch.Tensor):
@@ -189,6 +192,9 @@ def _read(value: Any, arrays: Arrays) -> Any:
         return torch.from_numpy(_read(value["$tensor"], arrays))
     if "$scaler" in value:
         return Scaler(*(_read(part, arrays) for part in value["$scaler"]))
+    if "$bends" in value:
+        scaler, knots = (_read(part, arrays) for part in value["$bends"])
+        return Bends(scaler, knots)
     if "$bandwidth" in value:
         return Bandwidth(*value["$bandwidth"])
     if "$dict" in value:

@@ -22,7 +22,7 @@ __all__ = ["Look", "compiled_step", "is_worth_compiling", "may_compile", "needs_
 # which takes a second or two.
 _SECONDS_OF_A_STEP = 1.5e-3
 _SECONDS_OF_A_ROW = 3e-7
-_SECONDS_SAVED = 2.0
+_SECONDS_SAVED = 1.5
 
 
 def is_worth_compiling(n_models: int, n_rows: int, n_epochs: int, batch_size: int) -> bool:

@@ -1,0 +1,94 @@
+"""How the columns of a table become the inputs of a network."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Bends", "Scaler", "values_repeat"]
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """Mean and scale of each column; a column without spread is left at scale 1."""
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rows: NDArray[Any], weights: NDArray[np.float64]) -> "Scaler":
+        """Return the weighted statistics of rows [rows, columns], column by column to spare memory."""
+        total = weights.sum()
+        mean = np.array([weights @ column.astype(np.float64) / total for column in rows.T])
+        variance = np.array(
+            [weights @ (column.astype(np.float64) - m) ** 2 / total for column, m in zip(rows.T, mean, strict=True)]
+        )
+        # Rounding leaves a constant column with a deviation of about 1e-16 times its values.
+        flat = np.sqrt(variance) <= 1e-12 * np.maximum(np.abs(mean), 1e-300)
+        return cls(mean, np.where(flat, 1.0, np.sqrt(variance)))
+
+    def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
+        """Return standardised rows."""
+        return ((rows - self.mean) / self.scale).astype(dtype)
+
+    @property
+    def n_columns(self) -> int:
+        """How many columns come out."""
+        return len(self.mean)
+
+
+@dataclass(frozen=True)
+class Bends:
+    """Standardised columns, and beside each how far a value has come between knots: 1 behind it, 0 before it.
+
+    A network is smooth in its inputs. With these it can turn at any knot without large weights, as trees do.
+
+    Attributes:
+        scaler: of the columns.
+        knots: of each column, increasing, in its own units; fewer than three add nothing to the column itself.
+    """
+
+    scaler: Scaler
+    knots: list[NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, scaler: Scaler, rows: NDArray[Any], weights: NDArray[np.float64], n_knots: int) -> "Bends":
+        """Return knots at the quantiles of weighted rows [rows, columns], or at all values where those are as few."""
+        return cls(scaler, [_knots(column.astype(np.float64), weights, n_knots) for column in rows.T])
+
+    @property
+    def n_columns(self) -> int:
+        """How many columns come out."""
+        return len(self.knots) + sum(len(knots) - 1 for knots in self.knots if len(knots) > 2)
+
+    def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
+        """Return [rows, n_columns]."""
+        out = np.empty((len(rows), self.n_columns), dtype=dtype)
+        out[:, : len(self.knots)] = self.scaler(rows, dtype)
+        start = len(self.knots)
+        for column, knots in zip(rows.T, self.knots, strict=True):
+            if len(knots) > 2:
+                stop = start + len(knots) - 1
+                come = (column[:, None].astype(np.float64) - knots[:-1]) / np.diff(knots)
+                np.clip(come, 0.0, 1.0, out=out[:, start:stop], casting="same_kind")
+                start = stop
+        return out
+
+
+def _knots(column: NDArray[np.float64], weights: NDArray[np.float64], n_knots: int) -> NDArray[np.float64]:
+    values, places = np.unique(column, return_inverse=True)
+    if len(values) <= n_knots:
+        return values
+    upto = np.cumsum(np.bincount(places.ravel(), weights))
+    chosen = np.searchsorted(upto, np.linspace(0.0, upto[-1], n_knots))
+    return values[np.unique(np.minimum(chosen, len(values) - 1))]
+
+
+def values_repeat(rows: NDArray[Any]) -> bool:
+    """Return whether at least half of the columns have at most half as many values as there are rows.
+
+    Copies of a row are one row with a larger weight by then, so that they do not count.
+    """
+    repeat = [2 * len(np.unique(column)) <= len(rows) for column in rows.T]
+    return 2 * sum(repeat) >= len(repeat)
