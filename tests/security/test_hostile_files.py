@@ -181,6 +181,27 @@ def test_pages_of_a_parquet_file_that_contradict_its_footer_are_found(tmp_path, 
         read_table("test", path)
 
 
+@pytest.mark.parametrize("kind", ["dictionary", "prefixes", "nulls"])
+def test_a_long_value_that_parquet_writes_once_is_counted_in_every_row(tmp_path, monkeypatch, kind):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "long.parquet"
+    if kind == "dictionary":
+        column = arrow.DictionaryArray.from_arrays(np.zeros(5_000, dtype=np.int32), ["a" * 100_000])
+        parquet.write_table(arrow.table({"a": column}), path, store_schema=False)
+    elif kind == "prefixes":
+        options = {"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}}
+        parquet.write_table(arrow.table({"a": ["a" * 10_000] * 5_000}), path, **options)
+    else:
+        parquet.write_table(arrow.table({"a": arrow.nulls(500, arrow.binary(100_000))}), path)
+    assert path.stat().st_size < 50_000
+    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_BYTES", "8M")
+    before = arrow.total_allocated_bytes()
+    with pytest.raises(ValueError, match=r"at most 8,388,608 bytes of a table, unpacked, got (8|9|10),"):
+        read_table("test", path)  # a batch later, not after all of it
+    assert arrow.total_allocated_bytes() - before < 1 << 20
+
+
 def test_json_lines_nested_without_end_do_not_end_the_process(tmp_path):
     depth = 1000
     # The parser behind the reader overflows its stack at 1000 objects: in a process of its own, should it ever return.
