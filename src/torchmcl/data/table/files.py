@@ -56,7 +56,8 @@ class Table:
 
     Attributes:
         name: the file, for messages.
-        frame: a polars data frame; all columns of CSV files are text.
+        frame: a polars data frame; all columns of CSV files are text, and those of lists and structures in Parquet
+            files hold nulls.
     """
 
     name: str
