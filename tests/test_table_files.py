@@ -3,6 +3,7 @@
 import datetime
 import gzip
 import json
+import sys
 import zlib
 from pathlib import Path
 
@@ -122,6 +123,13 @@ def test_a_page_of_parquet_that_does_not_fit_its_checksum_is_refused(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"white", b"green"))
     with pytest.raises(ValueError, match=r"must be a Parquet file, got .*CRC checksum"):
         read_table("test", path)
+
+
+def test_reading_parquet_without_arrow_names_the_extra(tmp_path, monkeypatch):
+    pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "a.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"Reading Parquet files needs pyarrow: pip install 'torchmcl\[table\]'"):
+        read_table("test", tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize(

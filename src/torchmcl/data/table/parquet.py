@@ -25,7 +25,7 @@ _DATA_PAGES = ((5, 2), (8, 4))  # of version 1 and 2, each with the place of its
 _REPEATED, _BYTES, _FIXED_BYTES, _DELTA_BYTES = 2, 6, 7, 7
 _LONGEST_FOOTER = 64 << 20
 # A header holds a few numbers and the least and the greatest value of the page.
-_LONGEST_PAGE_HEADER = 1 << 20
+_USUAL_PAGE_HEADER, _LONGEST_PAGE_HEADER = 1 << 10, 1 << 20
 
 Struct = dict[int, Any]
 
@@ -51,6 +51,9 @@ def check_parquet(owner: str, path: Path) -> int:
             n_values = sum(chunk[_N_VALUES] for chunks, _ in groups for chunk in chunks)
             check_limit(owner, path.name, "table_cells", max(footer[_N_ROWS] * len(leaves), n_values))
             _check_counts(footer[_N_ROWS], groups, leaves)
+            packed = [chunk[_PACKED] for chunks, _ in groups for chunk in chunks]
+            if min([0, *packed]) < 0 or sum(packed) > size:
+                raise _Broken("its columns are larger than the file")
             widest = [leaf.n_bytes for leaf in leaves]
             n_bytes = 0
             for column, chunk in ((i, chunk) for chunks, _ in groups for i, chunk in enumerate(chunks)):
@@ -141,9 +144,7 @@ def _pages(file: BinaryIO, chunk: Struct, size: int) -> Iterator[tuple[int, bool
         raise _Broken("a column lies outside of it")
     n_values = 0
     while start < end:
-        file.seek(start)
-        thrift = _Thrift(file.read(min(_LONGEST_PAGE_HEADER, end - start)))
-        header = thrift.struct()
+        header, length = _page_header(file, start, end)
         if header[_PAGE_PACKED] < 0 or header[_PAGE_UNPACKED] < 0:
             raise _Broken("a page has a negative size")
         dictionary = header.get(_PAGE_DICTIONARY)
@@ -156,7 +157,20 @@ def _pages(file: BinaryIO, chunk: Struct, size: int) -> Iterator[tuple[int, bool
             raise _Broken("a dictionary has a negative size")
         deltas = any(part[encoding] == _DELTA_BYTES for part, encoding in data)
         yield header[_PAGE_UNPACKED], deltas or dictionary is not None
-        start += thrift.place + header[_PAGE_PACKED]
+        start += length + header[_PAGE_PACKED]
+
+
+def _page_header(file: BinaryIO, start: int, end: int) -> tuple[Struct, int]:
+    """Return the header of a page and its length; a column can have a million pages, and their headers are short."""
+    for most in (_USUAL_PAGE_HEADER, _LONGEST_PAGE_HEADER):
+        file.seek(start)
+        thrift = _Thrift(file.read(min(most, end - start)))
+        try:
+            return thrift.struct(), thrift.place
+        except _Broken:
+            if end - start <= most or most == _LONGEST_PAGE_HEADER:
+                raise
+    raise AssertionError("the last size returns or raises")
 
 
 class _Thrift:
