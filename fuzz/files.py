@@ -51,6 +51,17 @@ def _table_seeds() -> list[tuple[str, bytes]]:
         buffer = io.BytesIO()
         frame.write_parquet(buffer, **options)
         seeds.append((".parquet", buffer.getvalue()))
+    import pyarrow.parquet as pq
+
+    deltas = {"b": "DELTA_BYTE_ARRAY", "c": "DELTA_BINARY_PACKED", "a": "BYTE_STREAM_SPLIT"}
+    for options in (
+        {"compression": "none", "store_schema": False, "row_group_size": 2},
+        {"compression": "gzip", "data_page_version": "2.0"},
+        {"compression": "none", "use_dictionary": False, "column_encoding": deltas, "data_page_version": "2.0"},
+    ):
+        buffer = io.BytesIO()
+        pq.write_table(frame.to_arrow(), buffer, **options)
+        seeds.append((".parquet", buffer.getvalue()))
     lines = b'{"a": 1.5, "b": "x", "c": [1, {"d": 2}]}\n{"a": null, "b": "y"}\n'
     return [*seeds, (".jsonl", lines), (".ndjson.gz", gzip.compress(lines, mtime=0))]
 

@@ -1,7 +1,9 @@
 """Tables in files: every format gives the same table, and what is no table is refused with its reason."""
 
+import datetime
 import gzip
 import json
+import sys
 import zlib
 from pathlib import Path
 
@@ -52,6 +54,96 @@ def test_what_is_written_is_read_again(tmp_path, suffix):
     assert again.get_column("a").cast(pl.Float64).to_list() == [1.5, -2.0]
     assert again.get_column("b").to_list() == ["x,y", 'q"r\n']
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def many_types():
+    """Return a frame with a column of each type that people keep in Parquet files, and two that are nested."""
+    day = datetime.datetime(2020, 1, 2, 3, 4)
+    frame = pl.DataFrame(
+        {
+            "a.b": [1.5, None, -2.0],
+            "a": [1, 2, None],
+            "text": ["x", None, "ß"],
+            "flag": [True, None, False],
+            "day": [day.date(), None, day.date()],
+            "time": [day, None, day],
+            "nothing": [None, None, None],
+            "small": pl.Series([1, None, -1], dtype=pl.Int8),
+            "single": pl.Series([0.5, None, -1.0], dtype=pl.Float32),
+            "list": [[1, 2], None, []],
+            "structure": [{"u": 1}, {"u": 2}, None],
+        }
+    )
+    return frame.with_columns(pl.col("text").cast(pl.Categorical).alias("category"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"compression": "uncompressed", "row_group_size": 1}, {"use_pyarrow": True}],
+    ids=["zstd", "row by row", "Arrow"],
+)
+def test_columns_of_parquet_files_keep_their_types_and_values(tmp_path, options):
+    frame = many_types()
+    frame.write_parquet(tmp_path / "a.parquet", **options)
+    table = read_table("test", tmp_path / "a.parquet")
+    assert table.frame.schema == frame.schema
+    flat = [name for name in frame.columns if name not in ("list", "structure")]
+    assert table.frame.select(flat).equals(frame.select(flat))
+    for name, kind in (("list", "List"), ("structure", "Struct")):
+        with pytest.raises(ValueError, match=rf"column '{name}'` must hold numbers or text, got {kind}"):
+            infer_schema("test", table, ["a"], drop=[x for x in frame.columns if x not in ("a", name)])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "none"},
+        {"compression": "gzip", "use_dictionary": False},
+        {"compression": "snappy", "data_page_version": "2.0"},
+        {"compression": "none", "write_page_checksum": True, "row_group_size": 100, "data_page_size": 64},
+        {"column_encoding": {"b": "DELTA_BYTE_ARRAY", "a": "BYTE_STREAM_SPLIT"}, "use_dictionary": False},
+    ],
+    ids=["plain", "gzip", "pages of version 2", "checksums", "deltas"],
+)
+def test_parquet_files_of_other_writers_are_read(tmp_path, options):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    numbers = [None if i % 7 == 0 else i / 3 for i in range(1000)]
+    texts = [None if i % 5 == 0 else f"name {i % 50}" for i in range(1000)]
+    parquet.write_table(arrow.table({"a": numbers, "b": texts}), tmp_path / "a.parquet", **options)
+    frame = read_table("test", tmp_path / "a.parquet").frame
+    assert frame.get_column("a").to_list() == numbers
+    assert frame.get_column("b").to_list() == texts
+
+
+def test_a_page_of_parquet_that_does_not_fit_its_checksum_is_refused(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    options = {"compression": "none", "use_dictionary": False, "write_page_checksum": True, "write_statistics": False}
+    parquet.write_table(arrow.table({"a": ["white", "black"]}), path, **options)
+    path.write_bytes(path.read_bytes().replace(b"white", b"green"))
+    with pytest.raises(ValueError, match=r"must be a Parquet file, got .*CRC checksum"):
+        read_table("test", path)
+
+
+def test_reading_parquet_without_arrow_names_the_extra(tmp_path, monkeypatch):
+    pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "a.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"Reading Parquet files needs pyarrow: pip install 'torchmcl\[table\]'"):
+        read_table("test", tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "a"], "must have different names for its columns, got 'a' twice"),
+        (["a", ""], "must name every column, got an empty name for column 2"),
+    ],
+)
+def test_columns_of_parquet_files_that_cannot_be_told_apart_are_refused(tmp_path, names, message):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table([[1], [2]], names=names), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=rf"`a.parquet` {message}"):
+        read_table("test", tmp_path / "a.parquet")
 
 
 def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):

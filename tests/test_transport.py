@@ -1,6 +1,8 @@
 """PIT, Sinkhorn and EMD beyond the contract, and the linear program under EMD and the Wasserstein metric."""
 
+import contextlib
 import itertools
+import warnings
 
 import numpy as np
 import ot
@@ -56,6 +58,20 @@ def test_trying_all_assignments_marks_what_is_not_finite_and_takes_the_first_of_
     assert torch.equal(found[2, 0], torch.tensor([1.0, 0.0]))
 
 
+@contextlib.contextmanager
+def no_waiting_for_a_gpu():
+    """Turn every wait for a GPU into an error, and leave the mode as it was, whatever happens."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        # Said once, when the mode is set for the first time: as an error it comes after the mode is set.
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype feature")
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_few_speakers_are_matched_without_waiting_for_it():
@@ -63,11 +79,8 @@ def test_on_a_gpu_few_speakers_are_matched_without_waiting_for_it():
     expected = mcl.PIT()(cost)
     on_device = cost.cuda()
     mcl.PIT()(on_device)  # the assignments are listed once
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting_for_a_gpu():
         found = mcl.PIT()(on_device)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(found.cpu(), expected)
 
 

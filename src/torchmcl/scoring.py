@@ -71,7 +71,9 @@ def score_loss(
         sample_weights: [...], how much each sample counts, as in `mcl_loss`.
 
     Returns:
-        A scalar, or [models] with a model axis, at least float32; 0 when no sample counts.
+        A scalar, or [models] with a model axis, at least float32; 0 when no sample counts. It is finite for logits up
+        to the largest number of that type divided by the number of hypotheses (3e38 / K in float32), and infinite
+        where the sum over the hypotheses is too large for it.
 
     Example:
         >>> score_loss(torch.zeros(2, 3), torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]))
@@ -96,13 +98,15 @@ def score_loss(
     if not axes:
         per_sample = per_sample / n_hypotheses
         return per_sample if mask is None else per_sample.masked_fill(~mask.any(dim=-1), 0)
+    # Divided first, then summed: the sum of large losses can overflow where their mean does not.
     if mask is None:
         n_samples = math.prod(per_sample.shape[model_axes:])
-        return per_sample.sum(dim=axes) / max(n_samples * n_hypotheses, 1)
+        return (per_sample / max(n_samples * n_hypotheses, 1)).sum(dim=axes)
     check_boolean("score_loss", "mask", mask)
     check_mask("score_loss", mask, torch.Size((*per_sample.shape, mask.shape[-1])))
     counts = mask.any(dim=-1).expand(per_sample.shape)
-    return per_sample.masked_fill(~counts, 0).sum(dim=axes) / (n_hypotheses * counts.sum(dim=axes).clamp_min(1))
+    n_entries = n_hypotheses * counts.sum(dim=axes, keepdim=True).clamp_min(1)
+    return (per_sample.masked_fill(~counts, 0) / n_entries).sum(dim=axes)
 
 
 def normalized_scores(score_logits: Tensor) -> Tensor:

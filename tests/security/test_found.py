@@ -1,6 +1,11 @@
 """What the fuzzer found, kept as tests: each was a crash, a stranger's exception, or a number that was wrong."""
 
+import io
+import json
 import math
+import subprocess
+import sys
+import time
 import zipfile
 
 import numpy as np
@@ -14,6 +19,8 @@ from torchmcl.data.speech.packed import read_packed
 from torchmcl.data.uci import _read_table
 from torchmcl.experiments.uci.study import UciStudy
 from torchmcl.fleet import Fleet
+from torchmcl.nn import DPRNN
+from torchmcl.nn.saved import load_model, save_model
 
 LONG = 10**400
 
@@ -196,3 +203,78 @@ def test_the_header_of_an_array_that_ends_in_the_middle_is_refused(tmp_path):
         read_packed(tmp_path / "pack.npz")
     with pytest.raises(ValueError, match="cannot be read as an npz file"):
         _read_table(tmp_path / "set.npz")
+
+
+def test_no_byte_of_a_parquet_file_ends_the_process(tmp_path):
+    # A negative number of values made the reader of polars ask for an exabyte, and end the interpreter without it.
+    polars = pytest.importorskip("polars")
+    content = io.BytesIO()
+    polars.DataFrame({"a": [1.5, None, -2.0]}).write_parquet(content, compression="uncompressed", statistics=False)
+    place = content.getvalue().index(b",\x15\x06") + 2  # of the number of values, 3, in the header of the page
+    path = tmp_path / "seed.parquet"
+    path.write_bytes(content.getvalue())
+    code = """
+import sys
+from pathlib import Path
+from torchmcl.data.table import read_table
+path, place = Path(sys.argv[1]), int(sys.argv[2])
+whole = path.read_bytes()
+for i, value in [(place, 7)] + [(i, value) for i in range(len(whole)) for value in (whole[i] ^ 1, 0xFF)]:
+    path.write_bytes(whole[:i] + bytes([value]) + whole[i + 1 :])
+    try:
+        read_table("test", path)
+    except ValueError as error:
+        assert "must" in str(error), error
+        if i == place:
+            print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code, path, str(place)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "`file` must be a Parquet file" in done.stdout.splitlines()[0]
+    assert "the pages of a column have other values than it" in done.stdout.splitlines()[0]
+
+
+def test_a_table_of_many_columns_is_looked_through_once(tmp_path):
+    pytest.importorskip("polars")
+    from torchmcl.data.table import read_table
+
+    names = [f"c{i}" for i in range(30_000)]
+    (tmp_path / "a.csv").write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
+    start = time.perf_counter()
+    assert read_table("test", tmp_path / "a.csv").columns == names
+    assert time.perf_counter() - start < 5  # 12 s when each name was held against all before it
+
+
+@pytest.mark.parametrize("value", [1e308, 10**30, -1, 0, "8", None, [1], 2.5], ids=repr)
+def test_a_size_of_a_saved_network_that_no_network_has_is_refused(tmp_path, value):
+    pytest.importorskip("safetensors")
+    model = DPRNN(2, n_filters=4, kernel_size=4, stride=2, segment_size=4, hidden_size=3, n_blocks=1)
+    for name in ("width", "hidden_size", "n_blocks"):
+        save_model(tmp_path, model)
+        description = json.loads((tmp_path / "model.json").read_text())
+        description["config"][name] = value
+        (tmp_path / "model.json").write_text(json.dumps(description))
+        with pytest.raises(ValueError, match=rf"as model.json describes it, got {name} is .*, which"):
+            load_model(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+def test_the_mean_of_scores_is_finite_where_their_sum_is_not(dtype, masked):
+    largest = torch.finfo(dtype).max
+    labels = torch.tensor([[1.0, 0.0]] * 3)
+    mask = torch.ones(3, 2, dtype=torch.bool) if masked else None
+    logits = torch.full((3, 2), -largest, dtype=torch.float64).to(dtype).requires_grad_()
+    loss = mcl.score_loss(logits, labels, mask)
+    true = float(largest) / 2  # -log sigmoid(x) is -x far left of 0; the other hypothesis costs nothing
+    assert loss.item() == pytest.approx(true, rel=1e-6)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    torch.testing.assert_close(gradient.double(), torch.tensor([[-1 / 6, 0.0]] * 3).double(), rtol=1e-2, atol=0)
+    each = mcl.score_loss(logits.detach().expand(4, 3, 2), labels.expand(4, 3, 2), mask, model_axes=1)
+    assert each.double().tolist() == pytest.approx([true] * 4, rel=1e-6)
+
+
+def test_scores_whose_sum_over_hypotheses_overflows_are_infinite_and_not_nan():
+    logits = torch.full((2, 4), 3e38)
+    assert mcl.score_loss(logits, torch.zeros(2, 4)).item() == math.inf
+    assert mcl.score_loss(logits / 4, torch.zeros(2, 4)).item() == pytest.approx(3e38 / 4)

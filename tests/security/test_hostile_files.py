@@ -181,6 +181,51 @@ def test_pages_of_a_parquet_file_that_contradict_its_footer_are_found(tmp_path, 
         read_table("test", path)
 
 
+def test_columns_that_share_their_bytes_are_refused(tmp_path):
+    path = tmp_path / "shared.parquet"
+    numbers = np.random.default_rng(0).normal(size=200)
+    frame = polars.DataFrame({"a": numbers, "b": numbers})
+    frame.write_parquet(path, compression="uncompressed", statistics=False)
+    content = path.read_bytes()
+    length = int.from_bytes(content[-8:-4], "little")
+    page = content[4 : content.index(content[4:30], 30)]  # both columns are the same bytes: one of them is left out
+    path.write_bytes(b"PAR1" + page + content[-8 - length :])
+    with pytest.raises(ValueError, match="its columns are larger than the file"):
+        read_table("test", path)
+
+
+def test_a_column_of_many_pages_is_looked_through_once(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "pages.parquet"
+    options = {"use_dictionary": False, "compression": "none", "data_page_size": 1, "write_batch_size": 1}
+    parquet.write_table(arrow.table({"a": np.arange(60_000.0)}), path, **options)
+    began = time.monotonic()
+    assert len(read_table("test", path)) == 60_000
+    assert time.monotonic() - began < 10  # the rest of the column was read again for each of its 60 000 pages
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "prefixes", "nulls"])
+def test_a_long_value_that_parquet_writes_once_is_counted_in_every_row(tmp_path, monkeypatch, kind):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "long.parquet"
+    if kind == "dictionary":
+        column = arrow.DictionaryArray.from_arrays(np.zeros(5_000, dtype=np.int32), ["a" * 100_000])
+        parquet.write_table(arrow.table({"a": column}), path, store_schema=False)
+    elif kind == "prefixes":
+        options = {"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}}
+        parquet.write_table(arrow.table({"a": ["a" * 10_000] * 5_000}), path, **options)
+    else:
+        parquet.write_table(arrow.table({"a": arrow.nulls(500, arrow.binary(100_000))}), path)
+    assert path.stat().st_size < 50_000
+    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_BYTES", "8M")
+    before = arrow.total_allocated_bytes()
+    with pytest.raises(ValueError, match=r"at most 8,388,608 bytes of a table, unpacked, got (8|9|10),"):
+        read_table("test", path)  # a batch later, not after all of it
+    assert arrow.total_allocated_bytes() - before < 1 << 20
+
+
 def test_json_lines_nested_without_end_do_not_end_the_process(tmp_path):
     depth = 1000
     # The parser behind the reader overflows its stack at 1000 objects: in a process of its own, should it ever return.

@@ -16,6 +16,7 @@ from torchmcl.nn.dprnn import DPRNN
 __all__ = ["load_model", "save_model"]
 
 _KINDS: dict[str, type[DPRNN]] = {"DPRNN": DPRNN}
+_SIZES = ("n_outputs", "n_filters", "kernel_size", "stride", "segment_size", "hidden_size", "width", "n_blocks")
 # No filter, segment or layer is larger.
 _LARGEST_SIZE = 1_000_000
 
@@ -81,9 +82,12 @@ def load_model(folder: Path | str, **options: Any) -> tuple[nn.Module, dict[str,
 
 def _check_sizes(config: dict[str, Any], weights: dict[str, Tensor]) -> None:
     """Refuse a description that asks for more memory than its weights take, before any is taken."""
-    for name, value in config.items():
-        if isinstance(value, int) and value > _LARGEST_SIZE:
-            raise ValueError(f"{name} is {value}, which no model has")
+    for name in _SIZES:
+        value = config[name]
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(f"{name} is {str(value)[:80]!r}, which is no whole number")
+        if not 1 <= value <= _LARGEST_SIZE:
+            raise ValueError(f"{name} is {str(value)[:80]}, which no model has")
     width, hidden, n_filters = config["width"], config["hidden_size"], config["n_filters"]
     needed = 16 * config["n_blocks"] * hidden * (width + hidden) + config["n_outputs"] * width**2 + n_filters * width
     if needed + n_filters * config["kernel_size"] > sum(value.numel() for value in weights.values()):

@@ -20,7 +20,7 @@ from torchmcl._checks import bad_value, nearest_hint
 from torchmcl._limits import NESTING, check_limit
 from torchmcl._optional import optional_import
 from torchmcl._reading import unpacked
-from torchmcl.data.table.parquet import check_parquet
+from torchmcl.data.table.arrow import read_parquet
 
 __all__ = ["FORMATS", "Table", "polars", "read_table", "table_format", "write_table"]
 
@@ -56,7 +56,8 @@ class Table:
 
     Attributes:
         name: the file, for messages.
-        frame: a polars data frame; all columns of CSV files are text.
+        frame: a polars data frame; all columns of CSV files are text, and those of lists and structures in Parquet
+            files hold nulls.
     """
 
     name: str
@@ -130,8 +131,7 @@ def read_table(owner: str, path: Path) -> Table:
             if path.stat().st_size == 0:
                 raise pl.exceptions.NoDataError("the file is empty")
         if kind == "parquet":
-            check_parquet(owner, path)
-            frame = pl.read_parquet(source, use_pyarrow=False)
+            frame = read_parquet(owner, path)
         elif kind == "jsonl":
             source = _never_unpacked(source)
             _check_nesting(owner, path, source)
@@ -219,13 +219,14 @@ def _name(value: str | None) -> str:
 
 def _check_names(owner: str, path: Path, names: list[str]) -> None:
     advice = "The first line must hold the names of the columns."
+    first: dict[str, int] = {}  # a table can have a hundred thousand columns
     for place, name in enumerate(names, start=1):
         if not name:
             rule = "name every column"
             raise ValueError(bad_value(owner, path.name, rule, f"an empty name for column {place}", advice))
-        if name in names[: place - 1]:
+        if first.setdefault(name, place) != place:
             rule = "have different names for its columns"
-            got = f"{name!r} for columns {names.index(name) + 1} and {place}"
+            got = f"{name!r} for columns {first[name]} and {place}"
             raise ValueError(bad_value(owner, path.name, rule, got, "Rename one of them."))
 
 

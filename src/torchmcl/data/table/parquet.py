@@ -7,7 +7,7 @@ sizes go and no further. A header that lies is held against the pages themselves
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from torchmcl._checks import bad_value
 from torchmcl._limits import NESTING, check_limit
@@ -17,41 +17,66 @@ __all__ = ["check_parquet"]
 _MAGIC = b"PAR1"
 # Fields by their numbers in parquet.thrift.
 _SCHEMA, _N_ROWS, _ROW_GROUPS = 2, 3, 4
-_N_CHILDREN = 5
-_COLUMNS, _META, _N_VALUES, _PACKED, _DATA_PAGE, _DICTIONARY_PAGE = 1, 3, 5, 7, 9, 11
-_PAGE_UNPACKED, _PAGE_PACKED = 2, 3
+_TYPE, _TYPE_LENGTH, _REPETITION, _N_CHILDREN = 1, 2, 3, 5
+_COLUMNS, _GROUP_ROWS, _META, _N_VALUES, _PACKED, _DATA_PAGE, _DICTIONARY_PAGE = 1, 3, 3, 5, 7, 9, 11
+_PAGE_UNPACKED, _PAGE_PACKED, _PAGE_DICTIONARY, _PAGE_VALUES = 2, 3, 7, 1
+_DATA_PAGES = ((5, 2), (8, 4))  # of version 1 and 2, each with the place of its encoding
+# Values by their numbers there.
+_REPEATED, _BYTES, _FIXED_BYTES, _DELTA_BYTES = 2, 6, 7, 7
 _LONGEST_FOOTER = 64 << 20
 # A header holds a few numbers and the least and the greatest value of the page.
-_LONGEST_PAGE_HEADER = 1 << 20
+_USUAL_PAGE_HEADER, _LONGEST_PAGE_HEADER = 1 << 10, 1 << 20
 
 Struct = dict[int, Any]
 
 
-def check_parquet(owner: str, path: Path) -> None:
+def check_parquet(owner: str, path: Path) -> int:
     """Check what a file would become.
 
+    Returns:
+        The most bytes that one row can become.
+
     Raises:
-        ValueError: if it is no Parquet file, or would become more than the limits allow.
+        ValueError: if it is no Parquet file, contradicts itself, or would become more than the limits allow.
     """
     size = path.stat().st_size
     try:
         with path.open("rb") as file:
             footer = _footer(file, size)
-            _check_schema(owner, path, footer[_SCHEMA])
-            chunks = [chunk[_META] for group in footer[_ROW_GROUPS] for chunk in group[_COLUMNS]]
-            n_columns = sum(not element.get(_N_CHILDREN) for element in footer[_SCHEMA])
-            check_limit(owner, path.name, "table_columns", n_columns)
-            n_cells = max(footer[_N_ROWS] * n_columns, sum(chunk[_N_VALUES] for chunk in chunks))
-            check_limit(owner, path.name, "table_cells", n_cells)
+            leaves = _leaves(owner, path, footer[_SCHEMA])
+            groups = [
+                ([chunk[_META] for chunk in group[_COLUMNS]], group[_GROUP_ROWS]) for group in footer[_ROW_GROUPS]
+            ]
+            check_limit(owner, path.name, "table_columns", len(leaves))
+            n_values = sum(chunk[_N_VALUES] for chunks, _ in groups for chunk in chunks)
+            check_limit(owner, path.name, "table_cells", max(footer[_N_ROWS] * len(leaves), n_values))
+            _check_counts(footer[_N_ROWS], groups, leaves)
+            packed = [chunk[_PACKED] for chunks, _ in groups for chunk in chunks]
+            if min([0, *packed]) < 0 or sum(packed) > size:
+                raise _Broken("its columns are larger than the file")
+            widest = [leaf.n_bytes for leaf in leaves]
             n_bytes = 0
-            for unpacked in (page for chunk in chunks for page in _pages(file, chunk, size)):
-                n_bytes += unpacked
-                check_limit(owner, path.name, "table_bytes", n_bytes)
+            for column, chunk in ((i, chunk) for chunks, _ in groups for i, chunk in enumerate(chunks)):
+                for unpacked, repeatable in _pages(file, chunk, size):
+                    n_bytes += unpacked
+                    check_limit(owner, path.name, "table_bytes", n_bytes)
+                    if repeatable and leaves[column].holds_bytes:
+                        widest[column] = max(widest[column], unpacked)
+            check_limit(owner, path.name, "table_bytes", sum(widest))
+            return sum(widest)
     except _Broken as error:
         raise ValueError(bad_value(owner, "file", "be a Parquet file", f"{str(path)!r}: {error}")) from error
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         got = f"{str(path)!r}: its headers are not those of one"
         raise ValueError(bad_value(owner, "file", "be a Parquet file", got)) from error
+
+
+class _Leaf(NamedTuple):
+    """A column of values: whether a row can have several, whether they are bytes, and of what fixed length."""
+
+    repeated: bool
+    holds_bytes: bool
+    n_bytes: int
 
 
 class _Broken(Exception):  # noqa: N818  (a statement about a file)
@@ -70,35 +95,82 @@ def _footer(file: BinaryIO, size: int) -> Struct:
     return _Thrift(file.read(length)).struct()
 
 
-def _check_schema(owner: str, path: Path, elements: list[Struct]) -> None:
+def _leaves(owner: str, path: Path, elements: list[Struct]) -> list[_Leaf]:
     """Walk the elements, which stand in depth-first order, each with the number of its children."""
-    left: list[int] = []
+    leaves: list[_Leaf] = []
+    above: list[tuple[int, bool]] = []  # of each open structure: children to come, whether it is repeated
     for element in elements:
-        while left and left[-1] == 0:
-            left.pop()
-        if left:
-            left[-1] -= 1
-        left.append(element.get(_N_CHILDREN, 0))
-        if len(left) > NESTING:
+        while above and above[-1][0] == 0:
+            above.pop()
+        repeated = element.get(_REPETITION) == _REPEATED
+        if above:
+            n_left, within = above[-1]
+            above[-1] = (n_left - 1, within)
+            repeated = repeated or within
+        n_children = element.get(_N_CHILDREN, 0)
+        length = element.get(_TYPE_LENGTH, 0) if element.get(_TYPE) == _FIXED_BYTES else 0
+        if n_children < 0 or length < 0:
+            raise _Broken("a column has a negative size")
+        above.append((n_children, repeated))
+        if len(above) > NESTING:
             rule = f"nest lists and structures at most {NESTING} deep"
             raise ValueError(bad_value(owner, path.name, rule, "more"))
+        if n_children == 0 and len(above) > 1:
+            leaves.append(_Leaf(repeated, element.get(_TYPE) in (_BYTES, _FIXED_BYTES), length))
+    return leaves
 
 
-def _pages(file: BinaryIO, chunk: Struct, size: int) -> Iterator[int]:
-    """Yield the unpacked size of each page of a column chunk."""
+def _check_counts(n_rows: int, groups: list[tuple[list[Struct], int]], leaves: list[_Leaf]) -> None:
+    """Hold the numbers of rows and values against one another; readers take memory for them in good faith."""
+    if any(n_group < 0 for _, n_group in groups) or n_rows != sum(n_group for _, n_group in groups):
+        raise _Broken("its groups of rows are not as many rows as it promises")
+    for chunks, n_group in groups:
+        if len(chunks) != len(leaves):
+            raise _Broken("a group of rows has not all columns")
+        for chunk, leaf in zip(chunks, leaves, strict=True):
+            if chunk[_N_VALUES] < 0 or (not leaf.repeated and chunk[_N_VALUES] != n_group):
+                raise _Broken("a column has not as many values as there are rows")
+
+
+def _pages(file: BinaryIO, chunk: Struct, size: int) -> Iterator[tuple[int, bool]]:
+    """Yield of each page of a column its unpacked size, and whether all of it can stand in every row.
+
+    It can if it is a dictionary, and if each value begins with a part of the one before (DELTA_BYTE_ARRAY).
+    """
     places = [place for place in (chunk.get(_DICTIONARY_PAGE), chunk[_DATA_PAGE]) if place is not None and place > 0]
     start = min(places, default=0)
     end = start + chunk[_PACKED]
     if not 0 < start <= end <= size:
         raise _Broken("a column lies outside of it")
+    n_values = 0
     while start < end:
-        file.seek(start)
-        thrift = _Thrift(file.read(min(_LONGEST_PAGE_HEADER, end - start)))
-        header = thrift.struct()
+        header, length = _page_header(file, start, end)
         if header[_PAGE_PACKED] < 0 or header[_PAGE_UNPACKED] < 0:
             raise _Broken("a page has a negative size")
-        yield header[_PAGE_UNPACKED]
-        start += thrift.place + header[_PAGE_PACKED]
+        dictionary = header.get(_PAGE_DICTIONARY)
+        data = [(header[kind], encoding) for kind, encoding in _DATA_PAGES if kind in header]
+        counts = [part[_PAGE_VALUES] for part, _ in data]
+        n_values += sum(counts)
+        if min([0, *counts]) < 0 or n_values > chunk[_N_VALUES]:
+            raise _Broken("the pages of a column have other values than it")
+        if dictionary is not None and dictionary[_PAGE_VALUES] < 0:
+            raise _Broken("a dictionary has a negative size")
+        deltas = any(part[encoding] == _DELTA_BYTES for part, encoding in data)
+        yield header[_PAGE_UNPACKED], deltas or dictionary is not None
+        start += length + header[_PAGE_PACKED]
+
+
+def _page_header(file: BinaryIO, start: int, end: int) -> tuple[Struct, int]:
+    """Return the header of a page and its length; a column can have a million pages, and their headers are short."""
+    for most in (_USUAL_PAGE_HEADER, _LONGEST_PAGE_HEADER):
+        file.seek(start)
+        thrift = _Thrift(file.read(min(most, end - start)))
+        try:
+            return thrift.struct(), thrift.place
+        except _Broken:
+            if end - start <= most or most == _LONGEST_PAGE_HEADER:
+                raise
+    raise AssertionError("the last size returns or raises")
 
 
 class _Thrift:

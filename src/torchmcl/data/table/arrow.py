@@ -1,0 +1,107 @@
+"""Parquet files through Arrow, batch by batch, into a polars data frame.
+
+The reader of polars ends the process when a damaged file asks for more memory than there is; Arrow's raises an error.
+What comes out of it is checked in full (offsets, UTF-8) before polars, which takes that for granted, sees it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from torchmcl._checks import bad_value
+from torchmcl._limits import check_limit, limit
+from torchmcl._optional import optional_import
+from torchmcl.data.table.parquet import check_parquet
+
+__all__ = ["read_parquet"]
+
+# Batches of a few megabytes: fewer rows take longer, more take memory.
+_MOST_ROWS = 1 << 16
+# What a batch can become at worst is a quarter of what a table may have; what it became is counted afterwards.
+_BATCHES_OF_A_TABLE = 4
+
+
+def read_parquet(owner: str, path: Path) -> Any:
+    """Return the table in a Parquet file as a polars data frame.
+
+    Lists and structures, which no model takes, are not decoded: their columns keep name and type, and hold nulls.
+
+    Raises:
+        ValueError: if the file is damaged, or larger than the limits allow.
+        OSError: if it cannot be read.
+    """
+    widest = check_parquet(owner, path)
+    arrow = optional_import("pyarrow", extra="table", needed_by="Reading Parquet files")
+    batch_size = limit("table_bytes") // _BATCHES_OF_A_TABLE // max(widest, 1)
+    try:
+        return _frame(owner, path, min(max(batch_size, 1), _MOST_ROWS))
+    except MemoryError as error:
+        got = f"{str(path)!r}, which asks for more memory than there is"
+        raise ValueError(bad_value(owner, "file", "be a Parquet file", got)) from error
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the content
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise ValueError(bad_value(owner, "file", "be a Parquet file", f"{str(path)!r}: {reason[:300]}")) from error
+
+
+def _frame(owner: str, path: Path, batch_size: int) -> Any:
+    arrow = optional_import("pyarrow", extra="table", needed_by="Reading Parquet files")
+    parquet = optional_import("pyarrow.parquet", extra="table", needed_by="Reading Parquet files")
+    pl = optional_import("polars", extra="table", needed_by="Reading Parquet files")
+    with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+        schema, n_rows = file.schema_arrow, file.metadata.num_rows
+        _check_names(owner, path, schema.names)
+        nested = {field.name for field in schema if arrow.types.is_nested(_storage(field.type))}
+        flat = [name for name in schema.names if name not in nested]
+        frames = [_empty(schema, flat)]
+        n_bytes = 0
+        for batch in file.iter_batches(batch_size, columns=flat) if flat else ():
+            batch.validate(full=True)
+            n_bytes += batch.nbytes
+            check_limit(owner, path.name, "table_bytes", n_bytes)
+            frames.append(_plain(batch, flat))
+    frame = pl.concat(frames, rechunk=True)
+    if flat and frame.height != n_rows:
+        got = f"{str(path)!r}: its columns have {frame.height:,} rows, not the {n_rows:,} it promises"
+        raise ValueError(bad_value(owner, "file", "be a Parquet file", got))
+    columns = {series.name: series for series in frame}
+    for field in schema:
+        if arrow.types.is_dictionary(field.type) and columns[field.name].dtype == pl.String:
+            columns[field.name] = columns[field.name].cast(pl.Categorical)
+    for name, dtype in _empty(schema, sorted(nested)).schema.items():
+        columns[name] = pl.Series(name, [None], dtype=dtype).new_from_index(0, n_rows)
+    return pl.DataFrame([columns[name] for name in schema.names])
+
+
+def _empty(schema: Any, names: list[str]) -> Any:
+    """Return a frame of some columns without rows: tables without any have types, too."""
+    arrow = optional_import("pyarrow", extra="table", needed_by="Reading Parquet files")
+    return _plain(arrow.RecordBatch.from_pylist([], schema=schema), names)
+
+
+def _plain(batch: Any, names: list[str]) -> Any:
+    """Return a batch as a frame, with the values of dictionaries and extension types in their place."""
+    arrow = optional_import("pyarrow", extra="table", needed_by="Reading Parquet files")
+    pl = optional_import("polars", extra="table", needed_by="Reading Parquet files")
+    columns = []
+    for name in names:
+        column = batch.column(name)
+        if isinstance(column, arrow.ExtensionArray):
+            column = column.storage
+        columns.append(column.dictionary_decode() if isinstance(column, arrow.DictionaryArray) else column)
+    return pl.from_arrow(arrow.table(columns, names=names), rechunk=False)
+
+
+def _storage(kind: Any) -> Any:
+    return getattr(kind, "storage_type", kind)
+
+
+def _check_names(owner: str, path: Path, names: list[str]) -> None:
+    seen: set[str] = set()
+    for place, name in enumerate(names, start=1):
+        if not name:
+            raise ValueError(bad_value(owner, path.name, "name every column", f"an empty name for column {place}"))
+        if name in seen:
+            rule = "have different names for its columns"
+            raise ValueError(bad_value(owner, path.name, rule, f"{name!r} twice", "Rename one of them."))
+        seen.add(name)
