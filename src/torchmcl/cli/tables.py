@@ -33,7 +33,7 @@ def _add_fit(commands: Commands) -> None:
     fit.add_argument("--categorical", type=names, default=[], help="columns of numbers that are categories")
     fit.add_argument("--hypotheses", type=positive, default=5, help="answers for each row (default: %(default)s)")
     fit.add_argument("--rule", choices=("annealed", "mcl", "relaxed"), default="annealed", help="how they are trained")
-    fit.add_argument("--hidden", type=sizes, help="hidden layers (default: 64,64, or 32,32 with knots)")
+    fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
     fit.add_argument(
         "--knots",
         type=natural,

@@ -51,9 +51,8 @@ _EPSILON = 0.1
 _LAST_SHARE, _LAST_RATE = 0.3, 0.25
 # So many networks are trained unless told; one has enough of a table of this many rows, and predicts faster.
 _N_INIT, _MANY_ROWS = 5, 50_000
-# Of tables whose values repeat, unless told: so many knots in a column, and then smaller networks and fewer steps do.
+# Of tables whose values repeat, unless told: so many knots in a column, and then half of the steps do.
 _N_KNOTS = 33
-_HIDDEN, _HIDDEN_WITH_KNOTS = (64, 64), (32, 32)
 _N_STEPS, _N_STEPS_WITH_KNOTS = 1500, 750
 # The horizon of schedules for partial_fit, where no number of epochs is known.
 _PARTIAL_EPOCHS = 200
@@ -77,7 +76,7 @@ class MCLEstimator(BaseEstimator):
         n_hypotheses: int = 5,
         rule: Any = "annealed",
         schedule: Schedule | str | None = None,
-        hidden: Sequence[int] | None = None,
+        hidden: Sequence[int] = (64, 64),
         n_knots: int | None = 0,
         n_epochs: int | None = None,
         batch_size: int | None = None,
@@ -148,11 +147,10 @@ class MCLEstimator(BaseEstimator):
                 check_positive_int(owner, name, _plain(getattr(self, name)))
         if self.n_knots is not None and (isinstance(self.n_knots, bool) or _plain(self.n_knots) != 0):
             check_positive_int(owner, "n_knots", _plain(self.n_knots))
-        sizes: Any = () if self.hidden is None else self.hidden
-        if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Sequence | np.ndarray):
+        if isinstance(self.hidden, (str, bytes)) or not isinstance(self.hidden, Sequence | np.ndarray):
             advice = "One layer of 64 units is (64,)."
             raise TypeError(bad_value(owner, "hidden", "be a sequence of sizes", repr(self.hidden), advice))
-        for size in sizes:
+        for size in self.hidden:
             check_positive_int(owner, "hidden", _plain(size))
         if not callable(self.learning_rate):
             check_non_negative(owner, "learning_rate", self.learning_rate)
@@ -224,12 +222,11 @@ class MCLEstimator(BaseEstimator):
         return Bends.of(scaler, train.inputs, train.weights, n_knots) if n_knots else scaler
 
     def _module(self, out_features: int) -> nn.Module:
-        usual = _HIDDEN_WITH_KNOTS if isinstance(self._inputs, Bends) else _HIDDEN
         return MultiHypothesisMLP(
             self._inputs.n_columns,
             out_features,
             int(self.n_hypotheses),
-            hidden=tuple(int(size) for size in (usual if self.hidden is None else self.hidden)),
+            hidden=tuple(int(size) for size in self.hidden),
             detach_scores=True,  # on low-noise targets the score loss would dwarf the cost in the trunk
         )
 

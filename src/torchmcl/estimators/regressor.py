@@ -73,7 +73,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         schedule: of the rule's field by epoch, instead of the built one. "auto" has no temperature to choose: when to
             cool, from where and how fast, the tail of the learning rate and the weight decay are decided in training
             (`torchmcl.annealing.AutoAnnealing`).
-        hidden: sizes of the hidden layers; (64, 64) unless told, (32, 32) with knots.
+        hidden: sizes of the hidden layers.
         n_knots: places in each column at which the answers may bend, at its quantiles; 0 for none. Unless told 33, if
             there are fewer than 50 000 rows to train on and in half of the columns or more values repeat (each stands
             in two different rows on average), else none; none for `partial_fit`.
@@ -133,7 +133,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         n_hypotheses: int = 5,
         rule: Any = "annealed",
         schedule: Schedule | str | None = None,
-        hidden: Sequence[int] | None = None,
+        hidden: Sequence[int] = (64, 64),
         n_knots: int | None = None,
         n_epochs: int | None = None,
         batch_size: int | None = None,
