@@ -98,11 +98,12 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
         )
         for temperature in (0.1, 5, 23)
     ]
-    # Beside "methods/2-amcl-1": nothing but the schedule is different.
-    itself = ("objective.rule=amcl", "objective.temperature=auto", "training.seed=1")
-    runs.append(
-        StudyRun("automatic/2-amcl-1", "automatic", "study", (*_speakers(2), *_annealed(epochs[2]), *itself)),
-    )
+    # Beside "methods/2-amcl-0" and "methods/2-amcl-1": nothing but the schedule is different.
+    itself = (*_speakers(2), *_annealed(epochs[2]), "objective.rule=amcl", "objective.temperature=auto")
+    runs += [
+        StudyRun(f"automatic/2-amcl-{seed}", "automatic", "study", (*itself, f"training.seed={seed}"))
+        for seed in (0, 1)
+    ]
     return [StudyRun(run.name, run.part, run.config, (*run.changes, *_QUICK)) for run in runs] if quick else runs
 
 
