@@ -24,8 +24,8 @@ from torchmcl.estimators._networks import Training, default_batch_size, default_
 
 Predict = Callable[[np.ndarray], Forecast]
 
-# The trunk of all networks.
-HIDDEN = (64, 64)
+# The trunk of all networks, and the optimiser steps of the mixture density network.
+HIDDEN, N_STEPS = (64, 64), 1500
 N_POINTS = 5
 
 
@@ -65,7 +65,7 @@ def mixture_density_network(inputs: np.ndarray, targets: np.ndarray, seed: int) 
     parts = train_test_split(inputs, targets, test_size=0.1, random_state=seed)
     train_x, held_x, train_y, held_y = (torch.from_numpy(part).float() for part in parts)
     batch = default_batch_size(len(train_x))
-    n_epochs = default_n_epochs(len(train_x), batch)
+    n_epochs = default_n_epochs(len(train_x), batch, N_STEPS)
     training = Training(
         n_models=1,
         rule=WTA(),

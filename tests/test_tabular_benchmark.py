@@ -83,7 +83,7 @@ def test_quantile_forest_of_one_leaf_gives_the_quantiles_of_the_table():
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_each_method_gives_finite_measures(method, tmp_path, monkeypatch):
     for place in ("_rivals", "torchmcl.estimators._base"):
-        monkeypatch.setattr(f"{place}.default_n_epochs", lambda *_: 30)
+        monkeypatch.setattr(f"{place}.default_n_epochs", lambda n_rows, batch_size, n_steps: 30)
     if method in PACKAGES:
         reason = f"{PACKAGES[method]} is a rival: pip install 'torchmcl[rivals]'"
         pytest.importorskip(PACKAGES[method], reason=reason)
