@@ -83,8 +83,8 @@ def test_a_click_into_a_picture_goes_there_and_one_sound_plays_at_a_time(tmp_pat
         time, left, paused = driver.execute_async_script("""
             const done = arguments[0], players = [...document.querySelectorAll("audio")];
             const look = async () => {
-              if (players[1].seeking) return setTimeout(look, 20);
               const time = players[1].currentTime, left = document.querySelectorAll(".head")[1].style.left;
+              if (players[1].seeking || !left) return setTimeout(look, 20);
               await players[0].play(); await players[1].play();
               done([time, parseFloat(left), players.map(player => player.paused)]);
             };

@@ -77,6 +77,14 @@ def test_what_draws_random_numbers_or_is_watched_is_trained_in_order():
     assert_same_training(trained("cpu", **options), trained(["cpu", "cpu"], **options))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_threads_capture_their_graphs_side_by_side():
+    # Shards of one GPU: while one thread captures, the others replay, read and wait on the same device.
+    options = {"max_models_at_once": 4}
+    assert_same_training(trained("cuda:0", **options), trained(["cuda:0"] * 3, **options))
+
+
 def test_fresh_rows_are_the_same_on_every_device():
     def draw(n_rows, generator):
         inputs = torch.randn(n_rows, 2, generator=generator)

@@ -4,6 +4,7 @@ A small model's epoch is some hundred kernels of a few microseconds; launching t
 Python takes ten times as long as running them. A captured graph replays them in one go.
 """
 
+import threading
 import warnings
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -12,6 +13,10 @@ import torch
 from torch import Tensor
 
 __all__ = ["EpochRunner"]
+
+
+# A device cannot be waited for while another thread captures on it.
+_CAPTURING = threading.Lock()
 
 
 class EpochRunner:
@@ -41,6 +46,10 @@ class EpochRunner:
             graph.replay()
 
     def _capture(self, key: Hashable) -> torch.cuda.CUDAGraph | None:
+        with _CAPTURING:
+            return self._captured(key)
+
+    def _captured(self, key: Hashable) -> torch.cuda.CUDAGraph | None:
         before = [tensor.clone() for tensor in self._state]
         stream = torch.cuda.Stream(self._device)
         stream.wait_stream(torch.cuda.current_stream(self._device))

@@ -135,7 +135,7 @@ class ChunkTraining:
             if epoch % 10 == 9 and self.all_stopped():
                 break
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+            torch.cuda.current_stream(self.device).synchronize()
         return time.perf_counter() - start
 
     def all_stopped(self) -> bool:
