@@ -14,7 +14,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -126,47 +126,39 @@ def _head(driver: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def _record(results: Iterable[Result], seed: int) -> dict[str, Any]:
-    results = list(results)
-    return {
-        **_head("seeded mutations (fuzz/driver.py)", seed=seed),
-        "inputs": sum(result.n_inputs for result in results),
-        "accepted": sum(result.n_accepted for result in results),
-        "seconds": round(sum(result.seconds for result in results), 1),
-        "findings": sum(len(result.findings) for result in results),
-        "rows": [
-            {
-                "edge": result.edge,
-                "inputs": result.n_inputs,
-                "accepted": result.n_accepted,
-                "refused": result.n_inputs - result.n_accepted - len(result.findings),
-                "findings": [finding.what for finding in result.findings],
-                "seconds": round(result.seconds, 1),
-            }
-            for result in results
-        ],
-    }
+def _record(results: list[Result], seed: int) -> dict[str, Any]:
+    head = _head("seeded mutations (fuzz/driver.py)", seed=seed) | {"accepted": sum(one.n_accepted for one in results)}
+    return head | _totals(
+        results,
+        lambda one: {
+            "accepted": one.n_accepted,
+            "refused": one.n_inputs - one.n_accepted - len(one.findings),
+            "findings": [finding.what for finding in one.findings],
+        },
+    )
 
 
-def _guided_record(results: Iterable[Guided]) -> dict[str, Any]:
-    results = list(results)
+def _guided_record(results: list[Guided]) -> dict[str, Any]:
+    return _head(driver_name()) | _totals(
+        results,
+        lambda one: {
+            "coverage": one.coverage,
+            "features": one.features,
+            "corpus": one.n_corpus,
+            "findings": one.findings,
+            "inputs_per_second": round(one.n_inputs / one.seconds, 1) if one.seconds else None,
+        },
+    )
+
+
+def _totals(results: list[Any], row: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    """Return what all edges add up to, and a row for each."""
     return {
-        **_head(driver_name()),
-        "inputs": sum(result.n_inputs for result in results),
-        "seconds": round(sum(result.seconds for result in results), 1),
-        "findings": sum(len(result.findings) for result in results),
+        "inputs": sum(one.n_inputs for one in results),
+        "seconds": round(sum(one.seconds for one in results), 1),
+        "findings": sum(len(one.findings) for one in results),
         "rows": [
-            {
-                "edge": result.edge,
-                "inputs": result.n_inputs,
-                "coverage": result.coverage,
-                "features": result.features,
-                "corpus": result.n_corpus,
-                "findings": result.findings,
-                "seconds": result.seconds,
-                "inputs_per_second": round(result.n_inputs / result.seconds, 1) if result.seconds else None,
-            }
-            for result in results
+            {"edge": one.edge, "inputs": one.n_inputs, "seconds": round(one.seconds, 1), **row(one)} for one in results
         ],
     }
 

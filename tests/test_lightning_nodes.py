@@ -83,8 +83,8 @@ def test_torchrun_ends_the_job_of_a_killed_process_and_names_it(runs):
     assert codes(runs, "torchrun-killed") == [1]
     said = (runs[0] / "torchrun-killed" / "node-0.txt").read_text()
     named = "rank      : 1" in said and "SIGKILL" in said
-    # On a busy machine the other process may notice, and end with its own message, before torchrun looks.
-    assert named or "ends because another process of the training is gone" in said
+    # torchrun reports whom it finds ended first; on a busy machine that is the other process, which says why.
+    assert named or "torchmcl: process 0 of 2 ends because another process of the training is gone or silent" in said
 
 
 def test_where_nobody_watches_the_others_end_too_and_say_why_and_what_is_saved(runs):
