@@ -26,19 +26,19 @@ def course(policy, scales, n_epochs, n_rows=100):
     return state, values
 
 
-def test_where_nothing_is_earned_cooling_begins_at_once():
+def test_where_nothing_is_earned_cooling_begins_after_a_tenth():
     state, values = course(AutoAnnealing(), [1.0], 100)
-    assert state["begun"] == 1
-    assert values[0][0] == 4.0  # twice the critical temperature
-    assert values[1][0] == pytest.approx(2.1)
+    assert state["begun"] == 10
+    assert [value[0] for value in values[:10]] == [4.0] * 10  # twice the critical temperature
+    assert values[10][0] == pytest.approx(2.1)
     assert values[-1][0] == 0.0
 
 
 def test_an_answer_that_keeps_improving_is_waited_for():
     falling = [math.exp(-10 * epoch / 1000) for epoch in range(1001)]
     state, values = course(AutoAnnealing(), falling, 1000)
-    # It earns 10 nats in all: at epoch t they are t / 100, and t = 1000 g / (g + 1/2) at g = 9.5.
-    assert float(state["begun"]) == pytest.approx(950, abs=2)
+    # It earns 10 nats in all: at epoch t they are g = t / 100, and t = 950 g^2 / (g^2 + 1/4) at t = 947.4.
+    assert float(state["begun"]) == pytest.approx(947.4, abs=2)
     temperatures = [value[0] for value in values]
     assert temperatures[500] == pytest.approx(4 * falling[500], rel=0.02)
     assert temperatures[970] == 0.0
@@ -64,7 +64,7 @@ def test_whatever_is_measured_every_training_ends_cold_and_slow(scales, patience
     assert temperatures.isfinite().all()
     assert (temperatures >= 0).all()
     assert ((rates >= 0) & (rates <= 1)).all()
-    assert ((decays >= 0) & (decays <= 1)).all()
+    assert ((decays >= 0) & (decays <= 3)).all()
     if (begun := int(state["begun"])) >= 0:
         assert (temperatures[begun:].diff() <= 0).all()
         assert (rates[begun:].diff() <= 1e-6).all()
@@ -77,6 +77,22 @@ def test_there_is_no_decay_before_something_is_learnt():
         decays = [value[2] for value in values]
         assert decays[9] == 0.0
         assert decays[10] == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_answer_that_gets_worse_again_is_not_decayed_more():
+    policy = AutoAnnealing(decay=100.0)
+    _, values = course(policy, [1.0, 0.1, 0.5], 100, n_rows=100)
+    assert values[10][2] == pytest.approx(0.09)
+    assert AutoAnnealing(decay=1e6).value(policy.init(torch.ones(1)), 50, 100, 1).weight_decay == 0
+    _, values = course(AutoAnnealing(decay=1e6), [1.0, 0.5], 100, n_rows=100)
+    assert values[10][2] == 3.0  # at most
+
+
+def test_a_slow_beginner_is_waited_for():
+    # Nothing for 5 % of the training, then a fall: judged at once, it would cool before it has begun.
+    _, values = course(AutoAnnealing(), [1.0] * 50 + [0.05], 1000)
+    temperatures = [value[0] for value in values]
+    assert temperatures[400] == pytest.approx(4 * 0.05)
 
 
 def test_more_steps_mean_a_lower_rate():

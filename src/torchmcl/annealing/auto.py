@@ -7,8 +7,9 @@ A training has three phases, each model in its own time:
 2. *Cool*: from the critical temperature to a thousandth of it, evenly in its logarithm; hypotheses split.
 3. *Tail*: hard winner-takes-all, while the learning rate falls to 0 along a cosine.
 
-How long to hold is decided by what holding earns. A single answer that has divided its distortion by e^g so far
-may use the share g / (g + patience) of the training. Where the noise is large the answer is soon as good as it gets,
+How long to hold is decided by what holding earns. After a first tenth of the training, in which slow beginners may
+find their way, a single answer that has divided its distortion by e^g so far may use the share
+g^2 / (g^2 + patience^2) of 95 % of the training. Where the noise is large the answer is soon as good as it gets,
 nothing more is earned, and cooling begins early; where it keeps improving, cooling waits for it. A cost without a
 natural zero (decibels) does not tell what was earned, and cooling begins at once.
 """
@@ -28,9 +29,13 @@ __all__ = ["AutoAnnealing", "AutoValues", "CostScale", "cost_scale"]
 
 # Of the critical temperature: while holding, and where cooling begins.
 _HOLD, _BEGIN = 2.0, 1.05
-# Share of the training without weight decay: before anything is learnt, ignorance looks like noise, and the decay that
-# it asks for would keep the network from learning.
+# Share of the training that the hold may take, whatever it earns: cooling and the tail need their time.
+_LONGEST = 0.95
+# Share of the training that nothing is concluded from, and that has no weight decay: before anything is learnt,
+# ignorance looks like noise, and the decay that it asks for would keep the network from learning.
 _WARM_UP = 0.1
+# Weight decay at most: far above, networks of few rows die.
+_STRONGEST = 3.0
 # Share of what the hold leaves after which the learning rate begins to fall.
 _SETTLING = 0.4
 _TINY = torch.finfo(torch.float32).tiny
@@ -58,10 +63,10 @@ class AutoAnnealing:
     Nothing here reads a value on the host, so that a captured CUDA graph can run it.
 
     Args:
-        patience: what holding costs: a distortion divided by e^patience allows half of the training.
+        patience: what holding costs: a distortion divided by e^patience allows about half of the training.
         cooling: share of what is left after the hold that the cooling takes; the rest is the tail.
         end: where cooling ends and hard winner-takes-all begins, relative to the critical temperature.
-        decay: weight decay for each unit of noise per row, at most 1: `decay * u * (1 - u) / rows`, where u is the
+        decay: weight decay for each unit of noise per row, at most 3: `decay * u * (1 - u) / rows`, where u is the
             distortion relative to the first one, after a tenth of the training. The less noise and the more rows, the
             less there is to hold back; and as long as nothing is learnt, nothing is known of the noise. 0 for none.
         steps: a training of more optimiser steps than these has its learning rate lowered, by the square root.
@@ -82,7 +87,7 @@ class AutoAnnealing:
     patience: float | Tensor = 0.5
     cooling: float | Tensor = 0.3
     end: float | Tensor = 1e-3
-    decay: float | Tensor = 7500.0
+    decay: float | Tensor = 5000.0
     steps: float | Tensor = 1000.0
 
     def __post_init__(self) -> None:
@@ -111,7 +116,7 @@ class AutoAnnealing:
             scale: `cost_scale` of the untrained models, of any shape: one entry for each model.
         """
         begun = torch.full(scale.shape, -1.0, dtype=torch.float32, device=scale.device)
-        return {"first": scale.clone().float(), "scale": scale.clone().float(), "begun": begun}
+        return {**{name: scale.clone().float() for name in ("first", "scale", "lowest")}, "begun": begun}
 
     def release(self, state: Mapping[str, Tensor], measured: "CostScale", epoch: float | Tensor) -> None:
         """Let models begin to cool whose costs have no natural zero: nothing would tell when to. Changes the state."""
@@ -123,9 +128,10 @@ class AutoAnnealing:
         """Take in what was measured after `epoch` epochs: lower the scale, or begin to cool. Changes the state."""
         holds = state["begun"] < 0
         state["scale"].copy_(torch.where(holds & scale.isfinite(), scale.float(), state["scale"]))
+        state["lowest"].copy_(torch.minimum(state["lowest"], state["scale"]))
         earned = (state["first"] / state["scale"].clamp_min(_TINY)).log().clamp_min(0)
-        share = earned / (earned + self.patience)
-        begins = holds & (epoch >= share * n_epochs)
+        share = _LONGEST * earned**2 / (earned**2 + self.patience**2)
+        begins = holds & (epoch >= share.clamp_min(_WARM_UP) * n_epochs)
         state["begun"].copy_(torch.where(begins, epoch, state["begun"]))
 
     def value(
@@ -158,11 +164,12 @@ class AutoAnnealing:
             rate = (
                 rate * torch.as_tensor(self.steps / n_steps, dtype=rate.dtype, device=rate.device).clamp(max=1).sqrt()
             )
-        unknown = (scale / state["first"].clamp_min(_TINY)).clamp(max=1)
+        # Of the lowest: a decay that makes the answer worse must not look like noise and ask for more of itself.
+        unknown = state["lowest"] / state["first"].clamp_min(_TINY)
         noise = unknown * (1 - unknown)  # as long as nothing is learnt, nothing is known of the noise either
         warm = torch.as_tensor(epoch < _WARM_UP * n_epochs, device=scale.device)
         decay = torch.where(warm, 0.0, self.decay * noise / n_rows)
-        return AutoValues(temperature, rate, decay.clamp(max=1.0))
+        return AutoValues(temperature, rate, decay.clamp(max=_STRONGEST))
 
 
 def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:

@@ -25,6 +25,8 @@ class SelfAnnealing:
         rules: of the models; those that are no `AutoAnnealing` are left alone.
         models: the models, untrained.
         data: their training rows.
+        validation: rows that they are not trained on, to measure them on instead: a network of few rows learns them by
+            heart, and then they tell nothing of the noise.
         cost_fn: what is measured.
         n_epochs: of the training.
         batch_size: rows of an optimiser step.
@@ -36,6 +38,7 @@ class SelfAnnealing:
         rules: Sequence[Any],
         models: StackedModules,
         data: FleetData,
+        validation: FleetData | None,
         cost_fn: Callable[..., Tensor],
         n_epochs: int,
         batch_size: int,
@@ -53,8 +56,9 @@ class SelfAnnealing:
         self.every = max(1, n_epochs // _N_LOOKS)
         # The same places for all, spread over the rows that each has; drawn, as rows may be sorted.
         places = torch.rand(_N_ROWS, generator=torch.Generator().manual_seed(0)).to(device)
-        index = (places * self.lengths.unsqueeze(-1)).long()
-        self.inputs, self.targets = data.rows(index)
+        measured_on = data if validation is None else validation
+        index = (places * measured_on.lengths.unsqueeze(-1)).long()
+        self.inputs, self.targets = measured_on.rows(index)
         measured = self._measured()
         self.state = self.policy.init(measured.scale)
         self.policy.release(self.state, measured, 0.0)

@@ -73,7 +73,8 @@ class ChunkTraining:
         self.annealing: SelfAnnealing | None = None
         if rules := plan.self_annealing:
             sizes = plan.n_epochs, plan.batch_size
-            self.annealing = SelfAnnealing(rules, models, data, plan.cost_fn, *sizes, fresh=fresh is not None)
+            rows = data, validation
+            self.annealing = SelfAnnealing(rules, models, *rows, plan.cost_fn, *sizes, fresh=fresh is not None)
         self.compiled = compiled_step(models, data, plan.cost_fn) if plain and plan.compiled else None
         self.written_out = FeedForward(models) if plain and self.compiled is None else None
         self.optimizer = plan.optimizer if self.compiled is None else plan.optimizer.compiled()

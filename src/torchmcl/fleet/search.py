@@ -50,7 +50,7 @@ def default_candidates(n_epochs: int) -> list[Candidate]:
             f"auto, patience {patience:g}, decay {decay:g}, rate {rate:g}", AutoAnnealing(patience, decay=decay), rate
         )
         for patience in (0.25, 0.5, 1.0, 2.0)
-        for decay in (0.0, 2500.0, 7500.0, 20_000.0)
+        for decay in (0.0, 1500.0, 5000.0, 15_000.0)
         for rate in (0.003, 0.01, 0.02)
     ]
     others = [

@@ -21,6 +21,7 @@ class SelfAnnealed(nn.Module):
 
     first: Tensor
     scale: Tensor
+    lowest: Tensor
     begun: Tensor
     seen: Tensor
 
@@ -59,12 +60,12 @@ class SelfAnnealed(nn.Module):
         """Return the mean of what all processes have seen in this epoch."""
         total, number, signed = strategy.reduce(self.seen.clone(), reduce_op="sum").unbind()
         measured = CostScale(total / number.clamp_min(1), signed == 0)
-        for place in (self.first, self.scale):
+        for place in (self.first, self.scale, self.lowest):
             place.copy_(torch.where(place.isnan(), measured.scale, place))
         return measured
 
     def _state(self) -> dict[str, Tensor]:
-        return {"first": self.first, "scale": self.scale, "begun": self.begun}
+        return {"first": self.first, "scale": self.scale, "lowest": self.lowest, "begun": self.begun}
 
     def _values(self, epoch: float, n_epochs: int) -> AutoValues:
         return self.policy.value(self._state(), epoch, n_epochs, n_rows=1)
