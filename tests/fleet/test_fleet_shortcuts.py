@@ -241,6 +241,62 @@ def test_the_compiled_gradient_is_that_of_autograd_in_double(
     torch.testing.assert_close(step.gradient[0].double(), gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()))
 
 
+def ladders(n_rows, n_given, lengths, generator):
+    """Return columns that are given, then runs: in each row 1 up to some place, one value between, then 0."""
+    runs = []
+    for length in lengths:
+        place = (length + 2) * torch.rand(n_rows, 1, generator=generator) - 1  # some before and some behind the run
+        runs.append((place - torch.arange(length)).clamp(0, 1))
+    return torch.cat([2 + torch.randn(n_rows, n_given, generator=generator).abs(), *runs], dim=1)
+
+
+@given(
+    n_given=st.integers(0, 5),
+    lengths=st.lists(st.integers(4, 40), min_size=1, max_size=6),
+    hidden=st.lists(st.integers(1, 40), max_size=2),
+    n_rows=st.integers(1, 230),
+    seed=st.integers(0, 1000),
+)
+@pytest.mark.skipif(not native.available(), reason="needs a C compiler")
+def test_inputs_that_climb_have_the_gradient_of_a_plain_product(n_given, lengths, hidden, n_rows, seed):
+    random = torch.Generator().manual_seed(seed)
+    inputs, targets = ladders(n_rows, n_given, lengths, random), torch.randn(n_rows, 1, 1, generator=random)
+    found = native.Ladders.of(inputs[None])
+    assert found.given.shape[-1] == n_given
+    assert int(found.lengths.sum()) == sum(lengths)
+    assert len(found.lengths) <= len(lengths)  # runs of few rows may look like one
+    module = mcl.MultiHypothesisMLP(inputs.shape[1], 1, 3, hidden=hidden)
+    flat = torch.nn.utils.parameters_to_vector(module.parameters()).detach().unsqueeze(0)
+    sizes = [part.out_features for part in module.modules() if isinstance(part, torch.nn.Linear)]
+    shape = native.Network((inputs.shape[1], *sizes), 3, 1, False)
+    # The second half comes first, so that rows are found by their order and not by their place.
+    order = (torch.arange(n_rows).roll(n_rows // 2)[None], torch.tensor([0]))
+    step = native.NetworkStep(
+        shape, flat, inputs=inputs[None], targets=targets[None], row_weights=None, set_of_model=torch.tensor([0])
+    )
+    loss = step(torch.tensor([[0.3], [0.0]]), 1.0, start=0, stop=n_rows, order=order)
+    exact = mcl.mcl_step(module.double(), mcl.Batch(inputs.double(), targets.double()), mcl.AnnealedWTA(0.3)).loss
+    exact.backward()
+    gradient = torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
+    torch.testing.assert_close(loss[0].double(), exact.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(step.gradient[0].double(), gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()))
+
+
+@pytest.mark.parametrize("where", ["a nan", "a step down", "too short"])
+def test_inputs_that_do_not_climb_are_left_alone(where):
+    inputs = ladders(50, 2, [8, 8], torch.Generator().manual_seed(0))
+    if where == "a nan":
+        inputs[3, -1] = torch.nan
+    elif where == "a step down":
+        inputs[3, -4:] = torch.tensor([0.0, 0.5, 0.0, 0.5])  # two more runs: shorter, still worth it
+    else:
+        inputs = torch.rand(50, 6, generator=torch.Generator().manual_seed(0))
+    found = native.Ladders.of(inputs[None])
+    expected = {"a nan": [], "a step down": [8, 5, 2, 1], "too short": []}[where]
+    assert found.lengths.tolist() == expected
+    assert found.given.shape[-1] == inputs.shape[1] - sum(expected)
+
+
 @pytest.mark.parametrize("setting", [("TORCHMCL_NATIVE", "0"), ("CC", "/no/such/compiler"), ("CC", "false")])
 def test_without_a_compiler_the_plain_way_is_taken(setting, monkeypatch):
     monkeypatch.setenv(*setting)

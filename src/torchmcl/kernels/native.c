@@ -121,6 +121,91 @@ static void outer(float *da, long sp, const float *g, long n_p, const float *in,
     }
 }
 
+/* Inputs that climb: columns of which a row has 1 up to some place, then at most one value between, then 0. Such a run
+   takes from the weights their sum up to that place, so that a table of sums replaces the product. */
+typedef struct {
+    long n_given;         /* columns before the runs, which are taken as they are */
+    long n_runs;
+    const long *lengths;  /* columns of each run */
+    const int *lower;     /* [sets, rows, n_runs], row of the table below the place */
+    const float *between; /* and how far towards the next one */
+} Ladders;
+
+static long even_out(long n_out) { return (n_out + 4 * LANES - 1) / (4 * LANES) * (4 * LANES); }
+
+/* table [columns of runs + n_runs][even_out(n_out)]: within a run the sums of the weights before each place. */
+static void sum_weights(float *table, const Ladders *ladders, const float *weight, long n_out, long n_in) {
+    const long wide = even_out(n_out);
+    for (long p = 0; p < n_out; p += LANES) {
+        const long n = n_out - p < LANES ? n_out - p : LANES;
+        const float *from = weight + p * n_in + ladders->n_given;
+        float *to = table + p;
+        for (long r = 0; r < ladders->n_runs; r++) {
+            vec sum = {0};
+            *(vec *)to = sum, to += wide;
+            for (long c = 0; c < ladders->lengths[r]; c++, to += wide) {
+                for (long i = 0; i < n; i++) sum[i] += from[i * n_in + c];
+                *(vec *)to = sum;
+            }
+            from += ladders->lengths[r];
+        }
+    }
+}
+
+/* The other way: what the gradient of the table means for the weights. */
+static void sum_slopes(const float *table, const Ladders *ladders, float *gradient, long n_out, long n_in) {
+    const long wide = even_out(n_out);
+    for (long p = 0; p < n_out; p += LANES) {
+        const long n = n_out - p < LANES ? n_out - p : LANES;
+        float *to = gradient + p * n_in + ladders->n_given;
+        const float *from = table + p;
+        for (long r = 0; r < ladders->n_runs; r++) {
+            vec sum = {0};
+            for (long c = ladders->lengths[r] - 1; c >= 0; c--) {
+                sum += *(const vec *)(from + (c + 1) * wide);
+                for (long i = 0; i < n; i++) to[i * n_in + c] = sum[i];
+            }
+            from += (ladders->lengths[r] + 1) * wide;
+            to += ladders->lengths[r];
+        }
+    }
+}
+
+/* out[p][column] += what the runs of a row contribute, then ReLU unless it is the last layer. */
+static void climb(float *out, long n_out, const float *table, const Ladders *ladders, long row, int relu) {
+    const long wide = even_out(n_out), n = ladders->n_runs;
+    const int *lower = ladders->lower + row * n;
+    const float *between = ladders->between + row * n;
+    for (long p = 0; p < n_out; p += 4 * LANES) {
+        vec sum[4] = {{0}, {0}, {0}, {0}};
+        for (long r = 0; r < n; r++) {
+            const vec *below = (const vec *)(table + lower[r] * wide + p), *above = below + wide / LANES;
+            const float up = between[r], down = 1 - up;
+            for (int s = 0; s < 4; s++) sum[s] += down * below[s] + up * above[s];
+        }
+        for (long i = 0; i < 4 * LANES && p + i < n_out; i++) {
+            const float value = out[(p + i) * WIDTH] + sum[i / LANES][i % LANES];
+            out[(p + i) * WIDTH] = relu && value < 0 ? 0 : value;
+        }
+    }
+}
+
+/* Adds the gradient g[p][column] of a row to that of the table. */
+static void climb_back(float *table, const float *g, long n_out, const Ladders *ladders, long row) {
+    const long wide = even_out(n_out), n = ladders->n_runs;
+    const int *lower = ladders->lower + row * n;
+    const float *between = ladders->between + row * n;
+    for (long p = 0; p < n_out; p += 4 * LANES) {
+        vec own[4] = {{0}, {0}, {0}, {0}};
+        for (long i = 0; i < 4 * LANES && p + i < n_out; i++) own[i / LANES][i % LANES] = g[(p + i) * WIDTH];
+        for (long r = 0; r < n; r++) {
+            vec *below = (vec *)(table + lower[r] * wide + p), *above = below + wide / LANES;
+            const float up = between[r], down = 1 - up;
+            for (int s = 0; s < 4; s++) below[s] += down * own[s], above[s] += up * own[s];
+        }
+    }
+}
+
 /* 2^x for x <= 0 to a few units in the last place; 0 below 2^-126; NaN for NaN. */
 ALWAYS float power_of_two(float x) {
     union { float f; unsigned u; } whole, scale;
@@ -239,28 +324,36 @@ static float exponent(float temperature) {
 
 static long up(long n) { return (n + STEP * LANES - 1) / (STEP * LANES) * (STEP * LANES); }
 
+static long table_size(long n_runs, const long *lengths, long n_out) {
+    long rows = n_runs;
+    for (long r = 0; r < n_runs; r++) rows += lengths[r];
+    return (rows * even_out(n_out) + WIDTH - 1) / WIDTH * WIDTH;
+}
+
 /* How many floats of scratch memory `fleet_step` needs. */
-long scratch_size(long n_layers, const long *sizes, long n_hypotheses) {
+long scratch_size(long n_layers, const long *sizes, long n_hypotheses, long n_runs, const long *run_lengths) {
     long rows = 2 * n_hypotheses + 4 + 2, largest = 0;
     for (long l = 0; l <= n_layers; l++) {
         rows += sizes[l];
         largest = sizes[l] > largest ? sizes[l] : largest;
     }
-    return (rows + 2 * largest + sizes[n_layers] + 8) * WIDTH;
+    return (rows + 2 * largest + sizes[n_layers] + 8) * WIDTH + 2 * table_size(n_runs, run_lengths, sizes[1]);
 }
 
 /* Loss and gradient of one batch of every model.
 
    sizes: features of the inputs and of the outputs of each layer, n_layers + 1 numbers.
    flat, gradient: [models, parameters], of each layer the weight [out, in] and then the bias; null: no gradient.
-   inputs [sets, n_set_rows, sizes[0]], targets [sets, n_set_rows, n_dims], counts [sets, n_set_rows] or null.
+   inputs [sets, n_set_rows, n_given], and of the other sizes[0] - n_given columns the runs that they are made of.
+   targets [sets, n_set_rows, n_dims], counts [sets, n_set_rows] or null.
    set_of_model: [models]. order: [orders, order_stride], rows of the batch, of each model that of its
    order_of_model; null for the first n_rows.
    temperature, epsilon: [models]; weights are soft where the temperature is positive, hard elsewhere.
    loss: [models]. */
 void fleet_step(long n_models, long n_layers, const long *sizes, long n_hypotheses, long n_dims, int has_scores,
                 int detach_scores, float score_weight, const float *flat, float *gradient, long n_parameters,
-                const float *inputs, const float *targets, const float *row_counts, const long *set_of_model,
+                const float *inputs, long n_given, long n_runs, const long *run_lengths, const int *lower,
+                const float *between, const float *targets, const float *row_counts, const long *set_of_model,
                 long n_set_rows, const long *order, const long *order_of_model, long order_stride, long n_rows,
                 const float *temperature, const float *epsilon, float *loss, float *scratch) {
     const long n_blocks = (n_rows + WIDTH - 1) / WIDTH, even = (n_rows + n_blocks - 1) / n_blocks;
@@ -276,6 +369,11 @@ void fleet_step(long n_models, long n_layers, const long *sizes, long n_hypothes
     float *target = place + 2 * largest * WIDTH, *count = target + n_dims * WIDTH, *ones = count + WIDTH;
     float *rest = ones + WIDTH;
     for (long j = 0; j < WIDTH; j++) ones[j] = 1;
+    const Ladders ladders = {n_given, n_runs, run_lengths, lower, between};
+    const long n_table = table_size(n_runs, run_lengths, sizes[1]);
+    float *table = scratch + scratch_size(n_layers, sizes, n_hypotheses, n_runs, run_lengths) - 2 * n_table;
+    float *table_slope = table + n_table;
+    long rows[WIDTH];
     for (long m = 0; m < n_models; m++) {
         const float *own = flat + m * n_parameters;
         float *grad = gradient ? gradient + m * n_parameters : 0;
@@ -285,18 +383,24 @@ void fleet_step(long n_models, long n_layers, const long *sizes, long n_hypothes
                            1 / (float)n_rows};
         double total_loss = 0;
         if (grad) memset(grad, 0, (size_t)n_parameters * sizeof(float));
+        if (grad) memset(table_slope, 0, (size_t)n_table * sizeof(float));
+        if (n_runs) sum_weights(table, &ladders, own, sizes[1], sizes[0]);
         for (long start = 0; start < n_rows; start += even) {
             const long n = n_rows - start < even ? n_rows - start : even, width = up(n);
             for (long j = 0; j < width; j++) { /* rows beyond the batch are zeros that count nothing */
                 const long row = j < n ? base + (order ? own_order[start + j] : start + j) : 0;
-                for (long i = 0; i < sizes[0]; i++) at[0][i * WIDTH + j] = j < n ? inputs[row * sizes[0] + i] : 0;
+                rows[j] = row;
+                for (long i = 0; i < n_given; i++) at[0][i * WIDTH + j] = j < n ? inputs[row * n_given + i] : 0;
                 for (long d = 0; d < n_dims; d++) target[d * WIDTH + j] = j < n ? targets[row * n_dims + d] : 0;
                 count[j] = j < n ? (row_counts ? row_counts[row] : 1) : 0;
             }
             const float *weight = own;
             for (long l = 0; l < n_layers; l++) {
                 const long n_in = sizes[l], n_out = sizes[l + 1];
-                if (l + 1 < n_layers)
+                if (l == 0 && n_runs) {
+                    mix(PLAIN, at[1], weight, n_in, 1, n_out, n_given, at[0], weight + n_in * n_out, 0, width);
+                    for (long j = 0; j < n; j++) climb(at[1] + j, n_out, table, &ladders, rows[j], n_layers > 1);
+                } else if (l + 1 < n_layers)
                     hidden_layer(at[l + 1], weight, n_out, n_in, at[l], width);
                 else
                     last_layer(at[l + 1], weight, n_out, n_in, at[l], width);
@@ -308,8 +412,9 @@ void fleet_step(long n_models, long n_layers, const long *sizes, long n_hypothes
                 const long n_in = sizes[l], n_out = sizes[l + 1];
                 weight -= n_out * (n_in + 1);
                 float *to = grad + (weight - own);
-                outer(to, n_in, g, n_out, at[l], n_in, width);
+                outer(to, n_in, g, n_out, at[l], l == 0 ? n_given : n_in, width);
                 outer(to + n_in * n_out, 1, g, n_out, ones, 1, width); /* of the bias */
+                for (long j = 0; l == 0 && n_runs && j < n; j++) climb_back(table_slope, g + j, n_out, &ladders, rows[j]);
                 if (l == 0) break;
                 float *back = slope[l % 2];
                 const long used = l == n_layers - 1 && detach_scores ? n_values : n_out;
@@ -317,6 +422,7 @@ void fleet_step(long n_models, long n_layers, const long *sizes, long n_hypothes
                 g = back;
             }
         }
+        if (grad && n_runs) sum_slopes(table_slope, &ladders, grad, sizes[1], sizes[0]);
         loss[m] = (float)(total_loss - 0 * total_loss); /* NaN for infinity */
     }
 }

@@ -6,6 +6,7 @@ plain way. `TORCHMCL_NATIVE=0` in the environment switches it off.
 """
 
 import ctypes
+import itertools
 import os
 import shlex
 import shutil
@@ -14,6 +15,7 @@ import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +30,8 @@ _SOURCE = Path(__file__).with_name("native.c")
 _FLAGS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 _SECONDS = 60
 _ALIGNMENT = 64
+# Columns of a run, on average, from which sums of weights are faster than a product with them.
+_SHORTEST_RUN = 4
 _LOCK = threading.Lock()
 _library: ctypes.CDLL | None = None
 _tried = False
@@ -66,11 +70,12 @@ def _compiled() -> ctypes.CDLL | None:
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
-    library.scratch_size.argtypes = [_LONG, _POINTER, _LONG]
+    library.scratch_size.argtypes = [_LONG, _POINTER, _LONG, _LONG, _POINTER]
     library.scratch_size.restype = _LONG
     sizes = [_LONG, _LONG, _POINTER, _LONG, _LONG, _INT, _INT, _FLOAT]
-    rows = [_POINTER, _POINTER, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _LONG]
-    library.fleet_step.argtypes = [*sizes, _POINTER, _POINTER, _LONG, *rows, *[_POINTER] * 4]
+    inputs = [_POINTER, _LONG, _LONG, _POINTER, _POINTER, _POINTER]
+    rows = [_POINTER, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _LONG]
+    library.fleet_step.argtypes = [*sizes, _POINTER, _POINTER, _LONG, *inputs, *rows, *[_POINTER] * 4]
     library.fleet_step.restype = None
     library.adam.argtypes = [_LONG, _LONG, *[_POINTER] * 7, _FLOAT, _FLOAT, _FLOAT]
     library.adam.restype = None
@@ -99,6 +104,50 @@ class Network:
         return self.sizes[-1] > self.n_hypotheses * self.n_dims
 
 
+class Ladders(NamedTuple):
+    """Inputs whose last columns climb: in each row of a run they are 1 up to some place, then one between, then 0.
+
+    Attributes:
+        given: the columns before the runs, [sets, rows, columns].
+        lengths: columns of each run.
+        lower: how many columns, and runs, are before the place of each row, [sets, rows, runs].
+        between: the value at that place, [sets, rows, runs].
+    """
+
+    given: Tensor
+    lengths: Tensor
+    lower: Tensor
+    between: Tensor
+
+    @classmethod
+    def of(cls, inputs: Tensor) -> "Ladders":
+        """Find the runs of inputs [sets, rows, columns]; there are none where they are too short to be of use."""
+        n_columns = start = inputs.shape[-1]
+        while start > 0 and bool(((inputs[..., start - 1] >= 0) & (inputs[..., start - 1] <= 1)).all()):
+            start -= 1
+        climbs = inputs[..., start:]
+        ends = [c + 1 for c in range(n_columns - start - 1) if bool(_breaks(climbs[..., c], climbs[..., c + 1]).any())]
+        bounds = [0, *ends, n_columns - start]
+        if n_columns - start < _SHORTEST_RUN * len(bounds[1:]):
+            start, climbs, bounds = n_columns, inputs[..., :0], [0]
+        lower, between = [], []
+        for run, (first, end) in enumerate(itertools.pairwise(bounds)):
+            place = (climbs[..., first:end] == 1).sum(dim=-1).clamp(max=end - first - 1)
+            lower.append(place + first + run)  # a run of n columns has n + 1 sums
+            between.append(climbs[..., first:end].gather(-1, place.unsqueeze(-1)).squeeze(-1))
+        none = inputs.new_empty(*inputs.shape[:-1], 0)
+        return cls(
+            inputs[..., :start].contiguous(),
+            torch.tensor(bounds).diff(),
+            torch.stack(lower, dim=-1).int() if lower else none.int(),
+            torch.stack(between, dim=-1) if between else none,
+        )
+
+
+def _breaks(column: Tensor, following: Tensor) -> Tensor:
+    return (column != 1) & (following != 0)
+
+
 class NetworkStep:
     """Losses and gradients of many networks on rows of their sets; everything is float32, contiguous and on the CPU.
 
@@ -124,11 +173,13 @@ class NetworkStep:
         assert _library is not None
         self._network, self._flat = network, flat
         self._sizes = torch.tensor(network.sizes)
-        self._inputs, self._targets = inputs.contiguous(), targets.contiguous()
+        self._inputs, self._targets = Ladders.of(inputs), targets.contiguous()
         self._row_weights = None if row_weights is None else row_weights.contiguous()
         self._set_of_model = set_of_model.contiguous()
         n_layers = len(network.sizes) - 1
-        n_floats = _library.scratch_size(n_layers, self._sizes.data_ptr(), network.n_hypotheses)
+        lengths = self._inputs.lengths
+        ladders = len(lengths), lengths.data_ptr()
+        n_floats = _library.scratch_size(n_layers, self._sizes.data_ptr(), network.n_hypotheses, *ladders)
         memory = torch.empty(n_floats + _ALIGNMENT // 4)
         self._scratch = memory[-memory.data_ptr() // 4 % (_ALIGNMENT // 4) :]  # vectors want to be aligned
         self.gradient = torch.zeros_like(flat)
@@ -174,11 +225,16 @@ class NetworkStep:
             flat.data_ptr(),
             self.gradient[some].data_ptr() if with_gradient else None,
             flat.shape[1],
-            inputs[:, first:].data_ptr(),
+            inputs.given[:, first:].data_ptr(),
+            inputs.given.shape[2],
+            len(inputs.lengths),
+            inputs.lengths.data_ptr(),
+            inputs.lower[:, first:].data_ptr(),
+            inputs.between[:, first:].data_ptr(),
             self._targets[:, first:].data_ptr(),
             None if self._row_weights is None else self._row_weights[:, first:].data_ptr(),
             set_of_model.data_ptr(),
-            inputs.shape[1],
+            inputs.given.shape[1],
             None if numbers is None else numbers.data_ptr(),
             None if of_model is None else of_model.data_ptr(),
             0 if numbers is None else numbers.stride(0),
