@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import QUICK, forked
 
-from torchmcl.estimators import MCLClassifier, MCLRegressor
+from torchmcl.estimators import MCLClassifier, MCLRegressor, _base
 from torchmcl.estimators._inputs import Bends, Scaler, values_repeat
 
 
@@ -91,6 +91,12 @@ def test_knots_are_used_where_values_repeat_unless_told():
     assert isinstance(MCLRegressor(**QUICK, n_knots=0).fit(X, y)._inputs, Scaler)
     assert [len(knots) for knots in MCLRegressor(**QUICK, n_knots=4).fit(*forked())._inputs.knots] == [4, 4]
     assert isinstance(MCLRegressor(**QUICK).partial_fit(X, y)._inputs, Scaler)
+
+
+def test_large_tables_go_without_knots(monkeypatch):
+    X, y = steps()
+    monkeypatch.setattr(_base, "_MANY_ROWS", 100)
+    assert isinstance(MCLRegressor(**QUICK).fit(X, y)._inputs, Scaler)
 
 
 def test_steps_are_learnt_with_knots():

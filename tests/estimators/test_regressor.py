@@ -10,6 +10,8 @@ from tables import QUICK, forked, noisy, two_outputs
 import torchmcl as mcl
 from torchmcl.density import KernelMixture, VoronoiKernels, best_points
 from torchmcl.estimators import Hypotheses, MCLRegressor, PredictionIntervals
+from torchmcl.estimators._networks import Training
+from torchmcl.fleet import Fleet
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +230,7 @@ def test_an_ensemble_answers_with_the_points_that_stand_for_the_density_of_all()
 
 def test_a_network_that_failed_is_left_out():
     X, y = forked(600)
-    fitted = MCLRegressor(n_hypotheses=2, n_epochs=150, hidden=(32,), learning_rate=0.03, random_state=0).fit(X, y)
+    fitted = MCLRegressor(n_hypotheses=2, n_epochs=150, hidden=(32,), learning_rate=0.03, random_state=2).fit(X, y)
     distortions = fitted.validation_distortions_
     assert (distortions > 3 * np.median(distortions)).sum() == 5 - len(fitted.modules_) == 1
 
@@ -252,6 +254,36 @@ def test_refit_goes_on_with_the_selecting_rows_and_keeps_the_bandwidth():
     np.testing.assert_array_equal(
         all_trained.fit(X, y).predict(X), clone(all_trained).set_params(refit=False).fit(X, y).predict(X)
     )
+
+
+def test_refit_goes_on_with_the_moments_of_the_optimiser(monkeypatch):
+    begun_with = []
+    run = Training.run
+    monkeypatch.setattr(Training, "run", lambda self, *rows: begun_with.append(self.moments) or run(self, *rows))
+    MCLRegressor(**QUICK, n_init=2).fit(*noisy(200))
+    first, second = begun_with
+    assert first is None
+    assert all(len(moment) == 2 for moment in second.values())
+    assert any((moment != 0).any() for moment in second.values())
+
+
+@pytest.mark.parametrize("given", [None, 112])
+def test_no_batch_is_left_with_a_few_rows(given, monkeypatch):
+    # Of 225 rows, twice 112 leave one, whose gradient would throw the networks off.
+    sizes = []
+    fit = Fleet.fit
+    monkeypatch.setattr(
+        Fleet,
+        "fit",
+        lambda self, data, *rest, **options: (
+            sizes.append((int(data.n_rows[0]), options["batch_size"])) or fit(self, data, *rest, **options)
+        ),
+    )
+    MCLRegressor(**{**QUICK, "n_epochs": 2, "batch_size": given}).fit(*noisy(249))
+    assert [rows for rows, _ in sizes] == [200, 225]
+    for rows, batch in sizes:
+        assert batch <= (given or 64)
+        assert rows % batch == 0 or rows % batch > 0.9 * batch
 
 
 def test_the_bandwidth_is_never_chosen_on_rows_that_were_trained_on():

@@ -34,7 +34,7 @@ from torchmcl.estimators._networks import (
 )
 from torchmcl.estimators._rows import Rows
 from torchmcl.estimators.saving import read_estimator, save_estimator
-from torchmcl.fleet import Candidate, Fleet, FleetData, FleetSearch
+from torchmcl.fleet import Candidate, Fleet, FleetData, FleetSearch, even_batch_size
 from torchmcl.fleet.stacked import build_modules
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Cosine, Exponential, Schedule, annealed
@@ -367,7 +367,7 @@ class MCLEstimator(BaseEstimator):
             device=self.device,
         )
         fleet.optimizer_state = self._moments
-        batch = int(self.batch_size or default_batch_size(len(train)))
+        batch = even_batch_size(len(train), int(self.batch_size or default_batch_size(len(train))))
         data = FleetData.shared(*tensor_of(train), len(self.modules_), weights=mean_one(train.weights))
         fleet.fit(data, 1, batch_size=batch, continued=True, progress=bool(self.verbose), what=type(self).__name__)
         self._moments = fleet.optimizer_state

@@ -79,7 +79,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             in two different rows on average), else none; none for `partial_fit`.
         n_epochs: passes over the rows; about 1500 optimiser steps (750 with knots), between 20 and 1000 epochs, unless
             told.
-        batch_size: rows of an optimiser step; an eighth of the rows, between 128 and 1024, unless told.
+        batch_size: rows of an optimiser step at most, shared out evenly; three times the square root of their number,
+            between 64 and 1024, unless told.
         learning_rate: of Adam: a number to begin with, brought to 0 along a cosine, or a schedule by epoch.
         weight_decay: decoupled weight decay; 0.05 unless told, and by the noise per row with `schedule="auto"`.
         early_stopping: keep the epoch with the lowest distortion on the selecting rows instead of the last one.

@@ -1,6 +1,6 @@
 """Fleets: many small models trained at once on a leading axis."""
 
-from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.data import FleetData, even_batch_size
 from torchmcl.fleet.fleet import Fleet
 from torchmcl.fleet.fresh import FreshRows
 from torchmcl.fleet.history import FleetHistory
@@ -22,5 +22,6 @@ __all__ = [
     "Trials",
     "current_loss",
     "default_candidates",
+    "even_batch_size",
     "hard_distortion",
 ]

@@ -1,5 +1,6 @@
 """The data of a fleet: one or more sets of rows, and which set each model trains on."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
 
-__all__ = ["FleetData"]
+__all__ = ["FleetData", "even_batch_size"]
 
 
 class FleetData(NamedTuple):
@@ -138,3 +139,15 @@ class FleetData(NamedTuple):
 def _padded(rows: Tensor, n_rows: int) -> Tensor:
     padding = rows.new_zeros(n_rows - len(rows), *rows.shape[1:])
     return torch.cat([rows, padding])
+
+
+def even_batch_size(n_rows: int, at_most: int) -> int:
+    """Return the size of batches that are as equal as they can be.
+
+    What batches of a round number leave over may be a few rows, with a gradient far larger than the optimiser expects.
+
+    Example:
+        >>> even_batch_size(1027, 256)  # instead of four times 256 and then 3
+        206
+    """
+    return math.ceil(n_rows / math.ceil(n_rows / at_most))

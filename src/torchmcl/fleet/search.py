@@ -12,7 +12,7 @@ from torchmcl._checks import bad_value, check_positive_int, check_real
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, RelaxedWTA
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.data import FleetData, even_batch_size
 from torchmcl.fleet.fleet import Fleet
 from torchmcl.fleet.monitors import hard_distortion
 from torchmcl.schedules import Cosine, Schedule
@@ -161,7 +161,7 @@ class FleetSearch:
             inputs: [rows, ...]
             targets: [rows, targets, dim]
             n_epochs: of each training.
-            batch_size: rows of a minibatch; all unless told.
+            batch_size: rows of a minibatch at most, all unless told; minibatches are as equal as they can be.
             cost_fn: any `pairwise_*` function.
             seed: decides the splits and the initial weights.
             device: where to train.
@@ -196,7 +196,7 @@ class FleetSearch:
         history = fleet.fit(
             FleetData.of_sets(train, own),
             n_epochs,
-            batch_size=batch_size,
+            batch_size=None if batch_size is None else even_batch_size(len(inputs) - n_held, batch_size),
             validation=FleetData.of_sets(watched, own),
             monitor=hard_distortion,
             validate_every=validate_every,
