@@ -56,6 +56,8 @@ def main() -> None:
                 f"{sum(own) / len(own) / 10:.0f} %" if own else "",
             ]
         )
+        if not (plain and searched):
+            continue
         values = [
             searched["other_distortion"],
             plain["ours_distortion"],

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from plain_loop import rows
 
-from torchmcl.fleet import FleetData
+from torchmcl.fleet import FleetData, even_batch_size
 
 CPU = torch.device("cpu")
 
@@ -29,9 +31,9 @@ def test_shorter_sets_are_padded_behind():
     sets, data = two_sets()
     assert data.lengths.tolist() == [4, 7, 4]
     for i, number in enumerate([1, 0, 1]):
-        for stored, given in zip(data.all_rows(), sets[number], strict=True):
-            assert torch.equal(stored[i, : len(given)], given)
-            assert not stored[i, len(given) :].any()
+        for stored, own in zip(data.all_rows(), sets[number], strict=True):
+            assert torch.equal(stored[i, : len(own)], own)
+            assert not stored[i, len(own) :].any()
 
 
 def test_rows_are_taken_from_the_set_of_each_model():
@@ -90,3 +92,19 @@ def test_sets_with_different_columns_are_refused():
 def test_no_models_are_refused():
     with pytest.raises(ValueError, match=r"FleetData: `(n_models|set_of_model)` must"):
         FleetData.shared(*rows(5), n_models=0)
+
+
+@given(n_rows=st.integers(1, 5000), at_most=st.integers(1, 1500))
+@example(n_rows=1025, at_most=32)
+@example(n_rows=225, at_most=112)
+def test_no_batch_is_much_smaller_than_the_others(n_rows, at_most):
+    size = even_batch_size(n_rows, at_most)
+    assert 1 <= size <= min(at_most, n_rows)
+    assert n_rows % size == 0 or n_rows % size >= 0.75 * size
+    assert size >= min(at_most, n_rows) // 4  # and they do not become many
+
+
+@pytest.mark.parametrize(("arguments", "name"), [((0, 5), "n_rows"), ((5, 0), "at_most"), ((5, 2.5), "at_most")])
+def test_sizes_that_are_none_are_refused(arguments, name):
+    with pytest.raises((TypeError, ValueError), match=f"even_batch_size: `{name}` must"):
+        even_batch_size(*arguments)

@@ -1,5 +1,6 @@
 """Models that decide on their temperature themselves: the policy, and fleets that follow it."""
 
+import itertools
 import math
 
 import pytest
@@ -93,6 +94,42 @@ def test_a_slow_beginner_is_waited_for():
     _, values = course(AutoAnnealing(), [1.0] * 50 + [0.05], 1000)
     temperatures = [value[0] for value in values]
     assert temperatures[400] == pytest.approx(4 * 0.05)
+
+
+@pytest.mark.parametrize(("n_epochs", "cooling"), [(3, 0.3), *itertools.product([5, 10, 20, 30, 99], [0.3, 0.6])])
+def test_a_short_training_ends_hard_too(n_epochs, cooling):
+    falling = [math.exp(-epoch) for epoch in range(n_epochs + 1)]
+    _, values = course(AutoAnnealing(cooling=cooling), falling, n_epochs)
+    assert values[0][0] > 0
+    assert values[-1][0] == 0
+
+
+@pytest.mark.parametrize("n_epochs", [1, 2, 10, 30])
+def test_the_best_of_a_short_training_is_a_trained_one(n_epochs):
+    inputs, targets = rows(60, seed=0)
+    fleet = Fleet(small_mlp, 2, rules=AutoAnnealing(), lr=0.01)
+    data = FleetData.shared(inputs, targets, 2)
+    history = fleet.fit(data, n_epochs, batch_size=20, validation=data, validate_every=7, progress=False)
+    assert (history.best_epoch >= 0).all()
+    assert history.best_value.isfinite().all()
+
+
+@pytest.mark.parametrize("n_broken", [1, 60])
+def test_held_out_rows_that_are_not_finite_do_not_reach_the_weights(n_broken):
+    inputs, targets = rows(60, seed=0)
+    broken = targets.clone()
+    broken[:n_broken] = torch.nan
+    fleet = Fleet(small_mlp, 1, rules=AutoAnnealing(), lr=0.01)
+    validation = FleetData.shared(inputs, broken, 1)
+    history = fleet.fit(FleetData.shared(inputs, targets, 1), 50, validation=validation, progress=False)
+    assert history.losses.isfinite().all()
+    assert history.temperatures.isfinite().all()
+    assert history.temperatures[-1] == 0
+
+
+def test_a_tiny_patience_still_ends():
+    _, values = course(AutoAnnealing(patience=1e-30), [1.0], 100)
+    assert values[-1][0] == 0
 
 
 def test_more_steps_mean_a_lower_rate():

@@ -67,8 +67,9 @@ class AutoAnnealing:
         cooling: share of what is left after the hold that the cooling takes; the rest is the tail.
         end: where cooling ends and hard winner-takes-all begins, relative to the critical temperature.
         decay: weight decay for each unit of noise per row, at most 3: `decay * u * (1 - u) / rows`, where u is the
-            distortion relative to the first one, after a tenth of the training. The less noise and the more rows, the
-            less there is to hold back; and as long as nothing is learnt, nothing is known of the noise. 0 for none.
+            lowest distortion so far relative to the first one, after a tenth of the training. The less noise and the
+            more rows, the less there is to hold back; and as long as nothing is learnt, nothing is known of the
+            noise. 0 for none.
         steps: a training of more optimiser steps than these has its learning rate lowered, by the square root.
 
     Example:
@@ -130,8 +131,10 @@ class AutoAnnealing:
         state["scale"].copy_(torch.where(holds & scale.isfinite(), scale.float(), state["scale"]))
         state["lowest"].copy_(torch.minimum(state["lowest"], state["scale"]))
         earned = (state["first"] / state["scale"].clamp_min(_TINY)).log().clamp_min(0)
-        share = _LONGEST * earned**2 / (earned**2 + self.patience**2)
-        begins = holds & (epoch >= share.clamp_min(_WARM_UP) * n_epochs)
+        share = _LONGEST / (1 + (self.patience / earned) ** 2)
+        # Of a few epochs one at least is left for the tail.
+        latest = n_epochs - 1 - 1 / (1 - self.cooling)
+        begins = holds & (epoch >= (share.clamp_min(_WARM_UP) * n_epochs).clamp(max=latest))
         state["begun"].copy_(torch.where(begins, epoch, state["begun"]))
 
     def value(
@@ -178,7 +181,7 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
     For costs that are never negative it is their mean over hypotheses, samples and real targets: while the
     hypotheses are together that is the trace of the conditional covariance, which is lambda_max in one dimension and
     above it in several. A cost without a natural zero, such as the SI-SDR in decibels, is measured by its mean
-    deviation from its own mean.
+    deviation from its own mean. Costs that are not finite are left out; if none is, the scale is NaN.
 
     Args:
         matching: of a step.
@@ -190,12 +193,12 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
         CostScale(scale=tensor(2.), has_zero=tensor(True))
     """
     cost = matching.cost.detach().float().mean(dim=-1)  # over hypotheses
-    real = matching.mask.to(cost.dtype)
+    known = matching.mask & cost.isfinite()
     axes = tuple(range(1 if stacked else 0, cost.ndim))
-    n_real = real.sum(dim=axes, keepdim=True).clamp_min(1)
-    cost = torch.where(matching.mask, cost, 0.0)
-    mean = cost.sum(dim=axes, keepdim=True) / n_real
-    spread = ((cost - mean).abs() * real).sum(dim=axes, keepdim=True) / n_real
-    negative = (torch.where(matching.mask, cost, 0.0) < 0).any(dim=-1).flatten(1 if stacked else 0).any(dim=-1)
+    n_known = known.to(cost.dtype).sum(dim=axes, keepdim=True)  # 0 makes NaN of what follows
+    cost = torch.where(known, cost, 0.0)
+    mean = cost.sum(dim=axes, keepdim=True) / n_known
+    spread = torch.where(known, (cost - mean).abs(), 0.0).sum(dim=axes, keepdim=True) / n_known
+    negative = (cost < 0).any(dim=-1).flatten(1 if stacked else 0).any(dim=-1)
     scale = torch.where(negative.view(mean.shape), spread, mean).flatten(1 if stacked else 0).squeeze(-1)
     return CostScale(scale, ~negative)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.fleet import Fleet, FleetData, FleetHistory, even_batch_size
+from torchmcl.fleet import Fleet, FleetData, FleetHistory, even_batch_size, hard_distortion
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions, StepOutput
 
@@ -77,7 +77,8 @@ class Training:
         inputs, targets, weights = train
         data = FleetData.shared(inputs, targets, self.n_models, weights=mean_one(weights))
         validation = None if watched is None else FleetData.shared(*watched[:2], self.n_models)
-        monitor = WeightedDistortion(torch.ones(1) if watched is None else torch.from_numpy(watched[2]).float())
+        weighted = watched is not None and mean_one(watched[2]) is not None
+        monitor = WeightedDistortion(torch.from_numpy(watched[2]).float()) if watched and weighted else hard_distortion
         history = fleet.fit(
             data,
             self.n_epochs,

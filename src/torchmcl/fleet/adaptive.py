@@ -60,7 +60,8 @@ class SelfAnnealing:
         index = (places * measured_on.lengths.unsqueeze(-1)).long()
         self.inputs, self.targets = measured_on.rows(index)
         measured = self._measured()
-        self.state = self.policy.init(measured.scale)
+        # Where no cost is finite nothing is known, and nothing is held for.
+        self.state = self.policy.init(measured.scale.nan_to_num(0.0))
         self.policy.release(self.state, measured, 0.0)
 
     def is_due(self, epoch: int) -> bool:

@@ -142,12 +142,19 @@ def _padded(rows: Tensor, n_rows: int) -> Tensor:
 
 
 def even_batch_size(n_rows: int, at_most: int) -> int:
-    """Return the size of batches that are as equal as they can be.
+    """Return a size of batches that leaves no small one: the last has at least three quarters of the others' rows.
 
     What batches of a round number leave over may be a few rows, with a gradient far larger than the optimiser expects.
+
+    Args:
+        n_rows: to share out.
+        at_most: rows of a batch.
 
     Example:
         >>> even_batch_size(1027, 256)  # instead of four times 256 and then 3
         206
     """
-    return math.ceil(n_rows / math.ceil(n_rows / at_most))
+    check_positive_int("even_batch_size", "n_rows", n_rows)
+    check_positive_int("even_batch_size", "at_most", at_most)
+    evenly = math.ceil(n_rows / math.ceil(n_rows / at_most))
+    return next(size for size in range(evenly, 0, -1) if n_rows % size == 0 or 4 * (n_rows % size) >= 3 * size)

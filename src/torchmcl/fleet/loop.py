@@ -305,8 +305,10 @@ class ChunkTraining:
         running = state["stopped_epoch"] < 0
         better = (value < state["best_value"]) & running
         if self.annealing is not None:
-            # Before the tail the hypotheses are not yet apart, and a lucky early epoch on few rows means little.
-            annealed = self.annealing.chosen[rows] & (self.annealing.values(self.state["epoch"]).temperature[rows] > 0)
+            # Before the tail the hypotheses are not yet apart, and a lucky early epoch on few rows means little. The
+            # last epoch counts in any case: a training of one or two has no tail.
+            warm = self.annealing.values(self.state["epoch"]).temperature[rows] > 0
+            annealed = self.annealing.chosen[rows] & warm & (self.state["epoch"] < self.plan.n_epochs - 1)
             running = running & ~annealed
             better = better & ~annealed
         state["best_value"].copy_(torch.where(better, value, state["best_value"]))

@@ -122,14 +122,14 @@ class Ladders(NamedTuple):
     @classmethod
     def of(cls, inputs: Tensor) -> "Ladders":
         """Find the runs of inputs [sets, rows, columns]; there are none where they are too short to be of use."""
-        n_columns = start = inputs.shape[-1]
-        while start > 0 and bool(((inputs[..., start - 1] >= 0) & (inputs[..., start - 1] <= 1)).all()):
-            start -= 1
-        climbs = inputs[..., start:]
-        ends = [c + 1 for c in range(n_columns - start - 1) if bool(_breaks(climbs[..., c], climbs[..., c + 1]).any())]
-        bounds = [0, *ends, n_columns - start]
-        if n_columns - start < _SHORTEST_RUN * len(bounds[1:]):
-            start, climbs, bounds = n_columns, inputs[..., :0], [0]
+        n_given = inputs.shape[-1]
+        if bool(_between_0_and_1(inputs[..., -1:])):  # which spares most inputs a look at all columns
+            n_given -= _n_trailing(_between_0_and_1(inputs))
+        given, climbs = inputs[..., :n_given], inputs[..., n_given:]
+        breaks = ((climbs[..., :-1] != 1) & (climbs[..., 1:] != 0)).flatten(0, -2).any(dim=0)
+        bounds = [0, *(breaks.nonzero().flatten() + 1).tolist(), climbs.shape[-1]]
+        if climbs.shape[-1] < _SHORTEST_RUN * len(bounds[1:]):
+            given, climbs, bounds = inputs, inputs[..., :0], [0]
         lower, between = [], []
         for run, (first, end) in enumerate(itertools.pairwise(bounds)):
             place = (climbs[..., first:end] == 1).sum(dim=-1).clamp(max=end - first - 1)
@@ -137,15 +137,21 @@ class Ladders(NamedTuple):
             between.append(climbs[..., first:end].gather(-1, place.unsqueeze(-1)).squeeze(-1))
         none = inputs.new_empty(*inputs.shape[:-1], 0)
         return cls(
-            inputs[..., :start].contiguous(),
+            given.contiguous(),
             torch.tensor(bounds).diff(),
             torch.stack(lower, dim=-1).int() if lower else none.int(),
             torch.stack(between, dim=-1) if between else none,
         )
 
 
-def _breaks(column: Tensor, following: Tensor) -> Tensor:
-    return (column != 1) & (following != 0)
+def _between_0_and_1(inputs: Tensor) -> Tensor:
+    """Return which columns of inputs [..., columns] have such values alone."""
+    return ((inputs >= 0) & (inputs <= 1)).flatten(0, -2).all(dim=0)
+
+
+def _n_trailing(flags: Tensor) -> int:
+    """Return how many flags are set from the last one back."""
+    return int(flags.flip(0).cumprod(dim=0).sum())
 
 
 class NetworkStep:
@@ -180,7 +186,7 @@ class NetworkStep:
         lengths = self._inputs.lengths
         ladders = len(lengths), lengths.data_ptr()
         n_floats = _library.scratch_size(n_layers, self._sizes.data_ptr(), network.n_hypotheses, *ladders)
-        memory = torch.empty(n_floats + _ALIGNMENT // 4)
+        memory = torch.zeros(n_floats + _ALIGNMENT // 4)
         self._scratch = memory[-memory.data_ptr() // 4 % (_ALIGNMENT // 4) :]  # vectors want to be aligned
         self.gradient = torch.zeros_like(flat)
 
