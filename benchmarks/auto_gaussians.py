@@ -1,6 +1,6 @@
 """Automatic annealing on the three Gaussians: 49 answers without an input, against the best of 50 k-means.
 
-python benchmarks/auto_gaussians.py [--parts fleet] [--device cuda] [--out results/auto-gaussians-h200.json]
+python benchmarks/auto_gaussians.py [--parts fleet] [--device cuda] [--out results/auto-gaussians-cpu.json]
 
 Fleet: `AutoAnnealing()` as it comes, in the network of the quick figures, beside the figure's own schedule. k-means is
 fitted to fresh points, and all are measured on 25 000 others. Estimator: `schedule="auto"` on 10 000 points, and on the

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from plain_loop import assert_same_bits, assert_same_model, train_alone
 
 import torchmcl as mcl
+from torchmcl.annealing import AutoAnnealing
 from torchmcl.fleet import SGD, Fleet, FleetData, current_loss, hard_distortion, shortcuts
 from torchmcl.fleet import loop as fleet_loop
 from torchmcl.fleet.shuffles import shuffled_rows
+from torchmcl.fleet.stacked import StackedModules
 from torchmcl.kernels import native
 
 WAYS = ("compiled", "written out", "autograd")
@@ -295,6 +297,38 @@ def test_inputs_that_do_not_climb_are_left_alone(where):
     expected = {"a nan": [], "a step down": [8, 5, 2, 1], "too short": []}[where]
     assert found.lengths.tolist() == expected
     assert found.given.shape[-1] == inputs.shape[1] - sum(expected)
+
+
+@pytest.mark.parametrize("held_out", [None, 40, 400])
+@pytest.mark.parametrize("n_epochs", [30, 230])
+def test_models_that_anneal_by_themselves_decide_alike_in_all_ways(held_out, n_epochs, monkeypatch):
+    data = FleetData.of_sets([curve(60, seed=seed) for seed in (0, 1)], [0, 1, 0])
+    watched = (
+        None if held_out is None else FleetData.of_sets([curve(held_out, seed=seed) for seed in (2, 3)], [0, 1, 0])
+    )
+    rules = [AutoAnnealing(), AutoAnnealing(patience=2.0), mcl.WTA()]
+    temperatures = {}
+    for way in WAYS:
+        with monkeypatch.context() as patch:
+            go(way, patch)
+            fleet = Fleet(network, 3, rules=rules, lr=1e-3)
+            temperatures[way] = fleet.fit(data, n_epochs, validation=watched, progress=False).temperatures
+    assert (temperatures["autograd"][-1, :2] == 0).all()
+    for way in WAYS[:2]:
+        torch.testing.assert_close(temperatures[way], temperatures["autograd"], rtol=1e-3, atol=1e-6, equal_nan=True)
+
+
+def test_the_compiled_mean_cost_is_that_of_the_drawn_rows():
+    if not native.available():
+        pytest.skip("needs a C compiler")
+    data = FleetData.of_sets([curve(30, 2, seed=seed) for seed in (0, 1)], [1, 0])
+    models = StackedModules.of([network(2), network(2)])
+    drawn = torch.tensor([3, 3, 0, 29, 3])
+    cost = mcl.pairwise_sq_euclidean(hypotheses=models(data.all_rows()[0]).hypotheses, targets=data.all_rows()[1])
+    found = shortcuts.MeanCost.of(models, data, drawn, mcl.pairwise_sq_euclidean)()
+    torch.testing.assert_close(found, cost[:, drawn].mean(dim=(1, 2, 3)))
+    data.inputs[1, 29] = torch.nan
+    assert shortcuts.MeanCost.of(models, data, drawn, mcl.pairwise_sq_euclidean) is None
 
 
 @pytest.mark.parametrize("setting", [("TORCHMCL_NATIVE", "0"), ("CC", "/no/such/compiler"), ("CC", "false")])

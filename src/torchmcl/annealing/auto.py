@@ -159,10 +159,10 @@ class AutoAnnealing:
         after = ((epoch - begun) / (n_epochs - begun).clamp_min(1)).clamp(0, 1)  # share of what the hold left
         cooled = after / self.cooling
         end = torch.as_tensor(self.end, dtype=scale.dtype, device=scale.device)
-        falling = 2 * scale * _BEGIN * (end / _BEGIN) ** cooled.clamp(max=1)
-        temperature = torch.where(holds, _HOLD * 2 * scale, torch.where(cooled < 1, falling, 0.0))
-        settled = ((after - _SETTLING) / (1 - _SETTLING)).clamp(min=0)
-        rate = torch.where(holds, 1.0, (1 + torch.cos(math.pi * settled)) / 2)
+        falling = 2 * _BEGIN * scale * (end / _BEGIN) ** cooled.clamp(max=1)
+        temperature = torch.where(holds, 2 * _HOLD * scale, torch.where(cooled < 1, falling, 0.0))
+        settled = ((after - _SETTLING) * (math.pi / (1 - _SETTLING))).clamp(min=0)
+        rate = torch.where(holds, 1.0, (1 + torch.cos(settled)) / 2)
         if n_steps is not None:
             rate = (
                 rate * torch.as_tensor(self.steps / n_steps, dtype=rate.dtype, device=rate.device).clamp(max=1).sqrt()

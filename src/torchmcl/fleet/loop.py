@@ -77,6 +77,8 @@ class ChunkTraining:
             self.annealing = SelfAnnealing(rules, models, *rows, plan.cost_fn, *sizes, fresh=fresh is not None)
         self.compiled = compiled_step(models, data, plan.cost_fn) if plain and plan.compiled else None
         self.written_out = FeedForward(models) if plain and self.compiled is None else None
+        if self.annealing is not None and self.compiled is not None:
+            self.annealing.compile()
         self.optimizer = plan.optimizer if self.compiled is None else plan.optimizer.compiled()
         self.look: Look | None = None
         if self.compiled is not None and validation is not None:
@@ -205,14 +207,12 @@ class ChunkTraining:
 
     def _decide(self, annealing: SelfAnnealing, epoch: Tensor) -> None:
         """Take what the policies say of this epoch."""
-        values, chosen = annealing.values(epoch), annealing.chosen
-        self.rule_values.set_temperatures(chosen, values.temperature)
-        self.lr.mul_(torch.where(chosen, values.rate, 1.0).unsqueeze(-1))
+        values = annealing.values(epoch)
+        self.rule_values.set_temperatures(annealing.chosen, values.temperature)
+        self.lr.mul_(values.rate.unsqueeze(-1))
         assert self.decay is not None
-        decay = torch.where(chosen, values.weight_decay, 0.0).unsqueeze(-1)
-        self.decay.copy_(torch.maximum(self.given_decay, decay))
-        temperatures = torch.where(chosen, values.temperature, torch.nan)
-        self.state["temperatures"].index_copy_(0, epoch, temperatures.unsqueeze(0))
+        torch.maximum(self.given_decay, values.weight_decay.unsqueeze(-1), out=self.decay)
+        self.state["temperatures"].index_copy_(0, epoch, values.temperature.unsqueeze(0))
 
     def _step(self, rule: StackedRule, start: int, stop: int) -> Tensor:
         """Take one optimiser step; return each model's loss times the share of its rows."""
@@ -307,8 +307,8 @@ class ChunkTraining:
         if self.annealing is not None:
             # Before the tail the hypotheses are not yet apart, and a lucky early epoch on few rows means little. The
             # last epoch counts in any case: a training of one or two has no tail.
-            warm = self.annealing.values(self.state["epoch"]).temperature[rows] > 0
-            annealed = self.annealing.chosen[rows] & warm & (self.state["epoch"] < self.plan.n_epochs - 1)
+            temperature = self.state["temperatures"].index_select(0, self.state["epoch"].view(1))[0, rows]
+            annealed = (temperature > 0) & (self.state["epoch"] < self.plan.n_epochs - 1)
             running = running & ~annealed
             better = better & ~annealed
         state["best_value"].copy_(torch.where(better, value, state["best_value"]))

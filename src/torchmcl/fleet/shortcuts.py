@@ -16,7 +16,7 @@ from torchmcl.kernels import native
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.types import StepOutput
 
-__all__ = ["Look", "compiled_step", "is_worth_compiling", "may_compile", "needs_no_graph"]
+__all__ = ["Look", "MeanCost", "compiled_step", "is_worth_compiling", "may_compile", "needs_no_graph"]
 
 # What compiled code saves, for each step and for each row of it; and how much of it is worth the wait for a compiler,
 # which takes a second or two.
@@ -122,3 +122,42 @@ class Look:
         if not self._of_rule:
             rule, score_weight = torch.zeros_like(rule), 0.0
         return self._step(rule, score_weight, start=0, stop=self._n_rows, with_gradient=False, models=models)
+
+
+class MeanCost:
+    """The mean cost of all hypotheses of each model on drawn rows, by compiled code.
+
+    Args:
+        step: of the models on those rows.
+        n_rows: how many they are.
+        n_models: how many models there are.
+        n_hypotheses: of each.
+    """
+
+    def __init__(self, step: native.NetworkStep, n_rows: int, n_models: int, n_hypotheses: int) -> None:
+        self._step, self._n_rows = step, n_rows
+        # With the same weight for all hypotheses the loss is their mean cost.
+        self._rule = torch.tensor([[0.0], [1 - 1 / n_hypotheses]]).repeat(1, n_models)
+
+    @classmethod
+    def of(
+        cls, models: StackedModules, data: FleetData, drawn: Tensor, cost_fn: Callable[..., Tensor]
+    ) -> "MeanCost | None":
+        """Return the mean cost on the rows `drawn` [rows] of all sets, or None where compiled code does not serve.
+
+        A row that was drawn twice is computed once and counts twice.
+        """
+        rows, counts = drawn.unique(return_counts=True)
+        inputs, targets = data.inputs[:, rows], data.targets[:, rows]
+        finite = bool(inputs.isfinite().all() and targets.isfinite().all())
+        if not finite or not needs_no_graph(models, data, cost_fn):
+            return None
+        weights = (counts * (len(rows) / len(drawn))).to(inputs).expand(len(inputs), -1)
+        n_rows = torch.full_like(data.n_rows, len(rows))
+        step = compiled_step(models, FleetData(inputs, targets, n_rows, data.set_of_model, weights), cost_fn)
+        network = _network_of(models.template)
+        return None if step is None or network is None else cls(step, len(rows), len(models), network.n_hypotheses)
+
+    def __call__(self) -> Tensor:
+        """Return the values [models]."""
+        return self._step(self._rule, 0.0, start=0, stop=self._n_rows, with_gradient=False)
