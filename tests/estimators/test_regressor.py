@@ -89,13 +89,13 @@ def test_intervals_are_unions_where_the_answer_forks(model):
 @pytest.mark.parametrize("make", [forked, noisy])
 def test_coverage_on_fresh_rows_is_within_two_points_of_nominal(make):
     # Conformal coverage is a mean over calibration sets too. With 300 rows each the error of one is 2.6 points at 0.7;
-    # over 30 of them, each with fresh rows of its own, it is half a point.
+    # over 30 of them, each with 400 fresh rows of its own, it is 0.6.
     settings = {**QUICK, "n_epochs": 10, "n_init": 2, "validation_fraction": 0.4, "batch_size": 512}
     alphas = (0.1, 0.3)
     covered = []
     for seed in range(30):
         fitted = MCLRegressor(**{**settings, "random_state": seed}).fit(*make(1500, seed=seed))
-        fresh, truth = make(1000, seed=1000 + seed)
+        fresh, truth = make(400, seed=1000 + seed)
         covered.append([fitted.predict_interval(fresh, alpha).contains(truth).mean() for alpha in alphas])
     assert np.mean(covered, axis=0) == pytest.approx([0.9, 0.7], abs=0.02)
 
