@@ -70,6 +70,21 @@ def test_the_first_batch_is_infinitely_warm():
     torch.testing.assert_close(weights[batch.mask], torch.full_like(weights[batch.mask], 0.25))
 
 
+def test_batches_that_tell_nothing_are_passed_over():
+    strategy = pl.Trainer(max_epochs=1, **QUIET).strategy
+    auto = MCLModule(network(), AutoAnnealing()).auto
+    cost = torch.full((3, 2, 4), 2.0)
+    told = mcl.match(cost, mcl.WTA())
+    empty = mcl.match(cost, mcl.WTA(), mask=torch.zeros(3, 2, dtype=torch.bool))
+    auto.see(empty, 0.0, strategy)
+    assert auto.first.isnan()
+    assert auto.rule(0, 10).temperature > 1e30  # nothing is known: infinitely warm
+    auto.see(told, 0.1, strategy)
+    auto.see(empty, 0.2, strategy)
+    auto.end_epoch(0, 10, strategy)
+    assert float(auto.first) == float(auto.scale) == float(auto.lowest) == 2.0
+
+
 def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path):
     whole = fitted(8)
     fitted(8, tmp_path, until=3)

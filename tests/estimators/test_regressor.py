@@ -281,6 +281,7 @@ def test_no_batch_is_left_with_a_few_rows(given, monkeypatch):
     )
     MCLRegressor(**{**QUICK, "n_epochs": 2, "batch_size": given}).fit(*noisy(249))
     assert [rows for rows, _ in sizes] == [200, 225]
+    MCLRegressor(**{**QUICK, "batch_size": given}).partial_fit(*noisy(249))
     for rows, batch in sizes:
         assert batch <= (given or 64)
         assert rows % batch == 0 or rows % batch > 0.9 * batch

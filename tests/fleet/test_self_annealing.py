@@ -114,6 +114,24 @@ def test_the_best_of_a_short_training_is_a_trained_one(n_epochs):
     assert history.best_value.isfinite().all()
 
 
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_held_out_rows_are_measured_where_there_are_any(batch_size):
+    inputs, targets = rows(60, seed=0)
+    fleet = Fleet(small_mlp, 1, rules=AutoAnnealing(), lr=0.01)
+    hypotheses = fleet.predict(inputs).hypotheses[0]
+    options = {"batch_size": batch_size, "validation": FleetData.shared(inputs, 10 * targets, 1), "progress": False}
+    history = fleet.fit(FleetData.shared(inputs, targets, 1), 20, **options)
+    apart = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=10 * targets).mean()
+    assert float(history.temperatures[0]) == pytest.approx(4 * float(apart), rel=0.3)  # of rows that were drawn
+    assert float(history.temperatures[0]) > 20 * float(targets.square().mean())
+
+
+def test_costs_that_are_not_finite_have_no_scale():
+    cost = torch.tensor([[[1.0, 1.0]], [[torch.nan, 1.0]], [[3.0, 3.0]], [[torch.inf, 0.0]]])
+    assert float(cost_scale(mcl.match(cost, mcl.WTA())).scale) == 2.0
+    assert cost_scale(mcl.match(torch.full_like(cost, torch.nan), mcl.WTA())).scale.isnan()
+
+
 @pytest.mark.parametrize("n_broken", [1, 60])
 def test_held_out_rows_that_are_not_finite_do_not_reach_the_weights(n_broken):
     inputs, targets = rows(60, seed=0)
@@ -263,6 +281,19 @@ def test_an_answer_that_depends_on_the_input_is_learnt_before_it_splits():
 
 
 # Search
+
+
+def test_no_batch_of_a_search_is_left_with_a_few_rows(monkeypatch):
+    sizes = []
+    fit = Fleet.fit
+    monkeypatch.setattr(
+        Fleet, "fit", lambda *given, **options: sizes.append(options["batch_size"]) or fit(*given, **options)
+    )
+    inputs, targets = rows(50, seed=0)  # five are held out; twice 22 of the others would leave one
+    FleetSearch([Candidate("MCL", mcl.WTA())]).run(small_mlp, inputs, targets, 2, batch_size=22)
+    assert sizes == [15]
+    with pytest.raises(ValueError, match="`at_most` must be"):
+        FleetSearch([Candidate("MCL", mcl.WTA())]).run(small_mlp, inputs, targets, 2, batch_size=0)
 
 
 def test_the_search_finds_the_way_that_learns():

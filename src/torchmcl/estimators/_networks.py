@@ -77,8 +77,8 @@ class Training:
         inputs, targets, weights = train
         data = FleetData.shared(inputs, targets, self.n_models, weights=mean_one(weights))
         validation = None if watched is None else FleetData.shared(*watched[:2], self.n_models)
-        weighted = watched is not None and mean_one(watched[2]) is not None
-        monitor = WeightedDistortion(torch.from_numpy(watched[2]).float()) if watched and weighted else hard_distortion
+        uneven = None if watched is None else mean_one(watched[2])
+        monitor = hard_distortion if uneven is None else WeightedDistortion(uneven)
         history = fleet.fit(
             data,
             self.n_epochs,

@@ -414,8 +414,10 @@ void fleet_step(long n_models, long n_layers, const long *sizes, long n_hypothes
                 float *to = grad + (weight - own);
                 outer(to, n_in, g, n_out, at[l], l == 0 ? n_given : n_in, width);
                 outer(to + n_in * n_out, 1, g, n_out, ones, 1, width); /* of the bias */
-                for (long j = 0; l == 0 && n_runs && j < n; j++) climb_back(table_slope, g + j, n_out, &ladders, rows[j]);
-                if (l == 0) break;
+                if (l == 0) {
+                    for (long j = 0; n_runs && j < n; j++) climb_back(table_slope, g + j, n_out, &ladders, rows[j]);
+                    break;
+                }
                 float *back = slope[l % 2];
                 const long used = l == n_layers - 1 && detach_scores ? n_values : n_out;
                 layer_back(back, weight, used, n_in, g, at[l], width);

@@ -45,7 +45,8 @@ class SelfAnnealed(nn.Module):
     def see(self, matching: Matching, epoch: float, strategy: Any) -> None:
         """Take in the costs of a batch; the first one may already show that there is nothing to hold for."""
         scale, has_zero = cost_scale(matching)
-        self.seen += torch.stack([scale, torch.ones_like(scale), (~has_zero).to(scale)])
+        known = ~scale.isnan()  # a batch may have no real target, or no finite cost
+        self.seen += torch.stack([torch.where(known, scale, 0.0), known.to(scale), (~has_zero).to(scale)])
         if epoch == 0:
             self.policy.release(self._state(), self._measured(strategy), 0.0)
 
@@ -59,7 +60,7 @@ class SelfAnnealed(nn.Module):
     def _measured(self, strategy: Any) -> CostScale:
         """Return the mean of what all processes have seen in this epoch."""
         total, number, signed = strategy.reduce(self.seen.clone(), reduce_op="sum").unbind()
-        measured = CostScale(total / number.clamp_min(1), signed == 0)
+        measured = CostScale(total / number, signed == 0)  # NaN where nothing was known, and nothing follows from it
         for place in (self.first, self.scale, self.lowest):
             place.copy_(torch.where(place.isnan(), measured.scale, place))
         return measured
