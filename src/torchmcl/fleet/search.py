@@ -161,7 +161,7 @@ class FleetSearch:
             inputs: [rows, ...]
             targets: [rows, targets, dim]
             n_epochs: of each training.
-            batch_size: rows of a minibatch at most, all unless told; minibatches are as equal as they can be.
+            batch_size: rows of a minibatch at most, all unless told; none is much smaller than the others.
             cost_fn: any `pairwise_*` function.
             seed: decides the splits and the initial weights.
             device: where to train.
