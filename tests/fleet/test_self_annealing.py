@@ -172,7 +172,7 @@ def test_numbers_that_make_no_sense_are_refused(options, message):
         AutoAnnealing(**options)
 
 
-def test_the_scale_of_a_squared_error_is_the_variance_and_that_of_decibels_their_spread():
+def test_the_scale_of_a_squared_error_is_the_variance_and_that_of_shifted_ones_together_their_spread():
     samples = torch.randn(20_000, 1, 1, generator=torch.Generator().manual_seed(0))
     together = torch.zeros(20_000, 3, 1)
     cost = mcl.pairwise_sq_euclidean(hypotheses=together, targets=samples)
@@ -183,6 +183,17 @@ def test_the_scale_of_a_squared_error_is_the_variance_and_that_of_decibels_their
     deviation = (cost[..., 0] - cost.mean()).abs().mean()
     assert float(cost_scale(shifted).scale) == pytest.approx(float(deviation), rel=1e-4)
     assert not cost_scale(shifted).has_zero
+
+
+def test_the_scale_of_decibels_is_how_far_hypotheses_are_above_the_best_of_their_sample():
+    cost = torch.tensor([[[1.0, 4.0, 1.0]], [[-20.0, -20.0, -14.0]], [[7.0, 8.0, 9.0]]])
+    mask = torch.tensor([[True], [True], [False]])
+    found = cost_scale(mcl.match(cost, mcl.WTA(), mask))
+    assert float(found.scale) == pytest.approx((3 / 3 + 6 / 3) / 2)
+    assert not found.has_zero
+    each = cost_scale(mcl.match(torch.stack([cost, cost + 30, 2 * cost]), mcl.WTA()), stacked=True)
+    assert each.has_zero.tolist() == [False, True, False]
+    assert each.scale.tolist() == pytest.approx([4 / 3, float(cost.mean()) + 30, 8 / 3])
 
 
 def test_a_cost_without_a_zero_is_not_held_for():

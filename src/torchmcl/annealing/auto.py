@@ -11,7 +11,8 @@ How long to hold is decided by what holding earns. After a first tenth of the tr
 find their way, a single answer that has divided its distortion by e^g so far may use the share
 g^2 / (g^2 + patience^2) of 95 % of the training. Where the noise is large the answer is soon as good as it gets,
 nothing more is earned, and cooling begins early; where it keeps improving, cooling waits for it. A cost without a
-natural zero (decibels) does not tell what was earned, and cooling begins at once.
+natural zero (decibels) does not tell what was earned, and cooling begins at once, from the temperature at which a
+softmin begins to tell the untrained hypotheses apart.
 """
 
 import math
@@ -180,8 +181,11 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
 
     For costs that are never negative it is their mean over hypotheses, samples and real targets: while the
     hypotheses are together that is the trace of the conditional covariance, which is lambda_max in one dimension and
-    above it in several. A cost without a natural zero, such as the SI-SDR in decibels, is measured by its mean
-    deviation from its own mean. Costs that are not finite are left out; if none is, the scale is NaN.
+    above it in several. Of a cost without a natural zero, such as the SI-SDR in decibels, the mean says nothing. It is
+    measured by how far hypotheses are above the best one of their sample, which is what a softmin acts on: at that
+    temperature it just begins to tell untrained hypotheses apart, and when they part it is cold. Where they are all
+    the same, by how far samples deviate from their mean. Costs that are not finite are left out; if none is, the
+    scale is NaN.
 
     Args:
         matching: of a step.
@@ -192,13 +196,18 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
         >>> cost_scale(match(torch.tensor([[[1.0, 1.0]], [[3.0, 3.0]]]), AnnealedWTA(9.0)))
         CostScale(scale=tensor(2.), has_zero=tensor(True))
     """
-    cost = matching.cost.detach().float().mean(dim=-1)  # over hypotheses
+    costs = matching.cost.detach().float()
+    cost = costs.mean(dim=-1)  # over hypotheses
     known = matching.mask & cost.isfinite()
     axes = tuple(range(1 if stacked else 0, cost.ndim))
     n_known = known.to(cost.dtype).sum(dim=axes, keepdim=True)  # 0 makes NaN of what follows
-    cost = torch.where(known, cost, 0.0)
-    mean = cost.sum(dim=axes, keepdim=True) / n_known
-    spread = torch.where(known, (cost - mean).abs(), 0.0).sum(dim=axes, keepdim=True) / n_known
-    negative = (cost < 0).any(dim=-1).flatten(1 if stacked else 0).any(dim=-1)
-    scale = torch.where(negative.view(mean.shape), spread, mean).flatten(1 if stacked else 0).squeeze(-1)
+
+    def mean(values: Tensor) -> Tensor:
+        return torch.where(known, values, 0.0).sum(dim=axes, keepdim=True) / n_known
+
+    middle = mean(cost)
+    excess = mean((costs - costs.amin(dim=-1, keepdim=True)).mean(dim=-1))
+    spread = torch.where(excess > 0, excess, mean((cost - middle).abs()))
+    negative = (known & (cost < 0)).any(dim=-1).flatten(1 if stacked else 0).any(dim=-1)
+    scale = torch.where(negative.view(middle.shape), spread, middle).flatten(1 if stacked else 0).squeeze(-1)
     return CostScale(scale, ~negative)
