@@ -12,6 +12,7 @@ from torchmcl.reports.separation_study import (
     METHOD_HEAD,
     TRANSITION_HEAD,
     automatic_rows,
+    by_hand_and_automatic,
     gender_rows,
     hypotheses_rows,
     method_rows,
@@ -61,12 +62,11 @@ def main():
     study = read_packed_study(RESULTS / "separation-training-h200.jsonl", RESULTS / "separation-evaluation-h200.csv")
     for name, text in tables(study).items():
         (HERE / f"separation_{name}.inc").write_text(text)
-    by_hand = [run for run in study.of_part("methods") if run.rule == "amcl" and run.n_speakers == 2]
     for name, figure in (
         ("separation_curves", drawings.draw_learning_curves(study.of_part("methods"))),
         ("separation_hypotheses", drawings.draw_hypotheses(study.of_part("hypotheses"))),
         ("separation_transition", drawings.draw_transition(study.of_part("transition"))),
-        ("separation_automatic", drawings.draw_automatic(by_hand, study.of_part("automatic"))),
+        ("separation_automatic", drawings.draw_automatic(*by_hand_and_automatic(study))),
     ):
         figure.savefig(HERE / "_static" / f"{name}.png", dpi=110, bbox_inches="tight", metadata={"Software": None})
         pyplot("the documentation").close(figure)

@@ -29,6 +29,7 @@ from torchmcl.reports.separation_numbers import (
 
 __all__ = [
     "automatic_rows",
+    "by_hand_and_automatic",
     "gender_rows",
     "hypotheses_rows",
     "method_rows",
@@ -103,8 +104,7 @@ def transition_rows(study: StudyRecords) -> Rows:
 
 def automatic_rows(study: StudyRecords) -> Rows:
     """Return the lines of aMCL with a schedule set by hand and with one that sets itself, under `AUTOMATIC_HEAD`."""
-    automatic = study.of_part("automatic")
-    by_hand = _by_hand(study)
+    by_hand, automatic = by_hand_and_automatic(study)
     rows = []
     for label, runs in (("by hand", by_hand), ("automatic", automatic)):
         for run in runs:
@@ -252,21 +252,25 @@ def _transition_part(study: StudyRecords) -> list[str]:
 
 
 def _automatic_part(study: StudyRecords) -> list[str]:
-    runs = study.of_part("automatic")
+    by_hand, runs = by_hand_and_automatic(study)
     if not runs:
         return []
     caption = "aMCL with 2 speakers. Both have equally many steps; on crops of validation mixtures."
     return [
         "<h2>A schedule that sets itself</h2>",
-        _picture(drawings.draw_automatic(_by_hand(study), runs), "Temperature and SI-SDR over training", caption),
+        _picture(drawings.draw_automatic(by_hand, runs), "Temperature and SI-SDR over training", caption),
         _shown(AUTOMATIC_HEAD, automatic_rows(study), "automatic"),
         '<p class="note">Whole test mixtures, mean ± standard error over them. The difference is in PIT SI-SDR.</p>',
     ]
 
 
-def _by_hand(study: StudyRecords) -> list[RunRecords]:
-    """Return the trainings of the table of methods that the automatic ones stand beside."""
-    return _methods(study, 2).get("amcl", [])
+def by_hand_and_automatic(study: StudyRecords) -> tuple[list[RunRecords], list[RunRecords]]:
+    """Return the trainings of aMCL with a schedule set by hand, and those with one that sets itself, by seed."""
+    own = study.of_part("automatic")  # where those by hand have the seeds that the table of methods does not have
+    by_hand = [*_methods(study, 2).get("amcl", []), *(run for run in own if not run.sets_itself)]
+    groups = by_hand, [run for run in own if run.sets_itself]
+    first, second = (sorted(runs, key=lambda run: run.seed) for runs in groups)
+    return first, second
 
 
 def _network(run: RunRecords) -> str:

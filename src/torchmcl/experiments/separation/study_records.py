@@ -84,6 +84,11 @@ class RunRecords:
         return float(self.config["objective"]["temperature"])
 
     @property
+    def sets_itself(self) -> bool:
+        """Whether the temperature was left to what is measured in training."""
+        return bool(self.config["objective"]["temperature"] == "auto")
+
+    @property
     def temperatures(self) -> list[float]:
         """Return the temperature of each epoch of an annealed training."""
         return [float(_TEMPERATURE.findall(record["rule"])[0]) for record in self.epochs]
