@@ -6,6 +6,9 @@
 #include <float.h>
 #include <math.h>
 #include <string.h>
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
@@ -34,6 +37,7 @@ ALWAYS void mix_some(int count, End end, float *out, const float *a, long sp, lo
         vec sum[4][STEP];
         for (int p = 0; p < count; p++)
             for (int s = 0; s < STEP; s++) sum[p][s] = (vec){0} + (bias ? bias[p] : 0.0f);
+#pragma GCC unroll 4
         for (long q = 0; q < n_q; q++) {
             const vec *x = (const vec *)(in + q * WIDTH + j);
             for (int p = 0; p < count; p++) {
@@ -69,8 +73,10 @@ static void hidden_layer(float *out, const float *weight, long n_out, long n_in,
     mix(RELU, out, weight, n_in, 1, n_out, n_in, in, weight + n_in * n_out, 0, width);
 }
 
-static void last_layer(float *out, const float *weight, long n_out, long n_in, const float *in, long width) {
-    mix(PLAIN, out, weight, n_in, 1, n_out, n_in, in, weight + n_in * n_out, 0, width);
+/* Of the first n_used of n_in inputs, without ReLU. */
+static void plain_layer(float *out, const float *weight, long n_out, long n_in, long n_used, const float *in,
+                        long width) {
+    mix(PLAIN, out, weight, n_in, 1, n_out, n_used, in, weight + n_in * n_out, 0, width);
 }
 
 static void layer_back(float *back, const float *weight, long n_out, long n_in, const float *g, const float *gate,
@@ -78,10 +84,21 @@ static void layer_back(float *back, const float *weight, long n_out, long n_in, 
     mix(GATED, back, weight, 1, n_in, n_in, n_out, g, 0, gate, width);
 }
 
-ALWAYS float total(vec v) {
-    float sum = 0;
-    for (int i = 0; i < LANES; i++) sum += v[i];
-    return sum;
+/* Adds to each of `count` numbers the sum of the lanes of a vector. */
+ALWAYS void add_totals(float *to, const vec *v, int count) {
+#if defined(__aarch64__)
+    if (count == 4) { /* sums of neighbours, twice, of all four vectors at once */
+        const float32x4_t first = vpaddq_f32((float32x4_t)v[0], (float32x4_t)v[1]);
+        const float32x4_t second = vpaddq_f32((float32x4_t)v[2], (float32x4_t)v[3]);
+        vst1q_f32(to, vaddq_f32(vld1q_f32(to), vpaddq_f32(first, second)));
+        return;
+    }
+#endif
+    for (int q = 0; q < count; q++) {
+        float sum = 0;
+        for (int i = 0; i < LANES; i++) sum += v[q][i];
+        to[q] += sum;
+    }
 }
 
 /* da[p * sp + q] += the sum over rows of g[p] in[q]. */
@@ -93,8 +110,7 @@ ALWAYS void outer_some(int n_p, int n_q, float *da, long sp, const float *g, con
         for (int p = 0; p < n_p; p++)
             for (int q = 0; q < n_q; q++)
                 sum[p][q] += *(const vec *)(g + p * WIDTH + j) * *(const vec *)(in + q * WIDTH + j);
-    for (int p = 0; p < n_p; p++)
-        for (int q = 0; q < n_q; q++) da[p * sp + q] += total(sum[p][q]);
+    for (int p = 0; p < n_p; p++) add_totals(da + p * sp, sum[p], n_q);
 }
 
 ALWAYS void outer_rows(int n_p, float *da, long sp, const float *g, const float *in, long n_q, long width) {
@@ -356,7 +372,8 @@ void fleet_step(long n_models, long n_layers, const long *sizes, long n_hypothes
                 const float *between, const float *targets, const float *row_counts, const long *set_of_model,
                 long n_set_rows, const long *order, const long *order_of_model, long order_stride, long n_rows,
                 const float *temperature, const float *epsilon, float *loss, float *scratch) {
-    const long n_blocks = (n_rows + WIDTH - 1) / WIDTH, even = (n_rows + n_blocks - 1) / n_blocks;
+    /* Blocks of as many rows, but for the last one: whole vectors each, as the rows that fill them cost as much. */
+    const long n_blocks = (n_rows + WIDTH - 1) / WIDTH, even = up((n_rows + n_blocks - 1) / n_blocks);
     const long n_values = n_hypotheses * n_dims;
     float *at[17], *place = scratch; /* activations of each layer */
     long largest = 0;
@@ -398,12 +415,12 @@ void fleet_step(long n_models, long n_layers, const long *sizes, long n_hypothes
             for (long l = 0; l < n_layers; l++) {
                 const long n_in = sizes[l], n_out = sizes[l + 1];
                 if (l == 0 && n_runs) {
-                    mix(PLAIN, at[1], weight, n_in, 1, n_out, n_given, at[0], weight + n_in * n_out, 0, width);
+                    plain_layer(at[1], weight, n_out, n_in, n_given, at[0], width);
                     for (long j = 0; j < n; j++) climb(at[1] + j, n_out, table, &ladders, rows[j], n_layers > 1);
                 } else if (l + 1 < n_layers)
                     hidden_layer(at[l + 1], weight, n_out, n_in, at[l], width);
                 else
-                    last_layer(at[l + 1], weight, n_out, n_in, at[l], width);
+                    plain_layer(at[l + 1], weight, n_out, n_in, n_in, at[l], width);
                 weight += n_out * (n_in + 1);
             }
             total_loss += row_losses(&rule, at[n_layers], target, count, width, rest);
