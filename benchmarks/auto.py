@@ -1,6 +1,6 @@
 """Annealing that decides by itself, against the paper's schedule, plain MCL and tuned baselines, on the UCI sets.
 
-python benchmarks/auto.py --data FOLDER --records FILE.csv [--device cuda] [--sets ...] [--parts paper,auto,tuned]
+python benchmarks/auto.py --data FOLDER --records FILE.csv [--device cuda] [--sets ...] [--parts paper,auto,tuned,...]
 
 The validation protocol: the last tenth of each official training fold is held out for every choice (the epoch, and for
 the tuned ones the candidate), and the test fold is looked at once. Parts whose rows are in the file are not run again.
@@ -24,6 +24,7 @@ from torchmcl.data.uci import load_uci, uci_set
 from torchmcl.experiments.uci.published import published_cells
 from torchmcl.experiments.uci.run import UciStudy
 from torchmcl.fleet import Candidate, Fleet, FleetData, hard_distortion
+from torchmcl.fleet.search import default_candidates
 from torchmcl.schedules import Cosine, Exponential, Linear, annealed
 
 N_EPOCHS = 1000
@@ -68,12 +69,18 @@ def searched_policies() -> dict[str, list[Candidate]]:
     return {"auto-search": candidates}
 
 
+def shipped_search() -> dict[str, list[Candidate]]:
+    """Return what `FleetSearch` tries unless told: the policy in 48 ways, MCL and Relaxed-WTA in 16."""
+    return {"fleet-search": default_candidates(N_EPOCHS)}
+
+
 # Name -> fleets: methods with their candidates, and whether the score loss stops at the head. The baselines are tuned
 # in that too, as plain MCL is better on some sets if it does not.
 PARTS: dict[str, list[tuple[Callable[[], dict[str, list[Candidate]]], bool]]] = {
     "paper": [(paper_candidates, False)],
     "auto": [(auto_candidates, True)],
     "tuned": [(tuned_baselines, True), (tuned_baselines, False), (searched_policies, True)],
+    "search": [(shipped_search, True)],
 }
 
 
@@ -193,6 +200,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             ("auto", "mcl"),
             ("auto", "baseline-tuned"),
             ("auto-search", "baseline-tuned"),
+            ("fleet-search", "baseline-tuned"),
         ):
             if found := compared(rows, name, ours, other):
                 out.append(found)
