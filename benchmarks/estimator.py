@@ -31,10 +31,10 @@ def fit_seconds(n_rows: int, n_init: int, n_epochs: int, device: str, *, ensembl
     return time.perf_counter() - start
 
 
-def predict_rows_per_second(n_rows: int, dtype: type, device: str) -> float:
+def predict_rows_per_second(n_rows: int, n_init: int, dtype: type, device: str) -> float:
     """Return rows per second of `predict_hypotheses` on a table of 20 features."""
     inputs, targets = table(2000, 20)
-    model = MCLRegressor(n_epochs=2, device=device, random_state=0).fit(inputs, targets)
+    model = MCLRegressor(n_epochs=2, n_init=n_init, device=device, random_state=0).fit(inputs, targets)
     many = np.random.default_rng(1).normal(size=(n_rows, 20)).astype(dtype)
     times = []
     for _ in range(5):
@@ -73,7 +73,10 @@ if __name__ == "__main__":
             }
         )
         print(rows[-1])
-    for dtype in (np.float32, np.float64):
-        speed = predict_rows_per_second(500_000, dtype, options.device)
-        rows.append({"name": f"predict, {dtype.__name__}", "rows_per_second": speed, "must_show": ">= 300000"})
+    # A table of many rows has one network; of several the answers of each row are made into as few again.
+    for n_init, n_rows in ((1, 500_000), (5, 50_000)):
+        for dtype in (np.float32, np.float64):
+            speed = predict_rows_per_second(n_rows, n_init, dtype, options.device)
+            rows.append({"name": f"predict, {n_init} networks, {dtype.__name__}", "rows_per_second": speed})
+            rows[-1] |= {"must_show": ">= 300000"} if n_init == 1 else {}
     report("estimator", options.device, rows, options.out)
