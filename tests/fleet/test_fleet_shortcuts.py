@@ -318,6 +318,57 @@ def test_models_that_anneal_by_themselves_decide_alike_in_all_ways(held_out, n_e
         torch.testing.assert_close(temperatures[way], temperatures["autograd"], rtol=1e-3, atol=1e-6, equal_nan=True)
 
 
+def sets_with_something_to_learn():
+    """Return rows of two models to train on and others to watch: beside the noise there is a mean to be learnt."""
+    sets = [(inputs, targets + 2) for inputs, targets in (curve(60, seed=seed) for seed in range(4))]
+    return FleetData.of_sets(sets[:2], [0, 1]), FleetData.of_sets(sets[2:], [0, 1])
+
+
+def patient_and_not():
+    return Fleet(network, 2, rules=[AutoAnnealing(patience=0.02), AutoAnnealing(patience=2.0)], lr=1e-2)
+
+
+@pytest.mark.parametrize("patience", [None, 30])
+def test_the_best_of_models_that_anneal_by_themselves_is_the_same_in_all_ways(patience, monkeypatch):
+    data, watched = sets_with_something_to_learn()
+    histories = {}
+    for way in WAYS:
+        with monkeypatch.context() as patch:
+            go(way, patch)
+            histories[way] = patient_and_not().fit(data, 110, validation=watched, patience=patience, progress=False)
+    expected = histories["autograd"]
+    hard = (expected.temperatures > 0).sum(dim=0)
+    assert hard[0] != hard[1]  # for a while one of them counts and the other does not
+    assert (expected.best_epoch >= hard).all()
+    for way in WAYS[:2]:
+        assert histories[way].best_epoch.tolist() == expected.best_epoch.tolist()
+        assert histories[way].stopped_epoch.tolist() == expected.stopped_epoch.tolist()
+        torch.testing.assert_close(histories[way].watched, expected.watched, rtol=1e-3, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("cut", [3, 41, 117, 220])
+def test_compiled_models_that_anneal_by_themselves_go_on_to_the_same_bits(cut, tmp_path, monkeypatch):
+    class PowerCutError(Exception):
+        pass
+
+    def stop(epoch, *_):
+        if epoch == cut:
+            raise PowerCutError
+
+    go("compiled", monkeypatch)
+    data, watched = sets_with_something_to_learn()
+    whole, first, second = patient_and_not(), patient_and_not(), patient_and_not()
+    expected = whole.fit(data, 230, validation=watched, progress=False)
+    saved = {"validation": watched, "checkpoint": tmp_path, "checkpoint_every": 1, "progress": False}
+    with pytest.raises(PowerCutError):
+        first.fit(data, 230, after_epoch=stop, **saved)
+    history = second.fit(data, 230, **saved)
+    assert_same_bits(whole.state_dict(), second.state_dict())
+    assert_same_bits(
+        {"t": expected.temperatures, "w": expected.watched}, {"t": history.temperatures, "w": history.watched}
+    )
+
+
 def test_the_compiled_mean_cost_is_that_of_the_drawn_rows():
     if not native.available():
         pytest.skip("needs a C compiler")

@@ -1,7 +1,7 @@
 """The models of a fleet that anneal by themselves: measured now and then, all on the device."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,15 @@ __all__ = ["SelfAnnealing"]
 
 # A hundred looks at some hundred rows: enough to see when a training goes flat, for a percent or two of its time.
 _N_LOOKS, _N_ROWS = 100, 256
+
+
+class _Ahead(NamedTuple):
+    """What is known of the epochs from `first` up to but not including `stop`."""
+
+    first: int
+    stop: int
+    values: AutoValues  # [epochs, models] each
+    warm: list[bool | None]  # whether all models have a temperature above 0, or none; None for some
 
 
 class SelfAnnealing:
@@ -61,7 +70,7 @@ class SelfAnnealing:
         self.index = (places * self.rows.lengths.unsqueeze(-1)).long()
         self.inputs, self.targets = self.rows.rows(self.index)
         self.mean_cost: MeanCost | None = None
-        self._ahead: tuple[int, AutoValues] | None = None  # of a block of epochs
+        self._ahead: _Ahead | None = None
         measured = self._measured()
         # Where no cost is finite nothing is known, and nothing is held for.
         self.state = self.policy.init(measured.scale.nan_to_num(0.0))
@@ -82,13 +91,36 @@ class SelfAnnealing:
         """
         if self.mean_cost is None:
             return self._values(epoch)
-        # On a CPU each of some thirty operations takes longer than what it computes: all epochs until the next look
-        # at once, and from the same first one wherever a training goes on, for the sake of the last bits.
-        block, place = divmod(int(epoch), self.every)
-        if self._ahead is None or self._ahead[0] != block:
-            epochs = torch.arange(self.every).unsqueeze(-1) + block * self.every
-            self._ahead = (block, self._values(epochs))
-        return AutoValues(*(value[place] for value in self._ahead[1]))
+        ahead = self._known_ahead(int(epoch))
+        return AutoValues(*(value[int(epoch) - ahead.first] for value in ahead.values))
+
+    def all_warm(self, epoch: Tensor) -> bool | None:
+        """Return whether all models have a temperature above 0 in an epoch (True) or none has (False).
+
+        None: some have, or the values are on a device that nobody wants to wait for.
+        """
+        if self.mean_cost is None:
+            return None
+        ahead = self._known_ahead(int(epoch))
+        return ahead.warm[int(epoch) - ahead.first]
+
+    def _known_ahead(self, epoch: int) -> "_Ahead":
+        """Return the values of the epochs around this one that are known together.
+
+        On a CPU each of some thirty operations takes longer than what it computes: all epochs until the next look at
+        once, and all that are left when nobody holds any more. They begin with the same epoch wherever a training goes
+        on, for the sake of the last bits.
+        """
+        if self._ahead is None or not self._ahead.first <= epoch < self._ahead.stop:
+            begun = self.state["begun"][self.chosen]
+            first, stop = epoch - epoch % self.every, epoch - epoch % self.every + self.every
+            if bool((begun >= 0).all()):
+                first, stop = int(begun.max()), self.n_epochs
+            values = self._values(torch.arange(first, stop).unsqueeze(-1))
+            warm = values.temperature > 0  # not NaN
+            both = zip(warm.all(dim=-1).tolist(), warm.any(dim=-1).tolist(), strict=True)
+            self._ahead = _Ahead(first, stop, values, [None if some != every else every for every, some in both])
+        return self._ahead
 
     def _values(self, epoch: Tensor) -> AutoValues:
         values = self.policy.value(self.state, epoch, self.n_epochs, self.n_points, self.n_steps)
@@ -102,7 +134,8 @@ class SelfAnnealing:
         if self.mean_cost is not None and not bool(((self.state["begun"] < 0) & self.chosen).any()):
             return  # on a CPU a value can be read, and nobody has anything to decide any more
         measured = self._measured()
-        self.policy.release(self.state, measured, epoch + 1)
+        if self.mean_cost is None:  # which is of squares, and they have a zero
+            self.policy.release(self.state, measured, epoch + 1)
         self.policy.update(self.state, measured.scale, epoch + 1, self.n_epochs)
 
     @torch.no_grad()

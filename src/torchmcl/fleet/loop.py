@@ -302,15 +302,13 @@ class ChunkTraining:
         value = self._look(models, pattern, rows)
         state = {name: self.state[name][rows] for name in ("best_value", "best_epoch", "best_flat", "stopped_epoch")}
         self.state["watched"][:, rows].index_copy_(0, self.state["epoch"].view(1), value.unsqueeze(0))
+        annealed = self._still_annealed(rows)
+        if annealed is True:
+            return
         running = state["stopped_epoch"] < 0
-        better = (value < state["best_value"]) & running
-        if self.annealing is not None:
-            # Before the tail the hypotheses are not yet apart, and a lucky early epoch on few rows means little. The
-            # last epoch counts in any case: a training of one or two has no tail.
-            temperature = self.state["temperatures"].index_select(0, self.state["epoch"].view(1))[0, rows]
-            annealed = (temperature > 0) & (self.state["epoch"] < self.plan.n_epochs - 1)
+        if isinstance(annealed, Tensor):
             running = running & ~annealed
-            better = better & ~annealed
+        better = (value < state["best_value"]) & running
         state["best_value"].copy_(torch.where(better, value, state["best_value"]))
         state["best_epoch"].copy_(torch.where(better, self.state["epoch"], state["best_epoch"]))
         state["best_flat"].copy_(torch.where(better.unsqueeze(-1), models.flat, state["best_flat"]))
@@ -318,6 +316,20 @@ class ChunkTraining:
             waited = self.state["epoch"] - state["best_epoch"].clamp_min(0)
             ends = running & (waited >= self.plan.patience)
             state["stopped_epoch"].copy_(torch.where(ends, self.state["epoch"], state["stopped_epoch"]))
+
+    def _still_annealed(self, rows: slice) -> Tensor | bool:
+        """Return which models are before their tail, or one value where the host knows it of all of them.
+
+        There the hypotheses are not yet apart, and a lucky early epoch on few rows means little. The last epoch counts
+        in any case: a training of one or two has no tail.
+        """
+        if self.annealing is None:
+            return False
+        epoch = self.state["epoch"]
+        if (known := self.annealing.all_warm(epoch)) is not None:
+            return known and int(epoch) < self.plan.n_epochs - 1
+        temperature = self.state["temperatures"].index_select(0, epoch.view(1))[0, rows]
+        return (temperature > 0) & (epoch < self.plan.n_epochs - 1)
 
     def _look(self, models: StackedModules, pattern: tuple[bool, ...], rows: slice) -> Tensor:
         """Return the monitored value of some models."""
