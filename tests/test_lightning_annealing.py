@@ -85,6 +85,19 @@ def test_batches_that_tell_nothing_are_passed_over():
     assert float(auto.first) == float(auto.scale) == float(auto.lowest) == 2.0
 
 
+def test_costs_without_a_zero_are_told_by_their_differences_even_if_some_batches_are_above_it():
+    """The mean of a batch that happens to have no negative decibel says nothing."""
+    strategy = pl.Trainer(max_epochs=1, **QUIET).strategy
+    auto = MCLModule(network(), AutoAnnealing()).auto
+    differences = 0.02 * torch.rand(50, 2, 4, generator=torch.Generator().manual_seed(0))
+    excess = float((differences - differences.amin(dim=-1, keepdim=True)).mean())
+    for middle in (10.0, 10.0, -1.0):
+        auto.see(mcl.match(differences + middle, mcl.WTA()), 0.5, strategy)
+    auto.end_epoch(0, 10, strategy)
+    assert float(auto.begun) == 1
+    assert float(auto.scale) == pytest.approx(excess, rel=1e-3)
+
+
 def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path):
     whole = fitted(8)
     fitted(8, tmp_path, until=3)

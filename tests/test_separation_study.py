@@ -5,6 +5,7 @@ import runpy
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,13 @@ def test_the_automatic_schedule_differs_from_the_one_by_hand_in_nothing_else(com
         assert temperatures[7] > 0
         assert (temperatures[8:] == 0).all()
         assert itself.epochs[0]["val_pit_si_sdr"] > 1.5
+
+
+def test_a_seed_that_two_parts_have_counts_once(committed):
+    twins = [replace(run, name="automatic/2-hand-amcl-1") for run in committed.runs if run.name == "methods/2-amcl-1"]
+    by_hand, automatic = by_hand_and_automatic(replace(committed, runs=[*committed.runs, *twins]))
+    assert [run.name for run in by_hand][:2] == ["methods/2-amcl-0", "methods/2-amcl-1"]
+    assert [run.seed for run in by_hand] == [run.seed for run in automatic] == [0, 1, 2, 3]
 
 
 def test_bad_arguments_of_the_study_are_refused(speech, tmp_path, capsys):

@@ -1,12 +1,14 @@
 """The estimators among scikit-learn's tools."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import joblib
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.linear_model import Ridge
@@ -103,6 +105,17 @@ def test_fits_side_by_side_in_threads_are_the_same():
     alone = cross_val_score(model, X, y, cv=4)
     with joblib.parallel_backend("threading", n_jobs=4):
         np.testing.assert_allclose(cross_val_score(model, X, y, cv=4, n_jobs=4), alone)
+
+
+def test_predictions_side_by_side_in_threads_are_the_same_and_leave_the_networks_as_they_are():
+    X, y = forked(90)
+    model = MCLRegressor(**{**QUICK, "n_epochs": 2}).fit(X, y)
+    rows = {dtype: np.random.default_rng(0).normal(size=(20_000, X.shape[1])).astype(dtype) for dtype in "fd"}
+    alone = {dtype: model.predict(inputs) for dtype, inputs in rows.items()}
+    with ThreadPoolExecutor(4) as threads:
+        for dtype, found in threads.map(lambda dtype: (dtype, model.predict(rows[dtype])), "fd" * 20):
+            np.testing.assert_allclose(found, alone[dtype], rtol=1e-5)
+    assert all(isinstance(p, torch.nn.Parameter) for module in model.modules_ for p in module.parameters())
 
 
 @pytest.mark.slow

@@ -172,17 +172,28 @@ def test_numbers_that_make_no_sense_are_refused(options, message):
         AutoAnnealing(**options)
 
 
-def test_the_scale_of_a_squared_error_is_the_variance_and_that_of_shifted_ones_together_their_spread():
+def test_the_scale_of_a_squared_error_is_the_variance_and_rounding_is_no_difference_between_hypotheses():
     samples = torch.randn(20_000, 1, 1, generator=torch.Generator().manual_seed(0))
     together = torch.zeros(20_000, 3, 1)
     cost = mcl.pairwise_sq_euclidean(hypotheses=together, targets=samples)
     squared = cost_scale(mcl.match(cost, mcl.WTA()))
     assert float(squared.scale) == pytest.approx(1.0, abs=0.03)
     assert squared.has_zero
-    shifted = mcl.match(cost - 100, mcl.WTA())
-    deviation = (cost[..., 0] - cost.mean()).abs().mean()
-    assert float(cost_scale(shifted).scale) == pytest.approx(float(deviation), rel=1e-4)
-    assert not cost_scale(shifted).has_zero
+    deviation = float((cost[..., 0] - cost.mean()).abs().mean())
+    for noise in (0.0, 1e-6):
+        shifted = cost_scale(mcl.match(cost - 100 + noise * torch.rand(cost.shape), mcl.WTA()))
+        assert float(shifted.scale) == pytest.approx(1e-3 * deviation, rel=1e-3)
+        assert not shifted.has_zero
+
+
+def test_one_negative_cost_is_enough_and_a_rounding_error_is_not():
+    cost = torch.tensor([[[-3.0, 5.0]], [[-1.0, 4.0]]])
+    found = cost_scale(mcl.match(cost, mcl.WTA()))
+    assert not found.has_zero
+    assert float(found.scale) == pytest.approx((8 + 5) / 4)
+    nearly = cost_scale(mcl.match(torch.tensor([[[-1e-7, 5.0]], [[1.0, 4.0]]]), mcl.WTA()))
+    assert nearly.has_zero
+    assert float(nearly.scale) == pytest.approx(2.5)
 
 
 def test_the_scale_of_decibels_is_how_far_hypotheses_are_above_the_best_of_their_sample():
@@ -199,11 +210,15 @@ def test_the_scale_of_decibels_is_how_far_hypotheses_are_above_the_best_of_their
 def test_a_cost_without_a_zero_is_not_held_for():
     policy = AutoAnnealing()
     state = policy.init(torch.tensor([3.0, 3.0]))
-    policy.release(state, CostScale(torch.tensor([1.0, 1.0]), torch.tensor([True, False])), 7.0)
+    policy.release(
+        state, CostScale(torch.tensor([5.0, 5.0]), torch.tensor([1.0, 1.0]), torch.tensor([True, False])), 7.0
+    )
     assert state["begun"].tolist() == [-1.0, 7.0]
     assert state["scale"].tolist() == [3.0, 1.0]
     assert policy.value(state, 7, 100, 1).temperature.tolist() == pytest.approx([12.0, 2.1])
-    policy.release(state, CostScale(torch.tensor([9.0, 9.0]), torch.tensor([True, False])), 8.0)  # once is enough
+    policy.release(
+        state, CostScale(torch.tensor([9.0, 9.0]), torch.tensor([9.0, 9.0]), torch.tensor([True, False])), 8.0
+    )
     assert state["begun"].tolist() == [-1.0, 7.0]
     assert state["scale"].tolist() == [3.0, 1.0]
 

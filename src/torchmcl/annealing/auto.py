@@ -4,7 +4,8 @@ A training has three phases, each model in its own time:
 
 1. *Hold*: the temperature stays above the first critical temperature, 2 lambda_max of the conditional covariance
    (Eq. (14)), so that all hypotheses learn one answer together from all the data. It follows the residuals down.
-2. *Cool*: from the critical temperature to a thousandth of it, evenly in its logarithm; hypotheses split.
+2. *Cool*: from the critical temperature to a thousandth of it, evenly in its logarithm; hypotheses split. For a cost
+   without a natural zero, from what `cost_scale` says.
 3. *Tail*: hard winner-takes-all, while the learning rate falls to 0 along a cosine.
 
 How long to hold is decided by what holding earns. After a first tenth of the training, in which slow beginners may
@@ -39,6 +40,10 @@ _WARM_UP = 0.1
 _STRONGEST = 3.0
 # Share of what the hold leaves after which the learning rate begins to fall.
 _SETTLING = 0.4
+# Of the deviation of samples, the least that hypotheses are taken to differ by.
+_SMALLEST_SPREAD = 1e-3
+# A distance may come out below 0 by so much of what distances are.
+_ROUNDING = 1e-5
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -51,10 +56,22 @@ class AutoValues(NamedTuple):
 
 
 class CostScale(NamedTuple):
-    """How large costs are, and whether they have a natural zero: none of them was negative."""
+    """How large costs are, one entry for each model.
 
-    scale: Tensor
+    Attributes:
+        mean: over hypotheses, samples and real targets.
+        spread: how far hypotheses are above the best one of their sample, on average.
+        has_zero: whether the costs have a natural zero: none of them was negative.
+    """
+
+    mean: Tensor
+    spread: Tensor
     has_zero: Tensor
+
+    @property
+    def scale(self) -> Tensor:
+        """What temperatures are measured in: the mean, or the spread of costs without a natural zero."""
+        return torch.where(self.has_zero, self.mean, self.spread)
 
 
 @dataclass(frozen=True)
@@ -177,15 +194,18 @@ class AutoAnnealing:
 
 
 def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
-    """Return how large the costs are, in their own units: half of the critical temperature, or a little more.
+    """Return how large the costs are, in their own units.
 
-    For costs that are never negative it is their mean over hypotheses, samples and real targets: while the
-    hypotheses are together that is the trace of the conditional covariance, which is lambda_max in one dimension and
-    above it in several. Of a cost without a natural zero, such as the SI-SDR in decibels, the mean says nothing. It is
-    measured by how far hypotheses are above the best one of their sample, which is what a softmin acts on: at that
-    temperature it just begins to tell untrained hypotheses apart, and when they part it is cold. Where they are all
-    the same, by how far samples deviate from their mean. Costs that are not finite are left out; if none is, the
-    scale is NaN.
+    For costs that are never negative the scale is their mean over hypotheses, samples and real targets, half of the
+    critical temperature or a little more: while the hypotheses are together it is the trace of the conditional
+    covariance, which is lambda_max in one dimension and above it in several.
+
+    Of a cost without a natural zero, such as the SI-SDR in decibels, the mean says nothing. Its scale is how far
+    hypotheses are above the best one of their sample, which is what a softmin acts on: at that temperature it just
+    begins to tell untrained hypotheses apart, and when they part it is cold. It is a thousandth of how far samples
+    deviate from their mean at least, so that rounding errors do not pass for differences.
+
+    Costs that are not finite are left out; if none is, everything is NaN.
 
     Args:
         matching: of a step.
@@ -193,8 +213,9 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
 
     Example:
         >>> from torchmcl import AnnealedWTA, match
-        >>> cost_scale(match(torch.tensor([[[1.0, 1.0]], [[3.0, 3.0]]]), AnnealedWTA(9.0)))
-        CostScale(scale=tensor(2.), has_zero=tensor(True))
+        >>> found = cost_scale(match(torch.tensor([[[1.0, 1.0]], [[3.0, 3.0]]]), AnnealedWTA(9.0)))
+        >>> found.scale, found.has_zero
+        (tensor(2.), tensor(True))
     """
     costs = matching.cost.detach().float()
     cost = costs.mean(dim=-1)  # over hypotheses
@@ -205,9 +226,14 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
     def mean(values: Tensor) -> Tensor:
         return torch.where(known, values, 0.0).sum(dim=axes, keepdim=True) / n_known
 
-    middle = mean(cost)
-    excess = mean((costs - costs.amin(dim=-1, keepdim=True)).mean(dim=-1))
-    spread = torch.where(excess > 0, excess, mean((cost - middle).abs()))
-    negative = (known & (cost < 0)).any(dim=-1).flatten(1 if stacked else 0).any(dim=-1)
-    scale = torch.where(negative.view(middle.shape), spread, middle).flatten(1 if stacked else 0).squeeze(-1)
-    return CostScale(scale, ~negative)
+    def each(values: Tensor) -> Tensor:
+        return values.flatten(1 if stacked else 0).squeeze(-1)
+
+    middle, lowest = mean(cost), costs.amin(dim=-1)
+    excess, deviation = mean(cost - lowest), mean((cost - middle).abs())
+    negative = known & (lowest < -_ROUNDING * mean(cost.abs()))
+    return CostScale(
+        each(middle),
+        each(torch.maximum(excess, _SMALLEST_SPREAD * deviation)),
+        ~negative.flatten(1 if stacked else 0).any(dim=-1),
+    )

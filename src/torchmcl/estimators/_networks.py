@@ -1,5 +1,6 @@
 """The engine of the estimators: a fleet of restarts in, the modules to keep out."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet import Fleet, FleetData, FleetHistory, even_batch_size, hard_distortion
@@ -169,14 +169,10 @@ def answers(modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.de
     Several modules share the probability equally. The dtype is that of the inputs.
     """
     at = torch.device(device)
-    # In this dtype and there, without a copy of the module itself, which takes longer than all of its numbers.
-    tensors = [{name: value.to(at, inputs.dtype) for name, value in module.state_dict().items()} for module in modules]
+    movable = [copy.deepcopy(module).to(at, inputs.dtype) for module in modules]  # others may be predicting, in threads
     parts = []
     for rows in inputs.split(_ROWS_AT_ONCE):
-        here = rows.to(at)
-        given: list[Predictions] = [
-            functional_call(module, own, (here,)) for module, own in zip(modules, tensors, strict=True)
-        ]
+        given: list[Predictions] = [module(rows.to(at)) for module in movable]
         values = torch.cat([one.hypotheses for one in given], dim=1)
         scores = [normalized_scores(one.score_logits) for one in given if one.score_logits is not None]
         parts.append((values.cpu(), (torch.cat(scores, dim=1) / len(given)).cpu()))

@@ -141,8 +141,8 @@ class SelfAnnealing:
     @torch.no_grad()
     def _measured(self) -> CostScale:
         if self.mean_cost is not None:
-            scale = self.mean_cost()
-            return CostScale(scale, torch.ones_like(scale, dtype=torch.bool))  # squared distances have a zero
+            mean = self.mean_cost()
+            return CostScale(mean, mean, torch.ones_like(mean, dtype=torch.bool))  # squared distances have a zero
         with self.models.evaluating():
             hypotheses = self.models(self.inputs).hypotheses
         cost = self.cost_fn(hypotheses=hypotheses, targets=self.targets)

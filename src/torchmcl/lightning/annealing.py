@@ -30,8 +30,8 @@ class SelfAnnealed(nn.Module):
         self.policy = policy
         for name, value in policy.init(torch.tensor(torch.nan)).items():
             self.register_buffer(name, value)
-        # Of this epoch: the sum of the scales of batches, their number, and how many had costs below 0.
-        self.register_buffer("seen", torch.zeros(3))
+        # Of this epoch: the sums of mean and spread of batches, their number, and how many had costs below 0.
+        self.register_buffer("seen", torch.zeros(4))
 
     def rule(self, epoch: float, n_epochs: int) -> AnnealedWTA:
         """Return the rule; infinitely warm before anything was seen."""
@@ -44,9 +44,10 @@ class SelfAnnealed(nn.Module):
 
     def see(self, matching: Matching, epoch: float, strategy: Any) -> None:
         """Take in the costs of a batch; the first one may already show that there is nothing to hold for."""
-        scale, has_zero = cost_scale(matching)
-        known = ~scale.isnan()  # a batch may have no real target, or no finite cost
-        self.seen += torch.stack([torch.where(known, scale, 0.0), known.to(scale), (~has_zero).to(scale)])
+        mean, spread, has_zero = cost_scale(matching)
+        known = ~mean.isnan()  # a batch may have no real target, or no finite cost
+        numbers = torch.where(known, mean, 0.0), torch.where(known, spread, 0.0), known.to(mean), (~has_zero).to(mean)
+        self.seen += torch.stack(numbers)
         if epoch == 0:
             self.policy.release(self._state(), self._measured(strategy), 0.0)
 
@@ -59,8 +60,9 @@ class SelfAnnealed(nn.Module):
 
     def _measured(self, strategy: Any) -> CostScale:
         """Return the mean of what all processes have seen in this epoch."""
-        total, number, signed = strategy.reduce(self.seen.clone(), reduce_op="sum").unbind()
-        measured = CostScale(total / number, signed == 0)  # NaN where nothing was known, and nothing follows from it
+        mean, spread, number, signed = strategy.reduce(self.seen.clone(), reduce_op="sum").unbind()
+        # NaN where nothing was known, and nothing follows from it.
+        measured = CostScale(mean / number, spread / number, signed == 0)
         for place in (self.first, self.scale, self.lowest):
             place.copy_(torch.where(place.isnan(), measured.scale, place))
         return measured

@@ -266,10 +266,12 @@ def _automatic_part(study: StudyRecords) -> list[str]:
 
 def by_hand_and_automatic(study: StudyRecords) -> tuple[list[RunRecords], list[RunRecords]]:
     """Return the trainings of aMCL with a schedule set by hand, and those with one that sets itself, by seed."""
-    own = study.of_part("automatic")  # where those by hand have the seeds that the table of methods does not have
-    by_hand = [*_methods(study, 2).get("amcl", []), *(run for run in own if not run.sets_itself)]
-    groups = by_hand, [run for run in own if run.sets_itself]
-    first, second = (sorted(runs, key=lambda run: run.seed) for runs in groups)
+    own = study.of_part("automatic")
+    # Those by hand have the seeds that the table of methods did not have then; by now it may.
+    by_hand = {run.seed: run for run in own if not run.sets_itself}
+    by_hand |= {run.seed: run for run in _methods(study, 2).get("amcl", [])}
+    automatic = {run.seed: run for run in own if run.sets_itself}
+    first, second = ([runs[seed] for seed in sorted(runs)] for runs in (by_hand, automatic))
     return first, second
 
 
