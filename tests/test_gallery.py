@@ -1,10 +1,9 @@
 """The gallery runs, covers every rule, and the Python of the documentation pages runs too."""
 
-import os
 import re
-import subprocess
-import sys
+import runpy
 import textwrap
+import warnings
 from pathlib import Path
 
 import pytest
@@ -33,14 +32,29 @@ def python_blocks(page):
     return [textwrap.dedent(block) for block in BLOCK.findall(page.read_text(encoding="utf-8") + "\n")]
 
 
+@pytest.fixture
+def one_thread():
+    """The examples are small, and threads on busy cores wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# In this process, as imports take longer than most examples; the documentation runs them too.
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_example_runs_without_warning(example, tmp_path):
-    # One thread: the examples are small, and threads on busy cores wait for each other.
-    env = os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", "-W", "ignore:FigureCanvasAgg is non-interactive", str(example)]
-    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr
+def test_example_runs_without_warning(example, tmp_path, monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.chdir(tmp_path)
+    with pyplot.rc_context({"backend": "Agg"}), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")
+        try:
+            runpy.run_path(str(example), run_name="__main__")
+        finally:
+            pyplot.close("all")
 
 
 @pytest.mark.parametrize("rule", RULES)
