@@ -53,7 +53,8 @@ class HypothesisDensity(Distribution):
                 raise ValueError(bad_value(owner, "bandwidth", "be > 0", repr(bandwidth), advice))
         self.hypotheses = hypotheses
         self.probabilities = probabilities
-        self.bandwidth = torch.as_tensor(bandwidth).to(hypotheses).expand(probabilities.shape)
+        self._width = torch.as_tensor(bandwidth).to(hypotheses)  # may be one for many, and so are its functions
+        self.bandwidth = self._width.expand(probabilities.shape)
         self.scale = hypotheses.new_ones(hypotheses.shape[-1]) if scale is None else scale.to(hypotheses)
         super().__init__(probabilities.shape[:-1], hypotheses.shape[-1:], validate_args=False)
 
@@ -66,7 +67,7 @@ class HypothesisDensity(Distribution):
         """Return the log density at value [..., dim]."""
         offsets = (value.unsqueeze(-2) - self.hypotheses) / self.scale  # [..., hypotheses, dim]
         squares = offsets.square().sum(dim=-1)
-        kernel = -0.5 * squares / self.bandwidth.square() - self.dim * (self.bandwidth.log() + 0.5 * _LOG_TAU)
+        kernel = squares * (-0.5 / self._width.square()) - self.dim * (self._width.log() + 0.5 * _LOG_TAU)
         return self._log_mixed(squares, kernel) - self.scale.log().sum()
 
     @abstractmethod
