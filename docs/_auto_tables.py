@@ -21,7 +21,9 @@ def ratio(row: dict) -> str:
     if not row:
         return ""
     mark = "**" if row["wilcoxon_p"] < 0.05 else ""
-    return f"{mark}{row['ratio']:.2f} ± {row['ratio_standard_error']:.2f}{mark} (p = {row['wilcoxon_p']:.2g})"
+    number = f"{mark}{row['ratio']:.2f} ± {row['ratio_standard_error']:.2f}{mark}"
+    unbroken = (part.replace(" ", "\N{NBSP}") for part in (number, f"(p = {row['wilcoxon_p']:.1g})"))
+    return " ".join(unbroken)
 
 
 def table(heads: list[str], lines: list[list[str]]) -> str:
@@ -59,11 +61,11 @@ def main() -> None:
         if not all(tuned):
             continue
         values = [tuned[0]["other_distortion"], *(found["ours_distortion"] for found in tuned)]
-        search.append([name, str(tuned[0]["folds"]), *(f"{value:.3g}" for value in values), *map(ratio, tuned)])
+        search.append([name, *(f"{value:.3g}" for value in values), *map(ratio, tuned)])
     heads = ["set", "MCL", "aMCL", "auto", "auto / MCL", "auto / aMCL", "mean (published aMCL)", "hard from"]
     (HERE / "auto_policy.inc").write_text(table(heads, policy))
-    ours = ["auto", "24 searched", "64 searched"]
-    heads = ["set", "folds", "baselines, tuned", *ours, *(f"{name} / tuned" for name in ours)]
+    ours = ["auto", "best of 24", "best of 64"]
+    heads = ["set", "tuned", *ours, *(f"{name} / tuned" for name in ours)]
     (HERE / "auto_search.inc").write_text(table(heads, search))
     assert math.isfinite(sum(row["auto_mean"] for row in means.values()))
 
