@@ -91,7 +91,7 @@ def test_costs_without_a_zero_are_told_by_their_differences_even_if_some_batches
     auto = MCLModule(network(), AutoAnnealing()).auto
     differences = 0.02 * torch.rand(50, 2, 4, generator=torch.Generator().manual_seed(0))
     excess = float((differences - differences.amin(dim=-1, keepdim=True)).mean())
-    for middle in (10.0, 10.0, -1.0):
+    for middle in (10.0, 10.0, -1.0, torch.nan):
         auto.see(mcl.match(differences + middle, mcl.WTA()), 0.5, strategy)
     auto.end_epoch(0, 10, strategy)
     assert float(auto.begun) == 1

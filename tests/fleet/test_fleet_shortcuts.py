@@ -325,12 +325,13 @@ def sets_with_something_to_learn():
 
 
 def patient_and_not():
-    return Fleet(network, 2, rules=[AutoAnnealing(patience=0.02), AutoAnnealing(patience=2.0)], lr=1e-2)
+    return Fleet(network, 2, rules=[AutoAnnealing(0.02, cooling=0.6), AutoAnnealing(patience=2.0)], lr=1e-2)
 
 
 @pytest.mark.parametrize("patience", [None, 30])
-def test_the_best_of_models_that_anneal_by_themselves_is_the_same_in_all_ways(patience, monkeypatch):
+def test_only_the_tail_of_models_that_anneal_by_themselves_can_be_best_in_all_ways(patience, monkeypatch):
     data, watched = sets_with_something_to_learn()
+    watched.targets.zero_()  # which get worse with every epoch: any that counts too early would be the best
     histories = {}
     for way in WAYS:
         with monkeypatch.context() as patch:
@@ -344,6 +345,14 @@ def test_the_best_of_models_that_anneal_by_themselves_is_the_same_in_all_ways(pa
         assert histories[way].best_epoch.tolist() == expected.best_epoch.tolist()
         assert histories[way].stopped_epoch.tolist() == expected.stopped_epoch.tolist()
         torch.testing.assert_close(histories[way].watched, expected.watched, rtol=1e-3, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("n_epochs", [1, 2])
+def test_the_last_epoch_of_a_training_without_a_tail_can_be_best(n_epochs, way):
+    data, watched = sets_with_something_to_learn()
+    history = patient_and_not().fit(data, n_epochs, validation=watched, progress=False)
+    assert (history.temperatures[-1] > 0).all()
+    assert history.best_epoch.tolist() == [n_epochs - 1] * 2
 
 
 @pytest.mark.parametrize("cut", [3, 41, 117, 220])

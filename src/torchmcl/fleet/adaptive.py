@@ -119,7 +119,7 @@ class SelfAnnealing:
             values = self._values(torch.arange(first, stop).unsqueeze(-1))
             warm = values.temperature > 0  # not NaN
             both = zip(warm.all(dim=-1).tolist(), warm.any(dim=-1).tolist(), strict=True)
-            self._ahead = _Ahead(first, stop, values, [None if some != every else every for every, some in both])
+            self._ahead = _Ahead(first, stop, values, [whole if whole == some else None for whole, some in both])
         return self._ahead
 
     def _values(self, epoch: Tensor) -> AutoValues:
