@@ -18,7 +18,7 @@ help:
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/torchmcl/backends/native/*)
 	$(PYTHON) -c "import sys; sys.exit('torchmcl needs Python 3.11 or newer') if sys.version_info < (3, 11) else None"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"

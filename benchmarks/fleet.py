@@ -18,7 +18,7 @@ from _common import parser, report
 from torchmcl.data.uci import load_uci
 from torchmcl.experiments.uci.methods import METHODS
 from torchmcl.fleet import Fleet, FleetData
-from torchmcl.kernels import native
+from torchmcl.backends import compiled as native
 
 _NAMES = ("mcl", "relaxed-0.1", "relaxed-0.5", "relaxed-annealed", "amcl-exponential", "amcl-linear")
 

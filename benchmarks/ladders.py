@@ -14,7 +14,7 @@ import time
 import torch
 
 from _common import parser, report
-from torchmcl.kernels import native
+from torchmcl.backends import compiled as native
 
 N_MODELS, N_GIVEN, N_RUNS, LENGTH, HIDDEN = 5, 13, 13, 26, 64
 N_ROUNDS = 300

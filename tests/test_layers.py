@@ -21,6 +21,7 @@ FLOORS = {
     "_resources": 0,
     "_version": 0,
     "checkpoints": 0,
+    "backends": 0,  # compiled steps; they know tensors, neither models nor fleets
     "kernels": 0,  # GPU kernels that the costs and rules call; they know nothing of either
     "costs": 1,
     "assignment": 1,

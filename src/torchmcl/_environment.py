@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from torchmcl._version import __version__
+from torchmcl.backends import compiled
 
 __all__ = ["environment"]
 
@@ -43,6 +44,7 @@ def environment() -> dict[str, str]:
         "threads": f"{torch.get_num_threads()} inside an operation, {torch.get_num_interop_threads()} between them",
         "linear algebra": _linear_algebra(),
         "deterministic": "yes" if torch.are_deterministic_algorithms_enabled() else "not asked for",
+        "compiled step": compiled.instruction_set() or "not built: no C compiler when torchmcl was installed",
         "cuda": _cuda(),
         "triton": _version("triton") or "not installed",
         "numpy": np.__version__,

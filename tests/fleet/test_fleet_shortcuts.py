@@ -14,7 +14,7 @@ from torchmcl.fleet import SGD, Fleet, FleetData, current_loss, hard_distortion,
 from torchmcl.fleet import loop as fleet_loop
 from torchmcl.fleet.shuffles import shuffled_rows
 from torchmcl.fleet.stacked import StackedModules
-from torchmcl.kernels import native
+from torchmcl.backends import compiled as native
 
 WAYS = ("compiled", "written out", "autograd")
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 15))
@@ -51,7 +51,7 @@ def way(request, monkeypatch):
 def go(way, monkeypatch):
     """Let fleets take one of the ways, however short their training."""
     if way == "compiled" and not native.available():
-        pytest.skip("needs a C compiler")
+        pytest.skip("the extension was not built")
     monkeypatch.setattr(shortcuts, "_SECONDS_SAVED", 0.0 if way == "compiled" else float("inf"))
     if way == "autograd":
         monkeypatch.setattr(fleet_loop, "needs_no_graph", lambda *_: False)
@@ -222,7 +222,7 @@ def test_value_checks_see_every_step(way):
     epsilon=st.sampled_from([0.0, 0.3, 1.0]),
     scale=st.sampled_from([1e-3, 1.0, 30.0]),
 )
-@pytest.mark.skipif(not native.available(), reason="needs a C compiler")
+@pytest.mark.skipif(not native.available(), reason="the extension was not built")
 def test_the_compiled_gradient_is_that_of_autograd_in_double(
     hidden, n_hypotheses, n_dims, n_rows, temperature, epsilon, scale
 ):
@@ -259,7 +259,7 @@ def ladders(n_rows, n_given, lengths, generator):
     n_rows=st.integers(1, 230),
     seed=st.integers(0, 1000),
 )
-@pytest.mark.skipif(not native.available(), reason="needs a C compiler")
+@pytest.mark.skipif(not native.available(), reason="the extension was not built")
 def test_inputs_that_climb_have_the_gradient_of_a_plain_product(n_given, lengths, hidden, n_rows, seed):
     random = torch.Generator().manual_seed(seed)
     inputs, targets = ladders(n_rows, n_given, lengths, random), torch.randn(n_rows, 1, 1, generator=random)
@@ -380,7 +380,7 @@ def test_compiled_models_that_anneal_by_themselves_go_on_to_the_same_bits(cut, t
 
 def test_the_compiled_mean_cost_is_that_of_the_drawn_rows():
     if not native.available():
-        pytest.skip("needs a C compiler")
+        pytest.skip("the extension was not built")
     data = FleetData.of_sets([curve(30, 2, seed=seed) for seed in (0, 1)], [1, 0])
     models = StackedModules.of([network(2), network(2)])
     drawn = torch.tensor([3, 3, 0, 29, 3])
@@ -389,25 +389,3 @@ def test_the_compiled_mean_cost_is_that_of_the_drawn_rows():
     torch.testing.assert_close(found, cost[:, drawn].mean(dim=(1, 2, 3)))
     data.inputs[1, 29] = torch.nan
     assert shortcuts.MeanCost.of(models, data, drawn, mcl.pairwise_sq_euclidean) is None
-
-
-@pytest.mark.parametrize("setting", [("TORCHMCL_NATIVE", "0"), ("CC", "/no/such/compiler"), ("CC", "false")])
-def test_without_a_compiler_the_plain_way_is_taken(setting, monkeypatch):
-    monkeypatch.setenv(*setting)
-    monkeypatch.setattr(native, "_library", None)
-    monkeypatch.setattr(native, "_tried", False)
-    monkeypatch.setattr(shortcuts, "_SECONDS_SAVED", 0.0)
-    seen = ways_taken(monkeypatch)
-    fleet = Fleet(network, 2)
-    history = fleet.fit(FleetData.shared(*curve(20), 2), 3, progress=False)
-    assert seen == ["written out"]
-    assert history.losses.isfinite().all()
-
-
-def test_only_a_long_training_waits_for_the_compiler(monkeypatch):
-    asked = []
-    monkeypatch.setattr(native, "available", lambda: asked.append(True) or True)
-    assert not shortcuts.is_worth_compiling(n_models=2, n_rows=100, n_epochs=10, batch_size=100)
-    assert asked == []
-    assert shortcuts.is_worth_compiling(n_models=120, n_rows=277, n_epochs=1000, batch_size=1024)
-    assert shortcuts.is_worth_compiling(n_models=1, n_rows=4000, n_epochs=1000, batch_size=100)

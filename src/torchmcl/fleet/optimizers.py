@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchmcl import kernels
 from torchmcl._checks import bad_value, check_non_negative, check_real
-from torchmcl.kernels import native
+from torchmcl.backends import compiled as native
 
 __all__ = ["SGD", "Adam", "FleetOptimizer"]
 

@@ -12,35 +12,15 @@ from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.feed_forward import is_relu_network
 from torchmcl.fleet.monitors import current_loss, hard_distortion
 from torchmcl.fleet.stacked import StackedModules
-from torchmcl.kernels import native
+from torchmcl.backends import compiled as native
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.types import StepOutput
 
-__all__ = ["Look", "MeanCost", "compiled_step", "is_worth_compiling", "may_compile", "needs_no_graph"]
+__all__ = ["Look", "MeanCost", "compiled_step", "may_compile", "needs_no_graph"]
 
-# What compiled code saves, for each step and for each row of it; and how much of it is worth the wait for a compiler,
-# which takes a second or two.
-_SECONDS_OF_A_STEP = 1.5e-3
-_SECONDS_OF_A_ROW = 3e-7
-_SECONDS_SAVED = 1.5
-
-
-def is_worth_compiling(n_models: int, n_rows: int, n_epochs: int, batch_size: int) -> bool:
-    """Return whether a training is long enough to wait for a compiler, and there is one."""
-    n_batches = -(-n_rows // batch_size)
-    saved = n_epochs * (n_batches * _SECONDS_OF_A_STEP + n_models * n_rows * _SECONDS_OF_A_ROW)
-    return saved >= _SECONDS_SAVED and native.available()
-
-
-def may_compile(
-    models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor], n_epochs: int, batch_size: int
-) -> bool:
-    """Return whether a training on the CPU can and should be handed to compiled code, which looks at no values."""
-    return (
-        not value_checks_enabled()
-        and needs_no_graph(models, data, cost_fn)
-        and is_worth_compiling(len(models), data.inputs.shape[1], n_epochs, batch_size)
-    )
+def may_compile(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> bool:
+    """Return whether a training on the CPU can be handed to compiled code, which looks at no values."""
+    return native.available() and not value_checks_enabled() and needs_no_graph(models, data, cost_fn)
 
 
 def needs_no_graph(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> bool:

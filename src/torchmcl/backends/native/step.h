@@ -1,7 +1,8 @@
 /* A training step of many small ReLU networks, model by model and a few rows at a time, all in the first cache.
 
-   What it computes is defined by torchmcl.fleet.feed_forward and torchmcl.training.gradient. Activations are kept
-   as [features][WIDTH], so that every loop over rows is a loop over full vectors. */
+   It computes what `mcl_step` defines. Activations are kept as [features][WIDTH], so that every loop over rows is a
+   loop over full vectors. This file is compiled once for each instruction set: the file that includes it says how wide
+   a vector is (VECTOR_BYTES), how many vectors a product fills at once (STEP), and what to call the result (VARIANT). */
 
 #include <float.h>
 #include <math.h>
@@ -10,16 +11,8 @@
 #include <arm_neon.h>
 #endif
 
-#if defined(__AVX512F__)
-#define VECTOR_BYTES 64
-#define STEP 2
-#elif defined(__AVX__)
-#define VECTOR_BYTES 32
-#define STEP 2
-#else
-#define VECTOR_BYTES 16
-#define STEP 4 /* vectors at once: with 4 rows of a product they fill the registers */
-#endif
+#include "native.h"
+
 #define LANES (VECTOR_BYTES / 4)
 #define WIDTH 96
 #define ALWAYS static inline __attribute__((always_inline))
@@ -31,14 +24,14 @@ typedef int ivec __attribute__((vector_size(VECTOR_BYTES)));
 typedef enum { PLAIN, RELU, GATED } End;
 
 /* out[p] = bias[p] + sum_q a[p * sp + q * sq] in[q], for `count` rows p; GATED: 0 where gate[p] is not positive. */
-ALWAYS void mix_some(int count, End end, float *out, const float *a, long sp, long sq, long n_q, const float *in,
-                     const float *bias, const float *gate, long width) {
-    for (long j = 0; j < width; j += STEP * LANES) {
+ALWAYS void mix_some(int count, End end, float *out, const float *a, int64_t sp, int64_t sq, int64_t n_q, const float *in,
+                     const float *bias, const float *gate, int64_t width) {
+    for (int64_t j = 0; j < width; j += STEP * LANES) {
         vec sum[4][STEP];
         for (int p = 0; p < count; p++)
             for (int s = 0; s < STEP; s++) sum[p][s] = (vec){0} + (bias ? bias[p] : 0.0f);
 #pragma GCC unroll 4
-        for (long q = 0; q < n_q; q++) {
+        for (int64_t q = 0; q < n_q; q++) {
             const vec *x = (const vec *)(in + q * WIDTH + j);
             for (int p = 0; p < count; p++) {
                 float factor = a[p * sp + q * sq];
@@ -55,9 +48,9 @@ ALWAYS void mix_some(int count, End end, float *out, const float *a, long sp, lo
     }
 }
 
-ALWAYS void mix(End end, float *out, const float *a, long sp, long sq, long n_p, long n_q, const float *in,
-                const float *bias, const float *gate, long width) {
-    for (long p = 0; p < n_p; p += 4) {
+ALWAYS void mix(End end, float *out, const float *a, int64_t sp, int64_t sq, int64_t n_p, int64_t n_q, const float *in,
+                const float *bias, const float *gate, int64_t width) {
+    for (int64_t p = 0; p < n_p; p += 4) {
         float *to = out + p * WIDTH;
         const float *from = a + p * sp, *add = bias ? bias + p : 0, *own = gate ? gate + p * WIDTH : 0;
         switch (n_p - p) {
@@ -69,18 +62,18 @@ ALWAYS void mix(End end, float *out, const float *a, long sp, long sq, long n_p,
     }
 }
 
-static void hidden_layer(float *out, const float *weight, long n_out, long n_in, const float *in, long width) {
+static void hidden_layer(float *out, const float *weight, int64_t n_out, int64_t n_in, const float *in, int64_t width) {
     mix(RELU, out, weight, n_in, 1, n_out, n_in, in, weight + n_in * n_out, 0, width);
 }
 
 /* Of the first n_used of n_in inputs, without ReLU. */
-static void plain_layer(float *out, const float *weight, long n_out, long n_in, long n_used, const float *in,
-                        long width) {
+static void plain_layer(float *out, const float *weight, int64_t n_out, int64_t n_in, int64_t n_used, const float *in,
+                        int64_t width) {
     mix(PLAIN, out, weight, n_in, 1, n_out, n_used, in, weight + n_in * n_out, 0, width);
 }
 
-static void layer_back(float *back, const float *weight, long n_out, long n_in, const float *g, const float *gate,
-                       long width) {
+static void layer_back(float *back, const float *weight, int64_t n_out, int64_t n_in, const float *g, const float *gate,
+                       int64_t width) {
     mix(GATED, back, weight, 1, n_in, n_in, n_out, g, 0, gate, width);
 }
 
@@ -102,19 +95,19 @@ ALWAYS void add_totals(float *to, const vec *v, int count) {
 }
 
 /* da[p * sp + q] += the sum over rows of g[p] in[q]. */
-ALWAYS void outer_some(int n_p, int n_q, float *da, long sp, const float *g, const float *in, long width) {
+ALWAYS void outer_some(int n_p, int n_q, float *da, int64_t sp, const float *g, const float *in, int64_t width) {
     vec sum[4][4];
     for (int p = 0; p < n_p; p++)
         for (int q = 0; q < n_q; q++) sum[p][q] = (vec){0};
-    for (long j = 0; j < width; j += LANES)
+    for (int64_t j = 0; j < width; j += LANES)
         for (int p = 0; p < n_p; p++)
             for (int q = 0; q < n_q; q++)
                 sum[p][q] += *(const vec *)(g + p * WIDTH + j) * *(const vec *)(in + q * WIDTH + j);
     for (int p = 0; p < n_p; p++) add_totals(da + p * sp, sum[p], n_q);
 }
 
-ALWAYS void outer_rows(int n_p, float *da, long sp, const float *g, const float *in, long n_q, long width) {
-    for (long q = 0; q < n_q; q += 4) {
+ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const float *in, int64_t n_q, int64_t width) {
+    for (int64_t q = 0; q < n_q; q += 4) {
         const float *from = in + q * WIDTH;
         switch (n_q - q) {
         case 1: outer_some(n_p, 1, da + q, sp, g, from, width); break;
@@ -125,8 +118,8 @@ ALWAYS void outer_rows(int n_p, float *da, long sp, const float *g, const float 
     }
 }
 
-static void outer(float *da, long sp, const float *g, long n_p, const float *in, long n_q, long width) {
-    for (long p = 0; p < n_p; p += 4) {
+static void outer(float *da, int64_t sp, const float *g, int64_t n_p, const float *in, int64_t n_q, int64_t width) {
+    for (int64_t p = 0; p < n_p; p += 4) {
         const float *from = g + p * WIDTH;
         switch (n_p - p) {
         case 1: outer_rows(1, da + p * sp, sp, from, in, n_q, width); break;
@@ -140,27 +133,27 @@ static void outer(float *da, long sp, const float *g, long n_p, const float *in,
 /* Inputs that climb: columns of which a row has 1 up to some place, then at most one value between, then 0. Such a run
    takes from the weights their sum up to that place, so that a table of sums replaces the product. */
 typedef struct {
-    long n_given;         /* columns before the runs, which are taken as they are */
-    long n_runs;
-    const long *lengths;  /* columns of each run */
+    int64_t n_given;         /* columns before the runs, which are taken as they are */
+    int64_t n_runs;
+    const int64_t *lengths;  /* columns of each run */
     const int *lower;     /* [sets, rows, n_runs], row of the table below the place */
     const float *between; /* and how far towards the next one */
 } Ladders;
 
-static long even_out(long n_out) { return (n_out + 4 * LANES - 1) / (4 * LANES) * (4 * LANES); }
+static int64_t even_out(int64_t n_out) { return (n_out + 4 * LANES - 1) / (4 * LANES) * (4 * LANES); }
 
 /* table [columns of runs + n_runs][even_out(n_out)]: within a run the sums of the weights before each place. */
-static void sum_weights(float *table, const Ladders *ladders, const float *weight, long n_out, long n_in) {
-    const long wide = even_out(n_out);
-    for (long p = 0; p < n_out; p += LANES) {
-        const long n = n_out - p < LANES ? n_out - p : LANES;
+static void sum_weights(float *table, const Ladders *ladders, const float *weight, int64_t n_out, int64_t n_in) {
+    const int64_t wide = even_out(n_out);
+    for (int64_t p = 0; p < n_out; p += LANES) {
+        const int64_t n = n_out - p < LANES ? n_out - p : LANES;
         const float *from = weight + p * n_in + ladders->n_given;
         float *to = table + p;
-        for (long r = 0; r < ladders->n_runs; r++) {
+        for (int64_t r = 0; r < ladders->n_runs; r++) {
             vec sum = {0};
             *(vec *)to = sum, to += wide;
-            for (long c = 0; c < ladders->lengths[r]; c++, to += wide) {
-                for (long i = 0; i < n; i++) sum[i] += from[i * n_in + c];
+            for (int64_t c = 0; c < ladders->lengths[r]; c++, to += wide) {
+                for (int64_t i = 0; i < n; i++) sum[i] += from[i * n_in + c];
                 *(vec *)to = sum;
             }
             from += ladders->lengths[r];
@@ -169,17 +162,17 @@ static void sum_weights(float *table, const Ladders *ladders, const float *weigh
 }
 
 /* The other way: what the gradient of the table means for the weights. */
-static void sum_slopes(const float *table, const Ladders *ladders, float *gradient, long n_out, long n_in) {
-    const long wide = even_out(n_out);
-    for (long p = 0; p < n_out; p += LANES) {
-        const long n = n_out - p < LANES ? n_out - p : LANES;
+static void sum_slopes(const float *table, const Ladders *ladders, float *gradient, int64_t n_out, int64_t n_in) {
+    const int64_t wide = even_out(n_out);
+    for (int64_t p = 0; p < n_out; p += LANES) {
+        const int64_t n = n_out - p < LANES ? n_out - p : LANES;
         float *to = gradient + p * n_in + ladders->n_given;
         const float *from = table + p;
-        for (long r = 0; r < ladders->n_runs; r++) {
+        for (int64_t r = 0; r < ladders->n_runs; r++) {
             vec sum = {0};
-            for (long c = ladders->lengths[r] - 1; c >= 0; c--) {
+            for (int64_t c = ladders->lengths[r] - 1; c >= 0; c--) {
                 sum += *(const vec *)(from + (c + 1) * wide);
-                for (long i = 0; i < n; i++) to[i * n_in + c] = sum[i];
+                for (int64_t i = 0; i < n; i++) to[i * n_in + c] = sum[i];
             }
             from += (ladders->lengths[r] + 1) * wide;
             to += ladders->lengths[r];
@@ -188,18 +181,18 @@ static void sum_slopes(const float *table, const Ladders *ladders, float *gradie
 }
 
 /* out[p][column] += what the runs of a row contribute, then ReLU unless it is the last layer. */
-static void climb(float *out, long n_out, const float *table, const Ladders *ladders, long row, int relu) {
-    const long wide = even_out(n_out), n = ladders->n_runs;
+static void climb(float *out, int64_t n_out, const float *table, const Ladders *ladders, int64_t row, int relu) {
+    const int64_t wide = even_out(n_out), n = ladders->n_runs;
     const int *lower = ladders->lower + row * n;
     const float *between = ladders->between + row * n;
-    for (long p = 0; p < n_out; p += 4 * LANES) {
+    for (int64_t p = 0; p < n_out; p += 4 * LANES) {
         vec sum[4] = {{0}, {0}, {0}, {0}};
-        for (long r = 0; r < n; r++) {
+        for (int64_t r = 0; r < n; r++) {
             const vec *below = (const vec *)(table + lower[r] * wide + p), *above = below + wide / LANES;
             const float up = between[r], down = 1 - up;
             for (int s = 0; s < 4; s++) sum[s] += down * below[s] + up * above[s];
         }
-        for (long i = 0; i < 4 * LANES && p + i < n_out; i++) {
+        for (int64_t i = 0; i < 4 * LANES && p + i < n_out; i++) {
             const float value = out[(p + i) * WIDTH] + sum[i / LANES][i % LANES];
             out[(p + i) * WIDTH] = relu && value < 0 ? 0 : value;
         }
@@ -207,14 +200,14 @@ static void climb(float *out, long n_out, const float *table, const Ladders *lad
 }
 
 /* Adds the gradient g[p][column] of a row to that of the table. */
-static void climb_back(float *table, const float *g, long n_out, const Ladders *ladders, long row) {
-    const long wide = even_out(n_out), n = ladders->n_runs;
+static void climb_back(float *table, const float *g, int64_t n_out, const Ladders *ladders, int64_t row) {
+    const int64_t wide = even_out(n_out), n = ladders->n_runs;
     const int *lower = ladders->lower + row * n;
     const float *between = ladders->between + row * n;
-    for (long p = 0; p < n_out; p += 4 * LANES) {
+    for (int64_t p = 0; p < n_out; p += 4 * LANES) {
         vec own[4] = {{0}, {0}, {0}, {0}};
-        for (long i = 0; i < 4 * LANES && p + i < n_out; i++) own[i / LANES][i % LANES] = g[(p + i) * WIDTH];
-        for (long r = 0; r < n; r++) {
+        for (int64_t i = 0; i < 4 * LANES && p + i < n_out; i++) own[i / LANES][i % LANES] = g[(p + i) * WIDTH];
+        for (int64_t r = 0; r < n; r++) {
             vec *below = (vec *)(table + lower[r] * wide + p), *above = below + wide / LANES;
             const float up = between[r], down = 1 - up;
             for (int s = 0; s < 4; s++) below[s] += down * own[s], above[s] += up * own[s];
@@ -241,7 +234,7 @@ ALWAYS float power_of_two(float x) {
 }
 
 typedef struct {
-    long n_hypotheses, n_dims;
+    int64_t n_hypotheses, n_dims;
     int has_scores;
     float score_weight;
     float factor, epsilon; /* softmin with 2^(factor * excess) where factor < 0, else winner weights */
@@ -249,24 +242,24 @@ typedef struct {
 } Rule;
 
 /* Losses of a block of rows, and their gradient written over the outputs [n_hypotheses * (n_dims + 1)][WIDTH]. */
-static double row_losses(const Rule *rule, float *out, const float *targets, const float *counts, long width,
+static double row_losses(const Rule *rule, float *out, const float *targets, const float *counts, int64_t width,
                          float *scratch) {
-    const long n_k = rule->n_hypotheses, n_d = rule->n_dims;
+    const int64_t n_k = rule->n_hypotheses, n_d = rule->n_dims;
     float *cost = scratch, *lowest = cost + n_k * WIDTH, *sum = lowest + WIDTH, *loss = sum + WIDTH;
     float *product = loss + WIDTH;
     float winner[WIDTH]; /* as floats, so that all lanes of these loops have one size */
-    for (long k = 0; k < n_k; k++) {
+    for (int64_t k = 0; k < n_k; k++) {
         float *c = cost + k * WIDTH;
-        for (long j = 0; j < width; j++) c[j] = 0;
-        for (long d = 0; d < n_d; d++) {
+        for (int64_t j = 0; j < width; j++) c[j] = 0;
+        for (int64_t d = 0; d < n_d; d++) {
             const float *h = out + (k * n_d + d) * WIDTH, *t = targets + d * WIDTH;
-            for (long j = 0; j < width; j++) c[j] += (h[j] - t[j]) * (h[j] - t[j]);
+            for (int64_t j = 0; j < width; j++) c[j] += (h[j] - t[j]) * (h[j] - t[j]);
         }
     }
-    for (long j = 0; j < width; j++) lowest[j] = cost[j], winner[j] = 0, sum[j] = 0, loss[j] = 0, product[j] = 1;
-    for (long k = 1; k < n_k; k++) {
+    for (int64_t j = 0; j < width; j++) lowest[j] = cost[j], winner[j] = 0, sum[j] = 0, loss[j] = 0, product[j] = 1;
+    for (int64_t k = 1; k < n_k; k++) {
         const float *c = cost + k * WIDTH, number = (float)k;
-        for (long j = 0; j < width; j++) {
+        for (int64_t j = 0; j < width; j++) {
             const float old = lowest[j], new = c[j], who = winner[j];
             winner[j] = new < old ? number : who;
             lowest[j] = new < old ? new : old;
@@ -274,52 +267,52 @@ static double row_losses(const Rule *rule, float *out, const float *targets, con
     }
     if (rule->factor < 0) {
         float *weight = scratch + (n_k + 4) * WIDTH;
-        for (long k = 0; k < n_k; k++) {
+        for (int64_t k = 0; k < n_k; k++) {
             float *w = weight + k * WIDTH;
             const float *c = cost + k * WIDTH;
-            for (long j = 0; j < width; j++) {
+            for (int64_t j = 0; j < width; j++) {
                 w[j] = power_of_two(rule->factor * (c[j] - lowest[j]));
                 sum[j] += w[j];
             }
         }
-        for (long j = 0; j < width; j++) sum[j] = counts[j] / sum[j];
-        for (long k = 0; k < n_k; k++) {
+        for (int64_t j = 0; j < width; j++) sum[j] = counts[j] / sum[j];
+        for (int64_t k = 0; k < n_k; k++) {
             const float *w = weight + k * WIDTH, *c = cost + k * WIDTH;
-            for (long j = 0; j < width; j++) loss[j] += w[j] * sum[j] * c[j];
-            for (long d = 0; d < n_d; d++) {
+            for (int64_t j = 0; j < width; j++) loss[j] += w[j] * sum[j] * c[j];
+            for (int64_t d = 0; d < n_d; d++) {
                 float *h = out + (k * n_d + d) * WIDTH;
                 const float *t = targets + d * WIDTH;
-                for (long j = 0; j < width; j++) h[j] = 2 * rule->share * (h[j] - t[j]) * (w[j] * sum[j]);
+                for (int64_t j = 0; j < width; j++) h[j] = 2 * rule->share * (h[j] - t[j]) * (w[j] * sum[j]);
             }
         }
     } else {
         const float top = n_k > 1 ? 1 - rule->epsilon : 1, rest = n_k > 1 ? rule->epsilon / (float)(n_k - 1) : 0;
-        for (long k = 0; k < n_k; k++) {
+        for (int64_t k = 0; k < n_k; k++) {
             const float *c = cost + k * WIDTH, number = (float)k;
-            for (long j = 0; j < width; j++) loss[j] += (winner[j] == number ? top : rest) * counts[j] * c[j];
-            for (long d = 0; d < n_d; d++) {
+            for (int64_t j = 0; j < width; j++) loss[j] += (winner[j] == number ? top : rest) * counts[j] * c[j];
+            for (int64_t d = 0; d < n_d; d++) {
                 float *h = out + (k * n_d + d) * WIDTH;
                 const float *t = targets + d * WIDTH;
-                for (long j = 0; j < width; j++)
+                for (int64_t j = 0; j < width; j++)
                     h[j] = 2 * rule->share * (h[j] - t[j]) * ((winner[j] == number ? top : rest) * counts[j]);
             }
         }
     }
     double all = 0;
-    for (long j = 0; j < width; j++) all += loss[j];
+    for (int64_t j = 0; j < width; j++) all += loss[j];
     all *= rule->share;
     if (!rule->has_scores) return all;
     float *logits = out + n_k * n_d * WIDTH;
     if (rule->score_weight == 0) {
-        for (long k = 0; k < n_k; k++) memset(logits + k * WIDTH, 0, (size_t)width * sizeof(float));
+        for (int64_t k = 0; k < n_k; k++) memset(logits + k * WIDTH, 0, (size_t)width * sizeof(float));
         return all;
     }
     const float scale = rule->share * rule->score_weight / (float)n_k;
-    for (long j = 0; j < width; j++) loss[j] = 0;
-    for (long k = 0; k < n_k; k++) {
+    for (int64_t j = 0; j < width; j++) loss[j] = 0;
+    for (int64_t k = 0; k < n_k; k++) {
         float *x = logits + k * WIDTH;
         const float number = (float)k;
-        for (long j = 0; j < width; j++) {
+        for (int64_t j = 0; j < width; j++) {
             float power = power_of_two(-1.4426950408889634f * fabsf(x[j])), label = winner[j] == number ? 1.0f : 0.0f;
             float right = x[j] >= 0 ? x[j] : 0.0f;
             product[j] *= 1 + power;
@@ -328,7 +321,7 @@ static double row_losses(const Rule *rule, float *out, const float *targets, con
         }
     }
     double scores = 0;
-    for (long j = 0; j < width; j++) scores += counts[j] * (loss[j] + logf(product[j]));
+    for (int64_t j = 0; j < width; j++) scores += counts[j] * (loss[j] + logf(product[j]));
     return all + scores * scale;
 }
 
@@ -338,46 +331,37 @@ static float exponent(float temperature) {
     return fminf(fmaxf(-1.4426950408889634f / temperature, -FLT_MAX), -FLT_MIN);
 }
 
-static long up(long n) { return (n + STEP * LANES - 1) / (STEP * LANES) * (STEP * LANES); }
+static int64_t up(int64_t n) { return (n + STEP * LANES - 1) / (STEP * LANES) * (STEP * LANES); }
 
-static long table_size(long n_runs, const long *lengths, long n_out) {
-    long rows = n_runs;
-    for (long r = 0; r < n_runs; r++) rows += lengths[r];
+static int64_t table_size(int64_t n_runs, const int64_t *lengths, int64_t n_out) {
+    int64_t rows = n_runs;
+    for (int64_t r = 0; r < n_runs; r++) rows += lengths[r];
     return (rows * even_out(n_out) + WIDTH - 1) / WIDTH * WIDTH;
 }
 
-/* How many floats of scratch memory `fleet_step` needs. */
-long scratch_size(long n_layers, const long *sizes, long n_hypotheses, long n_runs, const long *run_lengths) {
-    long rows = 2 * n_hypotheses + 4 + 2, largest = 0;
-    for (long l = 0; l <= n_layers; l++) {
+/* How many floats of scratch memory a step needs. */
+static int64_t scratch_size(const Network *network) {
+    const int64_t *sizes = network->sizes;
+    int64_t rows = 2 * network->n_hypotheses + 4 + 2, largest = 0;
+    for (int64_t l = 0; l <= network->n_layers; l++) {
         rows += sizes[l];
         largest = sizes[l] > largest ? sizes[l] : largest;
     }
-    return (rows + 2 * largest + sizes[n_layers] + 8) * WIDTH + 2 * table_size(n_runs, run_lengths, sizes[1]);
+    rows += 2 * largest + sizes[network->n_layers] + 8;
+    return rows * WIDTH + 2 * table_size(network->n_runs, network->run_lengths, sizes[1]);
 }
 
-/* Loss and gradient of one batch of every model.
-
-   sizes: features of the inputs and of the outputs of each layer, n_layers + 1 numbers.
-   flat, gradient: [models, parameters], of each layer the weight [out, in] and then the bias; null: no gradient.
-   inputs [sets, n_set_rows, n_given], and of the other sizes[0] - n_given columns the runs that they are made of.
-   targets [sets, n_set_rows, n_dims], counts [sets, n_set_rows] or null.
-   set_of_model: [models]. order: [orders, order_stride], rows of the batch, of each model that of its
-   order_of_model; null for the first n_rows.
-   temperature, epsilon: [models]; weights are soft where the temperature is positive, hard elsewhere.
-   loss: [models]. */
-void fleet_step(long n_models, long n_layers, const long *sizes, long n_hypotheses, long n_dims, int has_scores,
-                int detach_scores, float score_weight, const float *flat, float *gradient, long n_parameters,
-                const float *inputs, long n_given, long n_runs, const long *run_lengths, const int *lower,
-                const float *between, const float *targets, const float *row_counts, const long *set_of_model,
-                long n_set_rows, const long *order, const long *order_of_model, long order_stride, long n_rows,
-                const float *temperature, const float *epsilon, float *loss, float *scratch) {
+static void training_step(const Network *network, const Rows *data, const Batch *batch) {
+    const int64_t *sizes = network->sizes, n_layers = network->n_layers, n_runs = network->n_runs;
+    const int64_t n_hypotheses = network->n_hypotheses, n_dims = network->n_dims, n_given = network->n_given;
+    const int64_t n_rows = batch->n_rows, n_parameters = batch->n_parameters, *order = batch->order;
+    float *scratch = batch->scratch;
     /* Blocks of as many rows, but for the last one: whole vectors each, as the rows that fill them cost as much. */
-    const long n_blocks = (n_rows + WIDTH - 1) / WIDTH, even = up((n_rows + n_blocks - 1) / n_blocks);
-    const long n_values = n_hypotheses * n_dims;
+    const int64_t n_blocks = (n_rows + WIDTH - 1) / WIDTH, even = up((n_rows + n_blocks - 1) / n_blocks);
+    const int64_t n_values = n_hypotheses * n_dims;
     float *at[17], *place = scratch; /* activations of each layer */
-    long largest = 0;
-    for (long l = 0; l <= n_layers; l++) {
+    int64_t largest = 0;
+    for (int64_t l = 0; l <= n_layers; l++) {
         at[l] = place;
         place += sizes[l] * WIDTH;
         largest = sizes[l] > largest ? sizes[l] : largest;
@@ -385,38 +369,38 @@ void fleet_step(long n_models, long n_layers, const long *sizes, long n_hypothes
     float *slope[2] = {place, place + largest * WIDTH};
     float *target = place + 2 * largest * WIDTH, *count = target + n_dims * WIDTH, *ones = count + WIDTH;
     float *rest = ones + WIDTH;
-    for (long j = 0; j < WIDTH; j++) ones[j] = 1;
-    const Ladders ladders = {n_given, n_runs, run_lengths, lower, between};
-    const long n_table = table_size(n_runs, run_lengths, sizes[1]);
-    float *table = scratch + scratch_size(n_layers, sizes, n_hypotheses, n_runs, run_lengths) - 2 * n_table;
+    for (int64_t j = 0; j < WIDTH; j++) ones[j] = 1;
+    const Ladders ladders = {n_given, n_runs, network->run_lengths, data->lower, data->between};
+    const int64_t n_table = table_size(n_runs, network->run_lengths, sizes[1]);
+    float *table = scratch + scratch_size(network) - 2 * n_table;
     float *table_slope = table + n_table;
-    long rows[WIDTH];
-    for (long m = 0; m < n_models; m++) {
-        const float *own = flat + m * n_parameters;
-        float *grad = gradient ? gradient + m * n_parameters : 0;
-        const long base = set_of_model[m] * n_set_rows;
-        const long *own_order = order ? order + order_of_model[m] * order_stride : 0;
-        const Rule rule = {n_hypotheses, n_dims, has_scores, score_weight, exponent(temperature[m]), epsilon[m],
-                           1 / (float)n_rows};
+    int64_t rows[WIDTH];
+    for (int64_t m = 0; m < batch->n_models; m++) {
+        const float *own = batch->flat + m * n_parameters;
+        float *grad = batch->gradient ? batch->gradient + m * n_parameters : 0;
+        const int64_t base = batch->set_of_model[m] * data->n_set_rows + batch->first;
+        const int64_t *own_order = order ? order + batch->order_of_model[m] * batch->order_stride : 0;
+        const Rule rule = {n_hypotheses, n_dims, network->has_scores, batch->score_weight,
+                           exponent(batch->temperature[m]), batch->epsilon[m], 1 / (float)n_rows};
         double total_loss = 0;
         if (grad) memset(grad, 0, (size_t)n_parameters * sizeof(float));
         if (grad) memset(table_slope, 0, (size_t)n_table * sizeof(float));
         if (n_runs) sum_weights(table, &ladders, own, sizes[1], sizes[0]);
-        for (long start = 0; start < n_rows; start += even) {
-            const long n = n_rows - start < even ? n_rows - start : even, width = up(n);
-            for (long j = 0; j < width; j++) { /* rows beyond the batch are zeros that count nothing */
-                const long row = j < n ? base + (order ? own_order[start + j] : start + j) : 0;
+        for (int64_t start = 0; start < n_rows; start += even) {
+            const int64_t n = n_rows - start < even ? n_rows - start : even, width = up(n);
+            for (int64_t j = 0; j < width; j++) { /* rows beyond the batch are zeros that count nothing */
+                const int64_t row = j < n ? base + (order ? own_order[start + j] : start + j) : 0;
                 rows[j] = row;
-                for (long i = 0; i < n_given; i++) at[0][i * WIDTH + j] = j < n ? inputs[row * n_given + i] : 0;
-                for (long d = 0; d < n_dims; d++) target[d * WIDTH + j] = j < n ? targets[row * n_dims + d] : 0;
-                count[j] = j < n ? (row_counts ? row_counts[row] : 1) : 0;
+                for (int64_t i = 0; i < n_given; i++) at[0][i * WIDTH + j] = j < n ? data->inputs[row * n_given + i] : 0;
+                for (int64_t d = 0; d < n_dims; d++) target[d * WIDTH + j] = j < n ? data->targets[row * n_dims + d] : 0;
+                count[j] = j < n ? (data->counts ? data->counts[row] : 1) : 0;
             }
             const float *weight = own;
-            for (long l = 0; l < n_layers; l++) {
-                const long n_in = sizes[l], n_out = sizes[l + 1];
+            for (int64_t l = 0; l < n_layers; l++) {
+                const int64_t n_in = sizes[l], n_out = sizes[l + 1];
                 if (l == 0 && n_runs) {
                     plain_layer(at[1], weight, n_out, n_in, n_given, at[0], width);
-                    for (long j = 0; j < n; j++) climb(at[1] + j, n_out, table, &ladders, rows[j], n_layers > 1);
+                    for (int64_t j = 0; j < n; j++) climb(at[1] + j, n_out, table, &ladders, rows[j], n_layers > 1);
                 } else if (l + 1 < n_layers)
                     hidden_layer(at[l + 1], weight, n_out, n_in, at[l], width);
                 else
@@ -425,40 +409,43 @@ void fleet_step(long n_models, long n_layers, const long *sizes, long n_hypothes
             }
             total_loss += row_losses(&rule, at[n_layers], target, count, width, rest);
             const float *g = at[n_layers];
-            for (long l = n_layers - 1; grad && l >= 0; l--) {
-                const long n_in = sizes[l], n_out = sizes[l + 1];
+            for (int64_t l = n_layers - 1; grad && l >= 0; l--) {
+                const int64_t n_in = sizes[l], n_out = sizes[l + 1];
                 weight -= n_out * (n_in + 1);
                 float *to = grad + (weight - own);
                 outer(to, n_in, g, n_out, at[l], l == 0 ? n_given : n_in, width);
                 outer(to + n_in * n_out, 1, g, n_out, ones, 1, width); /* of the bias */
                 if (l == 0) {
-                    for (long j = 0; n_runs && j < n; j++) climb_back(table_slope, g + j, n_out, &ladders, rows[j]);
+                    for (int64_t j = 0; n_runs && j < n; j++) climb_back(table_slope, g + j, n_out, &ladders, rows[j]);
                     break;
                 }
                 float *back = slope[l % 2];
-                const long used = l == n_layers - 1 && detach_scores ? n_values : n_out;
+                const int64_t used = l == n_layers - 1 && network->detach_scores ? n_values : n_out;
                 layer_back(back, weight, used, n_in, g, at[l], width);
                 g = back;
             }
         }
         if (grad && n_runs) sum_slopes(table_slope, &ladders, grad, sizes[1], sizes[0]);
-        loss[m] = (float)(total_loss - 0 * total_loss); /* NaN for infinity */
+        batch->loss[m] = (float)(total_loss - 0 * total_loss); /* NaN for infinity */
     }
 }
 
-/* Adam with decoupled weight decay. n_steps (with this one), rate, decay: [models]; decay may be null. */
-void adam(long n_models, long n_parameters, float *flat, const float *gradient, float *mean, float *square,
-          const float *n_steps, const float *rate, const float *decay, float beta1, float beta2, float epsilon) {
-    for (long m = 0; m < n_models; m++) {
-        float *p = flat + m * n_parameters, *mu = mean + m * n_parameters, *nu = square + m * n_parameters;
-        const float *g = gradient + m * n_parameters;
-        const double root = sqrt(-expm1(n_steps[m] * log(beta2)));
-        const float step = (float)(rate[m] * root / -expm1(n_steps[m] * log(beta1)));
-        const float tiny = (float)(epsilon * root), kept = decay ? 1 - rate[m] * decay[m] : 1;
-        for (long i = 0; i < n_parameters; i++) {
+static void adam_update(const Adam *adam) {
+    const int64_t n_parameters = adam->n_parameters;
+    const float beta1 = adam->beta1, beta2 = adam->beta2;
+    for (int64_t m = 0; m < adam->n_models; m++) {
+        float *p = adam->flat + m * n_parameters, *mu = adam->mean + m * n_parameters;
+        float *nu = adam->square + m * n_parameters;
+        const float *g = adam->gradient + m * n_parameters, rate = adam->rate[m];
+        const double root = sqrt(-expm1(adam->n_steps[m] * log(beta2)));
+        const float step = (float)(rate * root / -expm1(adam->n_steps[m] * log(beta1)));
+        const float tiny = (float)(adam->epsilon * root), kept = adam->decay ? 1 - rate * adam->decay[m] : 1;
+        for (int64_t i = 0; i < n_parameters; i++) {
             mu[i] += (1 - beta1) * (g[i] - mu[i]);
             nu[i] = beta2 * nu[i] + (1 - beta2) * g[i] * g[i];
             p[i] = kept * p[i] - step * mu[i] / (sqrtf(nu[i]) + tiny);
         }
     }
 }
+
+const Variant VARIANT = {NAME, scratch_size, training_step, adam_update};

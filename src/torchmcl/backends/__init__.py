@@ -1,0 +1,1 @@
+"""Fast ways to take a training step; each computes what `mcl_step` defines."""

@@ -1,0 +1,320 @@
+"""The training step of small ReLU networks in C, an extension that is built when the package is installed.
+
+The sources are in the folder `native`; `native/native.h` declares the structures that are declared here again. Where
+the extension could not be built everything takes the plain way, and `torchmcl --version --verbose` says so.
+"""
+
+import ctypes
+import importlib
+import importlib.util
+import itertools
+from ctypes import Structure, c_char_p, c_float, c_int64, c_void_p
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["MAX_HYPOTHESES", "MAX_LAYERS", "Network", "NetworkStep", "adam_step", "available", "instruction_set"]
+
+# The logarithm of a product of this many numbers in (1, 2] is taken at once.
+MAX_HYPOTHESES = 100
+MAX_LAYERS = 16
+
+_ALIGNMENT = 64
+# Columns of a run, on average, from which sums of weights are faster than a product with them.
+_SHORTEST_RUN = 4
+
+
+class _Network(Structure):
+    _fields_ = (
+        ("n_layers", c_int64),
+        ("sizes", c_void_p),
+        ("n_hypotheses", c_int64),
+        ("n_dims", c_int64),
+        ("has_scores", c_int64),
+        ("detach_scores", c_int64),
+        ("n_given", c_int64),
+        ("n_runs", c_int64),
+        ("run_lengths", c_void_p),
+    )
+
+
+class _Rows(Structure):
+    _fields_ = (
+        ("n_set_rows", c_int64),
+        ("inputs", c_void_p),
+        ("lower", c_void_p),
+        ("between", c_void_p),
+        ("targets", c_void_p),
+        ("counts", c_void_p),
+    )
+
+
+class _Batch(Structure):
+    _fields_ = (
+        ("n_models", c_int64),
+        ("n_parameters", c_int64),
+        ("flat", c_void_p),
+        ("gradient", c_void_p),
+        ("set_of_model", c_void_p),
+        ("temperature", c_void_p),
+        ("epsilon", c_void_p),
+        ("loss", c_void_p),
+        ("first", c_int64),
+        ("n_rows", c_int64),
+        ("order", c_void_p),
+        ("order_of_model", c_void_p),
+        ("order_stride", c_int64),
+        ("score_weight", c_float),
+        ("scratch", c_void_p),
+    )
+
+
+class _Adam(Structure):
+    _fields_ = (
+        ("n_models", c_int64),
+        ("n_parameters", c_int64),
+        ("flat", c_void_p),
+        ("gradient", c_void_p),
+        ("mean", c_void_p),
+        ("square", c_void_p),
+        ("n_steps", c_void_p),
+        ("rate", c_void_p),
+        ("decay", c_void_p),
+        ("beta1", c_float),
+        ("beta2", c_float),
+        ("epsilon", c_float),
+    )
+
+
+def _loaded() -> ctypes.CDLL | None:
+    spec = importlib.util.find_spec("torchmcl.backends._native")
+    if spec is None or spec.origin is None:
+        return None
+    importlib.import_module("torchmcl.backends._native")  # which chooses the instruction set
+    library = ctypes.CDLL(spec.origin)
+    library.torchmcl_instruction_set.restype = c_char_p
+    library.torchmcl_scratch_size.restype = c_int64
+    library.torchmcl_step.restype = None
+    library.torchmcl_adam.restype = None
+    return library
+
+
+_LIBRARY = _loaded()
+
+
+def available() -> bool:
+    """Return whether the extension was built when the package was installed."""
+    return _LIBRARY is not None
+
+
+def instruction_set() -> str | None:
+    """Return the name of the vector instructions that were chosen for this processor, None without the extension."""
+    return None if _LIBRARY is None else _LIBRARY.torchmcl_instruction_set().decode()
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+@dataclass(frozen=True)
+class Network:
+    """The shape of a ReLU network with several hypotheses.
+
+    Attributes:
+        sizes: features of the inputs and of the outputs of each layer.
+        n_hypotheses: of the last layer, followed by as many score logits where there are any.
+        n_dims: of a hypothesis.
+        detach_scores: the score loss ends at the last layer.
+    """
+
+    sizes: tuple[int, ...]
+    n_hypotheses: int
+    n_dims: int
+    detach_scores: bool
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether the network gives score logits."""
+        return self.sizes[-1] > self.n_hypotheses * self.n_dims
+
+
+class Ladders(NamedTuple):
+    """Inputs whose last columns climb: in each row of a run they are 1 up to some place, then one between, then 0.
+
+    Attributes:
+        given: the columns before the runs, [sets, rows, columns].
+        lengths: columns of each run.
+        lower: how many columns, and runs, are before the place of each row, [sets, rows, runs].
+        between: the value at that place, [sets, rows, runs].
+    """
+
+    given: Tensor
+    lengths: Tensor
+    lower: Tensor
+    between: Tensor
+
+    @classmethod
+    def of(cls, inputs: Tensor) -> "Ladders":
+        """Find the runs of inputs [sets, rows, columns]; there are none where they are too short to be of use."""
+        n_given = inputs.shape[-1]
+        if bool(_between_0_and_1(inputs[..., -1:])):  # which spares most inputs a look at all columns
+            n_given -= _n_trailing(_between_0_and_1(inputs))
+        given, climbs = inputs[..., :n_given], inputs[..., n_given:]
+        breaks = ((climbs[..., :-1] != 1) & (climbs[..., 1:] != 0)).flatten(0, -2).any(dim=0)
+        bounds = [0, *(breaks.nonzero().flatten() + 1).tolist(), climbs.shape[-1]]
+        if climbs.shape[-1] < _SHORTEST_RUN * len(bounds[1:]):
+            given, climbs, bounds = inputs, inputs[..., :0], [0]
+        lower, between = [], []
+        for run, (first, end) in enumerate(itertools.pairwise(bounds)):
+            place = (climbs[..., first:end] == 1).sum(dim=-1).clamp(max=end - first - 1)
+            lower.append(place + first + run)  # a run of n columns has n + 1 sums
+            between.append(climbs[..., first:end].gather(-1, place.unsqueeze(-1)).squeeze(-1))
+        none = inputs.new_empty(*inputs.shape[:-1], 0)
+        return cls(
+            given.contiguous(),
+            torch.tensor(bounds).diff(),
+            torch.stack(lower, dim=-1).int() if lower else none.int(),
+            torch.stack(between, dim=-1) if between else none,
+        )
+
+
+def _between_0_and_1(inputs: Tensor) -> Tensor:
+    """Return which columns of inputs [..., columns] have such values alone."""
+    return ((inputs >= 0) & (inputs <= 1)).flatten(0, -2).all(dim=0)
+
+
+def _n_trailing(flags: Tensor) -> int:
+    """Return how many flags are set from the last one back."""
+    return int(flags.flip(0).cumprod(dim=0).sum())
+
+
+class NetworkStep:
+    """Losses and gradients of many networks on rows of their sets; everything is float32, contiguous and on the CPU.
+
+    Args:
+        network: their shape.
+        flat: parameters [models, parameters], of each layer the weight and then the bias; read where they are.
+        inputs: [sets, rows, features]
+        targets: [sets, rows, dims]
+        row_weights: [sets, rows], how much each row counts, or None.
+        set_of_model: [models]
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        flat: Tensor,
+        *,
+        inputs: Tensor,
+        targets: Tensor,
+        row_weights: Tensor | None,
+        set_of_model: Tensor,
+    ) -> None:
+        assert _LIBRARY is not None
+        ladders, sizes = Ladders.of(inputs), torch.tensor(network.sizes)
+        targets = targets.contiguous()
+        row_weights = None if row_weights is None else row_weights.contiguous()
+        self._flat, self._set_of_model = flat, set_of_model.contiguous()
+        self._network = _Network(
+            n_layers=len(network.sizes) - 1,
+            sizes=sizes.data_ptr(),
+            n_hypotheses=network.n_hypotheses,
+            n_dims=network.n_dims,
+            has_scores=network.has_scores,
+            detach_scores=network.detach_scores,
+            n_given=ladders.given.shape[2],
+            n_runs=len(ladders.lengths),
+            run_lengths=ladders.lengths.data_ptr(),
+        )
+        self._rows = _Rows(
+            n_set_rows=ladders.given.shape[1],
+            inputs=ladders.given.data_ptr(),
+            lower=ladders.lower.data_ptr(),
+            between=ladders.between.data_ptr(),
+            targets=targets.data_ptr(),
+            counts=_pointer(row_weights),
+        )
+        self._kept = (sizes, ladders, targets, row_weights)  # alive as long as the pointers into them
+        n_floats = _LIBRARY.torchmcl_scratch_size(ctypes.byref(self._network))
+        memory = torch.zeros(n_floats + _ALIGNMENT // 4)
+        self._scratch = memory[-memory.data_ptr() // 4 % (_ALIGNMENT // 4) :]  # vectors want to be aligned
+        self.gradient = torch.zeros_like(flat)
+
+    def __call__(
+        self,
+        rule: Tensor,
+        score_weight: float,
+        *,
+        start: int,
+        stop: int,
+        order: tuple[Tensor, Tensor] | None = None,
+        with_gradient: bool = True,
+        models: slice | None = None,
+    ) -> Tensor:
+        """Return the losses [models] of a batch; their gradient is then in `gradient`.
+
+        Args:
+            rule: [2, models], for each model a temperature, or 0 for hard weights, and the epsilon of those.
+            score_weight: weight of the score loss.
+            start: first row of the batch, in the order of each model.
+            stop: the row behind the last.
+            order: permutations of the rows [orders, rows] and which of them each model has [models]; None for as is.
+            with_gradient: whether to compute the gradient.
+            models: the models to take, all of them by default.
+        """
+        assert _LIBRARY is not None
+        chosen = models or slice(0, len(self._flat))
+        flat, set_of_model, rule = self._flat[chosen], self._set_of_model[chosen], rule[:, chosen].contiguous()
+        loss = flat.new_empty(len(flat))
+        numbers, of_model = (None, None) if order is None else (order[0][:, start:], order[1][chosen])
+        batch = _Batch(
+            n_models=len(flat),
+            n_parameters=flat.shape[1],
+            flat=flat.data_ptr(),
+            gradient=self.gradient[chosen].data_ptr() if with_gradient else None,
+            set_of_model=set_of_model.data_ptr(),
+            temperature=rule[0].data_ptr(),
+            epsilon=rule[1].data_ptr(),
+            loss=loss.data_ptr(),
+            first=start if order is None else 0,  # with an order the beginning is skipped there
+            n_rows=stop - start,
+            order=_pointer(numbers),
+            order_of_model=_pointer(of_model),
+            order_stride=0 if numbers is None else numbers.stride(0),
+            score_weight=score_weight,
+            scratch=self._scratch.data_ptr(),
+        )
+        _LIBRARY.torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
+        return loss
+
+
+def adam_step(
+    flat: Tensor,
+    grad: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    n_steps: Tensor,
+    lr: Tensor,
+    decay: Tensor | None,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> None:
+    """Change parameters and moments [models, parameters] in place; `n_steps` [models, 1] already counts this step."""
+    assert _LIBRARY is not None
+    update = _Adam(
+        n_models=flat.shape[0],
+        n_parameters=flat.shape[1],
+        flat=flat.data_ptr(),
+        gradient=grad.data_ptr(),
+        mean=mean.data_ptr(),
+        square=square.data_ptr(),
+        n_steps=n_steps.data_ptr(),
+        rate=lr.data_ptr(),
+        decay=_pointer(decay),
+        beta1=betas[0],
+        beta2=betas[1],
+        epsilon=epsilon,
+    )
+    _LIBRARY.torchmcl_adam(ctypes.byref(update))

@@ -1,0 +1,17 @@
+/* For x86-64 processors with AVX2; the rest of the extension does without it. */
+
+#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma")
+#endif
+#define VECTOR_BYTES 32
+#define STEP 2
+#define VARIANT avx2
+#define NAME "AVX2"
+#include "step.h"
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#endif

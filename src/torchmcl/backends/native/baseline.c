@@ -1,0 +1,11 @@
+/* For the instructions that every processor of an architecture has: NEON on ARM, SSE2 on x86-64. */
+
+#define VECTOR_BYTES 16
+#define STEP 4 /* vectors at once: with 4 rows of a product they fill the registers */
+#define VARIANT baseline
+#if defined(__aarch64__)
+#define NAME "NEON"
+#else
+#define NAME "SSE2"
+#endif
+#include "step.h"

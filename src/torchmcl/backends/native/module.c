@@ -1,0 +1,44 @@
+/* An extension module without Python functions: `torchmcl.backends.compiled` calls what follows through ctypes, which
+   releases the interpreter's lock. The instruction set is chosen when the module is loaded. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "native.h"
+
+#define EXPORTED __attribute__((visibility("default")))
+
+extern const Variant baseline;
+#if defined(__x86_64__)
+extern const Variant avx2, avx512;
+#endif
+
+static const Variant *chosen = &baseline;
+
+static void choose(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        chosen = &avx512;
+    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        chosen = &avx2;
+#endif
+}
+
+EXPORTED const char *torchmcl_instruction_set(void) { return chosen->name; }
+
+EXPORTED int64_t torchmcl_scratch_size(const Network *network) { return chosen->scratch_size(network); }
+
+EXPORTED void torchmcl_step(const Network *network, const Rows *rows, const Batch *batch) {
+    chosen->step(network, rows, batch);
+}
+
+EXPORTED void torchmcl_adam(const Adam *adam) { chosen->adam(adam); }
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The compiled training step.", -1, NULL};
+
+PyMODINIT_FUNC PyInit__native(void) {
+    choose();
+    return PyModule_Create(&definition);
+}

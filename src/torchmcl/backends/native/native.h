@@ -1,0 +1,74 @@
+/* What Python hands to the compiled step. `torchmcl.backends.compiled` declares the same structures, field by field. */
+
+#ifndef TORCHMCL_NATIVE_H
+#define TORCHMCL_NATIVE_H
+
+#include <stdint.h>
+
+/* The shape of the networks. */
+typedef struct {
+    int64_t n_layers;
+    const int64_t *sizes;       /* features of the inputs and of the outputs of each layer, n_layers + 1 numbers */
+    int64_t n_hypotheses;       /* of the last layer, followed by as many score logits where there are any */
+    int64_t n_dims;             /* of a hypothesis */
+    int64_t has_scores;
+    int64_t detach_scores;      /* the score loss stops at the last layer */
+    int64_t n_given;            /* columns of the inputs that are given as they are */
+    int64_t n_runs;             /* the other columns climb: each run of them is 1 up to a place, then one value, then 0 */
+    const int64_t *run_lengths; /* columns of each run */
+} Network;
+
+/* The rows of all sets. */
+typedef struct {
+    int64_t n_set_rows;
+    const float *inputs;  /* [sets, n_set_rows, n_given] */
+    const int32_t *lower; /* [sets, n_set_rows, n_runs]: the row of the table of sums below the place of each run */
+    const float *between; /* [sets, n_set_rows, n_runs]: how far the place is towards the next row of that table */
+    const float *targets; /* [sets, n_set_rows, n_dims] */
+    const float *counts;  /* [sets, n_set_rows]: how much each row counts; null when all count alike */
+} Rows;
+
+/* One step of some models. */
+typedef struct {
+    int64_t n_models;
+    int64_t n_parameters;
+    const float *flat;             /* [models, parameters]: of each layer the weight [out, in], then the bias */
+    float *gradient;               /* like flat, overwritten; null: losses only */
+    const int64_t *set_of_model;   /* [models] */
+    const float *temperature;      /* [models]: weights are soft where it is positive, hard elsewhere */
+    const float *epsilon;          /* [models]: what the winner leaves to the others where weights are hard */
+    float *loss;                   /* [models], written */
+    int64_t first;                 /* the first row of the batch, without an order */
+    int64_t n_rows;                /* of the batch */
+    const int64_t *order;          /* [orders, order_stride], rows of the batch; null: neighbouring rows */
+    const int64_t *order_of_model; /* [models] */
+    int64_t order_stride;
+    float score_weight;
+    float *scratch; /* `scratch_size` floats, aligned to 64 bytes */
+} Batch;
+
+/* Adam with decoupled weight decay. */
+typedef struct {
+    int64_t n_models;
+    int64_t n_parameters;
+    float *flat; /* [models, parameters], and so are the next three */
+    const float *gradient;
+    float *mean;
+    float *square;
+    const float *n_steps; /* [models], this step included */
+    const float *rate;    /* [models] */
+    const float *decay;   /* [models], or null */
+    float beta1;
+    float beta2;
+    float epsilon;
+} Adam;
+
+/* The functions as compiled for one instruction set. */
+typedef struct {
+    const char *name;
+    int64_t (*scratch_size)(const Network *);
+    void (*step)(const Network *, const Rows *, const Batch *);
+    void (*adam)(const Adam *);
+} Variant;
+
+#endif
