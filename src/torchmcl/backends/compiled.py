@@ -32,6 +32,7 @@ class _Network(Structure):
         ("sizes", c_void_p),
         ("n_hypotheses", c_int64),
         ("n_dims", c_int64),
+        ("absolute", c_int64),
         ("has_scores", c_int64),
         ("detach_scores", c_int64),
         ("n_given", c_int64),
@@ -127,12 +128,14 @@ class Network:
         n_hypotheses: of the last layer, followed by as many score logits where there are any.
         n_dims: of a hypothesis.
         detach_scores: the score loss ends at the last layer.
+        absolute: the cost sums absolute differences instead of squares.
     """
 
     sizes: tuple[int, ...]
     n_hypotheses: int
     n_dims: int
     detach_scores: bool
+    absolute: bool = False
 
     @property
     def has_scores(self) -> bool:
@@ -222,6 +225,7 @@ class NetworkStep:
             sizes=sizes.data_ptr(),
             n_hypotheses=network.n_hypotheses,
             n_dims=network.n_dims,
+            absolute=network.absolute,
             has_scores=network.has_scores,
             detach_scores=network.detach_scores,
             n_given=ladders.given.shape[2],

@@ -11,6 +11,7 @@ typedef struct {
     const int64_t *sizes;       /* features of the inputs and of the outputs of each layer, n_layers + 1 numbers */
     int64_t n_hypotheses;       /* of the last layer, followed by as many score logits where there are any */
     int64_t n_dims;             /* of a hypothesis */
+    int64_t absolute;           /* the cost sums absolute differences; 0: their squares */
     int64_t has_scores;
     int64_t detach_scores;      /* the score loss stops at the last layer */
     int64_t n_given;            /* columns of the inputs that are given as they are */

@@ -241,9 +241,18 @@ typedef struct {
     float share;           /* 1 / rows of the batch */
 } Rule;
 
+/* A coordinate's part of the cost, and its derivative. */
+ALWAYS float element(int absolute, float difference) {
+    return absolute ? fabsf(difference) : difference * difference;
+}
+
+ALWAYS float slope_of(int absolute, float difference) {
+    return absolute ? (float)((difference > 0) - (difference < 0)) : 2 * difference;
+}
+
 /* Losses of a block of rows, and their gradient written over the outputs [n_hypotheses * (n_dims + 1)][WIDTH]. */
-static double row_losses(const Rule *rule, float *out, const float *targets, const float *counts, int64_t width,
-                         float *scratch) {
+ALWAYS double losses_of(int absolute, const Rule *rule, float *out, const float *targets, const float *counts,
+                        int64_t width, float *scratch) {
     const int64_t n_k = rule->n_hypotheses, n_d = rule->n_dims;
     float *cost = scratch, *lowest = cost + n_k * WIDTH, *sum = lowest + WIDTH, *loss = sum + WIDTH;
     float *product = loss + WIDTH;
@@ -253,7 +262,7 @@ static double row_losses(const Rule *rule, float *out, const float *targets, con
         for (int64_t j = 0; j < width; j++) c[j] = 0;
         for (int64_t d = 0; d < n_d; d++) {
             const float *h = out + (k * n_d + d) * WIDTH, *t = targets + d * WIDTH;
-            for (int64_t j = 0; j < width; j++) c[j] += (h[j] - t[j]) * (h[j] - t[j]);
+            for (int64_t j = 0; j < width; j++) c[j] += element(absolute, h[j] - t[j]);
         }
     }
     for (int64_t j = 0; j < width; j++) lowest[j] = cost[j], winner[j] = 0, sum[j] = 0, loss[j] = 0, product[j] = 1;
@@ -282,7 +291,7 @@ static double row_losses(const Rule *rule, float *out, const float *targets, con
             for (int64_t d = 0; d < n_d; d++) {
                 float *h = out + (k * n_d + d) * WIDTH;
                 const float *t = targets + d * WIDTH;
-                for (int64_t j = 0; j < width; j++) h[j] = 2 * rule->share * (h[j] - t[j]) * (w[j] * sum[j]);
+                for (int64_t j = 0; j < width; j++) h[j] = rule->share * slope_of(absolute, h[j] - t[j]) * (w[j] * sum[j]);
             }
         }
     } else {
@@ -294,7 +303,8 @@ static double row_losses(const Rule *rule, float *out, const float *targets, con
                 float *h = out + (k * n_d + d) * WIDTH;
                 const float *t = targets + d * WIDTH;
                 for (int64_t j = 0; j < width; j++)
-                    h[j] = 2 * rule->share * (h[j] - t[j]) * ((winner[j] == number ? top : rest) * counts[j]);
+                    h[j] = rule->share * slope_of(absolute, h[j] - t[j]) *
+                           ((winner[j] == number ? top : rest) * counts[j]);
             }
         }
     }
@@ -323,6 +333,16 @@ static double row_losses(const Rule *rule, float *out, const float *targets, con
     double scores = 0;
     for (int64_t j = 0; j < width; j++) scores += counts[j] * (loss[j] + logf(product[j]));
     return all + scores * scale;
+}
+
+static double square_losses(const Rule *rule, float *out, const float *targets, const float *counts, int64_t width,
+                            float *scratch) {
+    return losses_of(0, rule, out, targets, counts, width, scratch);
+}
+
+static double absolute_losses(const Rule *rule, float *out, const float *targets, const float *counts, int64_t width,
+                              float *scratch) {
+    return losses_of(1, rule, out, targets, counts, width, scratch);
 }
 
 /* log2 of what an excess of 1 does to a weight: finite and below 0 for any positive temperature, else 0. */
@@ -380,7 +400,7 @@ static void training_step(const Network *network, const Rows *data, const Batch 
         float *grad = batch->gradient ? batch->gradient + m * n_parameters : 0;
         const int64_t base = batch->set_of_model[m] * data->n_set_rows + batch->first;
         const int64_t *own_order = order ? order + batch->order_of_model[m] * batch->order_stride : 0;
-        const Rule rule = {n_hypotheses, n_dims, network->has_scores, batch->score_weight,
+        const Rule rule = {n_hypotheses, n_dims, (int)network->has_scores, batch->score_weight,
                            exponent(batch->temperature[m]), batch->epsilon[m], 1 / (float)n_rows};
         double total_loss = 0;
         if (grad) memset(grad, 0, (size_t)n_parameters * sizeof(float));
@@ -407,7 +427,7 @@ static void training_step(const Network *network, const Rows *data, const Batch 
                     plain_layer(at[l + 1], weight, n_out, n_in, n_in, at[l], width);
                 weight += n_out * (n_in + 1);
             }
-            total_loss += row_losses(&rule, at[n_layers], target, count, width, rest);
+            total_loss += (network->absolute ? absolute_losses : square_losses)(&rule, at[n_layers], target, count, width, rest);
             const float *g = at[n_layers];
             for (int64_t l = n_layers - 1; grad && l >= 0; l--) {
                 const int64_t n_in = sizes[l], n_out = sizes[l + 1];
