@@ -41,7 +41,7 @@ def fleet_seconds(folds: list, rules: list, n_models: int, n_epochs: int, device
     spread = [rules[i * len(rules) // n_models] for i in range(n_models)]
     fleet = Fleet(build, n_models, rules=spread, lr=0.01, device=device)
     start = time.perf_counter()
-    fleet.fit(data, n_epochs, progress=False)
+    fleet.fit(data, n_epochs, batch_size="all", progress=False)
     return time.perf_counter() - start
 
 

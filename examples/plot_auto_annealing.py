@@ -33,7 +33,7 @@ fleet = Fleet(
     lr=0.01,
 )
 data = FleetData.of_sets([(x, y) for y in tables.values()], [0, 1])
-history = fleet.fit(data, n_epochs=600, progress=False)
+history = fleet.fit(data, n_epochs=600, batch_size="all", progress=False)
 
 # %%
 # The temperatures that were decided on. Near branches: the temperature follows the falling error of the single answer

@@ -32,7 +32,7 @@ fleet = Fleet(
     lr=0.01,
     seeds=list(range(n_seeds)) * len(rules),
 )
-fleet.fit(data, n_epochs=300, progress=False)
+fleet.fit(data, n_epochs=300, batch_size="all", progress=False)
 
 # %%
 # Every point is one network: the distortion of its eight answers.

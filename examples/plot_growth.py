@@ -28,9 +28,9 @@ def seconds_of(n_models):
     """Return the processor's seconds of an epoch."""
     fleet = Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2, hidden=(32,)), n_models)
     data = FleetData.shared(x, y, n_models)
-    fleet.fit(data, n_epochs=2, progress=False)  # whatever is set up on first use
+    fleet.fit(data, n_epochs=2, batch_size="all", progress=False)  # whatever is set up on first use
     start = time.process_time()
-    fleet.fit(data, n_epochs=10, progress=False)
+    fleet.fit(data, n_epochs=10, batch_size="all", progress=False)
     return (time.process_time() - start) / 10
 
 
@@ -64,5 +64,5 @@ one, two = (
     for device in ("cpu", ["cpu", "cpu"])
 )
 for fleet in (one, two):
-    fleet.fit(FleetData.shared(x, y, 40), n_epochs=10, max_models_at_once=20, progress=False)
+    fleet.fit(FleetData.shared(x, y, 40), n_epochs=10, batch_size="all", max_models_at_once=20, progress=False)
 print("the same weights:", torch.equal(one.state_dict()["last"], two.state_dict()["last"]))

@@ -39,7 +39,7 @@ def trained(n_models, n_rows, batch_size, hidden, n_threads, dropout=0.0):
     return fleet.state_dict()["last"], history.losses
 
 
-@pytest.mark.parametrize("batch_size", [None, 64])
+@pytest.mark.parametrize("batch_size", ["all", 64])
 def test_a_fleet_whose_chunks_have_a_core_each_has_the_same_bits_with_any_number_of_threads(batch_size):
     options = {"n_models": 32, "n_rows": 200, "batch_size": batch_size, "hidden": (20,)}
     expected = trained(n_threads=1, **options)

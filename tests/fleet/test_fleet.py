@@ -317,20 +317,6 @@ def test_bad_options_of_a_fleet_are_refused(options, error, words):
         fit(Fleet(options.pop("module_factory"), options.pop("n_models"), **options))
 
 
-@pytest.mark.parametrize("name", ["lr", "weight_decay", "seeds"])
-def test_a_tensor_with_a_number_for_each_model_is_taken_or_refused(name):
-    values = torch.tensor([1, 2, 3]) if name == "seeds" else torch.tensor([0.5, 0.25, 0.125])
-    listed, stacked = (Fleet(small_mlp, 3, **{name: values.tolist()}) for _ in range(2))
-    fit(listed)
-    try:
-        stacked = Fleet(small_mlp, 3, **{name: values})
-        fit(stacked)
-    except (TypeError, ValueError) as error:
-        assert f"Fleet: `{name}` must" in str(error)  # noqa: PT017  (either outcome is right)
-        return
-    assert_same_bits(listed.state_dict(), stacked.state_dict())
-
-
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from safetensors.torch import load_file
 
 import torchmcl as mcl
 from signals import signal_when
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checkpoints import Stopped, read_checkpoint, stop_on_signals, write_checkpoint
-from torchmcl.fleet import SGD, Fleet, FleetData, current_loss
+from torchmcl.fleet import SGD, Fleet, FleetData, FreshRows, current_loss
 
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 8))
 SETS = [rows(13, seed=0), rows(8, seed=1)]
@@ -181,6 +183,112 @@ def test_a_folder_of_another_training_is_refused(name, tmp_path):
     with pytest.raises(ValueError, match=words):
         train(new_fleet(**fleet_options), tmp_path, **({"validation": HELD_OUT} | options))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def rate(factor):
+    return lambda epoch: factor * 0.01 / (1 + epoch)
+
+
+def cooling_to(end):
+    return lambda epoch: mcl.AnnealedWTA(max(end, 1.0 - epoch / 12))
+
+
+def scaled_cost(factor):
+    return lambda *, hypotheses, targets: factor * mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
+
+
+def monitored(factor):
+    return lambda output: factor * current_loss(output)
+
+
+def network(activation, **options):
+    return lambda: mcl.MultiHypothesisMLP(2, 2, 3, hidden=(8,), activation=activation, **options)
+
+
+def with_weights(seed):
+    fleet = new_fleet()
+    fleet.load_state_dict({"last": Fleet(small_mlp, 3, seeds=[seed] * 3).state_dict()["last"]})
+    return fleet
+
+
+def drawn(seed):
+    def draw(n_rows, generator):
+        inputs, targets = rows(n_rows, seed=0 if generator.initial_seed() == FIRST_EPOCH else seed)
+        return mcl.Batch(inputs, targets)
+
+    return FreshRows(draw, 8, 3)
+
+
+def first_epoch():
+    seeds = []
+
+    def draw(n_rows, generator):
+        seeds.append(generator.initial_seed())
+        return mcl.Batch(*rows(n_rows))
+
+    FreshRows(draw, 8, 3).epoch(0, torch.device("cpu"))
+    return seeds[0]
+
+
+FIRST_EPOCH = first_epoch()
+# Two trainings that look alike: functions have the same name, modules the same parameters.
+LOOK_ALIKE = {
+    "values of lr": lambda n: (new_fleet(lr=rate(n)), {}),
+    "values of rules": lambda n: (new_fleet(rules=cooling_to(n / 10)), {}),
+    "code of cost_fn": lambda n: (new_fleet(cost_fn=scaled_cost(n)), {}),
+    "code of monitor": lambda n: (new_fleet(), {"monitor": monitored(n)}),
+    "structure of modules": lambda n: (new_fleet(network((torch.nn.Tanh, torch.nn.GELU)[n])), {}),
+    "first weights": lambda n: (with_weights(n), {}),
+    "source of rows": lambda n: (new_fleet(), {"data": drawn(n)}),
+}
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKE)
+def test_a_training_that_only_looks_alike_is_refused(name, tmp_path):
+    for number, repeated in ((0, False), (0, True), (1, False)):
+        fleet, options = LOOK_ALIKE[name](number)
+        if number == 0:
+            cut = (0, 0) if repeated else None  # the same again need not be trained
+            train(fleet, tmp_path, cut, **({"validation": HELD_OUT} | options))
+            continue
+        with pytest.raises(ValueError, match=rf"hold this very training, got .* which differs in .*'{name}'"):
+            train(fleet, tmp_path, **({"validation": HELD_OUT} | options))
+
+
+@pytest.mark.parametrize("other", [torch.tanh, lambda x: x.softmax(1), torch.nn.Softmax(dim=-1)])
+def test_another_output_activation_is_another_training(other, tmp_path):
+    train(new_fleet(network(torch.nn.ReLU, output_activation=torch.sigmoid)), tmp_path)
+    with pytest.raises(ValueError, match=r"which differs in \['structure of modules'\]"):
+        train(new_fleet(network(torch.nn.ReLU, output_activation=other)), tmp_path)
+
+
+def test_moments_to_begin_with_are_part_of_a_training(tmp_path):
+    def fleet(n_steps):
+        one = new_fleet()
+        one.optimizer_state = one.optimizer.init(one.state_dict()["last"])
+        one.optimizer_state["n_steps"] += n_steps
+        return one
+
+    train(fleet(0), tmp_path, continued=True)
+    train(fleet(0), tmp_path, (0, 0), continued=True)
+    with pytest.raises(ValueError, match=r"which differs in \['first moments'\]"):
+        train(fleet(5), tmp_path, continued=True)
+
+
+def test_automatic_annealing_with_a_failed_model_goes_on_too(tmp_path):
+    broken = tuple(part.clone() for part in SETS[0])
+    broken[0][2] = torch.nan
+    options = {"data": FleetData.of_sets([*SETS, broken], [0, 2, 1]), "batch_size": 5, "validation": HELD_OUT}
+    new = partial(new_fleet, rules=[AutoAnnealing(), AutoAnnealing(0.25), mcl.WTA()])
+    whole, resumed = new(), new()
+    with pytest.warns(RuntimeWarning, match="1 of 3 models is not finite"):
+        expected = train(whole, **options)
+    with pytest.raises(PowerCutError):
+        train(new(), tmp_path, (7, 0), **options)
+    with pytest.warns(RuntimeWarning, match="1 of 3 models is not finite"):
+        history = train(resumed, tmp_path, **options)
+    assert_same_bits(expected, history)
+    assert_same_bits(whole.state_dict(), resumed.state_dict())
 
 
 def test_nothing_but_finished_files_is_left(tmp_path):

@@ -75,7 +75,8 @@ def test_small_steps_stay_on_one_core_and_the_setting_comes_back(n_rows, n_cores
     try:
         fleet = Fleet(wide, 2)
         data = FleetData.shared(*rows(n_rows), 2)
-        fleet.fit(data, 1, progress=False, after_epoch=lambda *_: seen.append(torch.get_num_threads()))
+        after_epoch = lambda *_: seen.append(torch.get_num_threads())  # noqa: E731
+        fleet.fit(data, 1, batch_size="all", progress=False, after_epoch=after_epoch)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

@@ -5,6 +5,7 @@ import torch
 
 import oracles
 import torchmcl as mcl
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.measure import SCALARS
 from torchmcl.data.synthetic import conditional_three_gaussians
 from torchmcl.fleet import Fleet, FleetData, FleetRecorder, FreshRows
@@ -64,6 +65,35 @@ def test_recording_does_not_change_the_training():
     plain = Fleet(network, 4, rules=RULES)
     plain.fit(FreshRows(conditional_three_gaussians, 32, 4), 5, progress=False, max_models_at_once=4)
     assert torch.equal(fleet.state_dict()["last"], plain.state_dict()["last"])
+
+
+@pytest.mark.parametrize("at_once", [None, 1])
+def test_temperatures_that_models_decide_on_are_recorded_and_measured_at(at_once):
+    rules = [AutoAnnealing(), COOLING, AutoAnnealing(0.25)]
+    fleet = Fleet(network, 3, rules=rules)
+    recorder = FleetRecorder(fleet, 12, data=HELD_OUT, probes=PROBES, every=1)
+    rows = FleetData.shared(HELD_OUT.inputs, HELD_OUT.targets, 3)
+    seen = {i: [] for i in range(3)}
+
+    def after_epoch(epoch, models, stacked):
+        recorder(epoch, models, stacked)
+        for i in range(models.start, models.stop):
+            with torch.no_grad():
+                seen[i].append(stacked.module(i - models.start)(HELD_OUT.inputs).hypotheses)
+
+    history = fleet.fit(rows, 12, batch_size=8, max_models_at_once=at_once, after_epoch=after_epoch, progress=False)
+    for i, record in enumerate(recorder.records()):
+        wanted = [COOLING(epoch).temperature for epoch in range(12)] if i == 1 else history.temperatures[:, i].tolist()
+        torch.testing.assert_close(record.temperature, torch.tensor(wanted))
+        for epoch, temperature in enumerate(wanted):
+            cost = mcl.pairwise_sq_euclidean(hypotheses=seen[i][epoch], targets=HELD_OUT.targets).double()
+            weights = mcl.AnnealedWTA(temperature)(cost)
+            expected = oracles.measurement(cost, weights, torch.ones(cost.shape[:-1], dtype=torch.bool), temperature)
+            torch.testing.assert_close(record.usage[epoch], weights.mean(dim=(0, 1)).float(), atol=1e-5, rtol=1e-4)
+            for name in SCALARS:
+                assert getattr(record, name)[epoch].item() == pytest.approx(expected[name], abs=1e-4, rel=1e-3), name
+    assert recorder.records()[0].temperature[0] > 0
+    assert recorder.records()[0].temperature[-1] == 0
 
 
 def test_networks_without_scores_have_no_scores_in_their_records():

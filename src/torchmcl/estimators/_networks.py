@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.fleet import Fleet, FleetData, FleetHistory, even_batch_size, hard_distortion
+from torchmcl.fleet import Fleet, FleetData, FleetHistory, default_batch_size, even_batch_size, hard_distortion
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions, StepOutput
 
@@ -21,7 +21,6 @@ __all__ = ["TrainedNetworks", "Training", "answers", "default_batch_size", "defa
 
 # A small table is seen hundreds of times and a large one twenty times.
 _MIN_EPOCHS, _MAX_EPOCHS = 20, 1000
-_MIN_BATCH, _MAX_BATCH, _BATCH_PER_ROOT = 64, 1024, 3
 _ROWS_AT_ONCE = 65_536
 # A save takes about 15 ms, a training at least a second.
 _N_SAVES = 5
@@ -150,11 +149,6 @@ class WeightedDistortion:
         """Return [models] from a cost [models, rows, 1, hypotheses]."""
         costs = output.matching.cost.amin(dim=-1).squeeze(-1)
         return costs @ self.weights.to(costs)
-
-
-def default_batch_size(n_rows: int) -> int:
-    """Return three times the square root of the rows, between 64 and 1024."""
-    return max(_MIN_BATCH, min(_MAX_BATCH, round(_BATCH_PER_ROOT * math.sqrt(n_rows))))
 
 
 def default_n_epochs(n_rows: int, batch_size: int, n_steps: int) -> int:

@@ -1,6 +1,6 @@
 """Fleets: many small models trained at once on a leading axis."""
 
-from torchmcl.fleet.data import FleetData, even_batch_size
+from torchmcl.fleet.data import FleetData, default_batch_size, even_batch_size
 from torchmcl.fleet.fleet import Fleet
 from torchmcl.fleet.fresh import FreshRows
 from torchmcl.fleet.history import FleetHistory
@@ -21,6 +21,7 @@ __all__ = [
     "FreshRows",
     "Trials",
     "current_loss",
+    "default_batch_size",
     "default_candidates",
     "even_batch_size",
     "hard_distortion",

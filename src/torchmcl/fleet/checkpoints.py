@@ -20,6 +20,7 @@ from torchmcl._optional import optional_import
 from torchmcl._reading import read_json
 from torchmcl.checkpoints import Checkpoint, CheckpointError, CheckpointSeries
 from torchmcl.checkpoints.files import digest_of_json
+from torchmcl.fleet.fingerprint import ADDED_FIELDS
 
 __all__ = ["FleetCheckpoint", "saved_chunk_size"]
 
@@ -48,10 +49,12 @@ class FleetCheckpoint:
     ) -> None:
         optional_import("safetensors.torch", extra="checkpoint", needed_by="Fleet.fit(checkpoint=...)")
         self.folder, self.keep, self.generator_of = folder, keep, generator_of
-        plan = json.loads(json.dumps(plan))
-        self.plan_digest = digest_of_json(plan)
         path = folder / _PLAN
         saved = _read_plan(path)
+        plan = json.loads(json.dumps(plan))
+        if saved is not None and not saved.keys() & ADDED_FIELDS:
+            plan = {name: value for name, value in plan.items() if name not in ADDED_FIELDS}
+        self.plan_digest = digest_of_json(plan)
         if saved != plan and path.exists() and self._is_ours():
             message = f"Fleet.fit: {str(path)!r} is damaged; the states beside it are of this training, so it goes on."
             warnings.warn(message, RuntimeWarning, stacklevel=3)

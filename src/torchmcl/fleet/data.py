@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_positive_int
+from torchmcl._checks import bad_value, check_positive_int, check_tensor
 
-__all__ = ["FleetData", "even_batch_size"]
+__all__ = ["FleetData", "batch_rows", "default_batch_size", "even_batch_size"]
+
+_MIN_BATCH, _MAX_BATCH, _BATCH_PER_ROOT = 64, 1024, 3
 
 
 class FleetData(NamedTuple):
@@ -51,6 +54,7 @@ class FleetData(NamedTuple):
         data = cls.of_sets([(inputs, targets)], [0] * n_models)
         if weights is None:
             return data
+        check_tensor("FleetData", "weights", weights, floating=False)
         if weights.shape != inputs.shape[:1]:
             rule = f"have shape ({len(inputs)},), one for each row"
             raise ValueError(bad_value("FleetData", "weights", rule, tuple(weights.shape)))
@@ -62,10 +66,14 @@ class FleetData(NamedTuple):
 
         Raises:
             ValueError: if a set is empty, its inputs and targets differ in length, or a model's set does not exist.
+            TypeError: if inputs or targets are not tensors, or differ in type between the sets.
         """
         if not sets:
             raise ValueError(bad_value("FleetData", "sets", "hold at least one set", "none"))
+        set_of_model = [int(number) for number in set_of_model]
         for number, (inputs, targets) in enumerate(sets):
+            _check_rows("inputs", inputs, sets[0][0])
+            _check_rows("targets", targets, sets[0][1])
             if len(inputs) != len(targets) or len(inputs) == 0:
                 rule = "have as many inputs as targets, at least one"
                 got = f"{len(inputs)} and {len(targets)} in set {number}"
@@ -82,7 +90,7 @@ class FleetData(NamedTuple):
             torch.stack([_padded(inputs, n_rows) for inputs, _ in sets]),
             torch.stack([_padded(targets, n_rows) for _, targets in sets]),
             torch.tensor([len(inputs) for inputs, _ in sets]),
-            torch.tensor(list(set_of_model)),
+            torch.tensor(set_of_model),
         )
 
     @property
@@ -136,9 +144,44 @@ class FleetData(NamedTuple):
         return self.inputs[self.set_of_model], self.targets[self.set_of_model]
 
 
+def _check_rows(name: str, rows: Any, first: Tensor) -> None:
+    """Check that rows are a tensor, of the type that those of the first set have."""
+    if not isinstance(rows, Tensor) or rows.ndim == 0:
+        advice = {np.ndarray: "torch.from_numpy makes one."}.get(type(rows), "")
+        if isinstance(rows, tuple | list | dict):
+            advice = "Several inputs become columns of one tensor, torch.cat(inputs, dim=-1), that the module splits."
+        raise TypeError(bad_value("FleetData", name, "be a torch.Tensor with an axis of rows", _kind(rows), advice))
+    if rows.dtype != first.dtype:
+        raise TypeError(bad_value("FleetData", name, f"have one type in all sets, {first.dtype} in set 0", rows.dtype))
+
+
+def _kind(rows: Any) -> str:
+    return "a number" if isinstance(rows, Tensor) else type(rows).__name__
+
+
 def _padded(rows: Tensor, n_rows: int) -> Tensor:
     padding = rows.new_zeros(n_rows - len(rows), *rows.shape[1:])
     return torch.cat([rows, padding])
+
+
+def default_batch_size(n_rows: int) -> int:
+    """Return three times the square root of the rows, between 64 and 1024: small tables need steps, large ones speed.
+
+    Example:
+        >>> [default_batch_size(n_rows) for n_rows in (100, 10_000, 1_000_000)]
+        [64, 300, 1024]
+    """
+    return max(_MIN_BATCH, min(_MAX_BATCH, round(_BATCH_PER_ROOT * math.sqrt(n_rows))))
+
+
+def batch_rows(owner: str, batch_size: int | Literal["all"] | None, n_rows: int) -> int:
+    """Return how many rows a batch has: about `default_batch_size` by default, and never more than there are."""
+    if batch_size is None:
+        return even_batch_size(n_rows, default_batch_size(n_rows))
+    if isinstance(batch_size, str) and batch_size == "all":
+        return n_rows
+    check_positive_int(owner, "batch_size", batch_size, "All rows are 'all'.")
+    return min(batch_size, n_rows)
 
 
 def even_batch_size(n_rows: int, at_most: int) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchmcl.fleet.linear import products
+from torchmcl.fleet.linear import has_global_hooks, is_feed_forward, products
 from torchmcl.fleet.stacked import StackedModules
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.types import Predictions
@@ -22,13 +22,17 @@ _COLUMNS = 4
 
 def is_relu_network(module: nn.Module, n_features: int, n_dims: int) -> bool:
     """Return whether a module is made of linear layers with ReLUs between them, all trained, for data of this size."""
-    if type(module) is not MultiHypothesisMLP or module.head.output_activation is not None:
+    if type(module) is not MultiHypothesisMLP or has_global_hooks() or not is_feed_forward(module):
+        return False
+    if module.head.output_activation is not None or type(module.trunk) is not nn.Sequential:
         return False
     kinds = [type(part) for part in module.trunk]
-    first = next(part for part in module.modules() if type(part) is nn.Linear)
+    layers = [part for part in module.modules() if type(part) is nn.Linear]
     return (
         kinds == [nn.Linear, nn.ReLU] * (len(kinds) // 2)
-        and (first.in_features, module.head.out_features) == (n_features, n_dims)
+        and type(module.head.linear) is nn.Linear
+        and (layers[0].in_features, module.head.out_features) == (n_features, n_dims)
+        and all(layer.bias is not None for layer in layers)
         and all(parameter.requires_grad for parameter in module.parameters())
     )
 

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,19 +17,22 @@ from torchmcl.checkpoints.stopping import saves_when_stopped
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.checkpoints import FleetCheckpoint, saved_chunk_size
 from torchmcl.fleet.chunks import is_small_step, models_at_once, one_core
-from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.data import FleetData, batch_rows
 from torchmcl.fleet.evaluation import evaluate_models
+from torchmcl.fleet.fingerprint import fingerprint_of
 from torchmcl.fleet.fresh import FreshRows
 from torchmcl.fleet.history import FleetHistory
+from torchmcl.fleet.identity import digest_of_tensors
 from torchmcl.fleet.loop import ChunkTraining, Plan
 from torchmcl.fleet.monitors import hard_distortion
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
-from torchmcl.fleet.options import check_data, check_fit, digest_of, name_of, per_model, rates_of
-from torchmcl.fleet.rules import RuleAt, RuleTable
+from torchmcl.fleet.options import check_data, check_fit, per_model, rates_of, seeds_of
+from torchmcl.fleet.rules import RuleAt, RuleTable, StackedRule
 from torchmcl.fleet.running import run_chunk
 from torchmcl.fleet.sharding import Device, chunks_of, devices_of, on_devices
 from torchmcl.fleet.shortcuts import may_compile
-from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules
+from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules, states_of
+from torchmcl.fleet.trial import check_rows_apart, trial_predictions, tried
 from torchmcl.schedules import Schedule
 from torchmcl.types import Predictions, StepOutput
 
@@ -43,17 +46,21 @@ class Fleet:
     """Many independent models of one architecture, trained in one loop of batched operations.
 
     Model i is the model that `torch.manual_seed(seeds[i]); module_factory()` makes, trained with its own rule,
-    learning rate, weight decay, shuffles and data, as if it were alone.
+    learning rate, weight decay, shuffles and data, as if it were alone. Buffers, tied weights, parametrizations and
+    forward hooks count as they do alone. What cannot be exact is refused: backward hooks, state outside of buffers,
+    modules that `torch.vmap` cannot run, and sets of different length where rows depend on one another (BatchNorm).
+    Dropout is exact in law: the numbers that models draw side by side are others than alone.
 
     Args:
-        module_factory: makes one module that returns `Predictions`; anything `torch.vmap` can run.
+        module_factory: makes one module that returns `Predictions`.
         n_models: how many.
         rules: an assignment rule, a function epoch -> rule, or `AutoAnnealing`, which decides on the temperature, the
             tail of the learning rate and the weight decay in training; for all models or one for each.
         optimizer: `Adam()` or `SGD()` from `torchmcl.fleet`.
-        lr: learning rate: a number or a schedule epoch -> number, for all or one for each.
-        weight_decay: decoupled weight decay, for all or one for each.
-        seeds: of the initial weights and the shuffles; 0, 1, 2, ... unless told.
+        lr: learning rate: a number or a schedule epoch -> number; a single value, or one per model in a list, an array
+            or a tensor.
+        weight_decay: decoupled weight decay, a single value or one per model.
+        seeds: of the initial weights and the shuffles; 0, 1, 2, ... by default.
         cost_fn: any `pairwise_*` function.
         score_weight: weight of the score loss.
         device: where to train; the models themselves are kept on the CPU in between. "cuda" is all visible GPUs, as
@@ -98,7 +105,7 @@ class Fleet:
         self.rules = per_model("rules", rules, n_models)
         self.lr = per_model("lr", lr, n_models)
         self.weight_decay = per_model("weight_decay", weight_decay, n_models)
-        self.seeds = per_model("seeds", range(n_models) if seeds is None else seeds, n_models)
+        self.seeds = seeds_of(seeds, n_models)
         for decay in set(self.weight_decay):
             check_non_negative("Fleet", "weight_decay", decay)
         if not isinstance(optimizer, FleetOptimizer):
@@ -112,6 +119,8 @@ class Fleet:
         self.device = self.devices[0]
         self._last = StackedModules.of(build_modules(module_factory, self.seeds))
         self._best: StackedModules | None = None
+        self._first_weights = digest_of_tensors(self._last.state)
+        self._in_training: dict[int, ChunkTraining] = {}
         self.optimizer_state: dict[str, Tensor] | None = None
 
     @property
@@ -129,7 +138,7 @@ class Fleet:
         data: FleetData | FreshRows,
         n_epochs: int,
         *,
-        batch_size: int | None = None,
+        batch_size: int | Literal["all"] | None = None,
         validation: FleetData | None = None,
         monitor: Callable[[StepOutput], Tensor] = hard_distortion,
         validate_every: int | Sequence[int] = 1,
@@ -149,7 +158,8 @@ class Fleet:
         Args:
             data: rows for each model, or `FreshRows`, drawn anew for every epoch.
             n_epochs: passes over the data.
-            batch_size: rows of a minibatch, the last short one kept; all rows unless told, or where fewer.
+            batch_size: rows of a minibatch, the last short one kept. By default `default_batch_size`, or a little fewer
+                where the last one would be short; "all" is all rows.
             validation: rows to watch; each model's best weights are kept.
             monitor: what is watched, lower is better: `hard_distortion` or `current_loss`.
             validate_every: epochs between looks, for all or one for each; the last epoch is always looked at.
@@ -176,21 +186,18 @@ class Fleet:
         """
         fresh = data if isinstance(data, FreshRows) else None
         data = data.epoch(0, self.device) if isinstance(data, FreshRows) else data
-        check_fit(n_epochs, batch_size, validation, validate_every, patience)
-        check_data("Fleet.fit", "data", data, self.n_models)
-        if validation is not None:
-            check_data("Fleet.fit", "validation", validation, self.n_models)
+        every = per_model("validate_every", validate_every, self.n_models)
+        check_fit(n_epochs, validation, every, patience)
         check_positive_int("Fleet.fit", "checkpoint_every", checkpoint_every)
         check_positive_int("Fleet.fit", "keep_checkpoints", keep_checkpoints)
         if max_models_at_once is not None:
             check_positive_int("Fleet.fit", "max_models_at_once", max_models_at_once)
-        every = per_model("validate_every", validate_every, self.n_models)
-        with torch.no_grad():
-            one = self._last.subset(slice(0, 1), self._last.flat.device, copy_rows=True)
-            with one.evaluating():
-                n_hypotheses = one(data.inputs[:1, :1].to(self._last.flat.device)).hypotheses.shape[2]
-        n_rows = data.inputs.shape[1]
-        size = min(batch_size or n_rows, n_rows)
+        check_data("Fleet.fit", "data", data, self.n_models)
+        size = batch_rows("Fleet.fit", batch_size, data.inputs.shape[1])
+        data, n_hypotheses = tried("data", data, self._last, training=True)
+        if validation is not None:
+            check_data("Fleet.fit", "validation", validation, self.n_models)
+            tried("validation", validation, self._last, training=False)
         on_cpu = self.device.type == "cpu"
         in_all = max(n_epochs, expected_epochs or 0)
         compiled = on_cpu and fresh is None and may_compile(self._last, data, self.cost_fn, in_all, size)
@@ -205,12 +212,18 @@ class Fleet:
             chunk = min(room, -(-self.n_models // n_shares))
         saved = None
         if checkpoint is not None:
-            looks = {
-                "every": every,
-                "monitor": name_of(monitor),
-                "rows": None if validation is None else digest_of(validation),
-            }
-            plan = self._fingerprint(data, n_epochs, size, chunk, patience) | {"validation": looks}
+            plan = fingerprint_of(
+                self._plan(slice(0, self.n_models), n_epochs, size, monitor, every, patience, compiled),
+                self._last,
+                data,
+                validation,
+                rules=self.rules,
+                rates=self.lr,
+                fresh=fresh,
+                models_at_once=chunk,
+                first_weights=self._first_weights,
+                first_moments=(self.optimizer_state or {}) if continued else {},
+            )
             generator = None if self._last.is_deterministic() else self.device
             saved = FleetCheckpoint(Path(checkpoint), plan, keep=keep_checkpoints, generator_of=generator)
         chunks = chunks_of(self.n_models, chunk)
@@ -228,6 +241,8 @@ class Fleet:
                 for name, value in (self.optimizer_state or {}).items() if continued else ():
                     training.optimizer_state[name].copy_(value[rows])
 
+                self._in_training[rows.start] = training
+
                 def note(epoch: int) -> None:
                     bar.step(len(models))
                     if after_epoch is not None:
@@ -235,13 +250,16 @@ class Fleet:
 
                 here = None if saved is None else saved.on(device)
                 history = run_chunk(training, number, here, checkpoint_every, bar, note)
-                self._take(rows, models, training.state["best_flat"] if validation is not None else None)
+                self._take(rows, models.state, None if validation is None else training.best)
                 if continued:
                     moments[number] = {name: value.cpu() for name, value in training.optimizer_state.items()}
                 return history
 
-            with saves_when_stopped(), one_core() if alone or compiled else nullcontext():
-                histories = on_devices(train, chunks, self.devices, n_threads)
+            try:
+                with saves_when_stopped(), one_core() if alone or compiled else nullcontext():
+                    histories = on_devices(train, chunks, self.devices, n_threads)
+            finally:
+                self._in_training.clear()
         if parts := [moments[number] for number in sorted(moments)]:
             self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         history = FleetHistory.joined(histories)
@@ -277,9 +295,9 @@ class Fleet:
         elif inputs.shape[0] != self.n_models:
             rule = f"have {self.n_models} models on its first axis"
             raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
-        with torch.no_grad(), nullcontext() if stochastic else models.evaluating():
-            predictions: Predictions = models(inputs)
-        return predictions
+        trial_predictions("Fleet.predict", "inputs", models, inputs)
+        with torch.no_grad(), models.evaluating(stochastic=stochastic):
+            return models(inputs)
 
     def evaluate(self, data: FleetData, *, best: bool = False) -> dict[str, Tensor]:
         """Return metrics of each model on its rows: distortion, rmse [models] and usage [models, hypotheses].
@@ -289,31 +307,45 @@ class Fleet:
             best: use the weights of the best validation instead of the last ones.
         """
         check_data("Fleet.evaluate", "data", data, self.n_models)
+        trial_predictions("Fleet.evaluate", "data", self._last, data.inputs)
+        check_rows_apart("Fleet.evaluate", "data", self._last, data, training=False)
         return evaluate_models(self._chosen(best=best), data, self.device, self.cost_fn)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the weights of all models, [models, parameters], and the best ones where there are any."""
-        state = {"last": self._last.flat}
-        if self._best is not None:
-            state["best"] = self._best.flat
-        return state
+        """Return the weights of all models, [models, parameters], and the best ones where there are any.
+
+        Buffers, such as the statistics of BatchNorm, stand beside them by name, [models, ...] each.
+        """
+        kept = {"last": self._last} | ({} if self._best is None else {"best": self._best})
+        return {
+            name if part == "flat" else f"{name}.{part}": value
+            for name, models in kept.items()
+            for part, value in models.state.items()
+        }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take weights from `state_dict`.
+        """Take weights and buffers from `state_dict`.
 
         Raises:
             ValueError: if they are not those of such a fleet.
         """
-        shape = self._last.flat.shape
-        if "last" not in state or set(state) - {"last", "best"} or any(v.shape != shape for v in state.values()):
-            shapes = {name: tuple(value.shape) for name, value in state.items()}
-            rule = f"hold 'last' and maybe 'best' of shape {tuple(shape)}"
-            raise ValueError(bad_value("Fleet", "state", rule, shapes))
-        with torch.no_grad():
-            self._last.flat.copy_(state["last"])
-            if "best" in state:
-                self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
-                self._best.flat.copy_(state["best"])
+        given = states_of(state, self._last)
+        if "best" in given:
+            self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
+        self._take(slice(0, self.n_models), given["last"], given.get("best"))
+        self._first_weights = digest_of_tensors(self._last.state)
+
+    def current_rule(self, epoch: int, models: slice) -> tuple[StackedRule, Tensor]:
+        """Return the rule of a chunk in the epoch that was just trained, and its temperatures, for `after_epoch`.
+
+        Args:
+            epoch: as `after_epoch` is called with.
+            models: the chunk, as `after_epoch` is called with.
+
+        Returns:
+            A rule for costs [models, ...] and temperatures [models], 0 for rules without.
+        """
+        return self._in_training[models.start].current_rule(epoch)
 
     def _n_threads(self, after_epoch: object) -> int:
         """Return how many chunks to train side by side: one on each device, or on each core of a single CPU.
@@ -333,13 +365,12 @@ class Fleet:
         return max(1, min(torch.get_num_threads(), self.n_models // _MIN_CHUNK))
 
     @torch.no_grad()
-    def _take(self, rows: slice, models: StackedModules, best_flat: Tensor | None) -> None:
-        """Keep the trained weights of a chunk."""
-        self._last.flat[rows] = models.flat.to(self._last.flat.device)
-        for buffer, trained in zip(self._last.buffers.values(), models.buffers.values(), strict=True):
-            buffer[rows] = trained.to(buffer.device)
-        if self._best is not None and best_flat is not None:
-            self._best.flat[rows] = best_flat.to(self._best.flat.device)
+    def _take(self, rows: slice, last: dict[str, Tensor], best: dict[str, Tensor] | None) -> None:
+        """Keep the trained weights and buffers of a chunk."""
+        for models, trained in ((self._last, last), (self._best, best)):
+            if models is not None and trained is not None:
+                for name, kept in models.state.items():
+                    kept[rows] = trained[name].to(kept.device)
 
     def _chosen(self, *, best: bool) -> StackedModules:
         if not best:
@@ -365,7 +396,7 @@ class Fleet:
             batch_size=batch_size,
             rules=RuleTable(rules, n_epochs),
             learning_rates=rates_of(self.lr[rows], n_epochs),
-            weight_decays=torch.tensor([float(decay) for decay in self.weight_decay[rows]]),
+            weight_decays=torch.tensor([float(decay) for decay in self.weight_decay[rows]], dtype=torch.float64),
             seeds=torch.tensor(list(self.seeds[rows])),
             optimizer=self.optimizer,
             cost_fn=self.cost_fn,
@@ -376,24 +407,3 @@ class Fleet:
             self_annealing=rules if any(isinstance(rule, AutoAnnealing) for rule in rules) else (),
             compiled=compiled,
         )
-
-    def _fingerprint(
-        self, data: FleetData, n_epochs: int, size: int, chunk: int, patience: int | None
-    ) -> dict[str, Any]:
-        # A new field is left out where it has the value that all trainings had before: old folders stay readable.
-        return {
-            "n_models": self.n_models,
-            "n_epochs": n_epochs,
-            "batch_size": size,
-            "models_at_once": chunk,
-            "patience": patience,
-            "optimizer": repr(self.optimizer),
-            "rules": [name_of(rule) for rule in self.rules],
-            "lr": [name_of(rate) for rate in self.lr],
-            "weight_decay": [float(decay) for decay in self.weight_decay],
-            "seeds": [int(seed) for seed in self.seeds],
-            "score_weight": self.score_weight,
-            "cost_fn": name_of(self.cost_fn),
-            "modules": {name: list(shape) for name, shape in self._last.shapes.items()},
-            "rows": digest_of(data),
-        }

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torchmcl import kernels
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 
-__all__ = ["StackedLinear", "is_feed_forward", "rectified_weights"]
+__all__ = ["StackedLinear", "has_global_hooks", "is_feed_forward", "rectified_weights"]
 
 _ANY_AXES = (
     nn.Sequential,
@@ -35,9 +35,47 @@ _ANY_AXES = (
 )
 
 
+# Functions of each number by itself, which have no axis to mistake.
+_OF_EACH_NUMBER = (
+    None,
+    torch.tanh,
+    torch.sigmoid,
+    torch.relu,
+    torch.exp,
+    nn.functional.tanh,
+    nn.functional.sigmoid,
+    nn.functional.relu,
+    nn.functional.softplus,
+)
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
 def is_feed_forward(module: nn.Module) -> bool:
-    """Return whether every part of a module works on any leading axes once linear layers do."""
-    return all(type(part) in _ANY_AXES for part in module.modules())
+    """Return whether a module is known to work on any leading axes once linear layers do.
+
+    Known types alone do not tell: a hook or a replaced `forward` may do anything, an output activation may name an axis
+    by its number, and layers that share weights cannot be told apart by them.
+    """
+    parts = list(module.modules())
+    tensors = [tensor for part in parts for tensor in part._parameters.values() if tensor is not None]
+    names = list(module.named_modules(remove_duplicate=False))
+    return (
+        all(type(part) in _ANY_AXES and _is_as_its_class_says(part) for part in parts)
+        and len(names) == len(parts)
+        and len({id(tensor) for tensor in tensors}) == len(tensors)
+    )
+
+
+def has_global_hooks() -> bool:
+    """Return whether every module of this process has a hook."""
+    return any(getattr(nn.modules.module, f"_global{name}") for name in _HOOKS)
+
+
+def _is_as_its_class_says(part: nn.Module) -> bool:
+    plain = not any(getattr(part, name) for name in _HOOKS) and "forward" not in vars(part)
+    if isinstance(part, MultiHypothesisHead) and not isinstance(part.output_activation, nn.Module):
+        return plain and part.output_activation in _OF_EACH_NUMBER
+    return plain
 
 
 def rectified_weights(module: nn.Module) -> frozenset[str]:

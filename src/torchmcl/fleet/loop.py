@@ -94,21 +94,26 @@ class ChunkTraining:
         )
         self.order_of_model = stream_of_model
         self.rule_values = plan.rules.buffers(device, models.flat.dtype)
-        self.lr = torch.zeros(n_models, 1, dtype=models.flat.dtype, device=device)
-        self.learning_rates = plan.learning_rates.to(models.flat)
-        self.given_decay = plan.weight_decays.to(models.flat).view(-1, 1)
+        # What is decided and recorded keeps at least single precision, whatever the models have.
+        dtype = torch.promote_types(models.flat.dtype, torch.float32)
+        self.lr = torch.zeros(n_models, 1, dtype=dtype, device=device)
+        self.learning_rates = plan.learning_rates.to(self.lr)
+        self.given_decay = plan.weight_decays.to(self.lr).view(-1, 1)
         decays = plan.weight_decays.any() or self.annealing is not None
         self.decay = self.given_decay.clone() if decays else None
         frozen = torch.cat([torch.full((v[0].numel(),), not v.requires_grad) for v in models.views.values()])
         self.frozen = frozen.to(device) if frozen.any() else None
         self.failures = FirstFailures(n_models, -(-self.n_rows // plan.batch_size), device)
+        # Without validation nothing is kept, and an empty matrix says so.
+        best = models.state if validation is not None else {"flat": torch.zeros(n_models, 0, device=device)}
+        self.best = {name: value.clone() for name, value in best.items()}
         self.state: dict[str, Tensor] = {
-            "flat": models.flat,
+            **models.state,
+            **{f"best_{name}": value for name, value in self.best.items()},
             "epoch": torch.zeros((), dtype=torch.long, device=device),
-            "losses": torch.zeros(plan.n_epochs, n_models, dtype=models.flat.dtype, device=device),
-            "watched": torch.full((plan.n_epochs, n_models), torch.nan, dtype=models.flat.dtype, device=device),
-            "best_flat": models.flat.clone() if validation is not None else torch.zeros(n_models, 0, device=device),
-            "best_value": torch.full((n_models,), torch.inf, dtype=models.flat.dtype, device=device),
+            "losses": torch.zeros(plan.n_epochs, n_models, dtype=dtype, device=device),
+            "watched": torch.full((plan.n_epochs, n_models), torch.nan, dtype=dtype, device=device),
+            "best_value": torch.full((n_models,), torch.inf, dtype=dtype, device=device),
             "best_epoch": torch.full((n_models,), -1, device=device),
             "stopped_epoch": torch.full((n_models,), -1, device=device),
             "failed_step": self.failures.step,
@@ -117,7 +122,6 @@ class ChunkTraining:
             self.state |= {f"annealing.{name}": value for name, value in self.annealing.state.items()}
             self.state["temperatures"] = torch.zeros(plan.n_epochs, n_models, device=device)
         self.optimizer_state = plan.optimizer.init(models.flat)
-        self.state |= {f"buffer.{name}": value for name, value in models.buffers.items()}
         self.state |= {f"optimizer.{name}": value for name, value in self.optimizer_state.items()}
         self.validation_rows = validation.all_rows() if validation is not None else None
         self.ragged_validation = validation is not None and len(set(validation.n_rows.tolist())) > 1
@@ -144,6 +148,15 @@ class ChunkTraining:
     def all_stopped(self) -> bool:
         """Return whether early stopping has ended every model."""
         return self.plan.patience is not None and bool((self.state["stopped_epoch"] >= 0).all())
+
+    def current_rule(self, epoch: int) -> tuple[StackedRule, Tensor]:
+        """Return the rule of the epoch that was just trained, and its temperatures [models], 0 for rules without."""
+        rule = self.plan.rules.rule(self.rule_values, self.plan.rules.pattern(self.rule_values, epoch))
+        temperatures = self.plan.rules.temperatures()[epoch].to(self.lr)
+        if self.annealing is None:
+            return rule, temperatures
+        decided = self.state["temperatures"][epoch].to(temperatures)
+        return rule, torch.where(self.annealing.chosen, decided, temperatures)
 
     def history(self, seconds: float) -> FleetHistory:
         """Return what was recorded so far."""
@@ -195,7 +208,7 @@ class ChunkTraining:
             loss = part if loss is None else loss + part
             self.failures.see(part, epoch=epoch)
         assert loss is not None
-        self.state["losses"].index_copy_(0, epoch, loss.unsqueeze(0))
+        self.state["losses"].index_copy_(0, epoch, loss.unsqueeze(0).to(self.lr))
         for low, high in due:
             self._validate(pattern, slice(low, high))
         self.state["epoch"].add_(1)
@@ -270,10 +283,13 @@ class ChunkTraining:
     def _update(self, gradient: Tensor, n_real: Tensor) -> None:
         """Change the parameters of those models that have rows in this batch and were not stopped.
 
-        A model whose gradient is not finite keeps its weights: a rate of 0 leaves them, bit for bit.
+        A model whose gradient is not finite keeps its weights: a rate of 0 leaves them, bit for bit. Its buffers stay
+        as they were before the batch.
         """
         optimizer = self.optimizer
         lr, good = self.lr, gradient.sum(dim=-1, keepdim=True).isfinite()
+        if self.models.buffers:
+            self.models.take_buffers(good.squeeze(-1) & (n_real > 0) & (self.state["stopped_epoch"] < 0))
         if self.device.type != "cpu" or not bool(good.all()):  # a look costs nothing on the CPU, and a wait elsewhere
             gradient, lr = gradient.masked_fill(~good, 0), lr * good
         if self.frozen is not None:  # weight decay would move them even without a gradient
@@ -299,8 +315,8 @@ class ChunkTraining:
     def _validate(self, pattern: tuple[bool, ...], rows: slice) -> None:
         """Compare the monitored value of some models with their best, and keep what is better."""
         models = self._some(rows)
-        value = self._look(models, pattern, rows)
-        state = {name: self.state[name][rows] for name in ("best_value", "best_epoch", "best_flat", "stopped_epoch")}
+        value = self._look(models, pattern, rows).to(self.lr)
+        state = {name: self.state[name][rows] for name in ("best_value", "best_epoch", "stopped_epoch")}
         self.state["watched"][:, rows].index_copy_(0, self.state["epoch"].view(1), value.unsqueeze(0))
         annealed = self._still_annealed(rows)
         if annealed is True:
@@ -311,7 +327,9 @@ class ChunkTraining:
         better = (value < state["best_value"]) & running
         state["best_value"].copy_(torch.where(better, value, state["best_value"]))
         state["best_epoch"].copy_(torch.where(better, self.state["epoch"], state["best_epoch"]))
-        state["best_flat"].copy_(torch.where(better.unsqueeze(-1), models.flat, state["best_flat"]))
+        for name, value in models.state.items():
+            best = self.best[name][rows]
+            best.copy_(torch.where(better.view(-1, *[1] * (best.ndim - 1)), value, best))
         if self.plan.patience is not None:
             waited = self.state["epoch"] - state["best_epoch"].clamp_min(0)
             ends = running & (waited >= self.plan.patience)

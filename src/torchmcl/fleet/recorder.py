@@ -7,7 +7,6 @@ from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.measure import SCALARS
 from torchmcl.fleet.fleet import Fleet
-from torchmcl.fleet.rules import RuleBuffers, RuleTable
 from torchmcl.fleet.stacked import StackedModules
 from torchmcl.losses import match
 from torchmcl.scoring import normalized_scores
@@ -50,17 +49,14 @@ class FleetRecorder:
         self._fleet, self._n_epochs, self.every = fleet, n_epochs, every
         self._data = Batch(*(None if part is None else part.to(fleet.device) for part in data))  # type: ignore[arg-type]
         self._probes = probes.to(fleet.device)
-        self._tables: dict[int, tuple[RuleTable, RuleBuffers, Tensor]] = {}
-        self._records: dict[int, list[tuple[int, Tensor, Tensor, Tensor, Tensor]]] = {}
+        self._records: dict[int, list[tuple[int, Tensor, Tensor, Tensor, Tensor, Tensor]]] = {}
 
     @torch.no_grad()
     def __call__(self, epoch: int, rows: slice, models: StackedModules) -> None:
         """Record the models of a chunk, if it is the turn of the epoch."""
         if (epoch + 1) % self.every and epoch + 1 != self._n_epochs:
             return
-        table, buffers, temperatures = self._table(rows, models)
-        table.fill(buffers, epoch)
-        buffers.read(torch.tensor([epoch], device=models.flat.device))
+        rule, temperatures = self._fleet.current_rule(epoch, rows)
         inputs, targets, mask = (None if p is None else p.expand(len(models), *p.shape) for p in self._data)
         assert inputs is not None
         assert targets is not None
@@ -70,10 +66,11 @@ class FleetRecorder:
         logits = probed.score_logits
         scores = probed.hypotheses.new_empty(len(models), 0) if logits is None else normalized_scores(logits)
         cost = self._fleet.cost_fn(hypotheses=predictions.hypotheses, targets=targets)
-        matching = match(cost, table.rule(buffers, table.pattern(buffers, epoch)), mask)
-        measured = torch.vmap(measure)(matching, temperatures[epoch].to(cost.device))
+        matching = match(cost, rule, mask)
+        measured = torch.vmap(measure)(matching, temperatures)
         scalars = torch.stack([getattr(measured, name) for name in SCALARS], dim=-1)
-        self._records.setdefault(rows.start, []).append((epoch, scalars, measured.usage, probed.hypotheses, scores))
+        record = (temperatures, scalars, measured.usage, probed.hypotheses, scores)
+        self._records.setdefault(rows.start, []).append((epoch, *record))
 
     def records(self) -> list[AnnealingRecords]:
         """Return the records of each model, on the CPU.
@@ -87,10 +84,9 @@ class FleetRecorder:
         found: list[AnnealingRecords] = []
         for start in sorted(self._records):
             epochs = [epoch for epoch, *_ in self._records[start]]
-            scalars, usage, probed, scores = (
+            temperatures, scalars, usage, probed, scores = (
                 torch.stack(parts).cpu() for parts in zip(*(rest for _, *rest in self._records[start]), strict=True)
             )
-            temperatures = self._tables[start][2][epochs]
             found += [
                 AnnealingRecords(
                     torch.tensor(epochs),
@@ -104,15 +100,3 @@ class FleetRecorder:
                 for i in range(scalars.shape[1])
             ]
         return found
-
-    def _table(self, rows: slice, models: StackedModules) -> tuple[RuleTable, RuleBuffers, Tensor]:
-        """Return the rules of a chunk, what they are read from, and their temperatures [epochs, models]."""
-        if rows.start not in self._tables:
-            table = RuleTable(self._fleet.rules[rows], self._n_epochs)
-            columns = [
-                group.get("temperature", torch.zeros(self._n_epochs, part.stop - part.start))
-                for part, _, group in table.groups
-            ]
-            buffers = table.buffers(models.flat.device, models.flat.dtype)
-            self._tables[rows.start] = table, buffers, torch.cat(columns, dim=1)
-        return self._tables[rows.start]

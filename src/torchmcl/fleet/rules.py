@@ -99,6 +99,14 @@ class RuleTable:
         """Whether every rule treats each target by itself and needs no sorting."""
         return all(type(rule) in _PER_TARGET for _, rule, _ in self.groups)
 
+    def temperatures(self) -> Tensor:
+        """Return the temperatures [epochs, models] that are known ahead; 0 for rules without."""
+        columns = [
+            columns.get("temperature", torch.zeros(self.n_epochs, rows.stop - rows.start, dtype=torch.float64))
+            for rows, _, columns in self.groups
+        ]
+        return torch.cat(columns, dim=1)
+
     def check_hypotheses(self, n_hypotheses: int) -> None:
         """Check what a rule says of the number of hypotheses; afterwards its values are in tensors."""
         for _, rule, columns in self.groups:
@@ -131,12 +139,13 @@ class RuleTable:
             table = self._packed().to(device)
             return RuleBuffers(models, [{} for _ in models], table[0].clone(), table)
         if self.per_target:
-            by_model = torch.zeros(2, models[-1].stop, device=device)
+            by_model = torch.zeros(2, models[-1].stop, device=device, dtype=_precision(dtype))
             views = {"temperature": by_model[0], "epsilon": by_model[1]}
             groups = [{name: views[name][rows] for name in columns} for rows, _, columns in self.groups]
             return RuleBuffers(models, groups, by_model=by_model)
         groups = [
-            {name: column[0].to(device, copy=True) for name, column in columns.items()} for _, _, columns in self.groups
+            {name: column[0].to(device, _precision(dtype), copy=True) for name, column in columns.items()}
+            for _, _, columns in self.groups
         ]
         return RuleBuffers(models, groups)
 
@@ -152,7 +161,8 @@ class RuleTable:
         for rows, rule, columns in self.groups:
             zeros = torch.zeros(self.n_epochs, rows.stop - rows.start)
             temperature = columns.get("temperature", zeros) if isinstance(rule, AnnealedWTA) else zeros
-            parts.append(torch.stack([_exponent_factor(temperature), columns.get("epsilon", zeros)], dim=1))
+            epsilon = columns.get("epsilon", zeros).float()
+            parts.append(torch.stack([_exponent_factor(temperature.float()), epsilon], dim=1))
         return torch.cat(parts, dim=-1)
 
     def rule(self, buffers: RuleBuffers, pattern: tuple[bool, ...], models: slice | None = None) -> StackedRule:
@@ -181,6 +191,11 @@ def _exponent_factor(temperature: Tensor) -> Tensor:
     limits = torch.finfo(torch.float32)
     factor = (-LOG2_E / temperature).clamp(min=-limits.max, max=-limits.tiny)
     return torch.where(temperature > 0, factor, 0.0)
+
+
+def _precision(dtype: torch.dtype) -> torch.dtype:
+    """Return the type that values of rules are kept in: a half-precision temperature would round too much away."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _overlap(left: slice, right: slice) -> tuple[int, int]:
@@ -219,7 +234,7 @@ class _Course:
             made = [_rule_at(rule, epoch) for epoch in range(n_epochs)]
             self._check_one_kind(made)
             values = {name: [float(getattr(one, name)) for one in made] for name in names}
-        self.columns = {name: torch.tensor(column) for name, column in values.items()}
+        self.columns = {name: torch.tensor(column, dtype=torch.float64) for name, column in values.items()}
 
     def _check_one_kind(self, made: list[AssignmentRule]) -> None:
         for epoch, rule in enumerate(made):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -147,7 +147,7 @@ class FleetSearch:
         targets: Tensor,
         n_epochs: int,
         *,
-        batch_size: int | None = None,
+        batch_size: int | Literal["all"] | None = None,
         cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
         seed: int = 0,
         device: str | torch.device = "cpu",
@@ -161,7 +161,7 @@ class FleetSearch:
             inputs: [rows, ...]
             targets: [rows, targets, dim]
             n_epochs: of each training.
-            batch_size: rows of a minibatch at most, all unless told; none is much smaller than the others.
+            batch_size: rows of a minibatch at most, as for `Fleet.fit`; none is much smaller than the others.
             cost_fn: any `pairwise_*` function.
             seed: decides the splits and the initial weights.
             device: where to train.
@@ -196,7 +196,7 @@ class FleetSearch:
         history = fleet.fit(
             FleetData.of_sets(train, own),
             n_epochs,
-            batch_size=None if batch_size is None else even_batch_size(len(inputs) - n_held, batch_size),
+            batch_size=even_batch_size(len(inputs) - n_held, batch_size) if isinstance(batch_size, int) else batch_size,
             validation=FleetData.of_sets(watched, own),
             monitor=hard_distortion,
             validate_every=validate_every,

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
 
 from torchmcl._checks import bad_value
-from torchmcl.fleet.linear import StackedLinear, is_feed_forward, rectified_weights
+from torchmcl.fleet.linear import StackedLinear, has_global_hooks, is_feed_forward, rectified_weights
+from torchmcl.fleet.stackable import check_stackable
 from torchmcl.types import Predictions
 
-__all__ = ["FleetModels", "StackedModules", "build_modules", "random_numbers_apart"]
+__all__ = ["FleetModels", "StackedModules", "build_modules", "checked_predictions", "random_numbers_apart", "states_of"]
 
 _ONE_GENERATOR = threading.Lock()
 
@@ -41,43 +43,47 @@ def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> lis
 
 
 class StackedModules:
-    """The parameters of n models as rows of one matrix [models, parameters], and their common forward pass.
+    """The state of n models and their common forward pass.
 
-    A single matrix lets the optimiser, checkpoints and the best-so-far copy work in a handful of
-    operations, whatever the number of layers. The per-layer tensors are views of it.
+    The parameters are rows of one matrix [models, parameters], which lets the optimiser, checkpoints and the best
+    copy work in a handful of operations, whatever the number of layers; the per-layer tensors are views of it. Buffers
+    (the statistics of BatchNorm, say) have a leading axis of models too. A forward pass does not change them: what it
+    made of them is taken by `take_buffers`, for those models whose step counts.
+
+    Args:
+        made: a module of this structure, which is copied and never run: a forward pass may leave things in a module.
+        flat: [models, parameters]
+        buffers: [models, ...] each.
     """
 
-    def __init__(self, template: nn.Module, flat: Tensor, buffers: dict[str, Tensor]) -> None:
-        self.template = template
+    def __init__(self, made: nn.Module, flat: Tensor, buffers: dict[str, Tensor]) -> None:
+        self._made = made
+        self.template = copy.deepcopy(made)
         self.flat = flat
         self.buffers = buffers
-        self.shapes = {name: parameter.shape for name, parameter in template.named_parameters()}
+        self.shapes = {name: parameter.shape for name, parameter in made.named_parameters()}
         # detach() shares the memory, so that updating the matrix updates the leaves.
         self.views = {
-            name: view.detach().requires_grad_(template.get_parameter(name).requires_grad)
+            name: view.detach().requires_grad_(made.get_parameter(name).requires_grad)
             for name, view in self.split(flat).items()
         }
-        self._feed_forward = is_feed_forward(template)
-        self._rectified = [self.views[name] for name in rectified_weights(template)]
+        self._feed_forward = is_feed_forward(made)
+        self._rectified = [self.views[name] for name in rectified_weights(made)] if self._feed_forward else []
         self._forward = torch.vmap(self._forward_one, randomness="different")
+        self._next_buffers: dict[str, Tensor] = {}
 
     @classmethod
     def of(cls, modules: Sequence[nn.Module]) -> "StackedModules":
         """Stack modules that have the same structure.
 
         Raises:
-            ValueError: if their parameters differ in name or shape.
+            ValueError: if they differ in anything but the values of their parameters and buffers.
+            TypeError: if they cannot be stacked.
         """
-        shapes = [{name: tuple(p.shape) for name, p in module.named_parameters()} for module in modules]
-        if odd := next((i for i, own in enumerate(shapes) if own != shapes[0]), None):
-            rule = "make modules of one shape"
-            got = f"{shapes[0]} for model 0 and {shapes[odd]} for model {odd}"
-            raise ValueError(bad_value("Fleet", "module_factory", rule, got))
+        check_stackable(modules)
         rows = [torch.cat([p.detach().reshape(-1) for p in module.parameters()]) for module in modules]
-        buffers = {
-            name: torch.stack([dict(module.named_buffers())[name] for module in modules])
-            for name, _ in modules[0].named_buffers()
-        }
+        columns = [dict(module.named_buffers()) for module in modules]
+        buffers = {name: torch.stack([own[name].detach() for own in columns]) for name in columns[0]}
         return cls(copy.deepcopy(modules[0]), torch.stack(rows), buffers)
 
     def __len__(self) -> int:
@@ -86,32 +92,64 @@ class StackedModules:
 
     def __call__(self, inputs: Tensor) -> Predictions:
         """Return the predictions of the models for inputs [models, batch, ...]."""
-        if self._feed_forward and inputs.ndim == 3:
+        if self.is_plain() and inputs.ndim == 3:
             with StackedLinear(self._rectified):
-                return _checked(functional_call(self.template, self.views, (inputs,)))
-        return Predictions(*self._forward(self.views, self.buffers, inputs))
+                return checked_predictions(functional_call(self.template, self.views, (inputs,)))
+        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        predictions, self._next_buffers = self._forward(self.views, buffers, inputs)
+        return Predictions(*predictions)
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a training changes in the models, with a leading axis of models."""
+        return {"flat": self.flat, **{f"buffer.{name}": buffer for name, buffer in self.buffers.items()}}
+
+    @torch.no_grad()
+    def take_buffers(self, models: Tensor) -> None:
+        """Take what the last forward pass made of the buffers of those models [models] that are True."""
+        for name, new in self._next_buffers.items():
+            old = self.buffers[name]
+            old.copy_(torch.where(models.view(-1, *[1] * (old.ndim - 1)), new.detach(), old))
+        self._next_buffers = {}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Return a matrix like `flat` as views [models, ...], one for each parameter."""
         parts = flat.split([shape.numel() for shape in self.shapes.values()], dim=1)
-        return {name: part.unflatten(1, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+        return {
+            name: part.view(len(part), *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
 
-    def subset(self, rows: slice, device: torch.device, *, copy_rows: bool = False) -> "StackedModules":
+    def subset(
+        self, rows: slice, device: torch.device, *, copy_rows: bool = False, dtype: torch.dtype | None = None
+    ) -> "StackedModules":
         """Return some of the models on `device`; they share memory only if nothing had to move."""
-        flat = self.flat[rows].to(device)
-        buffers = {name: buffer[rows].to(device, copy=copy_rows) for name, buffer in self.buffers.items()}
-        template = copy.deepcopy(self.template).to(device)
-        return StackedModules(template, flat.clone() if copy_rows else flat, buffers)
+        flat = self.flat[rows].to(device, dtype)
+        buffers = {
+            name: buffer[rows].to(device, dtype if buffer.is_floating_point() else None, copy=copy_rows)
+            for name, buffer in self.buffers.items()
+        }
+        made = copy.deepcopy(self._made).to(device, dtype)
+        return StackedModules(made, flat.clone() if copy_rows else flat, buffers)
+
+    def is_plain(self) -> bool:
+        """Return whether the models are linear layers and activations and nothing else has a hand in them."""
+        return self._feed_forward and not has_global_hooks()
 
     def is_deterministic(self) -> bool:
         """Return whether the forward pass is known to draw no random numbers."""
-        return self._feed_forward and not any(isinstance(part, nn.Dropout) for part in self.template.modules())
+        return self.is_plain() and not any(isinstance(part, nn.Dropout) for part in self.template.modules())
 
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Switch dropout and the like off inside a `with` block."""
+    def evaluating(self, *, stochastic: bool = False) -> Iterator[None]:
+        """Switch dropout and the like off inside a `with` block.
+
+        Args:
+            stochastic: leave dropout on, and only let normalisations use the statistics of the training.
+        """
         before = {module: module.training for module in self.template.modules()}
-        self.template.eval()
+        for module in before:
+            if not stochastic or isinstance(module, _NormBase):
+                module.training = False
         try:
             yield
         finally:
@@ -129,7 +167,7 @@ class StackedModules:
 
     def module(self, index: int) -> nn.Module:
         """Return model `index` as an ordinary module of its own."""
-        module = copy.deepcopy(self.template)
+        module = copy.deepcopy(self._made)
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 parameter.copy_(self.views[name][index])
@@ -138,11 +176,19 @@ class StackedModules:
         return module
 
     def _forward_one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Any:
-        predictions = _checked(functional_call(self.template, (parameters, buffers), (inputs,)))
-        return tuple(part for part in predictions if part is not None)  # torch.vmap hands on tensors only
+        # One dictionary: `functional_call` writes into it what a module puts in the place of a buffer.
+        tensors = {**parameters, **buffers}
+        predictions = checked_predictions(functional_call(self.template, tensors, (inputs,)))
+        given = tuple(part for part in predictions if part is not None)  # torch.vmap hands on tensors only
+        return given, {name: tensors[name] for name in buffers}
 
 
-def _checked(predictions: Any) -> Predictions:
+def checked_predictions(predictions: Any) -> Predictions:
+    """Return what a module returned if it is `Predictions`.
+
+    Raises:
+        TypeError: if it is something else.
+    """
     if not isinstance(predictions, Predictions):
         rule = "make modules that return Predictions"
         raise TypeError(bad_value("Fleet", "module_factory", rule, type(predictions).__name__))
@@ -168,3 +214,22 @@ class FleetModels:
     def __iter__(self) -> Iterator[nn.Module]:
         """Go through the models."""
         return (self[index] for index in range(len(self)))
+
+
+def states_of(state: dict[str, Tensor], models: StackedModules) -> dict[str, dict[str, Tensor]]:
+    """Return the parts of a fleet's `state_dict`, "last" and maybe "best", each like `models.state`.
+
+    Raises:
+        ValueError: if something is missing, of another shape, or too much.
+    """
+    wanted = {name: tuple(value.shape) for name, value in models.state.items()}
+    parts: dict[str, dict[str, Tensor]] = {}
+    for key, value in state.items():
+        name, _, part = key.partition(".")
+        parts.setdefault(name, {})[part or "flat"] = value
+    shapes = [{name: tuple(value.shape) for name, value in part.items()} for part in parts.values()]
+    if not {"last"} <= parts.keys() <= {"last", "best"} or any(each != wanted for each in shapes):
+        rule = f"hold 'last' and maybe 'best' of shape {wanted.pop('flat')}"
+        rule += f", and for each the buffers {wanted}" if wanted else ""
+        raise ValueError(bad_value("Fleet", "state", rule, {name: tuple(value.shape) for name, value in state.items()}))
+    return parts

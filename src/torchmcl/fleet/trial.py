@@ -1,0 +1,265 @@
+"""A trial before a training: a few rows through the stacked models and through the same modules alone.
+
+Linear layers and activations are known to be exact. Of any other module nothing is known but what it does, so two of
+the models take two steps both ways, in double precision where rounding cannot be mistaken for a difference.
+"""
+
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl._checks import bad_value
+from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.identity import described
+from torchmcl.fleet.options import check_types
+from torchmcl.fleet.stackable import check_no_backward_hooks
+from torchmcl.fleet.stacked import StackedModules, checked_predictions, random_numbers_apart
+from torchmcl.types import Predictions
+
+__all__ = ["check_as_alone", "check_rows_apart", "trial_predictions", "tried"]
+
+_N_ROWS, _N_MODELS, _N_STEPS = 8, 2, 2
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+
+
+def tried(name: str, data: FleetData, models: StackedModules, *, training: bool) -> tuple[FleetData, int]:
+    """Try some rows before a training; return the rows with weights of the models' type, and how many hypotheses.
+
+    Args:
+        name: of the rows.
+        data: rows to train on, or to validate on.
+        models: untrained.
+        training: whether they are to train on.
+
+    Raises:
+        TypeError: if the rows are of another type than the models take.
+        ValueError: if the models cannot be trained on them as each alone.
+    """
+    check_no_backward_hooks()
+    first = data.subset(slice(0, min(_N_MODELS, len(models))), torch.device("cpu"))
+    inputs = first.inputs[first.set_of_model, : int(first.n_rows.min())]
+    hypotheses = trial_predictions("Fleet.fit", name, models, inputs).hypotheses
+    check_types("Fleet.fit", name, data, hypotheses)
+    if training:
+        check_as_alone(models, inputs)
+    check_rows_apart("Fleet.fit", name, models, data, training=training)
+    weights = None if data.weights is None else data.weights.to(models.flat.dtype)
+    return data._replace(weights=weights), hypotheses.shape[-2]
+
+
+def trial_predictions(owner: str, name: str, models: StackedModules, inputs: Tensor) -> Predictions:
+    """Return what the first model predicts for a few rows of inputs [models, rows, ...], called `name`.
+
+    Raises:
+        TypeError: if its inputs are of another type than its parameters, and it does not take them.
+    """
+    module, rows = models.module(0).eval(), inputs[0, :_N_ROWS].to(models.flat.device)
+    try:
+        with torch.no_grad(), random_numbers_apart():
+            return checked_predictions(module(rows))
+    except RuntimeError as error:
+        wanted = models.flat.dtype
+        if not rows.is_floating_point() or rows.dtype == wanted:
+            raise
+        rule = f"have inputs of the type of the models, {wanted}"
+        advice = f"Convert them, inputs.to({wanted}), or make models of their type, module.to({rows.dtype})."
+        raise TypeError(bad_value(owner, name, rule, rows.dtype, advice)) from error
+
+
+def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
+    """Check on some rows that stacked models do what each of them does alone.
+
+    Args:
+        models: of the training.
+        inputs: [models, rows, ...] of the first models.
+
+    Raises:
+        ValueError: if they do something else when they are stacked, or cannot be.
+    """
+    if models.is_plain() and inputs.ndim == 3:
+        return
+    inputs = inputs[:_N_MODELS, :_N_ROWS].to(models.flat.device)
+    some = _in_double(models.subset(slice(0, len(inputs)), models.flat.device, copy_rows=True), inputs[0])
+    inputs = inputs.to(some.flat.dtype) if inputs.is_floating_point() else inputs
+    for training in (True, False):
+        alone = [_alone(some, i, inputs[i], training=training) for i in range(len(inputs))]
+        try:
+            stacked = _stacked(some, inputs, training=training)
+        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            got = f"{type(some.template).__name__}: {str(error).strip().splitlines()[0]}"
+            _refuse("make modules that torch.vmap can run", got, error)
+        for own, also in zip(alone, stacked, strict=True):
+            _compare(own, also, type(some.template).__name__)
+
+
+def check_rows_apart(owner: str, name: str, models: StackedModules, data: FleetData, *, training: bool) -> None:
+    """Check for sets of different length that no row has a hand in what the models make of another one.
+
+    The sets are padded to one length, and BatchNorm for example would take padding for rows.
+
+    Args:
+        owner: who asks.
+        name: of the rows.
+        models: that take them.
+        data: the rows.
+        training: whether the models train on them.
+
+    Raises:
+        ValueError: if the sets differ in length and the rows of a batch depend on one another.
+    """
+    lengths = data.lengths.unique().tolist()
+    if len(lengths) == 1 or (models.is_plain() and data.inputs.ndim == 3):
+        return
+    rows = data.inputs[int(data.n_rows.argmax()), : min(_N_ROWS, max(lengths))].to(models.flat.device)
+    some = _in_double(models.subset(slice(0, 1), models.flat.device, copy_rows=True), rows)
+    rows = rows.to(some.flat.dtype) if rows.is_floating_point() else rows
+    other = rows.clone()
+    other[-1] = rows[-1] + 1 if rows.is_floating_point() else rows[0]
+    left, right = (_alone(some, 0, each, training=training) for each in (rows, other))
+    same = all(_close(a[:-1], b[:-1]) for a, b in zip(left.outputs, right.outputs, strict=True))
+    if not same or not all(_close(left.buffers[each], right.buffers[each]) for each in left.buffers):
+        rule = "have sets of one length for models in which the rows of a batch depend on one another"
+        advice = "Train a fleet for each length, or normalise each row by itself, by LayerNorm for example."
+        raise ValueError(bad_value(owner, name, rule, f"lengths {lengths}", advice))
+
+
+class _Course(NamedTuple):
+    """What a model made of the same rows in a few steps."""
+
+    outputs: list[Tensor]  # [rows, numbers] of each step
+    gradients: list[Tensor]  # [parameters]
+    buffers: dict[str, Tensor]
+    drew: bool = False  # random numbers
+
+
+def _alone(some: StackedModules, index: int, inputs: Tensor, *, training: bool) -> _Course:
+    module = some.module(index)
+    if not training:
+        module.eval()
+    attributes = _attributes(module)
+    outputs, gradients = [], []
+    with random_numbers_apart():
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        for _ in range(_N_STEPS):
+            buffers = [buffer.clone() for buffer in module.buffers()]
+            numbers = _numbers(checked_predictions(module(inputs)), n_rows=len(inputs))
+            if training:
+                gradients.append(_gradient(numbers, module))
+            outputs.append(numbers.detach())
+        drew = not torch.equal(before, torch.get_rng_state())
+    rule = "make modules that keep what changes in buffers (register_buffer)"
+    if changed := sorted(name for name, value in _attributes(module).items() if attributes.get(name) != value):
+        _refuse(rule, f"{type(module).__name__}, which changes {changed} in its forward pass")
+    if not drew and not _close(outputs[-1], _once(some.module(index), module, buffers, inputs)):
+        _refuse(rule, f"{type(module).__name__}, whose second call differs from the first by something else")
+    return _Course(outputs, gradients, dict(module.named_buffers()), drew)
+
+
+def _once(fresh: nn.Module, used: nn.Module, buffers: list[Tensor], inputs: Tensor) -> Tensor:
+    """Return what a module that was not called before makes of the inputs, with the buffers of one that was."""
+    for part, like in zip(fresh.modules(), used.modules(), strict=True):
+        part.training = like.training
+    with torch.no_grad(), random_numbers_apart():
+        for buffer, value in zip(fresh.buffers(), buffers, strict=False):
+            buffer.copy_(value)
+        return _numbers(checked_predictions(fresh(inputs)), n_rows=len(inputs))
+
+
+def _stacked(some: StackedModules, inputs: Tensor, *, training: bool) -> list[_Course]:
+    some = some.subset(slice(0, len(some)), some.flat.device, copy_rows=True)
+    outputs, gradients = [], []
+    with random_numbers_apart(), nullcontext() if training else some.evaluating():
+        for _ in range(_N_STEPS):
+            predictions = some(inputs)
+            numbers = torch.stack([_numbers(_of_model(predictions, i), inputs.shape[1]) for i in range(len(some))])
+            if training:
+                gradients.append(some.gradient((numbers * _slopes(numbers)).sum()))
+                some.take_buffers(torch.ones(len(some), dtype=torch.bool, device=inputs.device))
+            outputs.append(numbers.detach())
+    return [
+        _Course([part[i] for part in outputs], [part[i] for part in gradients], dict(some.module(i).named_buffers()))
+        for i in range(len(some))
+    ]
+
+
+def _compare(alone: _Course, stacked: _Course, name: str) -> None:
+    rule = "make modules that do the same alone and stacked"
+    if alone.buffers.keys() != stacked.buffers.keys():
+        made = sorted(alone.buffers.keys() ^ stacked.buffers.keys())
+        _refuse("make modules whose buffers are there from the beginning", f"{name}, which makes {made} when called")
+    if alone.drew:  # the numbers that models draw side by side are others than alone, by the same law
+        return
+    for what, left, right in (
+        ("predictions", alone.outputs, stacked.outputs),
+        ("gradients", alone.gradients, stacked.gradients),
+        ("buffers", list(alone.buffers.values()), list(stacked.buffers.values())),
+    ):
+        if not all(_close(a, b) for a, b in zip(left, right, strict=True)):
+            _refuse(rule, f"{name}, whose {what} differ")
+
+
+def _in_double(models: StackedModules, inputs: Tensor) -> StackedModules:
+    """Return the models in double precision if they can be run in it, else as they are."""
+    double = models.subset(slice(0, len(models)), models.flat.device, copy_rows=True, dtype=torch.float64)
+    try:
+        with torch.no_grad(), random_numbers_apart():
+            double.module(0)(inputs.double() if inputs.is_floating_point() else inputs)
+    except RuntimeError:  # a module that names another type
+        return models
+    return double
+
+
+def _numbers(predictions: Predictions, n_rows: int) -> Tensor:
+    return torch.cat([part.reshape(n_rows, -1) for part in predictions if part is not None], dim=-1)
+
+
+def _of_model(predictions: Predictions, index: int) -> Predictions:
+    hypotheses, logits = predictions
+    return Predictions(hypotheses[index], None if logits is None else logits[index])
+
+
+def _slopes(numbers: Tensor) -> Tensor:
+    """Return factors that differ, so that a sum of them hides nothing."""
+    return torch.linspace(0.5, 1.5, numbers.shape[-1]).to(numbers)
+
+
+def _gradient(numbers: Tensor, module: nn.Module) -> Tensor:
+    parameters = list(module.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    found = iter(torch.autograd.grad((numbers * _slopes(numbers)).sum(), trained, allow_unused=True))
+    each = [(parameter, next(found) if parameter.requires_grad else None) for parameter in parameters]
+    return torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for p, g in each])
+
+
+def _close(left: Tensor, right: Tensor) -> bool:
+    if left.shape != right.shape:
+        return False
+    if not left.is_floating_point():
+        return torch.equal(left, right)
+    tolerance = 1e-6 if left.dtype == torch.float64 else 10 * torch.finfo(left.dtype).eps ** 0.5
+    scale = max(1.0, float(left.nan_to_num(0.0, 0.0, 0.0).abs().amax())) if left.numel() else 1.0
+    return torch.allclose(left, right.to(left.dtype), rtol=0, atol=tolerance * scale, equal_nan=True)
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """Return what a module keeps besides parameters and buffers; tensors may be left there for others to look at."""
+    return {
+        f"{prefix}.{name}".lstrip("."): described(value)
+        for prefix, part in module.named_modules()
+        for name, value in vars(part).items()
+        if name not in _OF_EVERY_MODULE and not _has_tensor(value)
+    }
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(isinstance(entry, Tensor) for entry in value.values())
+    return isinstance(value, Tensor) or (isinstance(value, list | tuple) and any(isinstance(v, Tensor) for v in value))
+
+
+def _refuse(rule: str, got: str, cause: BaseException | None = None) -> None:
+    advice = "Train it with mcl_step in a loop of your own."
+    raise ValueError(bad_value("Fleet", "module_factory", rule, got, advice)) from cause
