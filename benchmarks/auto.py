@@ -23,7 +23,7 @@ from torchmcl.annealing import AutoAnnealing
 from torchmcl.data.uci import load_uci, uci_set
 from torchmcl.experiments.uci.published import published_cells
 from torchmcl.experiments.uci.run import UciStudy
-from torchmcl.fleet import Candidate, Fleet, FleetData, hard_distortion
+from torchmcl.fleet import Candidate, Fleet, FleetData, Validation, hard_distortion
 from torchmcl.fleet.search import default_candidates
 from torchmcl.schedules import Cosine, Exponential, Linear, annealed
 
@@ -116,8 +116,8 @@ def run_fleet(
             folds[0].train_inputs.shape[1], 1, 5, hidden=(uci_set(name).hidden,), detach_scores=detached
         ),
         len(tasks),
-        rules=[candidate.rule for _, candidate, _, _ in tasks],
-        lr=[candidate.lr for _, candidate, _, _ in tasks],
+        rule=[candidate.rule for _, candidate, _, _ in tasks],
+        learning_rate=[candidate.lr for _, candidate, _, _ in tasks],
         weight_decay=[candidate.weight_decay for _, candidate, _, _ in tasks],
         seeds=[1_000_000 * seed + fold for _, _, fold, seed in tasks],
         device=device,
@@ -126,8 +126,7 @@ def run_fleet(
         FleetData.of_sets(train, own),
         N_EPOCHS,
         batch_size=1024,
-        validation=FleetData.of_sets(watched, own),
-        monitor=hard_distortion,
+        validation=Validation(FleetData.of_sets(watched, own), monitor=hard_distortion),
         progress=False,
     )
     test = FleetData.of_sets([(fold.test_inputs, fold.test_targets) for fold in folds], own)

@@ -46,7 +46,7 @@ def rows_of(name: str, data: Path, device: str, n_epochs: int, n_rounds: int) ->
         return mcl.MultiHypothesisMLP(inputs.shape[1], 1, 5, hidden=(50,))
 
     def train(rule: Any, n_models: int) -> None:
-        fleet = Fleet(factory, n_models, rules=rule, lr=0.01, seeds=list(range(n_models)), device=device)
+        fleet = Fleet(factory, n_models, rule=rule, learning_rate=0.01, seeds=list(range(n_models)), device=device)
         data = FleetData.shared(inputs[n_held:], targets[n_held:], n_models)
         held = FleetData.shared(inputs[:n_held], targets[:n_held], n_models)
         fleet.fit(data, n_epochs, batch_size=BATCH, validation=held, progress=False)

@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import torchmcl as mcl
 from _common import parser, report
+from torchmcl.backends import compiled as native
 from torchmcl.data.uci import load_uci
 from torchmcl.experiments.uci.methods import METHODS
 from torchmcl.fleet import Fleet, FleetData
-from torchmcl.backends import compiled as native
 
 _NAMES = ("mcl", "relaxed-0.1", "relaxed-0.5", "relaxed-annealed", "amcl-exponential", "amcl-linear")
 
@@ -39,7 +39,7 @@ def fleet_seconds(folds: list, rules: list, n_models: int, n_epochs: int, device
     data = FleetData.of_sets(folds, [i % len(folds) for i in range(n_models)])
     # Neighbours with the same method form a group, as in the study.
     spread = [rules[i * len(rules) // n_models] for i in range(n_models)]
-    fleet = Fleet(build, n_models, rules=spread, lr=0.01, device=device)
+    fleet = Fleet(build, n_models, rule=spread, learning_rate=0.01, device=device)
     start = time.perf_counter()
     fleet.fit(data, n_epochs, batch_size="all", progress=False)
     return time.perf_counter() - start

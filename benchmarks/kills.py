@@ -28,7 +28,7 @@ import torchmcl as mcl
 from _common import parser, report
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checkpoints import write_checkpoint
-from torchmcl.fleet import Fleet, FleetData
+from torchmcl.fleet import Checkpointing, Fleet, FleetData
 
 _LONGEST = 300.0
 _SMALL = "TORCHMCL_KILLS_SMALL"  # handed on to the processes that are killed
@@ -56,16 +56,15 @@ def fleet(folder: Path) -> None:
     cooling = mcl.annealed(mcl.AnnealedWTA(0.5), temperature=mcl.Exponential(0.5, 0.9, floor=1e-3))
     ends: dict[str, torch.Tensor] = {}
     for name, make, own in (("dropout", dropout_mlp, [0, 1] * 4), ("plain", plain_mlp, [0] * 8)):
-        models = Fleet(make, 8, rules=[mcl.WTA(), cooling, AutoAnnealing(), mcl.RelaxedWTA(0.1)] * 2, lr=0.02)
+        models = Fleet(make, 8, rule=[mcl.WTA(), cooling, AutoAnnealing(), mcl.RelaxedWTA(0.1)] * 2, learning_rate=0.02)
         torch.manual_seed(0)
         history = models.fit(
             FleetData.of_sets(sets, own),
             n_epochs,
             batch_size=20,
             validation=FleetData.of_sets(sets[2:], [0] * 8),
-            checkpoint=folder / "checkpoints" / name,
-            checkpoint_every=3,
-            max_models_at_once=5,
+            checkpoint=Checkpointing(folder / "checkpoints" / name, every=3),
+            models_at_once=5,
             progress=False,
         )
         parts = {key: part for key, part in history._asdict().items() if isinstance(part, torch.Tensor)}

@@ -61,7 +61,7 @@ def fleet_seconds(device: str, *, recorded: bool, n_epochs: int = 10) -> float:
     fleet = Fleet(
         lambda: mcl.MultiHypothesisMLP(1, 2, 49, output_activation=torch.tanh),
         2,
-        rules=mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, n_epochs)),
+        rule=mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, n_epochs)),
         device=device,
     )
     held_out = conditional_three_gaussians(2500)
@@ -72,7 +72,7 @@ def fleet_seconds(device: str, *, recorded: bool, n_epochs: int = 10) -> float:
         n_epochs,
         batch_size=500,
         after_epoch=recorder if recorded else lambda *_: None,
-        max_models_at_once=2,
+        models_at_once=2,
         progress=False,
     )
     return clock(device) - start

@@ -39,9 +39,7 @@ def epoch(n_models: int, n_hypotheses: int, n_rows: int, batch_size: int | None,
     torch.set_num_threads(1)
     bare = _peak()
     start = time.process_time()
-    fleet = Fleet(
-        lambda: mcl.MultiHypothesisMLP(6, 1, n_hypotheses, hidden=(50,)), n_models, rules=mcl.AnnealedWTA(0.5)
-    )
+    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(6, 1, n_hypotheses, hidden=(50,)), n_models, rule=mcl.AnnealedWTA(0.5))
     built = time.process_time() - start
     data = FleetData.shared(torch.randn(n_rows, 6), torch.randn(n_rows, 1, 1), n_models)
     start = time.process_time()

@@ -29,8 +29,8 @@ tables = {distance: (torch.sin(2 * x) + distance * branch).unsqueeze(1) for dist
 fleet = Fleet(
     lambda: mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(32,)),
     2,
-    rules=AutoAnnealing(),
-    lr=0.01,
+    rule=AutoAnnealing(),
+    learning_rate=0.01,
 )
 data = FleetData.of_sets([(x, y) for y in tables.values()], [0, 1])
 history = fleet.fit(data, n_epochs=600, batch_size="all", progress=False)

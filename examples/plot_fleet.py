@@ -28,8 +28,8 @@ data = FleetData.shared(x, y, n_models)
 fleet = Fleet(
     lambda: mcl.MultiHypothesisMLP(1, 1, n_hypotheses=8, hidden=(32,)),
     n_models,
-    rules=[rule for rule in rules.values() for _ in range(n_seeds)],
-    lr=0.01,
+    rule=[rule for rule in rules.values() for _ in range(n_seeds)],
+    learning_rate=0.01,
     seeds=list(range(n_seeds)) * len(rules),
 )
 fleet.fit(data, n_epochs=300, batch_size="all", progress=False)

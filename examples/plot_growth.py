@@ -64,5 +64,5 @@ one, two = (
     for device in ("cpu", ["cpu", "cpu"])
 )
 for fleet in (one, two):
-    fleet.fit(FleetData.shared(x, y, 40), n_epochs=10, batch_size="all", max_models_at_once=20, progress=False)
+    fleet.fit(FleetData.shared(x, y, 40), n_epochs=10, batch_size="all", models_at_once=20, progress=False)
 print("the same weights:", torch.equal(one.state_dict()["last"], two.state_dict()["last"]))

@@ -271,7 +271,7 @@ def _half_trained() -> tuple[Path, Callable[[Path], Any], list[Path]]:
     """Return the folder of a fleet that was saved on the way, what goes on with it, and its saved states."""
     import torch
 
-    from torchmcl.fleet import Fleet, FleetData
+    from torchmcl.fleet import Checkpointing, Fleet, FleetData
 
     data = FleetData.shared(torch.linspace(0, 1, 6).view(6, 1), torch.linspace(1, 0, 6).view(6, 1, 1), 2)
 
@@ -279,7 +279,7 @@ def _half_trained() -> tuple[Path, Callable[[Path], Any], list[Path]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a damaged state is passed over with a warning
             fleet = Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2, hidden=(3,)), 2, seeds=[0, 1])
-            fleet.fit(data, 4, checkpoint=place, checkpoint_every=1, progress=False)
+            fleet.fit(data, 4, checkpoint=Checkpointing(place, every=1), progress=False)
 
     place = folder() / "half trained"
     go_on(place)

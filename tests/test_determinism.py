@@ -33,7 +33,7 @@ def trained(n_models, n_rows, batch_size, hidden, n_threads, dropout=0.0):
 
     with threads(n_threads):
         torch.manual_seed(0)
-        fleet = Fleet(make, n_models, rules=mcl.AnnealedWTA(0.1))
+        fleet = Fleet(make, n_models, rule=mcl.AnnealedWTA(0.1))
         data = FleetData.shared(*rows, n_models)
         history = fleet.fit(data, 4, batch_size=batch_size, validation=data, progress=False)
     return fleet.state_dict()["last"], history.losses

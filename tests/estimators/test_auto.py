@@ -9,7 +9,9 @@ from torchmcl.annealing import AutoAnnealing
 from torchmcl.estimators import MCLClassifier, MCLRegressor
 from torchmcl.fleet import Candidate, FleetSearch
 
-SEARCH = FleetSearch([Candidate("frozen", WTA(), lr=0.0), Candidate("auto", AutoAnnealing(), lr=0.05)], n_splits=2)
+SEARCH = FleetSearch(
+    [Candidate("frozen", WTA(), learning_rate=0.0), Candidate("auto", AutoAnnealing(), learning_rate=0.05)], n_splits=2
+)
 
 
 def test_both_branches_are_found_without_a_temperature():

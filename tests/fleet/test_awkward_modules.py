@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torchmcl as mcl
-from torchmcl.fleet import Fleet, FleetData
+from torchmcl.fleet import Fleet, FleetData, Validation
 
 N_EPOCHS = 8
 
@@ -529,7 +529,7 @@ def buffers_of(fleet):
 
 def test_best_models_have_the_statistics_of_their_epoch():
     held_out = FleetData.shared(*rows(9, seed=5), 2)
-    fleet = Fleet(batch_norm, 2, lr=0.05)
+    fleet = Fleet(batch_norm, 2, learning_rate=0.05)
     course = {}
 
     def note(epoch, models, stacked):
@@ -567,13 +567,12 @@ def test_a_state_dict_holds_the_statistics():
 
 def test_the_statistics_of_a_stopped_model_stay():
     data, held_out = FleetData.shared(*rows(12), 2), FleetData.shared(*rows(9, seed=5), 2)
-    fleet = Fleet(batch_norm, 2, lr=[1.0, 0.003])
+    fleet = Fleet(batch_norm, 2, learning_rate=[1.0, 0.003])
     course = []
     history = fleet.fit(
         data,
         12,
-        validation=held_out,
-        patience=3,
+        validation=Validation(held_out, patience=3),
         after_epoch=lambda *call: course.append([buffer.clone() for buffer in call[2].buffers.values()]),
         progress=False,
     )
@@ -600,7 +599,7 @@ def test_chunks_and_shards_keep_the_statistics(options, tmp_path):
     device = options.pop("device", "cpu")
     data, held_out = FleetData.shared(*rows(12), 5), FleetData.shared(*rows(9, seed=5), 5)
     shared = {"batch_size": 4, "validation": held_out, "patience": 2, "progress": False}
-    whole = Fleet(batch_norm, 5, lr=[0.0, 0.01, 0.02, 0.03, 0.04])
+    whole = Fleet(batch_norm, 5, learning_rate=[0.0, 0.01, 0.02, 0.03, 0.04])
     expected = whole.fit(data, 12, **shared)
     options |= {"checkpoint": tmp_path, "checkpoint_every": 2}
 
@@ -609,8 +608,8 @@ def test_chunks_and_shards_keep_the_statistics(options, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Fleet(batch_norm, 5, lr=whole.lr, device=device).fit(data, 12, after_epoch=cut, **shared, **options)
-    parts = Fleet(batch_norm, 5, lr=whole.lr, device=device)
+        Fleet(batch_norm, 5, learning_rate=whole.lr, device=device).fit(data, 12, after_epoch=cut, **shared, **options)
+    parts = Fleet(batch_norm, 5, learning_rate=whole.lr, device=device)
     history = parts.fit(data, 12, **shared, **options)
     assert expected.stopped_epoch.tolist() == history.stopped_epoch.tolist()
     for name, value in whole.state_dict().items():

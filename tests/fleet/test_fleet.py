@@ -163,7 +163,7 @@ def test_after_epoch_sees_every_epoch_and_chunk_with_models_to_call():
         assert stacked(INPUTS.expand(len(stacked), 11, 2)).hypotheses.shape == (models.stop - models.start, 11, 3, 2)
         seen.append((epoch, models.start, models.stop))
 
-    fit(fleet, n_epochs=2, max_models_at_once=2, after_epoch=look)
+    fit(fleet, n_epochs=2, models_at_once=2, after_epoch=look)
     assert seen == [(0, 0, 2), (1, 0, 2), (0, 2, 3), (1, 2, 3)]
 
 
@@ -234,7 +234,7 @@ def test_a_nan_in_the_data_of_one_model_harms_no_other(rule, where):
     bad = tuple(part.clone() for part in good)
     bad[where == "targets"][2] = torch.nan
     options = {"batch_size": 3, "n_epochs": 4}
-    clean, harmed = Fleet(small_mlp, 3, rules=rule), Fleet(small_mlp, 3, rules=rule)
+    clean, harmed = Fleet(small_mlp, 3, rule=rule), Fleet(small_mlp, 3, rule=rule)
     expected = fit(clean, FleetData.of_sets([good, good], [0, 1, 0]), **options)
     words = r"1 of 3 models is not finite; model 1 was the first of them, from batch \d of epoch 0 on. The others are"
     with pytest.warns(RuntimeWarning, match=words):
@@ -249,7 +249,7 @@ def test_a_nan_in_the_data_of_one_model_harms_no_other(rule, where):
 def test_a_model_that_diverges_harms_no_other_and_keeps_its_best_weights():
     clean, harmed = (
         Fleet(small_mlp, 3),
-        Fleet(small_mlp, 3, lr=[0.01, mcl.Joined((lambda _: 0.01, lambda _: 1e38), (3,)), 0.01]),
+        Fleet(small_mlp, 3, learning_rate=[0.01, mcl.Joined((lambda _: 0.01, lambda _: 1e38), (3,)), 0.01]),
     )
     expected = fit(clean, n_epochs=8, validation=DATA)
     with pytest.warns(RuntimeWarning, match="model 1 was the first of them, from batch 0 of epoch 4 on"):
@@ -262,9 +262,9 @@ def test_a_model_that_diverges_harms_no_other_and_keeps_its_best_weights():
 
 
 def test_the_warning_counts_failures_over_all_chunks():
-    fleet = Fleet(small_mlp, 3, lr=[1e38, 0.01, 1e38])
+    fleet = Fleet(small_mlp, 3, learning_rate=[1e38, 0.01, 1e38])
     with pytest.warns(RuntimeWarning, match="2 of 3 models is not finite; model 0"):
-        history = fit(fleet, max_models_at_once=1)
+        history = fit(fleet, models_at_once=1)
     assert (history.failed_epoch >= 0).tolist() == [True, False, True]
 
 

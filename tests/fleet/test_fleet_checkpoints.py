@@ -15,7 +15,7 @@ import torchmcl as mcl
 from signals import signal_when
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checkpoints import Stopped, read_checkpoint, stop_on_signals, write_checkpoint
-from torchmcl.fleet import SGD, Fleet, FleetData, FreshRows, current_loss
+from torchmcl.fleet import SGD, Checkpointing, Fleet, FleetData, FreshRows, current_loss
 
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 8))
 SETS = [rows(13, seed=0), rows(8, seed=1)]
@@ -293,7 +293,7 @@ def test_automatic_annealing_with_a_failed_model_goes_on_too(tmp_path):
 
 def test_nothing_but_finished_files_is_left(tmp_path):
     with pytest.raises(PowerCutError):
-        train(new_fleet(), tmp_path / "deep" / "folder", (7, 2), max_models_at_once=2)
+        train(new_fleet(), tmp_path / "deep" / "folder", (7, 2), models_at_once=2)
     names = sorted(path.name for path in (tmp_path / "deep" / "folder").iterdir())
     # the last two states of the finished chunk and of the other
     assert names == [
@@ -404,11 +404,11 @@ def test_the_chunks_of_a_saved_training_stay_with_another_number_of_threads(tmp_
     expected = whole.fit(data, 6, progress=False)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: 4)
-        Fleet(small_mlp, 32).fit(data, 6, checkpoint=tmp_path, checkpoint_every=2, progress=False)
+        Fleet(small_mlp, 32).fit(data, 6, checkpoint=Checkpointing(tmp_path, every=2), progress=False)
     assert len(list(tmp_path.glob("chunk-*"))) == 8
     for path in tmp_path.glob("chunk-*6.safetensors"):
         path.unlink()
-    history = resumed.fit(data, 6, checkpoint=tmp_path, checkpoint_every=2, progress=False)
+    history = resumed.fit(data, 6, checkpoint=Checkpointing(tmp_path, every=2), progress=False)
     assert_same_bits(expected, history)
     assert_same_bits(whole.state_dict(), resumed.state_dict())
 
@@ -449,10 +449,10 @@ def test_a_signal_saves_the_chunks_of_all_threads(tmp_path, monkeypatch):
         expected = whole.fit(data, 150, progress=False)
         sent = signal_when(lambda: list(tmp_path.glob("chunk-*")), signal.SIGTERM)
         with pytest.raises(Stopped, match="Saved in"), stop_on_signals():
-            Fleet(small_mlp, 32).fit(data, 150, checkpoint=tmp_path, checkpoint_every=10, progress=False)
+            Fleet(small_mlp, 32).fit(data, 150, checkpoint=Checkpointing(tmp_path, every=10), progress=False)
         sent.join()
         assert {path.name[:10] for path in tmp_path.glob("chunk-*")} == {"chunk-0000", "chunk-0001"}
-        history = resumed.fit(data, 150, checkpoint=tmp_path, checkpoint_every=10, progress=False)
+        history = resumed.fit(data, 150, checkpoint=Checkpointing(tmp_path, every=10), progress=False)
     finally:
         torch.set_num_threads(before)
     assert_same_bits(expected, history)
@@ -467,7 +467,7 @@ def fleet_of_the_fixture():
     inputs = torch.arange(12.0).reshape(6, 2) / 8
     data = FleetData.shared(inputs, inputs.flip(0).unsqueeze(1), 2)
     rules = [mcl.WTA(), mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Exponential(1.0, 0.5, floor=0.25))]
-    return Fleet(small_mlp, 2, rules=rules, lr=[0.01, mcl.Linear(0.02, 0.0, 6)]), data
+    return Fleet(small_mlp, 2, rule=rules, learning_rate=[0.01, mcl.Linear(0.02, 0.0, 6)]), data
 
 
 def test_a_training_saved_by_the_first_version_can_be_gone_on_with_for_ever(tmp_path):
@@ -478,8 +478,7 @@ def test_a_training_saved_by_the_first_version_can_be_gone_on_with_for_ever(tmp_
         data,
         6,
         batch_size=4,
-        checkpoint=tmp_path / "run",
-        checkpoint_every=2,
+        checkpoint=Checkpointing(tmp_path / "run", every=2),
         progress=False,
         after_epoch=lambda epoch, *_: epochs.append(epoch),
     )

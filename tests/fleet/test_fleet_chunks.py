@@ -14,7 +14,9 @@ SHARED = FleetData.shared(*SETS[0], 7)
 
 
 def trained(data, **options):
-    fleet = Fleet(small_mlp, 7, rules=RULES, lr=[0.01, 0.02] * 3 + [0.005], weight_decay=[0.0, 0.1] * 3 + [0.0])
+    fleet = Fleet(
+        small_mlp, 7, rule=RULES, learning_rate=[0.01, 0.02] * 3 + [0.005], weight_decay=[0.0, 0.1] * 3 + [0.0]
+    )
     return fleet, fleet.fit(data, 9, progress=False, **options)
 
 
@@ -22,8 +24,8 @@ def trained(data, **options):
 @pytest.mark.parametrize("data", [SHARED, RAGGED], ids=["same rows", "sets of different length"])
 @pytest.mark.parametrize("options", [{}, {"batch_size": 5, "validation": RAGGED, "validate_every": 3}])
 def test_chunks_train_as_the_whole(data, options, n_at_once):
-    whole, history = trained(data, max_models_at_once=7, **options)
-    cut, cut_history = trained(data, max_models_at_once=n_at_once, **options)
+    whole, history = trained(data, models_at_once=7, **options)
+    cut, cut_history = trained(data, models_at_once=n_at_once, **options)
     if n_at_once >= 7:
         assert_same_bits(whole.state_dict(), cut.state_dict())
         assert_same_bits(history, cut_history)
@@ -36,7 +38,9 @@ def test_chunks_train_as_the_whole(data, options, n_at_once):
 
 def test_early_stopping_records_the_same_in_chunks():
     def stopped(n_at_once):
-        fleet = Fleet(small_mlp, 7, rules=RULES, lr=[0.0, 0.01, 0.0, 0.01, 0.01, 0.0, 0.0])  # some never improve
+        fleet = Fleet(
+            small_mlp, 7, rule=RULES, learning_rate=[0.0, 0.01, 0.0, 0.01, 0.01, 0.0, 0.0]
+        )  # some never improve
         options = {"validation": SHARED, "patience": 2, "max_models_at_once": n_at_once}
         return fleet.fit(SHARED, 12, progress=False, **options)
 
@@ -61,7 +65,7 @@ def test_little_memory_cuts_the_fleet_by_itself(monkeypatch):
 @pytest.mark.parametrize("n_at_once", [0, -1, 2.5])
 def test_a_chunk_needs_at_least_one_model(n_at_once):
     with pytest.raises((ValueError, TypeError), match=r"Fleet\.fit: `max_models_at_once` must"):
-        trained(SHARED, max_models_at_once=n_at_once)
+        trained(SHARED, models_at_once=n_at_once)
 
 
 @pytest.mark.parametrize(("n_rows", "n_cores"), [(8, 1), (4000, 2)])

@@ -42,7 +42,7 @@ EVERY_RULE = [(name, way) for name in RULES for way in BATCHES if name in PLAIN_
 def test_every_rule_trains_as_alone(name, batches):
     n_rows, batch_size, n_epochs = (EMD_BATCHES if name == "EMD" else BATCHES)[batches]
     inputs, targets = rows(n_rows)
-    fleet = Fleet(small_mlp, 2, rules=RULES[name], seeds=SEEDS)
+    fleet = Fleet(small_mlp, 2, rule=RULES[name], seeds=SEEDS)
     data = FleetData.shared(inputs, targets, 2)
     history = fleet.fit(data, n_epochs, batch_size=batch_size, progress=False)
     for i, seed in enumerate(SEEDS):
@@ -69,7 +69,7 @@ def test_mixed_rules_rates_and_decays_in_one_fleet_train_as_alone():
     decays = [0.0, 0.1, 0.01, 0.0, 0.5, 0.0, 1.0, 0.01]
     seeds = [5, 1, 4, 1, 5, 9, 2, 6]
     inputs, targets = rows(23)
-    fleet = Fleet(small_mlp, 8, rules=rules, lr=rates, weight_decay=decays, seeds=seeds)
+    fleet = Fleet(small_mlp, 8, rule=rules, learning_rate=rates, weight_decay=decays, seeds=seeds)
     fleet.fit(FleetData.shared(inputs, targets, 8), 25, batch_size=6, progress=False)
     for i in range(8):
         options = {"rule": rules[i], "lr": rates[i], "weight_decay": decays[i]}
@@ -113,7 +113,7 @@ def test_every_optimizer_steps_as_that_of_torch(name):
     optimizer, decay, make_optimizer = OPTIMIZERS[name]
     inputs, targets = rows(23)
     rates = [0.01, mcl.Linear(0.02, 0.0, 25)]
-    fleet = Fleet(small_mlp, 2, optimizer=optimizer, lr=rates, weight_decay=decay, seeds=SEEDS)
+    fleet = Fleet(small_mlp, 2, optimizer=optimizer, learning_rate=rates, weight_decay=decay, seeds=SEEDS)
     fleet.fit(FleetData.shared(inputs, targets, 2), 25, batch_size=6, progress=False)
     for i, seed in enumerate(SEEDS):
         options = {"lr": rates[i], "weight_decay": decay, "make_optimizer": make_optimizer}
@@ -145,7 +145,7 @@ def test_sets_of_different_length_train_as_alone(batch_size):
         RULES["Sinkhorn"][0],
     ]
     n_epochs = 100 if batch_size is None else 50  # the shortest set takes two steps an epoch
-    fleet = Fleet(small_mlp, 7, rules=rules, weight_decay=0.01, lr=0.003)
+    fleet = Fleet(small_mlp, 7, rule=rules, weight_decay=0.01, learning_rate=0.003)
     history = fleet.fit(FleetData.of_sets(sets, set_of_model), n_epochs, batch_size=batch_size, progress=False)
     for i, number in enumerate(set_of_model):
         options = {"rule": rules[i], "weight_decay": 0.01, "lr": 0.003, "n_epochs": n_epochs, "batch_size": batch_size}
@@ -162,7 +162,7 @@ def test_a_model_of_double_precision_trains_as_alone_to_nine_digits():
     inputs, targets = (part.double() for part in rows(23))
     # Powers of two, as rates and parameters of the rules are kept in single precision.
     rules = [mcl.AnnealedWTA(0.5), mcl.RelaxedWTA(0.25)]
-    fleet = Fleet(factory, 2, rules=rules, lr=2.0**-7)
+    fleet = Fleet(factory, 2, rule=rules, learning_rate=2.0**-7)
     fleet.fit(FleetData.shared(inputs, targets, 2), 25, batch_size=6, progress=False)
     for i in range(2):
         options = {"rule": rules[i], "lr": 2.0**-7, "n_epochs": 25, "batch_size": 6}
@@ -230,7 +230,7 @@ class BatchNormNet(NormalizedNet):
 @pytest.mark.parametrize("factory", [NormalizedNet, ScorelessNet, TiedNet, BatchNormNet])
 def test_a_module_of_ones_own_trains_as_alone(factory):
     inputs, targets = rows(23)
-    fleet = Fleet(factory, 2, weight_decay=0.01, lr=0.003)
+    fleet = Fleet(factory, 2, weight_decay=0.01, learning_rate=0.003)
     fleet.fit(FleetData.shared(inputs, targets, 2), 25, batch_size=6, progress=False)
     for i in range(2):
         options = {"n_epochs": 25, "batch_size": 6, "weight_decay": 0.01, "lr": 0.003}

@@ -5,7 +5,7 @@ import torch
 from plain_loop import assert_same_bits, assert_same_model, plain_loss, small_mlp
 
 import torchmcl as mcl
-from torchmcl.fleet import Fleet, FleetData, FreshRows
+from torchmcl.fleet import Checkpointing, Fleet, FleetData, FreshRows
 
 CPU = torch.device("cpu")
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 6))
@@ -21,7 +21,7 @@ SOURCE = FreshRows(draw, n_rows=24, n_models=3, seed=7)
 
 
 def trained(**options):
-    fleet = Fleet(small_mlp, 3, rules=RULES)
+    fleet = Fleet(small_mlp, 3, rule=RULES)
     return fleet, fleet.fit(SOURCE, 6, progress=False, **options)
 
 
@@ -65,7 +65,7 @@ def test_every_model_trains_as_a_plain_loop_over_the_same_rows(batch_size):
 
 def test_chunks_see_the_same_rows():
     whole, history = trained(batch_size=7)
-    parts, part_history = trained(batch_size=7, max_models_at_once=2)
+    parts, part_history = trained(batch_size=7, models_at_once=2)
     torch.testing.assert_close(whole.state_dict()["last"], parts.state_dict()["last"], atol=1e-6, rtol=0)
     torch.testing.assert_close(history.losses, part_history.losses, atol=1e-6, rtol=0)
 
@@ -78,14 +78,14 @@ def test_a_training_that_goes_on_sees_the_rows_it_would_have_seen(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trained(batch_size=7, checkpoint=tmp_path, checkpoint_every=2, after_epoch=cut)
-    resumed, resumed_history = trained(batch_size=7, checkpoint=tmp_path, checkpoint_every=2)
+        trained(batch_size=7, checkpoint=Checkpointing(tmp_path, every=2), after_epoch=cut)
+    resumed, resumed_history = trained(batch_size=7, checkpoint=Checkpointing(tmp_path, every=2))
     assert_same_bits(resumed.state_dict(), whole.state_dict())
     assert_same_bits(resumed_history, history)
 
 
 def test_fresh_rows_differ_from_fixed_ones():
-    fixed = Fleet(small_mlp, 3, rules=RULES)
+    fixed = Fleet(small_mlp, 3, rule=RULES)
     fixed.fit(SOURCE.epoch(0, CPU), 6, progress=False)
     fresh, _ = trained()
     assert not torch.equal(fixed.state_dict()["last"], fresh.state_dict()["last"])
@@ -125,7 +125,7 @@ def test_captured_epochs_see_fresh_rows_too(monkeypatch):
         return mcl.Batch(inputs, inputs.unsqueeze(1))
 
     def run():
-        fleet = Fleet(small_mlp, 3, rules=RULES, device="cuda")
+        fleet = Fleet(small_mlp, 3, rule=RULES, device="cuda")
         return fleet.fit(FreshRows(on_device, 24, 3), 6, batch_size=7, progress=False).losses
 
     captured = run()

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from plain_loop import assert_same_bits, rows, small_mlp
+from torchmcl.fleet.graphs import EpochRunner
 
 import torchmcl as mcl
-from torchmcl.fleet import Fleet, FleetData
-from torchmcl.fleet.graphs import EpochRunner
+from torchmcl.fleet import Fleet, FleetData, Validation
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SETS = [rows(23, seed=0), rows(9, seed=1)]
@@ -25,7 +25,7 @@ CASES = {
 
 
 def trained(device, data, rules=RULES, **options):
-    fleet = Fleet(small_mlp, 4, rules=rules, weight_decay=[0.0, 0.1, 0.0, 0.01], device=device)
+    fleet = Fleet(small_mlp, 4, rule=rules, weight_decay=[0.0, 0.1, 0.0, 0.01], device=device)
     return fleet, fleet.fit(data, 25, progress=False, **options)
 
 
@@ -80,7 +80,7 @@ def test_each_kind_of_epoch_is_captured_once_and_replayed(monkeypatch):
         return capture(self, key)
 
     monkeypatch.setattr(EpochRunner, "_capture", count)
-    trained("cuda", SHARED, validation=SHARED, validate_every=5)
+    trained("cuda", SHARED, validation=Validation(SHARED, every=5))
     assert len(captured) == len(set(captured)) <= 4  # warm or cold, looked at or not
 
 
@@ -88,7 +88,7 @@ def test_each_kind_of_epoch_is_captured_once_and_replayed(monkeypatch):
 @pytest.mark.gpu
 def test_what_cannot_be_captured_runs_eagerly_and_says_so():
     pytest.importorskip("scipy")
-    device, cpu = (Fleet(wide_mlp, 4, rules=mcl.PIT(), device=name) for name in ("cuda", "cpu"))
+    device, cpu = (Fleet(wide_mlp, 4, rule=mcl.PIT(), device=name) for name in ("cuda", "cpu"))
     with pytest.warns(UserWarning, match="cannot be captured as a CUDA graph and runs eagerly"):
         device.fit(SHARED, 5, progress=False)
     cpu.fit(SHARED, 5, progress=False)
@@ -125,7 +125,7 @@ def test_the_batch_of_a_nan_is_the_same_on_the_gpu():
 def test_models_of_double_precision_train_on_the_gpu():
     data = SHARED._replace(inputs=SHARED.inputs.double(), targets=SHARED.targets.double())
     fleets = [
-        Fleet(lambda: small_mlp().double(), 4, rules=[mcl.WTA(), COOLING, mcl.WTA(), COOLING], device=d)
+        Fleet(lambda: small_mlp().double(), 4, rule=[mcl.WTA(), COOLING, mcl.WTA(), COOLING], device=d)
         for d in ("cuda", "cpu")
     ]
     for fleet in fleets:

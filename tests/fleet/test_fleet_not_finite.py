@@ -8,8 +8,8 @@ from plain_loop import rows, small_mlp
 
 import torchmcl as mcl
 from torchmcl.fleet import SGD, Adam, Fleet, FleetData
-from torchmcl.fleet.failures import FirstFailures
-from torchmcl.fleet.shuffles import shuffled_rows
+from torchmcl.fleet.data import shuffled_rows
+from torchmcl.fleet.history import FirstFailures
 
 GOOD = [rows(12, seed=seed) for seed in range(3)]
 
@@ -70,7 +70,7 @@ def test_the_batch_of_a_bad_row_is_named(chunk):
         rf"2 of 3 models is not finite; model 1 was the first of them, from batch {batch_of_row(7, 1, 9, 4)} of epoch 0"
     )
     with pytest.warns(RuntimeWarning, match=words):
-        _, history = fitted(sets, batch_size=4, max_models_at_once=chunk)
+        _, history = fitted(sets, batch_size=4, models_at_once=chunk)
     assert history.failed_epoch.tolist() == [-1, 0, 0]
     assert history.failed_batch.tolist() == [-1, batch_of_row(7, 1, 9, 4), batch_of_row(3, 2, 12, 4)]
 

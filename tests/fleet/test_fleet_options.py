@@ -7,7 +7,7 @@ from plain_loop import assert_same_bits, rows, small_mlp
 
 import torchmcl as mcl
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.fleet import SGD, Adam, Fleet, FleetData, FreshRows
+from torchmcl.fleet import SGD, Adam, Fleet, FleetData, FreshRows, Validation
 
 INPUTS, TARGETS = rows(11)
 DATA = FleetData.shared(INPUTS, TARGETS, 3)
@@ -37,14 +37,14 @@ def test_a_number_for_each_model_is_taken_in_every_form(name, form):
 
 @pytest.mark.parametrize("one", [np.float32(0.25), np.array(0.25), torch.tensor(0.25), lambda _: np.float64(0.25)])
 def test_a_number_for_all_is_taken_in_every_form(one):
-    listed, other = Fleet(small_mlp, 3, lr=0.25), Fleet(small_mlp, 3, lr=one)
+    listed, other = Fleet(small_mlp, 3, learning_rate=0.25), Fleet(small_mlp, 3, learning_rate=one)
     assert_same_bits(fit(listed), fit(other))
 
 
 def test_looks_can_be_given_as_an_array():
     assert_same_bits(
-        fit(Fleet(small_mlp, 3), validation=DATA, validate_every=np.array([1, 2, 3])),
-        fit(Fleet(small_mlp, 3), validation=DATA, validate_every=[1, 2, 3]),
+        fit(Fleet(small_mlp, 3), validation=Validation(DATA, every=np.array([1, 2, 3]))),
+        fit(Fleet(small_mlp, 3), validation=Validation(DATA, every=[1, 2, 3])),
     )
 
 
@@ -145,7 +145,7 @@ def test_models_of_half_precision_learn_about_as_those_of_single_precision(optim
     rule = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 300))
     losses = {}
     for dtype in (torch.float32, torch.bfloat16):
-        fleet = Fleet(lambda dtype=dtype: small_mlp().to(dtype), 3, rules=rule, optimizer=optimizer, weight_decay=0.01)
+        fleet = Fleet(lambda dtype=dtype: small_mlp().to(dtype), 3, rule=rule, optimizer=optimizer, weight_decay=0.01)
         data = FleetData.shared(INPUTS.to(dtype), TARGETS.to(dtype), 3)
         history = fit(fleet, data, 400, validation=data)
         assert fleet.models[0].trunk[0].weight.dtype == dtype
@@ -159,7 +159,7 @@ def test_models_of_half_precision_are_saved_and_go_on(tmp_path):
         return small_mlp().bfloat16()
 
     data = FleetData.shared(INPUTS.bfloat16(), TARGETS.bfloat16(), 3)
-    first, again = Fleet(factory, 3, rules=AutoAnnealing()), Fleet(factory, 3, rules=AutoAnnealing())
+    first, again = Fleet(factory, 3, rule=AutoAnnealing()), Fleet(factory, 3, rule=AutoAnnealing())
     expected = fit(first, data, 12, checkpoint=tmp_path, validation=data)
     assert_same_bits(expected, fit(again, data, 12, checkpoint=tmp_path, validation=data))
     assert_same_bits(first.state_dict(), again.state_dict())

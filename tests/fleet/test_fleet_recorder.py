@@ -21,7 +21,7 @@ def network():
 
 
 def recorded(factory=network, every=2, **options):
-    fleet = Fleet(factory, 4, rules=RULES)
+    fleet = Fleet(factory, 4, rule=RULES)
     recorder = FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES, every=every)
     fleet.fit(FreshRows(conditional_three_gaussians, 32, 4), 5, after_epoch=recorder, progress=False, **options)
     return fleet, recorder.records()
@@ -54,7 +54,7 @@ def test_every_kth_epoch_and_the_last_are_recorded_with_their_temperature():
 
 def test_chunks_are_recorded_as_the_whole():
     _, whole = recorded()
-    _, parts = recorded(max_models_at_once=3)
+    _, parts = recorded(models_at_once=3)
     for left, right in zip(whole, parts, strict=True):
         torch.testing.assert_close(left.rate, right.rate, atol=1e-5, rtol=0)
         torch.testing.assert_close(left.hypotheses, right.hypotheses, atol=1e-6, rtol=0)
@@ -62,15 +62,15 @@ def test_chunks_are_recorded_as_the_whole():
 
 def test_recording_does_not_change_the_training():
     fleet, _ = recorded()
-    plain = Fleet(network, 4, rules=RULES)
-    plain.fit(FreshRows(conditional_three_gaussians, 32, 4), 5, progress=False, max_models_at_once=4)
+    plain = Fleet(network, 4, rule=RULES)
+    plain.fit(FreshRows(conditional_three_gaussians, 32, 4), 5, progress=False, models_at_once=4)
     assert torch.equal(fleet.state_dict()["last"], plain.state_dict()["last"])
 
 
 @pytest.mark.parametrize("at_once", [None, 1])
 def test_temperatures_that_models_decide_on_are_recorded_and_measured_at(at_once):
     rules = [AutoAnnealing(), COOLING, AutoAnnealing(0.25)]
-    fleet = Fleet(network, 3, rules=rules)
+    fleet = Fleet(network, 3, rule=rules)
     recorder = FleetRecorder(fleet, 12, data=HELD_OUT, probes=PROBES, every=1)
     rows = FleetData.shared(HELD_OUT.inputs, HELD_OUT.targets, 3)
     seen = {i: [] for i in range(3)}
@@ -81,7 +81,7 @@ def test_temperatures_that_models_decide_on_are_recorded_and_measured_at(at_once
             with torch.no_grad():
                 seen[i].append(stacked.module(i - models.start)(HELD_OUT.inputs).hypotheses)
 
-    history = fleet.fit(rows, 12, batch_size=8, max_models_at_once=at_once, after_epoch=after_epoch, progress=False)
+    history = fleet.fit(rows, 12, batch_size=8, models_at_once=at_once, after_epoch=after_epoch, progress=False)
     for i, record in enumerate(recorder.records()):
         wanted = [COOLING(epoch).temperature for epoch in range(12)] if i == 1 else history.temperatures[:, i].tolist()
         torch.testing.assert_close(record.temperature, torch.tensor(wanted))
@@ -102,14 +102,14 @@ def test_networks_without_scores_have_no_scores_in_their_records():
 
 
 def test_nothing_recorded_is_an_error():
-    fleet = Fleet(network, 4, rules=RULES)
+    fleet = Fleet(network, 4, rule=RULES)
     recorder = FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES)
     with pytest.raises(ValueError, match=r"FleetRecorder: `records` must hold at least one record, got none. Pass it"):
         recorder.records()
 
 
 def test_bad_options_are_refused():
-    fleet = Fleet(network, 4, rules=RULES)
+    fleet = Fleet(network, 4, rule=RULES)
     with pytest.raises(ValueError, match="FleetRecorder: `every` must be >= 1"):
         FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES, every=0)
     with pytest.raises(ValueError, match="FleetRecorder: `data` must have as many inputs as targets"):
@@ -121,7 +121,7 @@ def test_bad_options_are_refused():
 def test_records_of_a_gpu_are_those_of_the_cpu():
     courses = []
     for device in ("cuda", "cpu"):
-        fleet = Fleet(network, 4, rules=RULES, device=device)
+        fleet = Fleet(network, 4, rule=RULES, device=device)
         recorder = FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES)
         rows = FleetData.shared(HELD_OUT.inputs, HELD_OUT.targets, 4)
         fleet.fit(rows, 5, batch_size=8, after_epoch=recorder, progress=False)

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from torchmcl.fleet.rules import RuleTable
 
 import torchmcl as mcl
-from torchmcl.fleet.rules import RuleTable
 
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 3))
 RULES = [

@@ -5,10 +5,10 @@ import threading
 import pytest
 import torch
 from plain_loop import assert_same_bits, rows, small_mlp
+from torchmcl.fleet.sharding import chunks_of, devices_of, on_devices
 
 import torchmcl as mcl
 from torchmcl.fleet import Fleet, FleetData, FreshRows
-from torchmcl.fleet.sharding import chunks_of, devices_of, on_devices
 
 RULES = [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.RelaxedWTA(0.1), mcl.TopN(2)] * 3
 SETS = [rows(13, seed=0), rows(7, seed=1)]
@@ -27,7 +27,9 @@ class WithDropout(torch.nn.Module):
 
 def trained(device, factory=small_mlp, data=DATA, n_epochs=6, **options):
     torch.manual_seed(0)  # of the dropout
-    fleet = Fleet(factory, 12, rules=RULES if factory is small_mlp else mcl.WTA(), lr=[0.01, 0.02] * 6, device=device)
+    fleet = Fleet(
+        factory, 12, rule=RULES if factory is small_mlp else mcl.WTA(), learning_rate=[0.01, 0.02] * 6, device=device
+    )
     return fleet, fleet.fit(data, n_epochs, progress=False, **options)
 
 
@@ -107,7 +109,7 @@ def test_a_training_goes_on_with_another_number_of_devices(tmp_path):
         trained(["cpu", "cpu"], after_epoch=stop, **options)
     del options["max_models_at_once"]  # the chunks are those of the saved training
     gone_on = trained(["cpu"] * 3, **options)
-    assert_same_training(gone_on, trained("cpu", max_models_at_once=4))
+    assert_same_training(gone_on, trained("cpu", models_at_once=4))
 
 
 def test_cuda_without_a_number_is_all_visible_devices_that_there_are_models_for(monkeypatch):

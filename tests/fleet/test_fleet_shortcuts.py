@@ -10,11 +10,11 @@ from plain_loop import assert_same_bits, assert_same_model, train_alone
 
 import torchmcl as mcl
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.fleet import SGD, Fleet, FleetData, current_loss, hard_distortion, shortcuts
-from torchmcl.fleet import loop as fleet_loop
-from torchmcl.fleet.shuffles import shuffled_rows
-from torchmcl.fleet.stacked import StackedModules
 from torchmcl.backends import compiled as native
+from torchmcl.fleet import SGD, Fleet, FleetData, Validation, current_loss, hard_distortion, shortcuts
+from torchmcl.fleet import loop as fleet_loop
+from torchmcl.fleet.data import shuffled_rows
+from torchmcl.fleet.stacked import StackedModules
 
 WAYS = ("compiled", "written out", "autograd")
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 15))
@@ -74,7 +74,7 @@ def ways_taken(monkeypatch):
 def test_every_per_target_rule_trains_as_alone(way, n_rows, batch_size, n_epochs, n_dims, monkeypatch):
     seen = ways_taken(monkeypatch)
     inputs, targets = curve(n_rows, n_dims)
-    fleet = Fleet(lambda: network(n_dims), len(RULES), rules=RULES, weight_decay=0.01)
+    fleet = Fleet(lambda: network(n_dims), len(RULES), rule=RULES, weight_decay=0.01)
     data = FleetData.shared(inputs, targets, len(RULES))
     history = fleet.fit(data, n_epochs, batch_size=batch_size, progress=False)
     assert set(seen) == {way}
@@ -108,7 +108,7 @@ def test_networks_and_options_train_as_under_autograd(name, monkeypatch):
     for way in WAYS:
         with monkeypatch.context() as patch:
             go(way, patch)
-            fleet = Fleet(lambda: network(**network_options).to(dtype), 3, rules=rules, **fleet_options)
+            fleet = Fleet(lambda: network(**network_options).to(dtype), 3, rule=rules, **fleet_options)
             history = fleet.fit(data, 8, batch_size=50, progress=False)
             states[way] = {**fleet.state_dict(), "losses": history.losses}
     for way in WAYS[:2]:
@@ -123,7 +123,7 @@ def test_weighted_rows_train_as_under_autograd(monkeypatch):
     for way in WAYS:
         with monkeypatch.context() as patch:
             go(way, patch)
-            fleet = Fleet(network, 2, rules=[mcl.WTA(), mcl.AnnealedWTA(0.5)])
+            fleet = Fleet(network, 2, rule=[mcl.WTA(), mcl.AnnealedWTA(0.5)])
             fleet.fit(data, 20, batch_size=8, progress=False)
             results.append(fleet.state_dict()["last"])
     torch.testing.assert_close(results[0], results[2], atol=1e-5, rtol=0)
@@ -139,7 +139,7 @@ def test_looks_see_what_they_see_under_autograd(monitor, patience, monkeypatch):
     for way in WAYS:
         with monkeypatch.context() as patch:
             go(way, patch)
-            fleet = Fleet(network, 3, rules=[mcl.WTA(), COOLING, mcl.RelaxedWTA(0.2)], lr=0.1)
+            fleet = Fleet(network, 3, rule=[mcl.WTA(), COOLING, mcl.RelaxedWTA(0.2)], learning_rate=0.1)
             history = fleet.fit(FleetData.shared(*curve(40), 3), 15, progress=False, **options)
             results[way] = {**fleet.state_dict(), **history._replace(seconds=0)._asdict()}
     for way in WAYS[:2]:
@@ -151,11 +151,11 @@ def test_chunks_are_the_whole_and_a_resumed_training_has_the_same_bits(way, tmp_
     data = FleetData.of_sets([curve(41, seed=0), curve(41, seed=1)], [0, 1, 1, 0, 1])
 
     def trained(n_epochs=12, **options):
-        fleet = Fleet(network, 5, rules=rules, seeds=[0, 1, 2, 0, 1])
+        fleet = Fleet(network, 5, rule=rules, seeds=[0, 1, 2, 0, 1])
         return fleet, fleet.fit(data, n_epochs, batch_size=16, progress=False, **options)
 
-    whole, history = trained(max_models_at_once=5)
-    cut, cut_history = trained(max_models_at_once=2)
+    whole, history = trained(models_at_once=5)
+    cut, cut_history = trained(models_at_once=2)
     torch.testing.assert_close(cut.state_dict()["last"], whole.state_dict()["last"], atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(cut_history.losses, history.losses, atol=1e-6, rtol=1e-6)
 
@@ -178,7 +178,7 @@ def test_a_bad_number_of_one_model_harms_no_other(way, rule, bad):
     spoilt[1][4] = bad
 
     def trained(sets):
-        fleet = Fleet(network, 3, rules=rule)
+        fleet = Fleet(network, 3, rule=rule)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             return fleet, fleet.fit(FleetData.of_sets(sets, [0, 1, 0]), 5, progress=False)
@@ -311,7 +311,7 @@ def test_models_that_anneal_by_themselves_decide_alike_in_all_ways(held_out, n_e
     for way in WAYS:
         with monkeypatch.context() as patch:
             go(way, patch)
-            fleet = Fleet(network, 3, rules=rules, lr=1e-3)
+            fleet = Fleet(network, 3, rule=rules, learning_rate=1e-3)
             temperatures[way] = fleet.fit(data, n_epochs, validation=watched, progress=False).temperatures
     assert (temperatures["autograd"][-1, :2] == 0).all()
     for way in WAYS[:2]:
@@ -325,7 +325,7 @@ def sets_with_something_to_learn():
 
 
 def patient_and_not():
-    return Fleet(network, 2, rules=[AutoAnnealing(0.02, cooling=0.6), AutoAnnealing(patience=2.0)], lr=1e-2)
+    return Fleet(network, 2, rule=[AutoAnnealing(0.02, cooling=0.6), AutoAnnealing(patience=2.0)], learning_rate=1e-2)
 
 
 @pytest.mark.parametrize("patience", [None, 30])
@@ -336,7 +336,9 @@ def test_only_the_tail_of_models_that_anneal_by_themselves_can_be_best_in_all_wa
     for way in WAYS:
         with monkeypatch.context() as patch:
             go(way, patch)
-            histories[way] = patient_and_not().fit(data, 110, validation=watched, patience=patience, progress=False)
+            histories[way] = patient_and_not().fit(
+                data, 110, validation=Validation(watched, patience=patience), progress=False
+            )
     expected = histories["autograd"]
     hard = (expected.temperatures > 0).sum(dim=0)
     assert hard[0] != hard[1]  # for a while one of them counts and the other does not

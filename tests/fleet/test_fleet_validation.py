@@ -5,7 +5,7 @@ import torch
 from plain_loop import rows, small_mlp, weights_of
 
 import torchmcl as mcl
-from torchmcl.fleet import Fleet, FleetData, current_loss
+from torchmcl.fleet import Fleet, FleetData, Validation, current_loss
 
 SETS = [rows(12, seed=0), rows(9, seed=1), rows(6, seed=2)]
 DATA = FleetData.of_sets(SETS, [0, 1, 2])
@@ -17,7 +17,7 @@ N_EPOCHS = 14
 
 
 def trained(n_epochs=N_EPOCHS, **options):
-    fleet = Fleet(small_mlp, 3, rules=RULES, lr=0.05)
+    fleet = Fleet(small_mlp, 3, rule=RULES, learning_rate=0.05)
     return fleet, fleet.fit(DATA, n_epochs, batch_size=5, progress=False, **options)
 
 
@@ -62,7 +62,7 @@ def test_the_best_weights_are_those_of_the_best_epoch(course):
 @pytest.mark.parametrize("every", [[1, 3, 5], [5, 1, 5], [3, 3, 2], [20, 4, 1]])
 def test_each_model_is_looked_at_as_often_as_told(course, every):
     weights, values = course
-    fleet, history = trained(validation=HELD_OUT, validate_every=every)
+    fleet, history = trained(validation=Validation(HELD_OUT, every=every))
     for i, n in enumerate(every):
         looked = sorted({*range(n - 1, N_EPOCHS, n), N_EPOCHS - 1})  # the last epoch always
         best = min(looked, key=lambda epoch, i=i: values[epoch, i])
@@ -84,7 +84,7 @@ def test_the_monitor_decides_what_is_best():
         inputs, targets = HELD_OUT_SETS[i]
         return mcl.mcl_step(stacked.module(i), mcl.Batch(inputs, targets), rule)
 
-    _, history = trained(validation=HELD_OUT, monitor=current_loss, after_epoch=loss_of_each)
+    _, history = trained(validation=Validation(HELD_OUT, monitor=current_loss), after_epoch=loss_of_each)
     values = torch.stack(seen)
     torch.testing.assert_close(history.best_value, values.amin(dim=0))
     assert torch.equal(history.best_epoch, values.argmin(dim=0))
@@ -93,7 +93,7 @@ def test_the_monitor_decides_what_is_best():
 @pytest.mark.parametrize("patience", [1, 3])
 def test_patience_stops_a_model_and_freezes_it_while_others_go_on(course, patience):
     weights, values = course
-    fleet, history = trained(validation=HELD_OUT, patience=patience)
+    fleet, history = trained(validation=Validation(HELD_OUT, patience=patience))
     for i in range(3):
         best, stopped = 0, -1
         for epoch in range(N_EPOCHS):
@@ -113,7 +113,7 @@ def test_patience_stops_a_model_and_freezes_it_while_others_go_on(course, patien
 @pytest.mark.parametrize("checkpoint_every", [None, 4, 50])
 def test_a_training_in_which_all_models_stopped_ends_early(checkpoint_every, tmp_path):
     seen = []
-    fleet = Fleet(small_mlp, 3, lr=0.0)
+    fleet = Fleet(small_mlp, 3, learning_rate=0.0)
     options = {"validation": DATA, "patience": 2, "after_epoch": lambda epoch, *_: seen.append(epoch)}
     if checkpoint_every is not None:
         options |= {"checkpoint": tmp_path, "checkpoint_every": checkpoint_every}

@@ -9,7 +9,7 @@ from torchmcl.fleet import Fleet, FleetData
 
 
 def fleet(n_models=3, **options):
-    return Fleet(small_mlp, n_models, rules=mcl.AnnealedWTA(0.5), lr=0.01, **options)
+    return Fleet(small_mlp, n_models, rule=mcl.AnnealedWTA(0.5), learning_rate=0.01, **options)
 
 
 def weights_after(data, n_epochs=4, **options):
@@ -55,7 +55,7 @@ def test_two_continued_trainings_are_one():
     whole.fit(data, 6, progress=False)
     parts = fleet(20)
     for _ in range(2):
-        parts.fit(data, 3, continued=True, max_models_at_once=7, progress=False)
+        parts.fit(data, 3, continued=True, models_at_once=7, progress=False)
     torch.testing.assert_close(parts.state_dict()["last"], whole.state_dict()["last"], atol=1e-6, rtol=1e-5)
     assert parts.optimizer_state["n_steps"].flatten().tolist() == [6] * 20
     assert whole.optimizer_state is None
@@ -66,7 +66,7 @@ def test_detached_scores_in_a_fleet_are_those_of_a_model_alone():
         return mcl.MultiHypothesisMLP(2, 2, 3, hidden=(8,), detach_scores=True)
 
     inputs, targets = rows(20)
-    trained = Fleet(build, 2, rules=mcl.WTA(), lr=0.01)
+    trained = Fleet(build, 2, rule=mcl.WTA(), learning_rate=0.01)
     trained.fit(FleetData.shared(inputs, targets, 2), 3, progress=False)
     for seed in range(2):
         torch.manual_seed(seed)

@@ -11,7 +11,7 @@ from plain_loop import assert_same_bits, rows, small_mlp
 
 import torchmcl as mcl
 from torchmcl.annealing import AutoAnnealing, CostScale, cost_scale
-from torchmcl.fleet import Candidate, Fleet, FleetData, FleetSearch, default_candidates
+from torchmcl.fleet import Candidate, Fleet, FleetData, FleetSearch, Validation, default_candidates
 
 N_EPOCHS = 40
 DATA = FleetData.of_sets([rows(13, seed=0), rows(8, seed=1)], [0, 1, 0])
@@ -107,9 +107,9 @@ def test_a_short_training_ends_hard_too(n_epochs, cooling):
 @pytest.mark.parametrize("n_epochs", [1, 2, 10, 30])
 def test_the_best_of_a_short_training_is_a_trained_one(n_epochs):
     inputs, targets = rows(60, seed=0)
-    fleet = Fleet(small_mlp, 2, rules=AutoAnnealing(), lr=0.01)
+    fleet = Fleet(small_mlp, 2, rule=AutoAnnealing(), learning_rate=0.01)
     data = FleetData.shared(inputs, targets, 2)
-    history = fleet.fit(data, n_epochs, batch_size=20, validation=data, validate_every=7, progress=False)
+    history = fleet.fit(data, n_epochs, batch_size=20, validation=Validation(data, every=7), progress=False)
     assert (history.best_epoch >= 0).all()
     assert history.best_value.isfinite().all()
 
@@ -117,7 +117,7 @@ def test_the_best_of_a_short_training_is_a_trained_one(n_epochs):
 @pytest.mark.parametrize("batch_size", [None, 20])
 def test_held_out_rows_are_measured_where_there_are_any(batch_size):
     inputs, targets = rows(60, seed=0)
-    fleet = Fleet(small_mlp, 1, rules=AutoAnnealing(), lr=0.01)
+    fleet = Fleet(small_mlp, 1, rule=AutoAnnealing(), learning_rate=0.01)
     hypotheses = fleet.predict(inputs).hypotheses[0]
     options = {"batch_size": batch_size, "validation": FleetData.shared(inputs, 10 * targets, 1), "progress": False}
     history = fleet.fit(FleetData.shared(inputs, targets, 1), 20, **options)
@@ -137,7 +137,7 @@ def test_held_out_rows_that_are_not_finite_do_not_reach_the_weights(n_broken):
     inputs, targets = rows(60, seed=0)
     broken = targets.clone()
     broken[:n_broken] = torch.nan
-    fleet = Fleet(small_mlp, 1, rules=AutoAnnealing(), lr=0.01)
+    fleet = Fleet(small_mlp, 1, rule=AutoAnnealing(), learning_rate=0.01)
     validation = FleetData.shared(inputs, broken, 1)
     history = fleet.fit(FleetData.shared(inputs, targets, 1), 50, validation=validation, progress=False)
     assert history.losses.isfinite().all()
@@ -227,7 +227,7 @@ def test_a_fleet_whose_costs_have_no_zero_cools_from_the_first_epoch():
     def shifted(*, hypotheses, targets):
         return mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets) - 100
 
-    fleet = Fleet(small_mlp, 3, rules=AutoAnnealing(), lr=0.01, cost_fn=shifted)
+    fleet = Fleet(small_mlp, 3, rule=AutoAnnealing(), learning_rate=0.01, cost_fn=shifted)
     temperatures = fleet.fit(DATA, N_EPOCHS, progress=False).temperatures
     assert (temperatures[: N_EPOCHS // 4].diff(dim=0) < 0).all()
     assert (temperatures[N_EPOCHS // 3 :] == 0).all()
@@ -257,7 +257,7 @@ def test_chunks_equal_the_whole(rules):
     whole, parts = new_fleet(**options), new_fleet(**options)
     histories = [
         whole.fit(DATA, N_EPOCHS, batch_size=5, progress=False),
-        parts.fit(DATA, N_EPOCHS, batch_size=5, max_models_at_once=1, progress=False),
+        parts.fit(DATA, N_EPOCHS, batch_size=5, models_at_once=1, progress=False),
     ]
     torch.testing.assert_close(whole.state_dict()["last"], parts.state_dict()["last"])
     torch.testing.assert_close(histories[0].temperatures, histories[1].temperatures, equal_nan=True)
@@ -297,7 +297,7 @@ def test_an_answer_that_depends_on_the_input_is_learnt_before_it_splits():
     inputs = torch.rand(256, 1, generator=random) * 2 - 1
     sign = torch.where(torch.rand(256, 1, generator=random) < 0.5, 1.0, -1.0)
     targets = (3 * inputs + 0.2 * sign).unsqueeze(1)
-    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2, hidden=(16,)), 1, rules=AutoAnnealing(), lr=0.02)
+    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2, hidden=(16,)), 1, rule=AutoAnnealing(), learning_rate=0.02)
     history = fleet.fit(FleetData.shared(inputs, targets, 1), 400, progress=False)
     # The noise is 0.04 of a variance of about 3: some 4 nats are earned, nine tenths of the training.
     temperatures = history.temperatures[:, 0]
@@ -324,7 +324,7 @@ def test_no_batch_of_a_search_is_left_with_a_few_rows(monkeypatch):
 
 def test_the_search_finds_the_way_that_learns():
     inputs, targets = rows(60, seed=0)
-    candidates = [Candidate("frozen", mcl.WTA(), lr=0.0), Candidate("auto", AutoAnnealing())]
+    candidates = [Candidate("frozen", mcl.WTA(), learning_rate=0.0), Candidate("auto", AutoAnnealing())]
     search = FleetSearch(candidates, n_splits=3, held_out=0.2, n_init=2)
     trials = search.run(small_mlp, inputs, targets, 60)
     assert trials.candidates[trials.best].name == "auto"
@@ -337,7 +337,10 @@ def test_the_search_finds_the_way_that_learns():
 
 def test_a_candidate_that_fails_is_not_chosen():
     inputs, targets = rows(40, seed=0)
-    candidates = [Candidate("explodes", mcl.WTA(), lr=1e30), Candidate("learns", mcl.WTA(), lr=0.01)]
+    candidates = [
+        Candidate("explodes", mcl.WTA(), learning_rate=1e30),
+        Candidate("learns", mcl.WTA(), learning_rate=0.01),
+    ]
     with pytest.warns(RuntimeWarning, match="not finite"):
         trials = FleetSearch(candidates).run(small_mlp, inputs, targets, 8, validate_every=1)
     assert trials.candidates[trials.best].name == "learns"

@@ -9,7 +9,7 @@ from torchmcl.fleet import Fleet, FleetData
 def fitted(**options):
     data = FleetData.shared(torch.randn(40, 2), torch.randn(40, 1, 1), n_models=3)
     watched = FleetData.shared(torch.randn(20, 2), torch.randn(20, 1, 1), n_models=3)
-    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(2, 1, 2, hidden=(4,)), 3, lr=0.05, seeds=[0, 1, 2])
+    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(2, 1, 2, hidden=(4,)), 3, learning_rate=0.05, seeds=[0, 1, 2])
     return fleet.fit(data, 12, validation=watched, **options)
 
 

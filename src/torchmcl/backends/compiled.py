@@ -219,6 +219,7 @@ class NetworkStep:
         ladders, sizes = Ladders.of(inputs), torch.tensor(network.sizes)
         targets = targets.contiguous()
         row_weights = None if row_weights is None else row_weights.contiguous()
+        self.network = network
         self._flat, self._set_of_model = flat, set_of_model.contiguous()
         self._network = _Network(
             n_layers=len(network.sizes) - 1,

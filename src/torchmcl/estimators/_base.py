@@ -256,7 +256,7 @@ class MCLEstimator(BaseEstimator):
         training = Training(
             n_models=len(seeds),
             rule=how.rule,
-            learning_rate=how.lr,
+            learning_rate=how.learning_rate,
             weight_decay=how.weight_decay,
             n_epochs=n_epochs,
             batch_size=batch,
@@ -268,7 +268,6 @@ class MCLEstimator(BaseEstimator):
             what=type(self).__name__,
             checkpoint=checkpoint,
             early_stopping=bool(self.early_stopping),
-            expected_epochs=n_epochs + _last_epochs(n_epochs) if self.refit else None,
         )
         trained = training.run(
             lambda: self._module(out_features),
@@ -359,8 +358,8 @@ class MCLEstimator(BaseEstimator):
         fleet = Fleet(
             iter(self.modules_).__next__,
             len(self.modules_),
-            rules=rule if isinstance(rule, AssignmentRule) else rule(self.n_epochs_),
-            lr=rate,
+            rule=rule if isinstance(rule, AssignmentRule) else rule(self.n_epochs_),
+            learning_rate=rate,
             weight_decay=self._usual_decay if self.weight_decay is None else float(self.weight_decay),
             seeds=[self._state_seed + self.n_epochs_ + i for i in range(len(self.modules_))],
             cost_fn=cost_fn,
@@ -369,7 +368,7 @@ class MCLEstimator(BaseEstimator):
         fleet.optimizer_state = self._moments
         batch = even_batch_size(len(train), int(self.batch_size or default_batch_size(len(train))))
         data = FleetData.shared(*tensor_of(train), len(self.modules_), weights=mean_one(train.weights))
-        fleet.fit(data, 1, batch_size=batch, continued=True, progress=bool(self.verbose), what=type(self).__name__)
+        fleet.fit(data, 1, batch_size=batch, continued=True, progress=type(self).__name__ if self.verbose else False)
         self._moments = fleet.optimizer_state
         self.modules_ = [module.eval() for module in fleet.models]
         self.n_epochs_ += 1

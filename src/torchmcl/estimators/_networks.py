@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.fleet import Fleet, FleetData, FleetHistory, default_batch_size, even_batch_size, hard_distortion
+from torchmcl.fleet import (
+    Checkpointing,
+    Fleet,
+    FleetData,
+    FleetHistory,
+    Validation,
+    default_batch_size,
+    even_batch_size,
+    hard_distortion,
+)
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions, StepOutput
 
@@ -49,7 +58,6 @@ class Training:
     what: str = "fit"
     checkpoint: str | Path | None = None
     early_stopping: bool = True
-    expected_epochs: int | None = None
     moments: dict[str, Tensor] | None = None  # of the optimiser, where a training goes on
 
     def run(
@@ -65,8 +73,8 @@ class Training:
         fleet = Fleet(
             factory,
             self.n_models,
-            rules=self.rule,
-            lr=self.learning_rate,
+            rule=self.rule,
+            learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
             seeds=list(self.seeds),
             cost_fn=self.cost_fn,
@@ -75,23 +83,25 @@ class Training:
         fleet.optimizer_state = self.moments
         inputs, targets, weights = train
         data = FleetData.shared(inputs, targets, self.n_models, weights=mean_one(weights))
-        validation = None if watched is None else FleetData.shared(*watched[:2], self.n_models)
-        uneven = None if watched is None else mean_one(watched[2])
-        monitor = hard_distortion if uneven is None else WeightedDistortion(uneven)
+        validation = None
+        if watched is not None:
+            uneven = mean_one(watched[2])
+            validation = Validation(
+                FleetData.shared(*watched[:2], self.n_models),
+                monitor=hard_distortion if uneven is None else WeightedDistortion(uneven),
+                every=1 if self.early_stopping else max(1, self.n_epochs // _N_LOOKS),
+                patience=self.patience,
+            )
+        saves = max(1, self.n_epochs // _N_SAVES)
+        checkpoint = None if self.checkpoint is None else Checkpointing(self.checkpoint, every=saves)
         history = fleet.fit(
             data,
             self.n_epochs,
             batch_size=even_batch_size(len(inputs), self.batch_size),
             validation=validation,
-            monitor=monitor,
-            validate_every=1 if self.early_stopping else max(1, self.n_epochs // _N_LOOKS),
-            patience=self.patience if validation is not None else None,
-            checkpoint=self.checkpoint,
-            checkpoint_every=max(1, self.n_epochs // _N_SAVES),
+            checkpoint=checkpoint,
             continued=True,
-            expected_epochs=self.expected_epochs,
-            progress=self.verbose,
-            what=self.what,
+            progress=self.what if self.verbose else False,
         )
         stops = validation is not None and self.early_stopping
         kept = fleet.best_models if stops else fleet.models

@@ -69,8 +69,8 @@ def run_demo(folder: Path, settings: DemoSettings, *, progress: bool = True) -> 
     fleet = Fleet(
         lambda: MultiHypothesisMLP(1, 2, settings.n_hypotheses, output_activation=torch.tanh),
         n_models=len(rules),
-        rules=rules,
-        lr=Cosine(settings.learning_rate, settings.learning_rate / 100, settings.n_epochs),
+        rule=rules,
+        learning_rate=Cosine(settings.learning_rate, settings.learning_rate / 100, settings.n_epochs),
         seeds=list(range(settings.n_seeds)) * len(methods),
     )
     recorder = _Recorder(settings, held_out)
@@ -84,7 +84,7 @@ def run_demo(folder: Path, settings: DemoSettings, *, progress: bool = True) -> 
         settings.n_epochs,
         batch_size=1,
         after_epoch=recorder,
-        max_models_at_once=len(rules),
+        models_at_once=len(rules),
         progress=progress,
         what=f"training {len(rules)} networks",
     )

@@ -1,11 +1,11 @@
 """Fleets: many small models trained at once on a leading axis."""
 
-from torchmcl.fleet.data import FleetData, default_batch_size, even_batch_size
-from torchmcl.fleet.fleet import Fleet
-from torchmcl.fleet.fresh import FreshRows
+from torchmcl.fleet.data import FleetData, FreshRows, default_batch_size, even_batch_size
+from torchmcl.fleet.evaluation import current_loss, hard_distortion
+from torchmcl.fleet.fleet import EpochEnd, Fleet
 from torchmcl.fleet.history import FleetHistory
-from torchmcl.fleet.monitors import current_loss, hard_distortion
 from torchmcl.fleet.optimizers import SGD, Adam
+from torchmcl.fleet.options import Checkpointing, Validation
 from torchmcl.fleet.recorder import FleetRecorder
 from torchmcl.fleet.search import Candidate, FleetSearch, Trials, default_candidates
 
@@ -13,6 +13,8 @@ __all__ = [
     "SGD",
     "Adam",
     "Candidate",
+    "Checkpointing",
+    "EpochEnd",
     "Fleet",
     "FleetData",
     "FleetHistory",
@@ -20,6 +22,7 @@ __all__ = [
     "FleetSearch",
     "FreshRows",
     "Trials",
+    "Validation",
     "current_loss",
     "default_batch_size",
     "default_candidates",

@@ -1,13 +1,14 @@
-"""Saving a fleet in training, so that it goes on to the same bits.
+"""Saving a fleet in training, so that a resumed one ends with the same bits.
 
 A folder holds `plan.json`, which says what is being trained, and the last few checkpoints of each chunk,
 `chunk-<number>-epoch-<next epoch>.safetensors`, in the format of `torchmcl.checkpoints`.
 """
 
-import copy
 import json
 import math
+import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,63 +18,61 @@ from torch import Tensor
 from torchmcl._checks import bad_value
 from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
+from torchmcl._progress import Progress
 from torchmcl._reading import read_json
 from torchmcl.checkpoints import Checkpoint, CheckpointError, CheckpointSeries
 from torchmcl.checkpoints.files import digest_of_json
-from torchmcl.fleet.fingerprint import ADDED_FIELDS
+from torchmcl.checkpoints.stopping import check_stop, stop_requested
+from torchmcl.fleet.epochs import ChunkTraining
+from torchmcl.fleet.history import FleetHistory
+from torchmcl.fleet.options import Checkpointing
 
-__all__ = ["FleetCheckpoint", "saved_chunk_size"]
+__all__ = ["FleetCheckpoint", "run_chunk", "saved_chunk_size"]
 
 _KIND, _PLAN = "fleet", "plan.json"
-_GENERATOR = "random generator"
-# What earlier versions did not save; a training of theirs goes on as if nothing had happened before.
-_ADDED = {"failed_step"}
-_ANEW = "Delete the folder to start anew."
+_GENERATOR, _DEVICE_GENERATOR = "random generator", "random generator of the device"
+_ANEW = "Delete the folder to start again."
 
 
 class FleetCheckpoint:
     """The saved state of one training.
 
     Args:
-        folder: of the training.
+        options: folder, and how many states of each chunk to keep.
         plan: what is trained, as JSON.
-        keep: how many states of each chunk to keep.
-        generator_of: the device whose random numbers the training draws from; None when it draws none.
+        is_random: whether the training draws random numbers, whose state is then kept too.
 
     Raises:
         ValueError: if the folder holds the state of another training.
     """
 
-    def __init__(
-        self, folder: Path, plan: dict[str, Any], *, keep: int = 2, generator_of: torch.device | None = None
-    ) -> None:
+    def __init__(self, options: Checkpointing, plan: dict[str, Any], *, is_random: bool) -> None:
         optional_import("safetensors.torch", extra="checkpoint", needed_by="Fleet.fit(checkpoint=...)")
-        self.folder, self.keep, self.generator_of = folder, keep, generator_of
-        path = folder / _PLAN
-        saved = _read_plan(path)
+        self.folder, self.options, self.is_random = Path(options.folder), options, is_random
         plan = json.loads(json.dumps(plan))
-        if saved is not None and not saved.keys() & ADDED_FIELDS:
-            plan = {name: value for name, value in plan.items() if name not in ADDED_FIELDS}
         self.plan_digest = digest_of_json(plan)
-        if saved != plan and path.exists() and self._is_ours():
-            message = f"Fleet.fit: {str(path)!r} is damaged; the states beside it are of this training, so it goes on."
+        path = self.folder / _PLAN
+        saved = _read_plan(path)
+        if saved == plan:
+            return
+        if path.exists() and self._is_ours():
+            message = f"Fleet.fit: {str(path)!r} is damaged; the states beside it are of this training and are resumed."
             warnings.warn(message, RuntimeWarning, stacklevel=3)
-        elif saved != plan and path.exists():
+        elif path.exists():
             differ = sorted(name for name in plan if (saved or {}).get(name) != plan[name])
-            advice = "Give another folder, or delete this one to start anew."
+            advice = "Give another folder, or delete this one to start again."
             rule = "be empty or hold this very training"
-            raise ValueError(bad_value("Fleet.fit", "checkpoint", rule, f"{folder} which differs in {differ}", advice))
-        if saved != plan:
-            write_atomically(path, json.dumps(plan, indent=1))
+            got = f"{self.folder} which differs in {differ}"
+            raise ValueError(bad_value("Fleet.fit", "checkpoint", rule, got, advice))
+        write_atomically(path, json.dumps(plan, indent=1))
 
-    def on(self, device: torch.device) -> "FleetCheckpoint":
-        """Return it with the random numbers of another device, where some are drawn."""
-        other = copy.copy(self)
-        other.generator_of = None if self.generator_of is None else device
-        return other
-
-    def load(self, chunk: int, state: dict[str, Tensor]) -> tuple[int, float]:
+    def load(self, chunk: int, state: dict[str, Tensor], device: torch.device) -> tuple[int, float]:
         """Fill `state` from the newest whole checkpoint of a chunk; return the next epoch and the seconds so far.
+
+        Args:
+            chunk: its number.
+            state: of the training.
+            device: where it trains.
 
         Returns:
             0 and 0.0 where there is none.
@@ -81,52 +80,48 @@ class FleetCheckpoint:
         Raises:
             CheckpointError: if there are checkpoints and all of them are damaged, or of another training.
         """
-        found = self._series(chunk).newest()
-        if found is None:
+        newest = self._series(chunk).newest()
+        if newest is None:
             return 0, 0.0
-        next_epoch, saved = found
+        next_epoch, saved = newest
         if not isinstance(saved.state, dict) or saved.state.get("plan") != self.plan_digest:
-            rule = "hold states of the training in its plan.json"
             got = f"{self._series(chunk).path(next_epoch).name} of another one"
-            raise CheckpointError(bad_value("Fleet.fit", "checkpoint", rule, got, _ANEW))
+            raise _damaged("hold states of the training in its plan.json", got)
         seconds = saved.state.get("seconds")
-        for name, tensor in state.items():
-            found_tensor = saved.tensors.get(name)
-            if found_tensor is None and name in _ADDED:
-                continue
-            if found_tensor is None or (found_tensor.shape, found_tensor.dtype) != (tensor.shape, tensor.dtype):
-                rule = f"hold {name!r} of shape {tuple(tensor.shape)} and {tensor.dtype}"
-                got = "none" if found_tensor is None else f"{tuple(found_tensor.shape)} and {found_tensor.dtype}"
-                raise CheckpointError(bad_value("Fleet.fit", "checkpoint", rule, got, _ANEW))
         if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-            raise CheckpointError(bad_value("Fleet.fit", "checkpoint", "say how many seconds it took", seconds, _ANEW))
+            raise _damaged("say how many seconds it took", seconds)
+        for name, tensor in state.items():
+            kept = saved.tensors.get(name)
+            if kept is None or (kept.shape, kept.dtype) != (tensor.shape, tensor.dtype):
+                got = "none" if kept is None else f"{tuple(kept.shape)} and {kept.dtype}"
+                raise _damaged(f"hold {name!r} of shape {tuple(tensor.shape)} and {tensor.dtype}", got)
         with torch.no_grad():
             for name, tensor in state.items():
-                tensor.copy_(saved.tensors.get(name, tensor))
-        self._restore_generator(saved)
+                tensor.copy_(saved.tensors[name])
+        self._restore_generator(saved, device)
         return next_epoch, float(seconds)
 
-    def save(self, chunk: int, next_epoch: int, seconds: float, state: dict[str, Tensor]) -> None:
+    def save(self, chunk: int, next_epoch: int, seconds: float, state: dict[str, Tensor], device: torch.device) -> None:
         """Write the state of a chunk.
 
         Raises:
             OSError: if it cannot be written; the last state is then untouched.
         """
         tensors = dict(state)
-        if self.generator_of is not None:
+        if self.is_random:
             tensors[_GENERATOR] = torch.get_rng_state()
-            if self.generator_of.type == "cuda":
-                tensors[f"{_GENERATOR} of the device"] = torch.cuda.get_rng_state(self.generator_of)
+            if device.type == "cuda":
+                tensors[_DEVICE_GENERATOR] = torch.cuda.get_rng_state(device)
         self._series(chunk).save(next_epoch, state={"plan": self.plan_digest, "seconds": seconds}, tensors=tensors)
 
     def _series(self, chunk: int) -> CheckpointSeries:
-        return CheckpointSeries(self.folder, _KIND, name=f"chunk-{chunk:04d}-epoch", keep=self.keep)
+        return CheckpointSeries(self.folder, _KIND, name=f"chunk-{chunk:04d}-epoch", keep=self.options.keep)
 
-    def _restore_generator(self, saved: Checkpoint) -> None:
-        if _GENERATOR in saved.tensors:
+    def _restore_generator(self, saved: Checkpoint, device: torch.device) -> None:
+        if self.is_random and _GENERATOR in saved.tensors:
             torch.set_rng_state(saved.tensors[_GENERATOR])
-        if (of_device := f"{_GENERATOR} of the device") in saved.tensors and self.generator_of is not None:
-            torch.cuda.set_rng_state(saved.tensors[of_device], self.generator_of)
+        if self.is_random and _DEVICE_GENERATOR in saved.tensors:
+            torch.cuda.set_rng_state(saved.tensors[_DEVICE_GENERATOR], device)
 
     def _is_ours(self) -> bool:
         """Return whether the first chunk has a whole checkpoint of this very plan."""
@@ -136,6 +131,54 @@ class FleetCheckpoint:
             return False
         state = None if found is None else found[1].state
         return isinstance(state, dict) and state.get("plan") == self.plan_digest
+
+
+def run_chunk(
+    training: ChunkTraining,
+    number: int,
+    saved: FleetCheckpoint | None,
+    bar: Progress,
+    note: Callable[[int], None],
+) -> FleetHistory:
+    """Train a chunk to its end, from where it was saved, with saves on the way and when a signal asks for it.
+
+    Args:
+        training: of the chunk.
+        number: of the chunk.
+        saved: where to resume from and save to; None saves nothing.
+        bar: moved on by the epochs that need not be run again.
+        note: called after each epoch.
+
+    Raises:
+        Stopped: if a signal asks to stop; the epochs so far are then saved.
+        OSError: if a state cannot be written; the one before it is then untouched.
+    """
+    n_epochs, device, state = training.plan.n_epochs, training.models.flat.device, training.state.tensors()
+    first, seconds = (0, 0.0) if saved is None else saved.load(number, state, device)
+    bar.step(first * len(training.models))
+    begin = time.perf_counter()
+
+    def note_or_stop(epoch: int) -> None:
+        note(epoch)
+        if stop_requested():
+            if saved is None:
+                check_stop("Nothing was saved: the training has no `checkpoint`.")
+            else:
+                saved.save(number, epoch + 1, seconds + time.perf_counter() - begin, state, device)
+                check_stop(f"Saved in {str(saved.folder)!r}: run the same again to resume.")
+
+    while first < n_epochs and not training.all_stopped():
+        last = n_epochs if saved is None else min(n_epochs, first + saved.options.every)
+        begin = time.perf_counter()
+        seconds += training.run(first, last, note_or_stop)
+        first = last
+        if saved is not None:
+            saved.save(number, first, seconds, state, device)
+    return training.history(seconds)
+
+
+def _damaged(rule: str, got: object) -> CheckpointError:
+    return CheckpointError(bad_value("Fleet.fit", "checkpoint", rule, got, _ANEW))
 
 
 def saved_chunk_size(folder: Path) -> int | None:

@@ -1,16 +1,24 @@
-"""The data of a fleet: one or more sets of rows, and which set each model trains on."""
+"""The rows of a fleet: sets of them and which set each model trains on, rows drawn anew, and shuffles.
 
+A shuffle depends on a model's seed and the epoch alone: each row gets a pseudo-random key by integer hashing, and rows
+are sorted by it. That gives the same bits on every device, for every chunking of a fleet, and for any epoch without
+the epochs before it.
+"""
+
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_positive_int, check_tensor
+from torchmcl._checks import bad_value, check_callable, check_positive_int, check_tensor
+from torchmcl.types import Batch
 
-__all__ = ["FleetData", "batch_rows", "default_batch_size", "even_batch_size"]
+__all__ = ["FleetData", "FreshRows", "batch_rows", "default_batch_size", "even_batch_size", "shuffled_rows"]
 
 _MIN_BATCH, _MAX_BATCH, _BATCH_PER_ROOT = 64, 1024, 3
 
@@ -190,7 +198,7 @@ def even_batch_size(n_rows: int, at_most: int) -> int:
     What batches of a round number leave over may be a few rows, with a gradient far larger than the optimiser expects.
 
     Args:
-        n_rows: to share out.
+        n_rows: to split.
         at_most: rows of a batch.
 
     Example:
@@ -201,3 +209,99 @@ def even_batch_size(n_rows: int, at_most: int) -> int:
     check_positive_int("even_batch_size", "at_most", at_most)
     evenly = math.ceil(n_rows / math.ceil(n_rows / at_most))
     return next(size for size in range(evenly, 0, -1) if n_rows % size == 0 or 4 * (n_rows % size) >= 3 * size)
+
+
+@dataclass(frozen=True)
+class FreshRows:
+    """A source of training rows: all models of a fleet see the same new rows in each epoch.
+
+    The rows of an epoch depend on the seed and the epoch alone, so that chunks of a fleet and a training
+    resumed from a checkpoint see what an uninterrupted one does. They are drawn where the fleet trains,
+    before the epoch begins; random streams of CPUs and GPUs differ.
+
+    Args:
+        draw: called with a number of rows and a generator; returns a Batch of inputs [rows, ...] and targets
+            [rows, targets, dim] on the device of the generator, without a mask.
+        n_rows: rows of an epoch.
+        n_models: how many models share them.
+        seed: of the stream.
+
+    Example:
+        >>> from torchmcl.data.synthetic import conditional_three_gaussians
+        >>> source = FreshRows(conditional_three_gaussians, n_rows=1000, n_models=4)
+        >>> first, second = source.epoch(0, torch.device("cpu")), source.epoch(1, torch.device("cpu"))
+        >>> first.inputs.shape, bool((first.inputs == second.inputs).any())
+        (torch.Size([1, 1000, 1]), False)
+    """
+
+    draw: Callable[[int, torch.Generator], Batch]
+    n_rows: int
+    n_models: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_callable("FreshRows", "draw", self.draw, "torchmcl.data.synthetic.conditional_three_gaussians")
+        check_positive_int("FreshRows", "n_rows", self.n_rows)
+        check_positive_int("FreshRows", "n_models", self.n_models)
+
+    def epoch(self, number: int, device: torch.device) -> FleetData:
+        """Return the rows of an epoch.
+
+        Raises:
+            ValueError: if `draw` returns another number of rows, or a mask.
+        """
+        # A hash keeps the streams of neighbouring seeds and epochs apart.
+        digest = hashlib.sha256(f"{self.seed} {number}".encode()).digest()
+        generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:6], "big"))
+        inputs, targets, mask = self.draw(self.n_rows, generator)
+        if len(inputs) != self.n_rows or len(targets) != self.n_rows or mask is not None:
+            rule = f"return {self.n_rows} inputs and targets without a mask"
+            got = f"{len(inputs)} and {len(targets)}{'' if mask is None else ' with a mask'}"
+            raise ValueError(bad_value("FreshRows", "draw", rule, got))
+        return FleetData.shared(inputs, targets, self.n_models)
+
+    def refill(self, data: FleetData, number: int) -> None:
+        """Write the rows of an epoch over those of another, for what holds on to the tensors."""
+        new = self.epoch(number, data.inputs.device)
+        data.inputs.copy_(new.inputs)
+        data.targets.copy_(new.targets)
+
+
+# The constants of the SplitMix64 generator, as signed integers.
+_GOLDEN = -7046029254386353131
+_MIX_1 = -4658895280553007687
+_MIX_2 = -7723592293110705685
+
+
+def shuffled_rows(seeds: Tensor, epoch: int, lengths: Tensor, n_rows: int) -> Tensor:
+    """Return a permutation of each model's rows, [models, n_rows]; padding stays behind.
+
+    Args:
+        seeds: [models], integers.
+        epoch: of the training.
+        lengths: [models], how many rows are real.
+        n_rows: rows with padding.
+
+    Example:
+        >>> shuffled_rows(torch.tensor([0, 1]), 0, torch.tensor([4, 3]), 4)
+        tensor([[2, 1, 3, 0],
+                [2, 1, 0, 3]])
+    """
+    row = torch.arange(n_rows, device=seeds.device)
+    stream = _mixed(_mixed(seeds + 1) + epoch)
+    keys = _mixed(stream[:, None] + row * _GOLDEN) >> 1  # room below for the sign: padding sorts last
+    keys = keys & 0x3FFFFFFFFFFFFFFF
+    keys = keys.masked_fill(row >= lengths[:, None], 0x7FFFFFFFFFFFFFFF)
+    # A stable sort keeps the padding in order, so that results do not depend on the sorting algorithm.
+    return keys.argsort(dim=-1, stable=True)
+
+
+def _mixed(number: Tensor) -> Tensor:
+    number = (number ^ (_logical_shift(number, 30))) * _MIX_1
+    number = (number ^ (_logical_shift(number, 27))) * _MIX_2
+    return number ^ _logical_shift(number, 31)
+
+
+def _logical_shift(number: Tensor, bits: int) -> Tensor:
+    return (number >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,4 +1,4 @@
-"""Metrics of every model of a fleet at once."""
+"""What is measured of stacked models: monitors of a training, and the metrics of `Fleet.evaluate`."""
 
 from collections.abc import Callable
 
@@ -7,18 +7,25 @@ from torch import Tensor
 
 from torchmcl import metrics
 from torchmcl.assignment import WTA
-from torchmcl.fleet.chunks import models_at_once
 from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.placement import models_at_once
 from torchmcl.fleet.stacked import StackedModules
 from torchmcl.losses import match
-from torchmcl.types import Predictions
+from torchmcl.types import Predictions, StepOutput
 
-__all__ = ["evaluate_models"]
+__all__ = ["current_loss", "evaluate_models", "hard_distortion"]
 
 
-def _rmse(*parts: Tensor) -> Tensor:
-    *predictions, targets, mask = parts
-    return metrics.rmse_of_mean(Predictions(*predictions), targets, mask)
+def hard_distortion(output: StepOutput) -> Tensor:
+    """Return the distortion (mean cost of the best hypothesis) of each model, [models]."""
+    cost, _, mask = output.matching
+    costs = cost.amin(dim=-1).masked_fill(~mask, 0).flatten(1)
+    return costs.sum(dim=1) / mask.flatten(1).sum(dim=1).clamp_min(1)
+
+
+def current_loss(output: StepOutput) -> Tensor:
+    """Return the training loss of each model under its current rule, scores included, [models]."""
+    return torch.as_tensor(output.loss)
 
 
 @torch.no_grad()
@@ -29,15 +36,14 @@ def evaluate_models(
     chunk = models_at_once(models, data, data.inputs.shape[1], device)
     parts = []
     for low in range(0, len(models), chunk):
-        rows = slice(low, min(low + chunk, len(models)))
-        some, own = models.subset(rows, device), data.subset(rows, device)
-        inputs, targets = own.all_rows()
-        real = torch.arange(inputs.shape[1], device=device) < own.lengths[:, None]
+        chosen = slice(low, min(low + chunk, len(models)))
+        stacked, rows = models.subset(chosen, device), data.subset(chosen, device)
+        inputs, targets = rows.all_rows()
+        real = torch.arange(inputs.shape[1], device=device) < rows.lengths[:, None]
         mask = real.unsqueeze(-1).expand(targets.shape[:3])
-        with some.evaluating():
-            predictions: Predictions = some(inputs)
-        cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets)
-        matching = match(cost, WTA(), mask)
+        with stacked.evaluating():
+            predictions: Predictions = stacked(inputs)
+        matching = match(cost_fn(hypotheses=predictions.hypotheses, targets=targets), WTA(), mask)
         parts.append(
             {
                 "distortion": torch.vmap(metrics.distortion)(matching).cpu(),
@@ -46,3 +52,8 @@ def evaluate_models(
             }
         )
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _rmse(*parts: Tensor) -> Tensor:
+    *predictions, targets, mask = parts
+    return metrics.rmse_of_mean(Predictions(*predictions), targets, mask)

@@ -2,44 +2,67 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, check_callable, check_non_negative, check_positive_int
+from torchmcl._checks import bad_value, check_callable, check_choice, check_non_negative, check_positive_int
 from torchmcl._progress import Progress
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.checkpoints.stopping import saves_when_stopped
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.fleet.checkpoints import FleetCheckpoint, saved_chunk_size
-from torchmcl.fleet.chunks import is_small_step, models_at_once, one_core
-from torchmcl.fleet.data import FleetData, batch_rows
-from torchmcl.fleet.evaluation import evaluate_models
+from torchmcl.fleet.checkpoints import FleetCheckpoint, run_chunk, saved_chunk_size
+from torchmcl.fleet.courses import RuleAt, RuleCourses, rates_of
+from torchmcl.fleet.data import FleetData, FreshRows, batch_rows
+from torchmcl.fleet.epochs import ChunkPlan, ChunkTraining
+from torchmcl.fleet.evaluation import evaluate_models, hard_distortion
 from torchmcl.fleet.fingerprint import fingerprint_of
-from torchmcl.fleet.fresh import FreshRows
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.identity import digest_of_tensors
-from torchmcl.fleet.loop import ChunkTraining, Plan
-from torchmcl.fleet.monitors import hard_distortion
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
-from torchmcl.fleet.options import check_data, check_fit, per_model, rates_of, seeds_of
-from torchmcl.fleet.rules import RuleAt, RuleTable, StackedRule
-from torchmcl.fleet.running import run_chunk
-from torchmcl.fleet.sharding import Device, chunks_of, devices_of, on_devices
-from torchmcl.fleet.shortcuts import may_compile
+from torchmcl.fleet.options import Checkpointing, Validation, check_data, per_model, seeds_of
+from torchmcl.fleet.placement import Device, Placement, devices_of
 from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules, states_of
+from torchmcl.fleet.steps import BACKENDS, StepSpec, choose_backend
 from torchmcl.fleet.trial import check_rows_apart, trial_predictions, tried
 from torchmcl.schedules import Schedule
-from torchmcl.types import Predictions, StepOutput
+from torchmcl.types import Predictions
 
-__all__ = ["Fleet"]
+__all__ = ["EpochEnd", "Fleet"]
 
-# A chunk of fewer models is not worth a thread.
-_MIN_CHUNK = 8
+
+class EpochEnd(NamedTuple):
+    """What `after_epoch` of `Fleet.fit` is called with.
+
+    Attributes:
+        epoch: the one that was just trained, counted from 0.
+        models: the models of the chunk.
+        stacked: these models; call it with inputs [models, batch, ...].
+        rule: their rule in that epoch, for costs [models, ...].
+        temperatures: [models], 0 for rules without one.
+    """
+
+    epoch: int
+    models: slice
+    stacked: StackedModules
+    rule: AssignmentRule
+    temperatures: Tensor
+
+
+@dataclass(frozen=True)
+class _Training:
+    """Everything that `Fleet.fit` decides before it trains."""
+
+    data: FleetData
+    fresh: FreshRows | None
+    validation: FleetData | None
+    plan: ChunkPlan  # of all models
+    placement: Placement
+    saved: FleetCheckpoint | None
 
 
 class Fleet:
@@ -54,17 +77,19 @@ class Fleet:
     Args:
         module_factory: makes one module that returns `Predictions`.
         n_models: how many.
-        rules: an assignment rule, a function epoch -> rule, or `AutoAnnealing`, which decides on the temperature, the
-            tail of the learning rate and the weight decay in training; for all models or one for each.
+        rule: an assignment rule, a function epoch -> rule, or `AutoAnnealing`, which decides on the temperature, the
+            tail of the learning rate and the weight decay in training; a single one, or one per model.
         optimizer: `Adam()` or `SGD()` from `torchmcl.fleet`.
-        lr: learning rate: a number or a schedule epoch -> number; a single value, or one per model in a list, an array
-            or a tensor.
+        learning_rate: a number or a schedule epoch -> number; a single value, or one per model in a list, an array or a
+            tensor.
         weight_decay: decoupled weight decay, a single value or one per model.
         seeds: of the initial weights and the shuffles; 0, 1, 2, ... by default.
         cost_fn: any `pairwise_*` function.
         score_weight: weight of the score loss.
         device: where to train; the models themselves are kept on the CPU in between. "cuda" is all visible GPUs, as
-            far as there are models for them; a sequence names the devices to share the models out to.
+            far as there are enough models; a sequence names the devices that the models are split across.
+        backend: how a step is computed, for tests and bug reports: "autograd" (the definition), "compiled" (C code, for
+            small ReLU networks on CPUs) or "captured" (CUDA graphs). By default the fastest that serves the training.
 
     Example:
         >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
@@ -72,7 +97,7 @@ class Fleet:
         >>> targets = torch.where(torch.rand(64, 1, 1) < 0.5, -inputs[:, None], inputs[:, None])
         >>> cooling = annealed(AnnealedWTA(0.5), temperature=Exponential(0.5, 0.8, floor=1e-3))
         >>> rules = [WTA(), WTA(), cooling, cooling]
-        >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 1, 2, hidden=(16,)), n_models=4, rules=rules)
+        >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 1, 2, hidden=(16,)), n_models=4, rule=rules)
         >>> history = fleet.fit(FleetData.shared(inputs, targets, n_models=4), n_epochs=20, progress=False)
         >>> history.losses.shape, fleet.predict(inputs).hypotheses.shape
         (torch.Size([20, 4]), torch.Size([4, 64, 2, 1]))
@@ -85,42 +110,45 @@ class Fleet:
         module_factory: Callable[[], nn.Module],
         n_models: int,
         *,
-        rules: AssignmentRule | RuleAt | AutoAnnealing | Sequence[Any] = WTA(),  # noqa: B008  (frozen)
+        rule: AssignmentRule | RuleAt | AutoAnnealing | Sequence[Any] = WTA(),  # noqa: B008  (frozen)
         optimizer: FleetOptimizer = Adam(),  # noqa: B008  (frozen)
-        lr: float | Schedule | Sequence[float | Schedule] = 0.01,
+        learning_rate: float | Schedule | Sequence[float | Schedule] = 0.01,
         weight_decay: float | Sequence[float] = 0.0,
         seeds: Sequence[int] | None = None,
         cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
         score_weight: float = 1.0,
         device: Device | Sequence[Device] = "cpu",
+        backend: str | None = None,
     ) -> None:
         check_callable("Fleet", "module_factory", module_factory, "lambda: MultiHypothesisMLP(6, 1, 5)")
         if isinstance(module_factory, nn.Module):
             advice = "For example lambda: MultiHypothesisMLP(6, 1, 5)."
-            rule = "be a function that makes a module, not a module"
-            raise TypeError(bad_value("Fleet", "module_factory", rule, type(module_factory).__name__, advice))
+            expected = "be a function that makes a module, not a module"
+            raise TypeError(bad_value("Fleet", "module_factory", expected, type(module_factory).__name__, advice))
         check_positive_int("Fleet", "n_models", n_models)
         check_non_negative("Fleet", "score_weight", score_weight)
         self.n_models = n_models
-        self.rules = per_model("rules", rules, n_models)
-        self.lr = per_model("lr", lr, n_models)
+        self.rules = per_model("rule", rule, n_models)
+        self.learning_rates = per_model("learning_rate", learning_rate, n_models)
         self.weight_decay = per_model("weight_decay", weight_decay, n_models)
         self.seeds = seeds_of(seeds, n_models)
         for decay in set(self.weight_decay):
             check_non_negative("Fleet", "weight_decay", decay)
         if not isinstance(optimizer, FleetOptimizer):
             advice = "Those of torch.optim take one learning rate for all models."
-            rule = "be an optimiser of torchmcl.fleet"
-            raise TypeError(bad_value("Fleet", "optimizer", rule, repr(optimizer), advice))
+            expected = "be an optimizer of torchmcl.fleet"
+            raise TypeError(bad_value("Fleet", "optimizer", expected, repr(optimizer), advice))
+        if backend is not None:
+            check_choice("Fleet", "backend", backend, BACKENDS)
         self.optimizer = optimizer
         self.cost_fn = cost_fn
         self.score_weight = score_weight
+        self.backend = backend
         self.devices = devices_of(device, n_models)
         self.device = self.devices[0]
         self._last = StackedModules.of(build_modules(module_factory, self.seeds))
         self._best: StackedModules | None = None
         self._first_weights = digest_of_tensors(self._last.state)
-        self._in_training: dict[int, ChunkTraining] = {}
         self.optimizer_state: dict[str, Tensor] | None = None
 
     @property
@@ -139,19 +167,12 @@ class Fleet:
         n_epochs: int,
         *,
         batch_size: int | Literal["all"] | None = None,
-        validation: FleetData | None = None,
-        monitor: Callable[[StepOutput], Tensor] = hard_distortion,
-        validate_every: int | Sequence[int] = 1,
-        patience: int | None = None,
-        checkpoint: str | Path | None = None,
-        checkpoint_every: int = 100,
-        keep_checkpoints: int = 2,
-        max_models_at_once: int | None = None,
-        after_epoch: Callable[[int, slice, StackedModules], None] | None = None,
+        validation: Validation | FleetData | None = None,
+        checkpoint: Checkpointing | str | Path | None = None,
+        models_at_once: int | None = None,
+        after_epoch: Callable[[EpochEnd], None] | None = None,
         continued: bool = False,
-        expected_epochs: int | None = None,
-        progress: bool = True,
-        what: str = "fleet",
+        progress: bool | str = True,
     ) -> FleetHistory:
         """Train all models.
 
@@ -160,21 +181,13 @@ class Fleet:
             n_epochs: passes over the data.
             batch_size: rows of a minibatch, the last short one kept. By default `default_batch_size`, or a little fewer
                 where the last one would be short; "all" is all rows.
-            validation: rows to watch; each model's best weights are kept.
-            monitor: what is watched, lower is better: `hard_distortion` or `current_loss`.
-            validate_every: epochs between looks, for all or one for each; the last epoch is always looked at.
-            patience: stop a model after this many epochs without improvement.
-            checkpoint: folder to save to, and to go on from if it holds a state of the same training.
-            checkpoint_every: epochs between saves; `torchmcl.checkpoints.stop_on_signals` saves at once.
-            keep_checkpoints: how many states to keep; when the newest is damaged the one before it is used.
-            max_models_at_once: train in chunks of this many; chosen by memory unless told.
-            after_epoch: called with the epoch, the models of the chunk (a slice) and the stacked models, which
-                can be called with inputs [models, batch, ...]; for records and pictures.
+            validation: held-out rows to evaluate on, with the options of `Validation`; each model's best weights are
+                kept.
+            checkpoint: folder to save to and to resume from, with the options of `Checkpointing`.
+            models_at_once: train in chunks of this many; by default derived from memory and cores.
+            after_epoch: called with an `EpochEnd` after every epoch of a chunk, for records and pictures.
             continued: begin with `optimizer_state` where there is one, and leave it for the next `fit`.
-            expected_epochs: of this and other calls together, where there are more to come: long trainings on a CPU are
-                worth the wait for a compiler.
-            progress: show a bar with models per second and the time left.
-            what: the words in front of the bar.
+            progress: show a bar with models per second and the time left; a string stands in front of it.
 
         Returns:
             FleetHistory. A model whose loss became NaN or infinite is reported in a warning, with its epoch in
@@ -182,97 +195,36 @@ class Fleet:
             affected.
 
         Raises:
-            ValueError: if the data or validation is for another number of models, or a number is out of range.
+            ValueError: if the data or validation is for another number of models, a number is out of range, or the
+                checkpoint holds another training.
         """
-        fresh = data if isinstance(data, FreshRows) else None
-        data = data.epoch(0, self.device) if isinstance(data, FreshRows) else data
-        every = per_model("validate_every", validate_every, self.n_models)
-        check_fit(n_epochs, validation, every, patience)
-        check_positive_int("Fleet.fit", "checkpoint_every", checkpoint_every)
-        check_positive_int("Fleet.fit", "keep_checkpoints", keep_checkpoints)
-        if max_models_at_once is not None:
-            check_positive_int("Fleet.fit", "max_models_at_once", max_models_at_once)
-        check_data("Fleet.fit", "data", data, self.n_models)
-        size = batch_rows("Fleet.fit", batch_size, data.inputs.shape[1])
-        data, n_hypotheses = tried("data", data, self._last, training=True)
-        if validation is not None:
-            check_data("Fleet.fit", "validation", validation, self.n_models)
-            tried("validation", validation, self._last, training=False)
-        on_cpu = self.device.type == "cpu"
-        in_all = max(n_epochs, expected_epochs or 0)
-        compiled = on_cpu and fresh is None and may_compile(self._last, data, self.cost_fn, in_all, size)
-        n_pairs = data.targets.shape[2] * n_hypotheses if data.targets.ndim > 2 else n_hypotheses
-        alone = on_cpu and not compiled and is_small_step(self._last, size, n_pairs)
-        n_threads = 1 if alone else self._n_threads(after_epoch)
-        # The chunks of a saved training stay: memory and threads may be others by now.
-        chunk = max_models_at_once or (None if checkpoint is None else saved_chunk_size(Path(checkpoint)))
-        if chunk is None:
-            n_shares = max(n_threads, len(self.devices))
-            room = min(models_at_once(self._last, data, size, device) for device in set(self.devices))
-            chunk = min(room, -(-self.n_models // n_shares))
-        saved = None
-        if checkpoint is not None:
-            plan = fingerprint_of(
-                self._plan(slice(0, self.n_models), n_epochs, size, monitor, every, patience, compiled),
-                self._last,
-                data,
-                validation,
-                rules=self.rules,
-                rates=self.lr,
-                fresh=fresh,
-                models_at_once=chunk,
-                first_weights=self._first_weights,
-                first_moments=(self.optimizer_state or {}) if continued else {},
-            )
-            generator = None if self._last.is_deterministic() else self.device
-            saved = FleetCheckpoint(Path(checkpoint), plan, keep=keep_checkpoints, generator_of=generator)
-        chunks = chunks_of(self.n_models, chunk)
-        if validation is not None:
+        training = self._planned(
+            data,
+            n_epochs,
+            batch_size,
+            Validation(validation) if isinstance(validation, FleetData) else validation,
+            Checkpointing(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint,
+            models_at_once,
+            in_order=after_epoch is not None,
+            moments=(self.optimizer_state or {}) if continued else {},
+        )
+        if training.validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
-        moments: dict[int, dict[str, Tensor]] = {}
-        with Progress(n_epochs * self.n_models, what, show=progress, unit="model-epoch") as bar:
+        what = progress if isinstance(progress, str) else "fleet"
+        with Progress(n_epochs * self.n_models, what, show=bool(progress), unit="model-epoch") as bar:
 
-            def train(number: int, rows: slice, device: torch.device) -> FleetHistory:
-                chunk_plan = self._plan(rows, n_epochs, size, monitor, every[rows], patience, compiled)
-                chunk_plan.rules.check_hypotheses(n_hypotheses)
-                held_out = None if validation is None else validation.subset(rows, device)
-                models = self._last.subset(rows, device, copy_rows=True)
-                training = ChunkTraining(models, data.subset(rows, device), held_out, chunk_plan, fresh)
-                for name, value in (self.optimizer_state or {}).items() if continued else ():
-                    training.optimizer_state[name].copy_(value[rows])
+            def train(number: int, models: slice, device: torch.device) -> tuple[FleetHistory, dict[str, Tensor]]:
+                return self._train_chunk(training, number, models, device, bar, after_epoch, continued)
 
-                self._in_training[rows.start] = training
-
-                def note(epoch: int) -> None:
-                    bar.step(len(models))
-                    if after_epoch is not None:
-                        after_epoch(epoch, rows, models)
-
-                here = None if saved is None else saved.on(device)
-                history = run_chunk(training, number, here, checkpoint_every, bar, note)
-                self._take(rows, models.state, None if validation is None else training.best)
-                if continued:
-                    moments[number] = {name: value.cpu() for name, value in training.optimizer_state.items()}
-                return history
-
-            try:
-                with saves_when_stopped(), one_core() if alone or compiled else nullcontext():
-                    histories = on_devices(train, chunks, self.devices, n_threads)
-            finally:
-                self._in_training.clear()
-        if parts := [moments[number] for number in sorted(moments)]:
-            self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        history = FleetHistory.joined(histories)
-        history = history._replace(seconds=history.seconds / min(n_threads, len(chunks)))  # chunks share their time
-        if (failed := (history.failed_epoch >= 0).nonzero().flatten().tolist()) != []:
-            where = f"model {failed[0]} was the first of them, from {history.first_failure(failed[0])} on"
-            warnings.warn(
-                f"Fleet: the loss of {len(failed)} of {self.n_models} models is not finite; {where}. The others are "
-                "not affected. Their weights are the last finite ones: look at their rows, or fit them again with a "
-                "lower `lr`.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            with saves_when_stopped():
+                trained = training.placement.run(train)
+        if continued:
+            moments = [state for _, state in trained]
+            self.optimizer_state = {name: torch.cat([part[name] for part in moments]) for name in moments[0]}
+        history = FleetHistory.joined([history for history, _ in trained])
+        n_side_by_side = min(training.placement.n_threads, len(trained))
+        history = history._replace(seconds=history.seconds / n_side_by_side)
+        self._warn_of_failures(history)
         return history
 
     def predict(
@@ -335,34 +287,121 @@ class Fleet:
         self._take(slice(0, self.n_models), given["last"], given.get("best"))
         self._first_weights = digest_of_tensors(self._last.state)
 
-    def current_rule(self, epoch: int, models: slice) -> tuple[StackedRule, Tensor]:
-        """Return the rule of a chunk in the epoch that was just trained, and its temperatures, for `after_epoch`.
+    def _planned(
+        self,
+        data: FleetData | FreshRows,
+        n_epochs: int,
+        batch_size: int | Literal["all"] | None,
+        validation: Validation | None,
+        checkpoint: Checkpointing | None,
+        models_at_once: int | None,
+        *,
+        in_order: bool,
+        moments: dict[str, Tensor],
+    ) -> _Training:
+        """Check what `fit` was given, and decide on sizes, backend and placement."""
+        check_positive_int("Fleet.fit", "n_epochs", n_epochs)
+        if models_at_once is not None:
+            check_positive_int("Fleet.fit", "models_at_once", models_at_once)
+        fresh = data if isinstance(data, FreshRows) else None
+        rows = data.epoch(0, self.device) if isinstance(data, FreshRows) else data
+        check_data("Fleet.fit", "data", rows, self.n_models)
+        size = batch_rows("Fleet.fit", batch_size, rows.inputs.shape[1])
+        rows, n_hypotheses = tried("data", rows, self._last, training=True)
+        held_out = None if validation is None else validation.rows
+        if held_out is not None:
+            check_data("Fleet.fit", "validation", held_out, self.n_models)
+            tried("validation", held_out, self._last, training=False)
+        courses = RuleCourses(self.rules, n_epochs)
+        courses.check_hypotheses(n_hypotheses)
+        kinds: dict[str, Any] = {"per_target": courses.per_target, "fresh": fresh is not None}
+        backend = choose_backend(self.backend, self.device, self._last, rows, self.cost_fn, **kinds)
+        # The chunks of a saved training stay: memory and threads may differ by now.
+        if models_at_once is None and checkpoint is not None:
+            models_at_once = saved_chunk_size(Path(checkpoint.folder))
+        placement = Placement.of(
+            self._last,
+            rows,
+            self.devices,
+            batch_size=size,
+            n_hypotheses=n_hypotheses,
+            chunk_size=models_at_once,
+            compiled=backend == "compiled",
+            in_order=in_order,
+        )
+        plan = self._plan(n_epochs, size, backend, validation)
+        saved = None
+        if checkpoint is not None:
+            fingerprint = fingerprint_of(
+                plan,
+                self._last,
+                rows,
+                held_out,
+                fresh=fresh,
+                models_at_once=placement.chunk_size,
+                first_weights=self._first_weights,
+                first_moments=moments,
+            )
+            saved = FleetCheckpoint(checkpoint, fingerprint, is_random=not self._last.is_deterministic())
+        return _Training(rows, fresh, held_out, plan, placement, saved)
 
-        Args:
-            epoch: as `after_epoch` is called with.
-            models: the chunk, as `after_epoch` is called with.
+    def _plan(self, n_epochs: int, batch_size: int, backend: str, validation: Validation | None) -> ChunkPlan:
+        return ChunkPlan(
+            n_epochs=n_epochs,
+            batch_size=batch_size,
+            backend=backend,
+            rules=self.rules,
+            learning_rates=rates_of(self.learning_rates, n_epochs),
+            weight_decays=torch.tensor([float(decay) for decay in self.weight_decay], dtype=torch.float64),
+            seeds=torch.tensor(self.seeds),
+            optimizer=self.optimizer,
+            spec=StepSpec(
+                self.cost_fn, self.score_weight, hard_distortion if validation is None else validation.monitor
+            ),
+            validate_every=per_model("every", 1 if validation is None else validation.every, self.n_models),
+            patience=None if validation is None else validation.patience,
+        )
 
-        Returns:
-            A rule for costs [models, ...] and temperatures [models], 0 for rules without.
-        """
-        return self._in_training[models.start].current_rule(epoch)
+    def _train_chunk(
+        self,
+        training: _Training,
+        number: int,
+        models: slice,
+        device: torch.device,
+        bar: Progress,
+        after_epoch: Callable[[EpochEnd], None] | None,
+        continued: bool,
+    ) -> tuple[FleetHistory, dict[str, Tensor]]:
+        """Train the models of a chunk and keep their weights; return its history and the optimizer's state."""
+        stacked = self._last.subset(models, device, copy_rows=True)
+        held_out = None if training.validation is None else training.validation.subset(models, device)
+        chunk = ChunkTraining(
+            stacked, training.data.subset(models, device), held_out, training.plan.of_models(models), training.fresh
+        )
+        if continued and self.optimizer_state is not None:
+            for name, value in self.optimizer_state.items():
+                chunk.state.optimizer[name].copy_(value[models])
 
-    def _n_threads(self, after_epoch: object) -> int:
-        """Return how many chunks to train side by side: one on each device, or on each core of a single CPU.
+        def note(epoch: int) -> None:
+            bar.step(len(stacked))
+            if after_epoch is not None:
+                after_epoch(EpochEnd(epoch, models, stacked, chunk.courses.rule(), chunk.temperatures(epoch)))
 
-        CPU libraries give a batch of small products one core.
+        history = run_chunk(chunk, number, training.saved, bar, note)
+        self._take(models, chunk.state.models, chunk.state.best or None)
+        return history, {name: value.cpu() for name, value in chunk.state.optimizer.items()}
 
-        One after the other where the order of random numbers or of calls of `after_epoch` matters.
-        """
-        if after_epoch is not None:
-            return 1
-        if self.device.type != "cpu":
-            return len(self.devices)
-        if not self._last.is_deterministic():
-            return 1
-        if len(self.devices) > 1:
-            return len(self.devices)
-        return max(1, min(torch.get_num_threads(), self.n_models // _MIN_CHUNK))
+    def _warn_of_failures(self, history: FleetHistory) -> None:
+        failed = (history.failed_epoch >= 0).nonzero().flatten().tolist()
+        if failed:
+            where = f"model {failed[0]} was the first of them, from {history.first_failure(failed[0])} on"
+            warnings.warn(
+                f"Fleet: the loss of {len(failed)} of {self.n_models} models is not finite; {where}. The others are "
+                "not affected. Their weights are the last finite ones: look at their rows, or fit them again with a "
+                "lower `learning_rate`.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     @torch.no_grad()
     def _take(self, rows: slice, last: dict[str, Tensor], best: dict[str, Tensor] | None) -> None:
@@ -379,31 +418,3 @@ class Fleet:
             rule = "be asked for after fit(..., validation=...)"
             raise ValueError(bad_value("Fleet", "best", rule, "a fleet that was not validated"))
         return self._best
-
-    def _plan(
-        self,
-        rows: slice,
-        n_epochs: int,
-        batch_size: int,
-        monitor: Callable[[StepOutput], Tensor],
-        every: Sequence[int],
-        patience: int | None,
-        compiled: bool,
-    ) -> Plan:
-        rules = self.rules[rows]
-        return Plan(
-            n_epochs=n_epochs,
-            batch_size=batch_size,
-            rules=RuleTable(rules, n_epochs),
-            learning_rates=rates_of(self.lr[rows], n_epochs),
-            weight_decays=torch.tensor([float(decay) for decay in self.weight_decay[rows]], dtype=torch.float64),
-            seeds=torch.tensor(list(self.seeds[rows])),
-            optimizer=self.optimizer,
-            cost_fn=self.cost_fn,
-            score_weight=self.score_weight,
-            monitor=monitor,
-            validate_every=every,
-            patience=patience,
-            self_annealing=rules if any(isinstance(rule, AutoAnnealing) for rule in rules) else (),
-            compiled=compiled,
-        )

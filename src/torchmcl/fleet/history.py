@@ -1,11 +1,16 @@
-"""What a fleet's training recorded."""
+"""What a fleet's training recorded, and where its losses were first not finite."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["FleetHistory"]
+from torchmcl.fleet.state import ChunkState
+
+__all__ = ["FirstFailures", "FleetHistory"]
+
+# Losses of this many batches are checked together: often enough to hold few of them, too seldom to cost time.
+_AT_ONCE = 256
 
 
 class FleetHistory(NamedTuple):
@@ -17,12 +22,11 @@ class FleetHistory(NamedTuple):
         best_epoch: [models], the epoch it was reached at, counted from 0 (-1 without validation).
         stopped_epoch: [models], the epoch early stopping ended a model at (-1: it trained to the end).
         failed_epoch: [models], the first epoch with a loss that is not finite (-1: none).
+        failed_batch: [models], the batch of `failed_epoch` with that loss, counted from 0 (-1: none).
+        watched: [epochs, models], the monitored value of each epoch; NaN where it was not evaluated.
+        temperatures: [epochs, models], decided by `AutoAnnealing`; NaN for models under another rule, and None if
+            there is no such model.
         seconds: wall time of the training itself.
-        watched: [epochs, models], the monitored value of each epoch; NaN where there was no look at it.
-        temperatures: [epochs, models], what `AutoAnnealing` decided on; NaN for models under another rule, and None
-            if there is no such model.
-        failed_batch: [models], the batch of `failed_epoch` with that loss, counted from 0 (-1: none, or the training
-            was saved by an earlier version after it).
     """
 
     losses: Tensor
@@ -30,37 +34,94 @@ class FleetHistory(NamedTuple):
     best_epoch: Tensor
     stopped_epoch: Tensor
     failed_epoch: Tensor
+    failed_batch: Tensor
+    watched: Tensor
+    temperatures: Tensor | None
     seconds: float
-    watched: Tensor | None = None
-    temperatures: Tensor | None = None
-    failed_batch: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls, state: ChunkState, failures: "FirstFailures", temperatures: Tensor | None, seconds: float
+    ) -> "FleetHistory":
+        """Return the history of a chunk."""
+        losses, watched, stopped = state.losses.cpu(), state.watched.cpu(), state.stopped_epoch.cpu()
+        # After its end a model has no loss; what its rows gave while others continued is of no interest.
+        epochs = torch.arange(len(losses)).unsqueeze(-1)
+        after = (stopped >= 0) & (epochs > stopped)
+        losses, watched = losses.masked_fill(after, torch.nan), watched.masked_fill(after, torch.nan)
+        bad = ~losses.isfinite() & ~after
+        failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1)
+        best_value, best_epoch = state.best_value.cpu(), state.best_epoch.cpu()
+        batches = failures.batches(failed)
+        return cls(losses, best_value, best_epoch, stopped, failed, batches, watched, temperatures, seconds)
 
     def first_failure(self, model: int) -> str:
         """Return in words where the loss of a model that failed was first not finite."""
         epoch = f"epoch {int(self.failed_epoch[model])}"
-        if self.failed_batch is None or self.failed_batch[model] < 0:
-            return epoch
-        return f"batch {int(self.failed_batch[model])} of {epoch}"
+        return epoch if self.failed_batch[model] < 0 else f"batch {int(self.failed_batch[model])} of {epoch}"
 
     @classmethod
     def joined(cls, parts: "list[FleetHistory]") -> "FleetHistory":
         """Return the history of a fleet from those of its chunks."""
-        *columns, seconds, watched, temperatures, batches = zip(*parts, strict=True)
-        losses, value, epoch, stopped, failed = (torch.cat(column, dim=-1) for column in columns)
-        looks = [look for look in watched if look is not None]
-        failed_in = [batch for batch in batches if batch is not None]
-        decided = [
-            torch.full_like(part.losses, torch.nan) if own is None else own
-            for part, own in zip(parts, temperatures, strict=True)
-        ]
-        return cls(
-            losses,
-            value,
-            epoch,
-            stopped,
-            failed,
-            sum(seconds),
-            torch.cat(looks, dim=-1) if looks else None,
-            torch.cat(decided, dim=-1) if any(own is not None for own in temperatures) else None,
-            torch.cat(failed_in) if failed_in else None,
-        )
+        *columns, temperatures, seconds = zip(*parts, strict=True)
+        decided = None
+        if any(part is not None for part in temperatures):
+            filled = [
+                torch.full_like(part.losses, torch.nan) if part.temperatures is None else part.temperatures
+                for part in parts
+            ]
+            decided = torch.cat(filled, dim=-1)
+        return cls(*(torch.cat(column, dim=-1) for column in columns), decided, sum(seconds))
+
+
+class FirstFailures:
+    """Watches the losses of a chunk go by, without a wait for the device.
+
+    Args:
+        step: [models], filled with -1; becomes the batch of the first bad loss, counted from the start of the training.
+        n_batches: of an epoch.
+
+    Example:
+        >>> failures = FirstFailures(torch.tensor([-1, -1]), n_batches=3)
+        >>> for loss in ([1.0, 1.0], [1.0, torch.nan], [1.0, 1.0]):
+        ...     failures.see(torch.tensor(loss), epoch=torch.tensor([4]))
+        >>> failures.step
+        tensor([-1, 13])
+        >>> failures.batches(torch.tensor([-1, 4]))
+        tensor([-1,  1])
+    """
+
+    def __init__(self, step: Tensor, n_batches: int) -> None:
+        self.step, self.n_batches = step, n_batches
+        self._seen, self._waiting = 0, list[Tensor]()
+
+    def see(self, losses: Tensor, *, epoch: Tensor) -> None:
+        """Take the losses [models] of the next batch; after the last one the next epoch begins."""
+        self._seen += 1
+        if self.n_batches == 1:
+            return  # the epoch says it all
+        self._waiting.append(losses)
+        if len(self._waiting) == _AT_ONCE or self._seen == self.n_batches:
+            self._check(epoch)
+
+    def forget(self) -> None:
+        """Begin an epoch, also after one that was interrupted."""
+        self._seen = 0
+        self._waiting.clear()
+
+    def batches(self, epochs: Tensor) -> Tensor:
+        """Return the batch of each model's first bad loss [models], counted from 0 (-1: none), given its epoch."""
+        if self.n_batches == 1:
+            return torch.where(epochs >= 0, 0, -1)
+        step = self.step.cpu()
+        known = (epochs >= 0) & (step >= 0) & (step // self.n_batches == epochs)
+        return torch.where(known, step % self.n_batches, -1)
+
+    def _check(self, epoch: Tensor) -> None:
+        losses, first = torch.stack(self._waiting), self._seen - len(self._waiting)
+        self._waiting.clear()
+        bad = ~losses.isfinite()
+        if losses.device.type == "cpu" and not bool(bad.any()):  # reading a value is free on the CPU
+            return
+        step = epoch * self.n_batches + first + bad.int().argmax(dim=0)
+        self.step.copy_(torch.where(bad.any(dim=0) & (self.step < 0), step, self.step))

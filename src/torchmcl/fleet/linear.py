@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -133,10 +132,6 @@ class _StackedLayer(torch.autograd.Function):
 
             inputs = inputs if inputs[0].is_contiguous() else inputs.contiguous()
             outputs = linear_rows(inputs, weight, bias, rectified)
-        elif inputs.device.type == "cpu":
-            # [models, rows, features] is kept as the transposed view of [models, features, rows]: every later
-            # operation follows that order, and a sum over five hypotheses then runs along the rows in full vectors.
-            outputs = products(weight, inputs.mT).add_(bias.unsqueeze(-1)).mT
         else:
             outputs = torch.baddbmm(bias.unsqueeze(1), inputs, weight.mT)
         if rectified and not ctx.fused:
@@ -157,36 +152,8 @@ class _StackedLayer(torch.autograd.Function):
         if ctx.rectified:
             grad = torch.ops.aten.threshold_backward(grad, outputs, 0)
         return (
-            products(weight.mT, grad.mT).mT if needs[0] else None,
-            products(grad.mT, inputs) if needs[1] else None,
+            grad @ weight if needs[0] else None,
+            grad.mT @ inputs if needs[1] else None,
             grad.sum(dim=1) if needs[2] else None,
             None,
         )
-
-
-# Beyond this many multiplications a product pays for the overhead of its call, and for several cores.
-_SMALL_PRODUCT = 1 << 20
-
-
-def products(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the matrix products left[i] @ right[i] of two stacks, in `out` if given.
-
-    Without MKL torch.bmm makes a tensor operation of each product in the stack, which costs more than a small
-    product itself; NumPy hands them to BLAS in one loop.
-    """
-    size = left.shape[1] * left.shape[2] * right.shape[2]
-    if (
-        _HAS_BATCHED_BLAS
-        or left.device.type != "cpu"
-        or size > _SMALL_PRODUCT
-        or left.dtype not in (torch.float32, torch.float64)
-    ):
-        return torch.bmm(left, right) if out is None else torch.bmm(left, right, out=out)
-    if out is None:
-        out = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
-    with np.errstate(all="ignore"):  # a model that overflows is reported by the fleet
-        np.matmul(left.numpy(), right.numpy(), out=out.numpy())
-    return out
-
-
-_HAS_BATCHED_BLAS = torch.backends.mkl.is_available()

@@ -1,4 +1,4 @@
-"""Optimisers for a matrix of parameters, a row for each model, with a learning rate and a weight decay each.
+"""Optimizers for a matrix of parameters, a row for each model, with a learning rate and a weight decay each.
 
 They compute what `torch.optim.AdamW` and `torch.optim.SGD` compute; those take one rate for all.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchmcl import kernels
 from torchmcl._checks import bad_value, check_non_negative, check_real
-from torchmcl.backends import compiled as native
+from torchmcl.backends import compiled
 
 __all__ = ["SGD", "Adam", "FleetOptimizer"]
 
@@ -109,7 +109,7 @@ class _CompiledAdam(Adam):
     def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
         state["n_steps"].add_(1)
         moments = state["mean"], state["square"], state["n_steps"]
-        native.adam_step(flat, grad, *moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
+        compiled.adam_step(flat, grad, *moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
 
 
 def _correction(beta: float, n_steps: Tensor) -> Tensor:

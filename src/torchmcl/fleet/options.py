@@ -1,47 +1,97 @@
-"""Options of a fleet: one value for all models or one for each, and their checks."""
+"""Options of a fleet: grouped ones, single values or one per model, and their checks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_non_negative, check_positive_int
+from torchmcl._checks import bad_value, check_callable, check_positive_int
 from torchmcl.fleet.data import FleetData
-from torchmcl.schedules import Schedule
+from torchmcl.fleet.evaluation import hard_distortion
+from torchmcl.types import StepOutput
 
-__all__ = ["check_data", "check_fit", "check_types", "per_model", "rates_of", "seeds_of"]
+__all__ = ["Checkpointing", "Validation", "check_data", "check_types", "per_model", "plain_number", "seeds_of"]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Rows that a fleet is evaluated on while it trains; each model's best weights are kept.
+
+    Args:
+        rows: held-out rows for each model.
+        monitor: what is evaluated, lower is better: `hard_distortion`, `current_loss`, or a function of a step's output
+            that returns [models].
+        every: epochs between evaluations, a single value or one per model; the last epoch is always evaluated.
+        patience: stop a model after this many epochs without improvement; None trains all to the end.
+    """
+
+    rows: FleetData
+    monitor: Callable[[StepOutput], Tensor] = hard_distortion
+    every: int | Sequence[int] = 1
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_rows("Validation", "rows", self.rows)
+        check_callable("Validation", "monitor", self.monitor, "torchmcl.fleet.hard_distortion")
+        for every in set(per_model("every", self.every, self.rows.n_models)):
+            check_positive_int("Validation", "every", every)
+        if self.patience is not None:
+            check_positive_int("Validation", "patience", self.patience)
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Where a training is saved, and resumed from if the folder holds a state of the same training.
+
+    Args:
+        folder: of the training.
+        every: epochs between saves; `torchmcl.checkpoints.stop_on_signals` saves at once.
+        keep: number of states to keep; when the newest is damaged the one before it is used.
+    """
+
+    folder: str | Path
+    every: int = 100
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_positive_int("Checkpointing", "every", self.every)
+        check_positive_int("Checkpointing", "keep", self.keep)
 
 
 def per_model(name: str, value: Any, n_models: int) -> list[Any]:
-    """Return one value for each model, of a single value, a sequence, an array or a tensor.
+    """Return one value per model, from a single value, a sequence, an array or a tensor.
 
     Raises:
-        TypeError: for a text.
+        TypeError: for a string.
         ValueError: for a sequence of another length, or an array of several axes.
     """
     if isinstance(value, str | bytes):
-        raise TypeError(bad_value("Fleet", name, "be one value or a sequence of them", repr(value)))
+        raise TypeError(bad_value("Fleet", name, "be a single value or one per model", repr(value)))
     if isinstance(value, Tensor | np.ndarray):
         if value.ndim > 1:
             raise ValueError(bad_value("Fleet", name, "have one axis, the models", f"shape {tuple(value.shape)}"))
         value = value.tolist()
     if not isinstance(value, Sequence):
-        return [_plain(value)] * n_models
+        return [plain_number(value)] * n_models
     if len(value) != n_models:
         rule = f"have one entry for each of the {n_models} models"
         raise ValueError(bad_value("Fleet", name, rule, f"{len(value)} entries"))
-    return [_plain(entry) for entry in value]
+    return [plain_number(entry) for entry in value]
 
 
-def _plain(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
     """Return a number of NumPy or torch as one of Python, anything else as it is."""
     return value.item() if isinstance(value, np.generic | Tensor) and value.ndim == 0 else value
 
 
 def seeds_of(seeds: Sequence[int] | None, n_models: int) -> list[int]:
-    """Return one seed for each model: 0, 1, 2, ... by default.
+    """Return one seed per model: 0, 1, 2, ... by default.
 
     Raises:
         TypeError: for a seed that is not an integer.
@@ -56,39 +106,17 @@ def seeds_of(seeds: Sequence[int] | None, n_models: int) -> list[int]:
     return each
 
 
-def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Tensor:
-    """Return the learning rates [epochs, models]."""
-    columns: dict[int, Tensor] = {}
-    for rate in rates:
-        if id(rate) not in columns:
-            values = [_plain(rate(epoch)) for epoch in range(n_epochs)] if callable(rate) else [rate] * n_epochs
-            for value in set(values):
-                check_non_negative("Fleet", "lr", value)
-            columns[id(rate)] = torch.tensor(values, dtype=torch.float64)
-    return torch.stack([columns[id(rate)] for rate in rates], dim=1)
-
-
-def check_fit(
-    n_epochs: int,
-    validation: FleetData | None,
-    validate_every: Sequence[int],
-    patience: int | None,
-) -> None:
-    """Check the numbers that `Fleet.fit` takes."""
-    check_positive_int("Fleet.fit", "n_epochs", n_epochs)
-    for every in set(validate_every):
-        check_positive_int("Fleet.fit", "validate_every", every)
-    if patience is not None:
-        check_positive_int("Fleet.fit", "patience", patience)
-        if validation is None:
-            raise ValueError(bad_value("Fleet.fit", "patience", "come with `validation` rows", repr(patience)))
+def check_rows(owner: str, name: str, rows: object) -> None:
+    """Check that rows are `FleetData`."""
+    if not isinstance(rows, FleetData):
+        advice = "FleetData.shared(inputs, targets, n_models) makes it."
+        raise TypeError(bad_value(owner, name, "be FleetData", type(rows).__name__, advice))
 
 
 def check_data(owner: str, name: str, data: object, n_models: int) -> None:
-    """Check that rows are there for each of the models."""
-    if not isinstance(data, FleetData):
-        advice = "FleetData.shared(inputs, targets, n_models) makes it."
-        raise TypeError(bad_value(owner, name, "be FleetData", type(data).__name__, advice))
+    """Check that there are rows for each of the models."""
+    check_rows(owner, name, data)
+    assert isinstance(data, FleetData)
     if data.n_models != n_models:
         raise ValueError(bad_value(owner, name, f"be for {n_models} models", data.n_models))
 

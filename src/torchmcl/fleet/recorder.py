@@ -6,8 +6,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.measure import SCALARS
-from torchmcl.fleet.fleet import Fleet
-from torchmcl.fleet.stacked import StackedModules
+from torchmcl.fleet.fleet import EpochEnd, Fleet
 from torchmcl.losses import match
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Batch, Predictions
@@ -30,7 +29,7 @@ class FleetRecorder:
         >>> from torchmcl.data.synthetic import conditional_three_gaussians
         >>> from torchmcl.fleet import FreshRows
         >>> cooling = annealed(AnnealedWTA(1.0), temperature=Exponential(1.0, 0.5))
-        >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 2, 3, hidden=(8,)), 2, rules=[WTA(), cooling])
+        >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 2, 3, hidden=(8,)), 2, rule=[WTA(), cooling])
         >>> held_out = conditional_three_gaussians(50)
         >>> recorder = FleetRecorder(fleet, 6, data=held_out, probes=torch.tensor([[0.1], [0.9]]), every=2)
         >>> source = FreshRows(conditional_three_gaussians, n_rows=64, n_models=2)
@@ -52,11 +51,11 @@ class FleetRecorder:
         self._records: dict[int, list[tuple[int, Tensor, Tensor, Tensor, Tensor, Tensor]]] = {}
 
     @torch.no_grad()
-    def __call__(self, epoch: int, rows: slice, models: StackedModules) -> None:
-        """Record the models of a chunk, if it is the turn of the epoch."""
+    def __call__(self, end: EpochEnd) -> None:
+        """Record the models of a chunk, if the epoch is due."""
+        epoch, rows, models, rule, temperatures = end
         if (epoch + 1) % self.every and epoch + 1 != self._n_epochs:
             return
-        rule, temperatures = self._fleet.current_rule(epoch, rows)
         inputs, targets, mask = (None if p is None else p.expand(len(models), *p.shape) for p in self._data)
         assert inputs is not None
         assert targets is not None

@@ -14,7 +14,7 @@ from torchmcl.assignment import WTA, RelaxedWTA
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.data import FleetData, even_batch_size
 from torchmcl.fleet.fleet import Fleet
-from torchmcl.fleet.monitors import hard_distortion
+from torchmcl.fleet.options import Validation
 from torchmcl.schedules import Cosine, Schedule
 
 __all__ = ["Candidate", "FleetSearch", "Trials", "default_candidates"]
@@ -27,13 +27,13 @@ class Candidate:
     Args:
         name: in records and plots.
         rule: as `Fleet` takes it.
-        lr: learning rate, or epoch -> learning rate.
+        learning_rate: a number, or epoch -> number.
         weight_decay: decoupled weight decay.
     """
 
     name: str
     rule: Any
-    lr: float | Schedule = 0.01
+    learning_rate: float | Schedule = 0.01
     weight_decay: float = 0.0
 
 
@@ -67,7 +67,7 @@ class Trials(NamedTuple):
 
     Attributes:
         candidates: what was tried.
-        values: [candidates, splits, restarts], the hard distortion on held-out rows, lowest of the epochs looked at.
+        values: [candidates, splits, restarts], the lowest hard distortion on held-out rows of the evaluated epochs.
         best: which candidate has the lowest geometric mean.
         seconds: wall time of the training.
     """
@@ -110,10 +110,10 @@ class FleetSearch:
     On a GPU the fleet of all candidates takes about as long as one model. Fit the winner on all rows afterwards.
 
     Args:
-        candidates: what to try; `default_candidates` unless told.
+        candidates: what to try; `default_candidates` by default.
         n_splits: inner splits, each with other rows held out; several make the choice steadier on small tables.
         held_out: share of the rows that is held out in each.
-        n_init: restarts of each candidate on each split.
+        n_restarts: restarts of each candidate on each split.
 
     Example:
         >>> from torchmcl import MultiHypothesisMLP
@@ -127,12 +127,12 @@ class FleetSearch:
     candidates: Sequence[Candidate] | None = None
     n_splits: int = 1
     held_out: float = 0.1
-    n_init: int = 1
+    n_restarts: int = 1
 
     def __post_init__(self) -> None:
         """Check the fields."""
         check_positive_int("FleetSearch", "n_splits", self.n_splits)
-        check_positive_int("FleetSearch", "n_init", self.n_init)
+        check_positive_int("FleetSearch", "n_restarts", self.n_restarts)
         check_real("FleetSearch", "held_out", self.held_out)
         if not 0 < self.held_out * self.n_splits <= 1:
             rule = f"be above 0, and at most 1 for all {self.n_splits} splits together"
@@ -165,7 +165,7 @@ class FleetSearch:
             cost_fn: any `pairwise_*` function.
             seed: decides the splits and the initial weights.
             device: where to train.
-            validate_every: epochs between looks at the held-out rows.
+            validate_every: epochs between evaluations on the held-out rows.
             progress: show a bar.
         """
         candidates = list(self.candidates or default_candidates(n_epochs))
@@ -180,15 +180,15 @@ class FleetSearch:
             kept = torch.cat([order[: split * n_held], order[(split + 1) * n_held :]])
             train.append((inputs[kept], targets[kept]))
             watched.append((inputs[held], targets[held]))
-        shape = (len(candidates), self.n_splits, self.n_init)
+        shape = (len(candidates), self.n_splits, self.n_restarts)
         tasks = [(c, s, i) for c in range(shape[0]) for s in range(shape[1]) for i in range(shape[2])]
         fleet = Fleet(
             factory,
             len(tasks),
-            rules=[candidates[c].rule for c, _, _ in tasks],
-            lr=[candidates[c].lr for c, _, _ in tasks],
+            rule=[candidates[c].rule for c, _, _ in tasks],
+            learning_rate=[candidates[c].learning_rate for c, _, _ in tasks],
             weight_decay=[candidates[c].weight_decay for c, _, _ in tasks],
-            seeds=[seed + s * self.n_init + i for _, s, i in tasks],  # the candidates begin alike
+            seeds=[seed + s * self.n_restarts + i for _, s, i in tasks],  # the candidates begin alike
             cost_fn=cost_fn,
             device=device,
         )
@@ -197,11 +197,8 @@ class FleetSearch:
             FleetData.of_sets(train, own),
             n_epochs,
             batch_size=even_batch_size(len(inputs) - n_held, batch_size) if isinstance(batch_size, int) else batch_size,
-            validation=FleetData.of_sets(watched, own),
-            monitor=hard_distortion,
-            validate_every=validate_every,
-            progress=progress,
-            what=f"search, {len(candidates)} candidates",
+            validation=Validation(FleetData.of_sets(watched, own), every=validate_every),
+            progress=f"search, {len(candidates)} candidates" if progress else False,
         )
         values = history.best_value.view(shape)
         return Trials(candidates, values, int(_geometric_means(values).argmin()), history.seconds)

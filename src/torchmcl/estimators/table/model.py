@@ -12,7 +12,7 @@ from torchmcl._checks import bad_value
 from torchmcl.data.table import ColumnEncoder, Table, TableSchema
 from torchmcl.data.table.files import polars
 from torchmcl.estimators.regressor import MCLRegressor
-from torchmcl.fleet.chunks import in_threads
+from torchmcl.fleet.placement import in_threads
 
 __all__ = ["TableModel"]
 

@@ -41,9 +41,9 @@ def train(
     fleet = Fleet(
         settings.module_factory(),
         n_models,
-        rules=[rule for rule in rules for _ in range(settings.n_seeds)],
+        rule=[rule for rule in rules for _ in range(settings.n_seeds)],
         optimizer=settings.optimizer,
-        lr=settings.learning_rate,
+        learning_rate=settings.learning_rate,
         seeds=list(range(settings.n_seeds)) * len(rules),
         device=settings.device,
     )
@@ -53,7 +53,7 @@ def train(
         settings.n_epochs,
         batch_size=settings.batch_size // settings.targets_per_row,
         after_epoch=recorder,
-        max_models_at_once=n_models,
+        models_at_once=n_models,
         progress=progress,
         what=what,
     )

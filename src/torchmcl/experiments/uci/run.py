@@ -23,7 +23,7 @@ from torchmcl.experiments.uci.study import (
     fold_numbers,
     units_of,
 )
-from torchmcl.fleet import Fleet, FleetData, current_loss, hard_distortion
+from torchmcl.fleet import Fleet, FleetData, Validation, current_loss, hard_distortion
 
 __all__ = [
     "PROTOCOLS",
@@ -92,8 +92,8 @@ def train_unit(
     fleet = Fleet(
         lambda: tasks[0].method.build(folds[0].train_inputs.shape[1], uci_set(name).hidden),
         len(tasks),
-        rules=_rules(tasks, study.n_epochs),
-        lr=0.01,
+        rule=_rules(tasks, study.n_epochs),
+        learning_rate=0.01,
         seeds=[task.seed * _SEED_STRIDE**2 + task.member * _SEED_STRIDE + numbers[task.fold] for task in tasks],
         device=study.device,
     )
@@ -103,9 +103,11 @@ def train_unit(
             FleetData.of_sets(train, own),
             study.n_epochs,
             batch_size=_BATCH_SIZE,
-            validation=FleetData.of_sets(watched, own) if watch else None,
-            monitor=hard_distortion if held_out else current_loss,
-            validate_every=[1 if held_out else task.method.looks_every for task in tasks],
+            validation=Validation(
+                FleetData.of_sets(watched, own) if watch else None,
+                monitor=hard_distortion if held_out else current_loss,
+                every=[1 if held_out else task.method.looks_every for task in tasks],
+            ),
             checkpoint=None if out is None else saved_training(unit, out),
             progress=progress,
             what=f"{name}, {len(tasks)} models{', a tenth held out' if held_out else ''}",

@@ -1,4 +1,4 @@
-"""Running an epoch: as it is on the CPU, as a captured graph on CUDA devices.
+"""Epochs as captured CUDA graphs.
 
 A small model's epoch is some hundred kernels of a few microseconds; launching them one by one from
 Python takes ten times as long as running them. A captured graph replays them in one go.
@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["EpochRunner"]
+__all__ = ["CapturedEpochs"]
 
 
 # A device cannot be waited for while another thread captures on it.
 _CAPTURING = threading.Lock()
 
 
-class EpochRunner:
-    """Call `epoch(key)`; on CUDA capture it once for each key and replay it from then on.
+class CapturedEpochs:
+    """Call `epoch(key)`: captured once for each key, and replayed from then on.
 
     Args:
         epoch: changes tensors in place, reads nothing on the host, and depends on Python values only through its key.
@@ -34,9 +34,6 @@ class EpochRunner:
 
     def __call__(self, key: Hashable) -> None:
         """Run one epoch."""
-        if self._device.type != "cuda":
-            self._epoch(key)
-            return
         if key not in self._graphs:
             self._graphs[key] = self._capture(key)
         graph = self._graphs[key]

@@ -1,0 +1,345 @@
+"""How a step of a fleet is computed: the definition, and the compiled code that serves small networks on CPUs.
+
+`AutogradStep` is the definition: `mcl_step` on stacked models, differentiated by autograd. `CompiledStep` computes the
+same in C. On GPUs epochs of the definition are captured as graphs (`torchmcl.backends.captured`). The choice is made
+once, by `choose_backend`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl._checks import bad_value, check_choice, value_checks_enabled
+from torchmcl.annealing.auto import CostScale, cost_scale
+from torchmcl.assignment import WTA, AssignmentRule
+from torchmcl.backends import compiled
+from torchmcl.costs import pairwise_l1, pairwise_sq_euclidean
+from torchmcl.fleet.courses import RuleCourses
+from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.evaluation import current_loss, hard_distortion
+from torchmcl.fleet.linear import has_global_hooks, is_feed_forward
+from torchmcl.fleet.stacked import StackedModules
+from torchmcl.losses import match
+from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.training import mcl_step
+from torchmcl.types import Batch, StepOutput
+
+__all__ = ["BACKENDS", "AutogradStep", "BatchRows", "CompiledStep", "StepSpec", "choose_backend", "why_not_compiled"]
+
+BACKENDS = ("autograd", "compiled", "captured")
+# Beyond this many coordinates the squared distance comes from matrix products, which the compiled step does not do.
+_MAX_DIMS = 32
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """What a step computes.
+
+    Attributes:
+        cost_fn: any `pairwise_*` function.
+        score_weight: weight of the score loss.
+        monitor: what is evaluated on held-out rows, from a step's output.
+    """
+
+    cost_fn: Callable[..., Tensor]
+    score_weight: float
+    monitor: Callable[[StepOutput], Tensor]
+
+
+class BatchRows(NamedTuple):
+    """The rows of a batch: from `start` up to but not including `stop`, in the order of each model.
+
+    Attributes:
+        start: first row.
+        stop: the row behind the last.
+        order: [orders, rows], permutations of the rows; None for rows as they are.
+        order_of_model: [models]
+    """
+
+    start: int
+    stop: int
+    order: Tensor | None
+    order_of_model: Tensor
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the batch."""
+        return self.stop - self.start
+
+
+class AutogradStep:
+    """Losses and gradients of stacked models by `mcl_step` and autograd.
+
+    Args:
+        models: to train.
+        data: their rows.
+        validation: rows to evaluate on.
+        spec: what is computed.
+
+    Attributes:
+        gradient: [models, parameters], of the last batch.
+    """
+
+    gradient: Tensor
+
+    def __init__(self, models: StackedModules, data: FleetData, validation: FleetData | None, spec: StepSpec) -> None:
+        self.models, self.data, self.validation, self.spec = models, data, validation, spec
+        self.is_ragged = not bool((data.n_rows == data.inputs.shape[1]).all())
+        self._subsets: dict[tuple[int, int], StackedModules] = {}
+
+    def __call__(self, courses: RuleCourses, batch: BatchRows) -> Tensor:
+        """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
+        inputs, targets, weights = self._rows(batch)
+        mask = None
+        if self.is_ragged:
+            real = torch.arange(batch.n_rows, device=inputs.device) < self.n_real(batch)[:, None]
+            mask = real.unsqueeze(-1).expand(targets.shape[:3])
+            inputs = inputs.masked_fill(~real.view(*real.shape, *[1] * (inputs.ndim - 2)), 0)
+        output = self._output(self.models, Batch(inputs, targets, mask), courses.rule(), weights)
+        self.gradient = self.models.gradient(output.loss.sum())
+        return output.loss.detach()
+
+    def n_real(self, batch: BatchRows) -> Tensor:
+        """Return how many rows of a batch each model has, [models]."""
+        return (self.data.lengths - batch.start).clamp(0, batch.n_rows)
+
+    def share_of_rows(self, batch: BatchRows) -> Tensor | float:
+        """Return the share of a model's rows that a batch has; 0 for a model without rows in it."""
+        return self.n_real(batch) / self.data.lengths if self.is_ragged else batch.n_rows / self.data.inputs.shape[1]
+
+    @torch.no_grad()
+    def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
+        """Return the monitored value of a slice of the models on the validation rows."""
+        stacked = self._subset(models)
+        inputs, targets, mask = self._held_out_batch
+        batch = Batch(inputs[models], targets[models], None if mask is None else mask[models])
+        with stacked.evaluating():
+            return self.spec.monitor(self._output(stacked, batch, courses.rule(models)))
+
+    def cost_scale_on(self, rows: FleetData, index: Tensor) -> Callable[[], CostScale]:
+        """Return a function that measures the costs of the models on the rows `index` [models, rows]."""
+        inputs, targets = rows.rows(index)
+
+        @torch.no_grad()
+        def measure() -> CostScale:
+            with self.models.evaluating():
+                hypotheses = self.models(inputs).hypotheses
+            return cost_scale(match(self.spec.cost_fn(hypotheses=hypotheses, targets=targets), WTA()), stacked=True)
+
+        return measure
+
+    def _rows(self, batch: BatchRows) -> tuple[Tensor, Tensor, Tensor | None]:
+        if batch.order is not None:
+            index = batch.order[:, batch.start : batch.stop].index_select(0, batch.order_of_model)
+            return *self.data.rows(index), self.data.row_weights(index)
+        inputs, targets, weights = self._all_rows
+        rows = slice(batch.start, batch.stop)
+        return inputs[:, rows], targets[:, rows], None if weights is None else weights[:, rows]
+
+    @cached_property
+    def _all_rows(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        return *self.data.all_rows(), self.data.row_weights()
+
+    @cached_property
+    def _held_out_batch(self) -> Batch:
+        """The validation rows of all models, with a mask where their sets differ in length."""
+        assert self.validation is not None
+        inputs, targets = self.validation.all_rows()
+        if len(set(self.validation.n_rows.tolist())) == 1:
+            return Batch(inputs, targets)
+        real = torch.arange(inputs.shape[1], device=inputs.device) < self.validation.lengths[:, None]
+        return Batch(inputs, targets, real.unsqueeze(-1).expand(targets.shape[:3]))
+
+    def _output(
+        self, models: StackedModules, batch: Batch, rule: AssignmentRule, weights: Tensor | None = None
+    ) -> StepOutput:
+        return mcl_step(
+            models,
+            batch,
+            rule,
+            cost_fn=self.spec.cost_fn,
+            score_weight=self.spec.score_weight,
+            stacked=True,
+            sample_weights=weights,
+        )
+
+    def _subset(self, models: slice) -> StackedModules:
+        if (models.start, models.stop) == (0, len(self.models)):
+            return self.models
+        key = (models.start, models.stop)
+        if key not in self._subsets:
+            self._subsets[key] = self.models.subset(models, self.models.flat.device)
+        return self._subsets[key]
+
+
+class CompiledStep(AutogradStep):
+    """The same by compiled code, for trainings that `why_not_compiled` has no objection to.
+
+    What compiled code does not serve, another monitor for example, is left to the definition.
+    """
+
+    def __init__(self, models: StackedModules, data: FleetData, validation: FleetData | None, spec: StepSpec) -> None:
+        super().__init__(models, data, validation, spec)
+        self._step = _network_step(models, data, spec.cost_fn)
+        served = validation is not None and spec.monitor in (current_loss, hard_distortion)
+        self._held_out: compiled.NetworkStep | None = None
+        if validation is not None and served and why_not_served(models, validation, spec.cost_fn) is None:
+            self._held_out = _network_step(models, validation._replace(weights=None), spec.cost_fn)
+
+    def __call__(self, courses: RuleCourses, batch: BatchRows) -> Tensor:
+        """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
+        order = None if batch.order is None else (batch.order, batch.order_of_model)
+        weight = self.spec.score_weight
+        losses = self._step(courses.mixed_values, weight, start=batch.start, stop=batch.stop, order=order)
+        self.gradient = self._step.gradient
+        return losses
+
+    def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
+        """Return the monitored value of a slice of the models on the validation rows."""
+        if self._held_out is None or self.validation is None:
+            return super().evaluate(courses, models)
+        rule, weight = courses.mixed_values, self.spec.score_weight
+        if self.spec.monitor is hard_distortion:
+            rule, weight = torch.zeros_like(rule), 0.0
+        n_rows = self.validation.inputs.shape[1]
+        return self._held_out(rule, weight, start=0, stop=n_rows, with_gradient=False, models=models)
+
+    def cost_scale_on(self, rows: FleetData, index: Tensor) -> Callable[[], CostScale]:
+        """Return a function that measures the costs of the models on the rows `index` [models, rows].
+
+        A row that was drawn twice is computed once and counts twice.
+        """
+        drawn, counts = index[0].unique(return_counts=True)
+        inputs, targets = rows.inputs[:, drawn], rows.targets[:, drawn]
+        finite = bool(inputs.isfinite().all() and targets.isfinite().all())
+        if not finite or why_not_served(self.models, rows, self.spec.cost_fn) is not None:
+            return super().cost_scale_on(rows, index)
+        weights = (counts * (len(drawn) / index.shape[1])).to(inputs).expand(len(inputs), -1)
+        n_rows = torch.full_like(rows.n_rows, len(drawn))
+        data = FleetData(inputs, targets, n_rows, rows.set_of_model, weights)
+        step = _network_step(self.models, data, self.spec.cost_fn)
+        n_hypotheses = step.network.n_hypotheses
+        # With equal weights of all hypotheses the loss is their mean cost.
+        uniform = torch.tensor([[0.0], [1 - 1 / n_hypotheses]]).repeat(1, len(self.models))
+
+        def measure() -> CostScale:
+            mean = step(uniform, 0.0, start=0, stop=len(drawn), with_gradient=False)
+            return CostScale(mean, mean, torch.ones_like(mean, dtype=torch.bool))  # distances have a natural zero
+
+        return measure
+
+
+def choose_backend(
+    asked: str | None,
+    device: torch.device,
+    models: StackedModules,
+    data: FleetData,
+    cost_fn: Callable[..., Tensor],
+    *,
+    per_target: bool,
+    fresh: bool,
+) -> str:
+    """Return the backend of a training: the one that was asked for, or the fastest that serves it.
+
+    Args:
+        asked: a name of `BACKENDS`, or None.
+        device: to train on.
+        models: to train.
+        data: their rows.
+        cost_fn: the cost.
+        per_target: whether all rules are of the kind that the compiled step knows.
+        fresh: whether the rows are drawn anew for every epoch.
+
+    Raises:
+        ValueError: if the backend that was asked for cannot serve the training.
+    """
+    reason = why_not_compiled(device, models, data, cost_fn, per_target=per_target, fresh=fresh)
+    if asked is None:
+        return "captured" if device.type == "cuda" else "autograd" if reason else "compiled"
+    check_choice("Fleet", "backend", asked, BACKENDS)
+    if asked == "captured":
+        reason = None if device.type == "cuda" else f"CUDA graphs need a CUDA device, not {device}."
+    if asked != "autograd" and reason is not None:
+        raise ValueError(bad_value("Fleet", "backend", "serve this training", repr(asked), reason))
+    return asked
+
+
+def why_not_compiled(
+    device: torch.device,
+    models: StackedModules,
+    data: FleetData,
+    cost_fn: Callable[..., Tensor],
+    *,
+    per_target: bool,
+    fresh: bool,
+) -> str | None:
+    """Return why the compiled step cannot serve a training, None if it can."""
+    if not compiled.available():
+        return "The extension was not built when torchmcl was installed."
+    if device.type != "cpu" or fresh:
+        return "It serves CPUs, and rows that stay." if fresh else "It serves CPUs."
+    if not per_target:
+        return "It serves the rules WTA, RelaxedWTA and AnnealedWTA."
+    if value_checks_enabled():
+        return "It does not look at values, as `value_checks` asks for."
+    return why_not_served(models, data, cost_fn)
+
+
+def why_not_served(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> str | None:
+    """Return why the compiled step cannot serve these models on these rows, None if it can."""
+    if cost_fn not in (pairwise_sq_euclidean, pairwise_l1):
+        return "It serves pairwise_sq_euclidean and pairwise_l1."
+    if data.inputs.ndim != 3 or data.targets.ndim != 4 or data.targets.shape[2] != 1:
+        return "It serves inputs that are vectors and a single target per row."
+    if {data.inputs.dtype, data.targets.dtype, models.flat.dtype} != {torch.float32}:
+        return "It serves float32."
+    if not bool((data.n_rows == data.inputs.shape[1]).all()):
+        return "It serves sets of one length."
+    n_dims = data.targets.shape[-1]
+    if n_dims > _MAX_DIMS or not _is_relu_network(models.template, data.inputs.shape[-1], n_dims):
+        return "It serves MultiHypothesisMLP with ReLU, without an output activation, all of it trained."
+    network = _network_of(models.template, cost_fn)
+    if network.n_hypotheses > compiled.MAX_HYPOTHESES or len(network.sizes) > compiled.MAX_LAYERS:
+        return f"It serves up to {compiled.MAX_HYPOTHESES} hypotheses and {compiled.MAX_LAYERS - 1} layers."
+    return None
+
+
+def _is_relu_network(module: nn.Module, n_features: int, n_dims: int) -> bool:
+    """Return whether a module is made of linear layers with ReLUs between them, all trained, for rows of this size."""
+    if type(module) is not MultiHypothesisMLP or has_global_hooks() or not is_feed_forward(module):
+        return False
+    if module.head.output_activation is not None or type(module.trunk) is not nn.Sequential:
+        return False
+    kinds = [type(part) for part in module.trunk]
+    layers = [part for part in module.modules() if type(part) is nn.Linear]
+    return (
+        kinds == [nn.Linear, nn.ReLU] * (len(kinds) // 2)
+        and type(module.head.linear) is nn.Linear
+        and (layers[0].in_features, module.head.out_features) == (n_features, n_dims)
+        and all(layer.bias is not None for layer in layers)
+        and all(parameter.requires_grad for parameter in module.parameters())
+    )
+
+
+def _network_of(module: nn.Module, cost_fn: Callable[..., Tensor]) -> compiled.Network:
+    assert isinstance(module, MultiHypothesisMLP)
+    layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
+    sizes = (layers[0].in_features, *(layer.out_features for layer in layers))
+    head = module.head
+    absolute = cost_fn is pairwise_l1
+    return compiled.Network(sizes, head.n_hypotheses, head.out_features, head.detach_scores, absolute)
+
+
+def _network_step(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> compiled.NetworkStep:
+    return compiled.NetworkStep(
+        _network_of(models.template, cost_fn),
+        models.flat,
+        inputs=data.inputs,
+        targets=data.targets,
+        row_weights=data.weights,
+        set_of_model=data.set_of_model,
+    )
