@@ -53,7 +53,7 @@ def train_alone(
     rule=None,
     n_epochs,
     batch_size=None,
-    lr=0.01,
+    learning_rate=0.01,
     weight_decay=0.0,
     make_optimizer=adamw,
     score_weight=1.0,
@@ -61,12 +61,14 @@ def train_alone(
     """Return the trained module, the mean loss of each epoch and the number of steps taken."""
     torch.manual_seed(seed)
     module = factory()
-    optimizer = make_optimizer([p for p in module.parameters() if p.requires_grad], value_at(lr, 0), weight_decay)
+    optimizer = make_optimizer(
+        [p for p in module.parameters() if p.requires_grad], value_at(learning_rate, 0), weight_decay
+    )
     n_rows = len(inputs)
     losses, n_steps = [], 0
     for epoch in range(n_epochs):
         for group in optimizer.param_groups:
-            group["lr"] = value_at(lr, epoch)
+            group["lr"] = value_at(learning_rate, epoch)
         order = shuffled_rows(torch.tensor([seed]), epoch, torch.tensor([n_rows]), n_rows)[0]
         total = 0.0
         for batch in order.split(batch_size or n_rows):

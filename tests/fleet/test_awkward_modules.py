@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torchmcl as mcl
-from torchmcl.fleet import Fleet, FleetData, Validation
+from torchmcl.fleet import Checkpointing, Fleet, FleetData, Validation
 
 N_EPOCHS = 8
 
@@ -230,7 +230,7 @@ def test_an_awkward_module_trains_as_alone(name, batch_size):
     factory = EXACT[name]
     inputs, targets = rows(20)
     data = FleetData.shared(inputs, targets, 3)
-    options = {"lr": 0.003, "weight_decay": 0.01}
+    options = {"learning_rate": 0.003, "weight_decay": 0.01}
     fleet = Fleet(factory, 3, **options)
     history = fleet.fit(data, N_EPOCHS, batch_size=batch_size, validation=data, progress=False)
     answers, best = fleet.predict(inputs).hypotheses, fleet.predict(inputs, best=True).hypotheses
@@ -532,8 +532,8 @@ def test_best_models_have_the_statistics_of_their_epoch():
     fleet = Fleet(batch_norm, 2, learning_rate=0.05)
     course = {}
 
-    def note(epoch, models, stacked):
-        course[epoch] = [buffer.clone() for buffer in stacked.buffers.values()]
+    def note(end):
+        course[end.epoch] = [buffer.clone() for buffer in end.stacked.buffers.values()]
 
     data = FleetData.shared(*rows(12), 2)
     history = fleet.fit(data, 30, validation=held_out, after_epoch=note, progress=False)
@@ -573,7 +573,7 @@ def test_the_statistics_of_a_stopped_model_stay():
         data,
         12,
         validation=Validation(held_out, patience=3),
-        after_epoch=lambda *call: course.append([buffer.clone() for buffer in call[2].buffers.values()]),
+        after_epoch=lambda end: course.append([buffer.clone() for buffer in end.stacked.buffers.values()]),
         progress=False,
     )
     stopped = int(history.stopped_epoch[0])
@@ -594,22 +594,24 @@ def test_a_batch_that_is_not_finite_leaves_no_trace_in_the_statistics():
     assert n_steps.tolist() == [12, 8]
 
 
-@pytest.mark.parametrize("options", [{"max_models_at_once": 2}, {"device": ["cpu", "cpu"]}], ids=["chunks", "shards"])
+@pytest.mark.parametrize("options", [{"models_at_once": 2}, {"device": ["cpu", "cpu"]}], ids=["chunks", "shards"])
 def test_chunks_and_shards_keep_the_statistics(options, tmp_path):
     device = options.pop("device", "cpu")
     data, held_out = FleetData.shared(*rows(12), 5), FleetData.shared(*rows(9, seed=5), 5)
-    shared = {"batch_size": 4, "validation": held_out, "patience": 2, "progress": False}
+    shared = {"batch_size": 4, "validation": Validation(held_out, patience=2), "progress": False}
     whole = Fleet(batch_norm, 5, learning_rate=[0.0, 0.01, 0.02, 0.03, 0.04])
     expected = whole.fit(data, 12, **shared)
-    options |= {"checkpoint": tmp_path, "checkpoint_every": 2}
+    options["checkpoint"] = Checkpointing(tmp_path, every=2)
 
-    def cut(epoch, models, _):
-        if epoch == 7:
+    def cut(end):
+        if end.epoch == 7:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Fleet(batch_norm, 5, learning_rate=whole.lr, device=device).fit(data, 12, after_epoch=cut, **shared, **options)
-    parts = Fleet(batch_norm, 5, learning_rate=whole.lr, device=device)
+        Fleet(batch_norm, 5, learning_rate=whole.learning_rates, device=device).fit(
+            data, 12, after_epoch=cut, **shared, **options
+        )
+    parts = Fleet(batch_norm, 5, learning_rate=whole.learning_rates, device=device)
     history = parts.fit(data, 12, **shared, **options)
     assert expected.stopped_epoch.tolist() == history.stopped_epoch.tolist()
     for name, value in whole.state_dict().items():

@@ -5,7 +5,7 @@ import torch
 from plain_loop import assert_same_bits, rows, small_mlp
 
 import torchmcl as mcl
-from torchmcl.fleet import Fleet, FleetData
+from torchmcl.fleet import Fleet, FleetData, Validation
 
 RULES = [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.AnnealedWTA(0.0), mcl.RelaxedWTA(0.1), mcl.WTA(), mcl.TopN(2), mcl.WTA()]
 SETS = [rows(13, seed=0), rows(7, seed=1)]
@@ -22,7 +22,7 @@ def trained(data, **options):
 
 @pytest.mark.parametrize("n_at_once", [1, 3, 100])
 @pytest.mark.parametrize("data", [SHARED, RAGGED], ids=["same rows", "sets of different length"])
-@pytest.mark.parametrize("options", [{}, {"batch_size": 5, "validation": RAGGED, "validate_every": 3}])
+@pytest.mark.parametrize("options", [{}, {"batch_size": 5, "validation": Validation(RAGGED, every=3)}])
 def test_chunks_train_as_the_whole(data, options, n_at_once):
     whole, history = trained(data, models_at_once=7, **options)
     cut, cut_history = trained(data, models_at_once=n_at_once, **options)
@@ -41,7 +41,7 @@ def test_early_stopping_records_the_same_in_chunks():
         fleet = Fleet(
             small_mlp, 7, rule=RULES, learning_rate=[0.0, 0.01, 0.0, 0.01, 0.01, 0.0, 0.0]
         )  # some never improve
-        options = {"validation": SHARED, "patience": 2, "max_models_at_once": n_at_once}
+        options = {"validation": Validation(SHARED, patience=2), "models_at_once": n_at_once}
         return fleet.fit(SHARED, 12, progress=False, **options)
 
     whole, cut = stopped(7), stopped(1)
@@ -54,7 +54,7 @@ def test_early_stopping_records_the_same_in_chunks():
 def test_little_memory_cuts_the_fleet_by_itself(monkeypatch):
     def chunks():
         seen = []
-        trained(SHARED, after_epoch=lambda epoch, models, _: seen.append((models.start, models.stop)))
+        trained(SHARED, after_epoch=lambda end: seen.append((end.models.start, end.models.stop)))
         return sorted(set(seen))
 
     assert chunks() == [(0, 7)]
@@ -64,7 +64,7 @@ def test_little_memory_cuts_the_fleet_by_itself(monkeypatch):
 
 @pytest.mark.parametrize("n_at_once", [0, -1, 2.5])
 def test_a_chunk_needs_at_least_one_model(n_at_once):
-    with pytest.raises((ValueError, TypeError), match=r"Fleet\.fit: `max_models_at_once` must"):
+    with pytest.raises((ValueError, TypeError), match=r"Fleet\.fit: `models_at_once` must"):
         trained(SHARED, models_at_once=n_at_once)
 
 
@@ -79,7 +79,7 @@ def test_small_steps_stay_on_one_core_and_the_setting_comes_back(n_rows, n_cores
     try:
         fleet = Fleet(wide, 2)
         data = FleetData.shared(*rows(n_rows), 2)
-        after_epoch = lambda *_: seen.append(torch.get_num_threads())  # noqa: E731
+        after_epoch = lambda _: seen.append(torch.get_num_threads())  # noqa: E731
         fleet.fit(data, 1, batch_size="all", progress=False, after_epoch=after_epoch)
         assert torch.get_num_threads() == 2
     finally:

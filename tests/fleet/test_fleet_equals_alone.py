@@ -72,7 +72,7 @@ def test_mixed_rules_rates_and_decays_in_one_fleet_train_as_alone():
     fleet = Fleet(small_mlp, 8, rule=rules, learning_rate=rates, weight_decay=decays, seeds=seeds)
     fleet.fit(FleetData.shared(inputs, targets, 8), 25, batch_size=6, progress=False)
     for i in range(8):
-        options = {"rule": rules[i], "lr": rates[i], "weight_decay": decays[i]}
+        options = {"rule": rules[i], "learning_rate": rates[i], "weight_decay": decays[i]}
         alone, _, _ = train_alone(small_mlp, seeds[i], inputs, targets, n_epochs=25, batch_size=6, **options)
         assert_same_model(fleet.models[i], alone)
 
@@ -116,7 +116,7 @@ def test_every_optimizer_steps_as_that_of_torch(name):
     fleet = Fleet(small_mlp, 2, optimizer=optimizer, learning_rate=rates, weight_decay=decay, seeds=SEEDS)
     fleet.fit(FleetData.shared(inputs, targets, 2), 25, batch_size=6, progress=False)
     for i, seed in enumerate(SEEDS):
-        options = {"lr": rates[i], "weight_decay": decay, "make_optimizer": make_optimizer}
+        options = {"learning_rate": rates[i], "weight_decay": decay, "make_optimizer": make_optimizer}
         alone, _, _ = train_alone(small_mlp, seed, inputs, targets, n_epochs=25, batch_size=6, **options)
         assert_same_model(fleet.models[i], alone)
 
@@ -148,7 +148,13 @@ def test_sets_of_different_length_train_as_alone(batch_size):
     fleet = Fleet(small_mlp, 7, rule=rules, weight_decay=0.01, learning_rate=0.003)
     history = fleet.fit(FleetData.of_sets(sets, set_of_model), n_epochs, batch_size=batch_size, progress=False)
     for i, number in enumerate(set_of_model):
-        options = {"rule": rules[i], "weight_decay": 0.01, "lr": 0.003, "n_epochs": n_epochs, "batch_size": batch_size}
+        options = {
+            "rule": rules[i],
+            "weight_decay": 0.01,
+            "learning_rate": 0.003,
+            "n_epochs": n_epochs,
+            "batch_size": batch_size,
+        }
         alone, losses, n_steps = train_alone(small_mlp, i, *sets[number], **options)
         assert n_steps >= 100
         assert_same_model(fleet.models[i], alone)
@@ -165,7 +171,7 @@ def test_a_model_of_double_precision_trains_as_alone_to_nine_digits():
     fleet = Fleet(factory, 2, rule=rules, learning_rate=2.0**-7)
     fleet.fit(FleetData.shared(inputs, targets, 2), 25, batch_size=6, progress=False)
     for i in range(2):
-        options = {"rule": rules[i], "lr": 2.0**-7, "n_epochs": 25, "batch_size": 6}
+        options = {"rule": rules[i], "learning_rate": 2.0**-7, "n_epochs": 25, "batch_size": 6}
         alone, _, _ = train_alone(factory, i, inputs, targets, **options)
         assert_same_model(fleet.models[i], alone, atol=1e-9)
 
@@ -233,7 +239,7 @@ def test_a_module_of_ones_own_trains_as_alone(factory):
     fleet = Fleet(factory, 2, weight_decay=0.01, learning_rate=0.003)
     fleet.fit(FleetData.shared(inputs, targets, 2), 25, batch_size=6, progress=False)
     for i in range(2):
-        options = {"n_epochs": 25, "batch_size": 6, "weight_decay": 0.01, "lr": 0.003}
+        options = {"n_epochs": 25, "batch_size": 6, "weight_decay": 0.01, "learning_rate": 0.003}
         alone, _, _ = train_alone(factory, i, inputs, targets, **options)
         if factory is ScorelessNet:  # weight decay alone moves the parameters that a loss does not reach
             alone.scores.weight.data.mul_((1 - 0.003 * 0.01) ** 100)

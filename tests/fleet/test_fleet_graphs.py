@@ -3,9 +3,9 @@
 import pytest
 import torch
 from plain_loop import assert_same_bits, rows, small_mlp
-from torchmcl.fleet.graphs import EpochRunner
 
 import torchmcl as mcl
+from torchmcl.backends.captured import CapturedEpochs
 from torchmcl.fleet import Fleet, FleetData, Validation
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -18,14 +18,14 @@ CASES = {
     "full batch": (SHARED, {}),
     "minibatches": (SHARED, {"batch_size": 6}),
     "sets of different length": (RAGGED, {"batch_size": 6}),
-    "validation": (SHARED, {"validation": RAGGED, "validate_every": [1, 2, 3, 3]}),
-    "early stopping": (RAGGED, {"validation": SHARED, "batch_size": 6, "patience": 3}),
-    "chunks": (RAGGED, {"max_models_at_once": 3, "validation": SHARED}),
+    "validation": (SHARED, {"validation": Validation(RAGGED, every=[1, 2, 3, 3])}),
+    "early stopping": (RAGGED, {"validation": Validation(SHARED, patience=3), "batch_size": 6}),
+    "chunks": (RAGGED, {"models_at_once": 3, "validation": SHARED}),
 }
 
 
-def trained(device, data, rules=RULES, **options):
-    fleet = Fleet(small_mlp, 4, rule=rules, weight_decay=[0.0, 0.1, 0.0, 0.01], device=device)
+def trained(device, data, backend=None, **options):
+    fleet = Fleet(small_mlp, 4, rule=RULES, weight_decay=[0.0, 0.1, 0.0, 0.01], device=device, backend=backend)
     return fleet, fleet.fit(data, 25, progress=False, **options)
 
 
@@ -34,22 +34,13 @@ def wide_mlp():
     return mcl.MultiHypothesisMLP(2, 2, 12, hidden=(8,))
 
 
-def test_on_the_cpu_an_epoch_runs_as_it_is():
-    keys = []
-    runner = EpochRunner(keys.append, [], torch.device("cpu"))
-    for key in ("a", "b", "a"):
-        runner(key)
-    assert keys == ["a", "b", "a"]
-
-
 @needs_cuda
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
-def test_captured_epochs_give_the_bits_of_eager_ones(case, monkeypatch):
+def test_captured_epochs_give_the_bits_of_eager_ones(case):
     data, options = CASES[case]
-    graph, history = trained("cuda", data, **options)
-    monkeypatch.setattr(EpochRunner, "__call__", lambda self, key: self._epoch(key))
-    eager, eager_history = trained("cuda", data, **options)
+    graph, history = trained("cuda", data, "captured", **options)
+    eager, eager_history = trained("cuda", data, "autograd", **options)
     assert_same_bits(graph.state_dict(), eager.state_dict())
     assert_same_bits(history, eager_history)
 
@@ -71,17 +62,19 @@ def test_a_gpu_trains_as_the_cpu(case):
 
 @needs_cuda
 @pytest.mark.gpu
-def test_each_kind_of_epoch_is_captured_once_and_replayed(monkeypatch):
-    captured = []
-    capture = EpochRunner._capture
+def test_each_kind_of_epoch_is_captured_once_and_replayed():
+    weights = torch.zeros(3, device="cuda")
+    keys = []
 
-    def count(self, key):
-        captured.append(key)
-        return capture(self, key)
+    def epoch(key):
+        keys.append(key)
+        weights.add_(key)
 
-    monkeypatch.setattr(EpochRunner, "_capture", count)
-    trained("cuda", SHARED, validation=Validation(SHARED, every=5))
-    assert len(captured) == len(set(captured)) <= 4  # warm or cold, looked at or not
+    run = CapturedEpochs(epoch, [weights], weights.device)
+    for key in (1, 2, 1, 1, 2):
+        run(key)
+    assert weights.tolist() == [7.0] * 3
+    assert keys == [1, 1, 2, 2]  # a warm-up and a capture of each, then replays
 
 
 @needs_cuda

@@ -50,7 +50,7 @@ def test_with_nothing_but_bad_batches_the_weights_are_the_initial_ones():
 
 def test_a_rate_that_is_far_too_high_leaves_finite_weights():
     with pytest.warns(RuntimeWarning, match="1 of 3 models is not finite; model 0"):
-        fleet, history = fitted(GOOD, 30, fleet={"lr": [1e15, 0.01, 0.01], "optimizer": SGD()})
+        fleet, history = fitted(GOOD, 30, fleet={"learning_rate": [1e15, 0.01, 0.01], "optimizer": SGD()})
     assert history.failed_epoch[0] > 0
     assert fleet.state_dict()["last"].isfinite().all()
     assert torch.isfinite(history.losses[:, 1:]).all()
@@ -79,7 +79,7 @@ def test_the_batch_after_a_step_that_went_too_far_is_named():
     # The third epoch begins with a step out of all bounds, which the batch after it shows.
     far = mcl.Joined((lambda _: 0.01, lambda _: 1e38), (2,))
     with pytest.warns(RuntimeWarning, match="model 2 was the first of them, from batch 1 of epoch 2 on"):
-        _, history = fitted(GOOD, batch_size=5, fleet={"lr": [0.01, 0.01, far]})
+        _, history = fitted(GOOD, batch_size=5, fleet={"learning_rate": [0.01, 0.01, far]})
     assert history.failed_batch.tolist() == [-1, -1, 1]
 
 
@@ -88,8 +88,8 @@ def test_without_a_failure_no_batch_is_named():
 
 
 @pytest.mark.parametrize(("epoch", "batch"), [(0, 0), (0, 255), (0, 256), (1, 599), (2, 1)])
-def test_many_batches_are_looked_at_a_few_at_a_time(epoch, batch):
-    failures = FirstFailures(2, n_batches=600, device=torch.device("cpu"))
+def test_many_batches_are_checked_a_few_at_a_time(epoch, batch):
+    failures = FirstFailures(torch.tensor([-1, -1]), n_batches=600)
     for number in range(epoch, 3):
         failures.forget()
         for step in range(600):
@@ -99,8 +99,8 @@ def test_many_batches_are_looked_at_a_few_at_a_time(epoch, batch):
     assert failures.batches(torch.tensor([-1, epoch + 1])).tolist() == [-1, -1]
 
 
-def test_an_epoch_that_was_broken_off_is_forgotten():
-    failures = FirstFailures(1, n_batches=3, device=torch.device("cpu"))
+def test_an_epoch_that_was_interrupted_is_forgotten():
+    failures = FirstFailures(torch.tensor([-1]), n_batches=3)
     failures.see(torch.tensor([math.nan]), epoch=torch.tensor([0]))
     failures.forget()
     for loss in (1.0, 1.0, math.nan):

@@ -17,7 +17,7 @@ def fit(fleet, data=DATA, n_epochs=6, **options):
     return fleet.fit(data, n_epochs, progress=False, **options)
 
 
-VALUES = {"lr": [0.5, 0.25, 0.125], "weight_decay": [0.5, 0.25, 0.125], "seeds": [1, 2, 3]}
+VALUES = {"learning_rate": [0.5, 0.25, 0.125], "weight_decay": [0.5, 0.25, 0.125], "seeds": [1, 2, 3]}
 FORMS = {
     "tensor": torch.tensor,
     "array": np.array,
@@ -41,7 +41,7 @@ def test_a_number_for_all_is_taken_in_every_form(one):
     assert_same_bits(fit(listed), fit(other))
 
 
-def test_looks_can_be_given_as_an_array():
+def test_the_epochs_between_evaluations_can_be_given_as_an_array():
     assert_same_bits(
         fit(Fleet(small_mlp, 3), validation=Validation(DATA, every=np.array([1, 2, 3]))),
         fit(Fleet(small_mlp, 3), validation=Validation(DATA, every=[1, 2, 3])),
@@ -51,9 +51,17 @@ def test_looks_can_be_given_as_an_array():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"lr": np.ones((3, 1))}, ValueError, r"Fleet: `lr` must have one axis, the models, got shape \(3, 1\)"),
-        ({"lr": torch.ones(2)}, ValueError, "Fleet: `lr` must have one entry for each of the 3 models, got 2 entries"),
-        ({"lr": np.array([0.1, -0.1, 0.1])}, ValueError, "Fleet: `lr` must be >= 0, got -0.1"),
+        (
+            {"learning_rate": np.ones((3, 1))},
+            ValueError,
+            r"Fleet: `learning_rate` must have one axis, the models, got shape \(3, 1\)",
+        ),
+        (
+            {"learning_rate": torch.ones(2)},
+            ValueError,
+            "Fleet: `learning_rate` must have one entry for each of the 3 models, got 2 entries",
+        ),
+        ({"learning_rate": np.array([0.1, -0.1, 0.1])}, ValueError, "Fleet: `learning_rate` must be >= 0, got -0.1"),
         ({"weight_decay": np.array([0.1, np.nan, 0.1])}, ValueError, "Fleet: `weight_decay` must be a number, got nan"),
         ({"seeds": np.array([0.0, 1.0, 2.0])}, TypeError, "Fleet: `seeds` must be integers, got 0.0"),
         ({"seeds": [0, 1, True]}, TypeError, "Fleet: `seeds` must be integers, got True"),

@@ -75,8 +75,9 @@ def test_temperatures_that_models_decide_on_are_recorded_and_measured_at(at_once
     rows = FleetData.shared(HELD_OUT.inputs, HELD_OUT.targets, 3)
     seen = {i: [] for i in range(3)}
 
-    def after_epoch(epoch, models, stacked):
-        recorder(epoch, models, stacked)
+    def after_epoch(end):
+        recorder(end)
+        models, stacked = end.models, end.stacked
         for i in range(models.start, models.stop):
             with torch.no_grad():
                 seen[i].append(stacked.module(i - models.start)(HELD_OUT.inputs).hypotheses)

@@ -1,14 +1,14 @@
-"""A fleet that is shared out to several devices is the fleet of one device."""
+"""A fleet that is split across several devices is the fleet of one device."""
 
 import threading
 
 import pytest
 import torch
 from plain_loop import assert_same_bits, rows, small_mlp
-from torchmcl.fleet.sharding import chunks_of, devices_of, on_devices
 
 import torchmcl as mcl
-from torchmcl.fleet import Fleet, FleetData, FreshRows
+from torchmcl.fleet import Checkpointing, Fleet, FleetData, FreshRows, Validation
+from torchmcl.fleet.placement import Placement, devices_of
 
 RULES = [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.RelaxedWTA(0.1), mcl.TopN(2)] * 3
 SETS = [rows(13, seed=0), rows(7, seed=1)]
@@ -38,18 +38,18 @@ def assert_same_training(one, other):
     assert_same_bits(one[1]._replace(seconds=0.0), other[1]._replace(seconds=0.0))
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_size": 5, "validation": DATA, "validate_every": 3}])
+@pytest.mark.parametrize("options", [{}, {"batch_size": 5, "validation": Validation(DATA, every=3)}])
 def test_several_devices_train_to_the_bits_of_one(options):
-    options = options | {"max_models_at_once": 2}
+    options = options | {"models_at_once": 2}
     one = trained("cpu", **options)
     for n_devices in (2, 5):
         assert_same_training(one, trained(["cpu"] * n_devices, **options))
 
 
-def test_the_models_are_shared_out_equally_unless_memory_is_short(monkeypatch):
+def test_the_models_are_split_equally_if_there_is_enough_memory(monkeypatch):
     def chunks(device):
         seen = []
-        trained(device, n_epochs=1, after_epoch=lambda epoch, models, _: seen.append((models.start, models.stop)))
+        trained(device, n_epochs=1, after_epoch=lambda end: seen.append((end.models.start, end.models.stop)))
         return seen
 
     assert chunks(["cpu", "cpu"]) == [(0, 6), (6, 12)]
@@ -68,14 +68,15 @@ def test_devices_train_side_by_side_and_each_has_its_chunks_in_order():
         seen.append(number)
         return number, chunk
 
-    chunks = chunks_of(8, 1)
-    assert on_devices(work, chunks, [CPU] * 3, 3) == list(enumerate(chunks))
+    chunks = [slice(i, i + 1) for i in range(8)]
+    placement = Placement(chunks, (CPU,) * 3, n_threads=3, single_core=False)
+    assert placement.run(work) == list(enumerate(chunks))
     for lane in range(3):
         assert [number for number in seen if number % 3 == lane] == list(range(lane, 8, 3))
 
 
 def test_what_draws_random_numbers_or_is_watched_is_trained_in_order():
-    options = {"factory": WithDropout, "max_models_at_once": 4}
+    options = {"factory": WithDropout, "models_at_once": 4}
     assert_same_training(trained("cpu", **options), trained(["cpu", "cpu"], **options))
 
 
@@ -83,7 +84,7 @@ def test_what_draws_random_numbers_or_is_watched_is_trained_in_order():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_threads_capture_their_graphs_side_by_side():
     # Shards of one GPU: while one thread captures, the others replay, read and wait on the same device.
-    options = {"max_models_at_once": 4}
+    options = {"models_at_once": 4}
     assert_same_training(trained("cuda:0", **options), trained(["cuda:0"] * 3, **options))
 
 
@@ -92,24 +93,24 @@ def test_fresh_rows_are_the_same_on_every_device():
         inputs = torch.randn(n_rows, 2, generator=generator)
         return mcl.Batch(inputs, inputs.unsqueeze(1).repeat(1, 2, 1))
 
-    options = {"data": FreshRows(draw, n_rows=9, n_models=12), "max_models_at_once": 3}
+    options = {"data": FreshRows(draw, n_rows=9, n_models=12), "models_at_once": 3}
     assert_same_training(trained("cpu", **options), trained(["cpu", "cpu"], **options))
 
 
-def test_a_training_goes_on_with_another_number_of_devices(tmp_path):
+def test_a_training_resumes_with_another_number_of_devices(tmp_path):
     class EnoughError(Exception):
         pass
 
-    def stop(epoch, models, _):
-        if epoch == 4 and models.start == 4:
+    def stop(end):
+        if end.epoch == 4 and end.models.start == 4:
             raise EnoughError
 
-    options = {"max_models_at_once": 4, "checkpoint_every": 2, "checkpoint": tmp_path}
+    options = {"models_at_once": 4, "checkpoint": Checkpointing(tmp_path, every=2)}
     with pytest.raises(EnoughError):
         trained(["cpu", "cpu"], after_epoch=stop, **options)
-    del options["max_models_at_once"]  # the chunks are those of the saved training
-    gone_on = trained(["cpu"] * 3, **options)
-    assert_same_training(gone_on, trained("cpu", models_at_once=4))
+    del options["models_at_once"]  # the chunks are those of the saved training
+    resumed = trained(["cpu"] * 3, **options)
+    assert_same_training(resumed, trained("cpu", models_at_once=4))
 
 
 def test_cuda_without_a_number_is_all_visible_devices_that_there_are_models_for(monkeypatch):

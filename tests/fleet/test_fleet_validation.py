@@ -1,11 +1,11 @@
-"""Validation: the best weights, how often a model is looked at, and early stopping."""
+"""Validation: the best weights, how often a model is evaluated, and early stopping."""
 
 import pytest
 import torch
 from plain_loop import rows, small_mlp, weights_of
 
 import torchmcl as mcl
-from torchmcl.fleet import Fleet, FleetData, Validation, current_loss
+from torchmcl.fleet import Checkpointing, Fleet, FleetData, Validation, current_loss
 
 SETS = [rows(12, seed=0), rows(9, seed=1), rows(6, seed=2)]
 DATA = FleetData.of_sets(SETS, [0, 1, 2])
@@ -60,7 +60,7 @@ def test_the_best_weights_are_those_of_the_best_epoch(course):
 
 
 @pytest.mark.parametrize("every", [[1, 3, 5], [5, 1, 5], [3, 3, 2], [20, 4, 1]])
-def test_each_model_is_looked_at_as_often_as_told(course, every):
+def test_each_model_is_evaluated_as_often_as_asked_for(course, every):
     weights, values = course
     fleet, history = trained(validation=Validation(HELD_OUT, every=every))
     for i, n in enumerate(every):
@@ -74,7 +74,8 @@ def test_each_model_is_looked_at_as_often_as_told(course, every):
 def test_the_monitor_decides_what_is_best():
     seen = []
 
-    def loss_of_each(epoch, models, stacked):
+    def loss_of_each(end):
+        epoch, stacked = end.epoch, end.stacked
         rule = [rule if isinstance(rule, mcl.AssignmentRule) else rule(epoch) for rule in RULES]
         with torch.no_grad():
             outputs = [fleet_step(stacked, i, rule[i]) for i in range(3)]
@@ -91,7 +92,7 @@ def test_the_monitor_decides_what_is_best():
 
 
 @pytest.mark.parametrize("patience", [1, 3])
-def test_patience_stops_a_model_and_freezes_it_while_others_go_on(course, patience):
+def test_patience_stops_a_model_and_freezes_it_while_others_continue(course, patience):
     weights, values = course
     fleet, history = trained(validation=Validation(HELD_OUT, patience=patience))
     for i in range(3):
@@ -110,13 +111,13 @@ def test_patience_stops_a_model_and_freezes_it_while_others_go_on(course, patien
     assert history.stopped_epoch.unique().numel() > 1
 
 
-@pytest.mark.parametrize("checkpoint_every", [None, 4, 50])
-def test_a_training_in_which_all_models_stopped_ends_early(checkpoint_every, tmp_path):
+@pytest.mark.parametrize("every", [None, 4, 50])
+def test_a_training_in_which_all_models_stopped_ends_early(every, tmp_path):
     seen = []
     fleet = Fleet(small_mlp, 3, learning_rate=0.0)
-    options = {"validation": DATA, "patience": 2, "after_epoch": lambda epoch, *_: seen.append(epoch)}
-    if checkpoint_every is not None:
-        options |= {"checkpoint": tmp_path, "checkpoint_every": checkpoint_every}
+    options = {"validation": Validation(DATA, patience=2), "after_epoch": lambda end: seen.append(end.epoch)}
+    if every is not None:
+        options["checkpoint"] = Checkpointing(tmp_path, every=every)
     history = fleet.fit(DATA, 200, progress=False, **options)
     assert history.stopped_epoch.tolist() == [2, 2, 2]
     assert max(seen) < 50

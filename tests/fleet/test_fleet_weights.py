@@ -1,4 +1,4 @@
-"""Rows that count more than others, and trainings that go on where the last one ended."""
+"""Rows that count more than others, and trainings that continue where the last one ended."""
 
 import pytest
 import torch

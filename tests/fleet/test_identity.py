@@ -65,7 +65,7 @@ DIFFERENT = {
     "functions": [scaled, twice_scaled, mcl.pairwise_sq_euclidean, mcl.pairwise_l1, torch.tanh, torch.sigmoid],
     "partials": [functools.partial(scaled, factor=n) for n in (1, 2)] + [functools.partial(scaled, shift=1)],
     "objects": [Scaled(1), Scaled(2), Scaled(1).method, Scaled(2).method],
-    "rules": [mcl.WTA(), mcl.AnnealedWTA(1.0), mcl.AnnealedWTA(2.0), mcl.RelaxedWTA(0.1)],
+    "rule": [mcl.WTA(), mcl.AnnealedWTA(1.0), mcl.AnnealedWTA(2.0), mcl.RelaxedWTA(0.1)],
     "modules": [
         network()(),
         network(nn.Tanh)(),

@@ -11,7 +11,7 @@ from plain_loop import assert_same_bits, rows, small_mlp
 
 import torchmcl as mcl
 from torchmcl.annealing import AutoAnnealing, CostScale, cost_scale
-from torchmcl.fleet import Candidate, Fleet, FleetData, FleetSearch, Validation, default_candidates
+from torchmcl.fleet import Candidate, Checkpointing, Fleet, FleetData, FleetSearch, Validation, default_candidates
 
 N_EPOCHS = 40
 DATA = FleetData.of_sets([rows(13, seed=0), rows(8, seed=1)], [0, 1, 0])
@@ -241,11 +241,11 @@ def test_padded_targets_do_not_count():
 
 def new_fleet(**options):
     rules = [mcl.WTA(), AutoAnnealing(), AutoAnnealing(patience=0.2)]
-    return Fleet(small_mlp, 3, **({"rules": rules, "lr": 0.01} | options))
+    return Fleet(small_mlp, 3, **({"rule": rules, "learning_rate": 0.01} | options))
 
 
 def test_other_models_of_the_fleet_are_not_affected():
-    mixed, plain = new_fleet(), new_fleet(rules=mcl.WTA())
+    mixed, plain = new_fleet(), new_fleet(rule=mcl.WTA())
     for fleet in (mixed, plain):
         fleet.fit(DATA, N_EPOCHS, batch_size=5, progress=False)
     assert_same_bits(mixed.models[0].state_dict(), plain.models[0].state_dict())
@@ -253,7 +253,7 @@ def test_other_models_of_the_fleet_are_not_affected():
 
 @pytest.mark.parametrize("rules", ["all auto", "mixed with a rule that sorts"])
 def test_chunks_equal_the_whole(rules):
-    options = {"rules": [mcl.TopN(2), AutoAnnealing(), AutoAnnealing()]} if "sorts" in rules else {}
+    options = {"rule": [mcl.TopN(2), AutoAnnealing(), AutoAnnealing()]} if "sorts" in rules else {}
     whole, parts = new_fleet(**options), new_fleet(**options)
     histories = [
         whole.fit(DATA, N_EPOCHS, batch_size=5, progress=False),
@@ -263,15 +263,15 @@ def test_chunks_equal_the_whole(rules):
     torch.testing.assert_close(histories[0].temperatures, histories[1].temperatures, equal_nan=True)
 
 
-def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path):
+def test_an_interrupted_training_resumes_to_the_same_bits(tmp_path):
     class PowerCutError(Exception):
         pass
 
-    def cut(epoch, models, stacked):
-        if epoch == 25:
+    def cut(end):
+        if end.epoch == 25:
             raise PowerCutError
 
-    options = {"batch_size": 5, "checkpoint": tmp_path, "checkpoint_every": 10, "progress": False}
+    options = {"batch_size": 5, "checkpoint": Checkpointing(tmp_path, every=10), "progress": False}
     whole, resumed = new_fleet(), new_fleet()
     expected = whole.fit(DATA, N_EPOCHS, batch_size=5, progress=False)
     with pytest.raises(PowerCutError):
@@ -281,7 +281,7 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path):
     torch.testing.assert_close(history.temperatures, expected.temperatures, rtol=0, atol=0, equal_nan=True)
 
 
-def test_temperatures_are_recorded_and_only_the_tail_is_looked_at():
+def test_temperatures_are_recorded_and_only_the_tail_is_evaluated():
     fleet = new_fleet()
     held_out = FleetData.shared(*rows(9, seed=2), 3)
     history = fleet.fit(DATA, N_EPOCHS, validation=held_out, progress=False)
@@ -325,7 +325,7 @@ def test_no_batch_of_a_search_is_left_with_a_few_rows(monkeypatch):
 def test_the_search_finds_the_way_that_learns():
     inputs, targets = rows(60, seed=0)
     candidates = [Candidate("frozen", mcl.WTA(), learning_rate=0.0), Candidate("auto", AutoAnnealing())]
-    search = FleetSearch(candidates, n_splits=3, held_out=0.2, n_init=2)
+    search = FleetSearch(candidates, n_splits=3, held_out=0.2, n_restarts=2)
     trials = search.run(small_mlp, inputs, targets, 60)
     assert trials.candidates[trials.best].name == "auto"
     assert trials.values.shape == (2, 3, 2)

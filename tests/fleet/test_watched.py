@@ -3,14 +3,14 @@
 import torch
 
 import torchmcl as mcl
-from torchmcl.fleet import Fleet, FleetData
+from torchmcl.fleet import Fleet, FleetData, Validation
 
 
-def fitted(**options):
+def fitted(patience=None):
     data = FleetData.shared(torch.randn(40, 2), torch.randn(40, 1, 1), n_models=3)
     watched = FleetData.shared(torch.randn(20, 2), torch.randn(20, 1, 1), n_models=3)
     fleet = Fleet(lambda: mcl.MultiHypothesisMLP(2, 1, 2, hidden=(4,)), 3, learning_rate=0.05, seeds=[0, 1, 2])
-    return fleet.fit(data, 12, validation=watched, **options)
+    return fleet.fit(data, 12, validation=Validation(watched, patience=patience), progress=False)
 
 
 def test_the_least_watched_value_is_the_best_one():

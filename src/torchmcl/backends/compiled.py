@@ -6,7 +6,6 @@ the extension could not be built everything takes the plain way, and `torchmcl -
 
 import ctypes
 import importlib
-import importlib.util
 import itertools
 from ctypes import Structure, c_char_p, c_float, c_int64, c_void_p
 from dataclasses import dataclass
@@ -90,11 +89,11 @@ class _Adam(Structure):
 
 
 def _loaded() -> ctypes.CDLL | None:
-    spec = importlib.util.find_spec("torchmcl.backends._native")
-    if spec is None or spec.origin is None:
+    try:
+        module = importlib.import_module("torchmcl.backends._native")  # which chooses the instruction set
+    except ImportError:
         return None
-    importlib.import_module("torchmcl.backends._native")  # which chooses the instruction set
-    library = ctypes.CDLL(spec.origin)
+    library = ctypes.CDLL(str(module.__file__))
     library.torchmcl_instruction_set.restype = c_char_p
     library.torchmcl_scratch_size.restype = c_int64
     library.torchmcl_step.restype = None

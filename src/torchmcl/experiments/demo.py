@@ -19,8 +19,7 @@ from torchmcl._optional import optional_import
 from torchmcl.assignment import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.data.synthetic import three_gaussians
-from torchmcl.fleet import Fleet, FleetData
-from torchmcl.fleet.stacked import StackedModules
+from torchmcl.fleet import EpochEnd, Fleet, FleetData
 from torchmcl.losses import match
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Cosine, Exponential, annealed
@@ -85,8 +84,7 @@ def run_demo(folder: Path, settings: DemoSettings, *, progress: bool = True) -> 
         batch_size=1,
         after_epoch=recorder,
         models_at_once=len(rules),
-        progress=progress,
-        what=f"training {len(rules)} networks",
+        progress=f"training {len(rules)} networks" if progress else False,
     )
     matching = recorder.matching(fleet.predict(torch.ones(1, 1)))
     distortion = torch.vmap(metrics.distortion)(matching).view(len(methods), -1)
@@ -127,7 +125,8 @@ class _Recorder:
         self.distortions: list[list[float]] = []
         self.frames: list[list[list[list[float]]]] = []
 
-    def __call__(self, epoch: int, rows: slice, models: StackedModules) -> None:
+    def __call__(self, end: EpochEnd) -> None:
+        epoch, models = end.epoch, end.stacked
         if (epoch + 1) % self.every and epoch + 1 != self.settings.n_epochs:
             return
         with torch.no_grad():

@@ -50,16 +50,28 @@ class MixedRule(AssignmentRule):
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         temperature, epsilon = self.values
+        if cost.device.type == "cpu":  # where reading a value costs less than a softmax that nobody needs
+            if not bool((temperature > 0).any()):
+                return _hard_weights(cost, _per_model(epsilon, cost))
+            if bool((temperature > 0).all()):
+                return softmin(cost, _per_model(temperature, cost))
         if kernels.usable(cost):
             from torchmcl.kernels.rows import mixed_rows
 
             return mixed_rows(cost, _exponent_factor(temperature), epsilon)
-        temperature, epsilon = (
-            value.to(cost.dtype).view(-1, *[1] * (cost.ndim - 1)) for value in (temperature, epsilon)
-        )
+        temperature = _per_model(temperature, cost)
         cold = temperature <= 0
-        hard = winner_weights(cost, 1 - epsilon, epsilon / max(cost.shape[-1] - 1, 1))
-        return torch.where(cold, hard, softmin(cost, temperature.masked_fill(cold, 1)))
+        soft = softmin(cost, temperature.masked_fill(cold, 1))
+        return torch.where(cold, _hard_weights(cost, _per_model(epsilon, cost)), soft)
+
+
+def _per_model(values: Tensor, cost: Tensor) -> Tensor:
+    """Return values [models] of the type of a cost [models, ...], with as many axes."""
+    return values.to(cost.dtype).view(-1, *[1] * (cost.ndim - 1))
+
+
+def _hard_weights(cost: Tensor, epsilon: Tensor) -> Tensor:
+    return winner_weights(cost, 1 - epsilon, epsilon / max(cost.shape[-1] - 1, 1))
 
 
 def _exponent_factor(temperature: Tensor) -> Tensor:
@@ -87,9 +99,16 @@ class RuleCourses:
         rules: one per model: a rule, a function epoch -> rule, or `AutoAnnealing`.
         n_epochs: of the training.
         device: of the models.
+        dtype: of the models; values have at least single precision.
     """
 
-    def __init__(self, rules: Sequence[Any], n_epochs: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        rules: Sequence[Any],
+        n_epochs: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.n_models = len(rules)
         self.groups = _groups_of(rules, n_epochs)
         #: Whether all rules are of the kind that `MixedRule` serves.
@@ -100,8 +119,8 @@ class RuleCourses:
             rows = torch.stack([self.temperatures, self._column("epsilon", n_epochs)], dim=1).flatten(1)
         else:
             columns = [column for group in self.groups for column in group.values.values()]
-            rows = torch.cat(columns, dim=1) if columns else torch.zeros(n_epochs, 0)
-        self._table = rows.to(device)
+            rows = torch.cat(columns, dim=1) if columns else torch.zeros(n_epochs, 0, dtype=torch.float64)
+        self._table = rows.to(device, torch.promote_types(dtype, torch.float32))
         self._current = self._table[0].clone()
 
     def read(self, epoch: Tensor) -> None:
@@ -142,7 +161,7 @@ class RuleCourses:
 
     def _column(self, name: str, n_epochs: int) -> Tensor:
         parts = [
-            group.values.get(name, torch.zeros(n_epochs, group.models.stop - group.models.start))
+            group.values.get(name, torch.zeros(n_epochs, group.models.stop - group.models.start, dtype=torch.float64))
             for group in self.groups
         ]
         return torch.cat(parts, dim=1)
@@ -199,7 +218,7 @@ def _course_of(rule: Any, n_epochs: int) -> tuple[AssignmentRule, dict[str, Tens
                 got = f"{first!r} at epoch 0 and {each!r} at epoch {epoch}"
                 raise ValueError(bad_value("Fleet", "rule", "keep its kind during a training", got, advice))
         values = {name: [float(getattr(each, name)) for each in by_epoch] for name in names}
-    return first, {name: torch.tensor(column) for name, column in values.items()}
+    return first, {name: torch.tensor(column, dtype=torch.float64) for name, column in values.items()}
 
 
 def _rule_at(rule: Any, epoch: int) -> AssignmentRule:

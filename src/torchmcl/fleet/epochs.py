@@ -74,8 +74,8 @@ class ChunkTraining:
         self._validated = validation is not None
         backend = CompiledStep if plan.backend == "compiled" else AutogradStep
         self.step = backend(models, data, validation, plan.spec)
-        self.optimizer = plan.optimizer.compiled() if plan.backend == "compiled" else plan.optimizer
-        self.courses = RuleCourses(plan.rules, plan.n_epochs, device)
+        self.optimizer = self.step.optimizer_for(plan.optimizer)
+        self.courses = RuleCourses(plan.rules, plan.n_epochs, device, models.flat.dtype)
         self.annealing = self._self_annealing(data if validation is None else validation)
         self.state = ChunkState.of(
             models,

@@ -1,6 +1,6 @@
 """What a fleet's training recorded, and where its losses were first not finite."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,15 +63,16 @@ class FleetHistory(NamedTuple):
     @classmethod
     def joined(cls, parts: "list[FleetHistory]") -> "FleetHistory":
         """Return the history of a fleet from those of its chunks."""
-        *columns, temperatures, seconds = zip(*parts, strict=True)
         decided = None
-        if any(part is not None for part in temperatures):
+        if any(part.temperatures is not None for part in parts):
             filled = [
                 torch.full_like(part.losses, torch.nan) if part.temperatures is None else part.temperatures
                 for part in parts
             ]
             decided = torch.cat(filled, dim=-1)
-        return cls(*(torch.cat(column, dim=-1) for column in columns), decided, sum(seconds))
+        names = ("losses", "best_value", "best_epoch", "stopped_epoch", "failed_epoch", "failed_batch", "watched")
+        joined: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts], dim=-1) for name in names}
+        return cls(**joined, temperatures=decided, seconds=sum(part.seconds for part in parts))
 
 
 class FirstFailures:

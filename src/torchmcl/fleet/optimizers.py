@@ -12,7 +12,6 @@ from torch import Tensor
 
 from torchmcl import kernels
 from torchmcl._checks import bad_value, check_non_negative, check_real
-from torchmcl.backends import compiled
 
 __all__ = ["SGD", "Adam", "FleetOptimizer"]
 
@@ -49,10 +48,6 @@ class FleetOptimizer(ABC):
         flat.copy_(new)
         for name, value in state.items():
             value.copy_(wide[name])
-
-    def compiled(self) -> "FleetOptimizer":
-        """Return the same rule for float32 matrices on the CPU in compiled code, where there is any."""
-        return self
 
 
 @dataclass(frozen=True)
@@ -98,18 +93,6 @@ class Adam(FleetOptimizer):
         root = _correction(self.beta2, n_steps).sqrt_()
         deviation = square.sqrt().add_(self.epsilon * root)
         flat.addcdiv_(mean * (lr * root / _correction(self.beta1, n_steps)), deviation, value=-1)
-
-    def compiled(self) -> FleetOptimizer:
-        """Return the same rule in compiled code."""
-        return _CompiledAdam(self.beta1, self.beta2, self.epsilon) if min(self.beta1, self.beta2) > 0 else self
-
-
-@dataclass(frozen=True)
-class _CompiledAdam(Adam):
-    def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
-        state["n_steps"].add_(1)
-        moments = state["mean"], state["square"], state["n_steps"]
-        compiled.adam_step(flat, grad, *moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
 
 
 def _correction(beta: float, n_steps: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import current_loss, hard_distortion
 from torchmcl.fleet.linear import has_global_hooks, is_feed_forward
+from torchmcl.fleet.optimizers import Adam, FleetOptimizer
 from torchmcl.fleet.stacked import StackedModules
 from torchmcl.losses import match
 from torchmcl.nn import MultiHypothesisMLP
@@ -132,6 +133,10 @@ class AutogradStep:
 
         return measure
 
+    def optimizer_for(self, optimizer: FleetOptimizer) -> FleetOptimizer:
+        """Return the optimizer as this backend computes it."""
+        return optimizer
+
     def _rows(self, batch: BatchRows) -> tuple[Tensor, Tensor, Tensor | None]:
         if batch.order is not None:
             index = batch.order[:, batch.start : batch.stop].index_select(0, batch.order_of_model)
@@ -232,6 +237,19 @@ class CompiledStep(AutogradStep):
 
         return measure
 
+    def optimizer_for(self, optimizer: FleetOptimizer) -> FleetOptimizer:
+        """Return the optimizer as this backend computes it."""
+        if type(optimizer) is Adam and min(optimizer.beta1, optimizer.beta2) > 0:
+            return _CompiledAdam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)
+        return optimizer
+
+
+class _CompiledAdam(Adam):
+    def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
+        state["n_steps"].add_(1)
+        moments = state["mean"], state["square"], state["n_steps"]
+        compiled.adam_step(flat, grad, *moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
+
 
 def choose_backend(
     asked: str | None,
@@ -280,8 +298,10 @@ def why_not_compiled(
     """Return why the compiled step cannot serve a training, None if it can."""
     if not compiled.available():
         return "The extension was not built when torchmcl was installed."
-    if device.type != "cpu" or fresh:
-        return "It serves CPUs, and rows that stay." if fresh else "It serves CPUs."
+    if device.type != "cpu":
+        return "It serves CPUs."
+    if fresh:
+        return "It serves rows that stay the same in all epochs."
     if not per_target:
         return "It serves the rules WTA, RelaxedWTA and AnnealedWTA."
     if value_checks_enabled():
@@ -300,7 +320,9 @@ def why_not_served(models: StackedModules, data: FleetData, cost_fn: Callable[..
     if not bool((data.n_rows == data.inputs.shape[1]).all()):
         return "It serves sets of one length."
     n_dims = data.targets.shape[-1]
-    if n_dims > _MAX_DIMS or not _is_relu_network(models.template, data.inputs.shape[-1], n_dims):
+    if n_dims > _MAX_DIMS:
+        return f"It serves up to {_MAX_DIMS} coordinates."
+    if not _is_relu_network(models.template, data.inputs.shape[-1], n_dims):
         return "It serves MultiHypothesisMLP with ReLU, without an output activation, all of it trained."
     network = _network_of(models.template, cost_fn)
     if network.n_hypotheses > compiled.MAX_HYPOTHESES or len(network.sizes) > compiled.MAX_LAYERS:

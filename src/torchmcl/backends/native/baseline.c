@@ -5,7 +5,9 @@
 #define VARIANT baseline
 #if defined(__aarch64__)
 #define NAME "NEON"
-#else
+#elif defined(__x86_64__)
 #define NAME "SSE2"
+#else
+#define NAME "plain C"
 #endif
 #include "step.h"

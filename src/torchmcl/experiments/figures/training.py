@@ -54,8 +54,7 @@ def train(
         batch_size=settings.batch_size // settings.targets_per_row,
         after_epoch=recorder,
         models_at_once=n_models,
-        progress=progress,
-        what=what,
+        progress=what if progress else False,
     )
     records = recorder.records()
     return [records[low : low + settings.n_seeds] for low in range(0, n_models, settings.n_seeds)]

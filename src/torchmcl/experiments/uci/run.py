@@ -97,20 +97,22 @@ def train_unit(
         seeds=[task.seed * _SEED_STRIDE**2 + task.member * _SEED_STRIDE + numbers[task.fold] for task in tasks],
         device=study.device,
     )
-    watch = held_out or "test-selected" in protocols
+    validation = None
+    if held_out or "test-selected" in protocols:
+        validation = Validation(
+            FleetData.of_sets(watched, own),
+            monitor=hard_distortion if held_out else current_loss,
+            every=[1 if held_out else task.method.looks_every for task in tasks],
+        )
+    what = f"{name}, {len(tasks)} models{', a tenth held out' if held_out else ''}"
     with _own_random_numbers():
         history = fleet.fit(
             FleetData.of_sets(train, own),
             study.n_epochs,
             batch_size=_BATCH_SIZE,
-            validation=Validation(
-                FleetData.of_sets(watched, own) if watch else None,
-                monitor=hard_distortion if held_out else current_loss,
-                every=[1 if held_out else task.method.looks_every for task in tasks],
-            ),
+            validation=validation,
             checkpoint=None if out is None else saved_training(unit, out),
-            progress=progress,
-            what=f"{name}, {len(tasks)} models{', a tenth held out' if held_out else ''}",
+            progress=what if progress else False,
         )
     test = FleetData.of_sets([(fold.test_inputs, fold.test_targets) for fold in folds], own)
     rows = []
