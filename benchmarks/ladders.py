@@ -14,19 +14,19 @@ import time
 import torch
 
 from _common import parser, report
-from torchmcl.backends import compiled as native
+from torchmcl.backends import compiled
 
 N_MODELS, N_GIVEN, N_RUNS, LENGTH, HIDDEN = 5, 13, 13, 26, 64
 N_ROUNDS = 300
 
 
-def made(inputs: torch.Tensor, shortest_run: int) -> native.NetworkStep:
+def step_on(inputs: torch.Tensor, shortest_run: int) -> compiled.NetworkStep:
     """Return the step on inputs [rows, columns]; runs are used from a length on."""
     sizes = (inputs.shape[1], HIDDEN, HIDDEN, 10)
     n_parameters = sum(n_out * (n_in + 1) for n_in, n_out in itertools.pairwise(sizes))
-    native._SHORTEST_RUN = shortest_run
-    return native.NetworkStep(
-        native.Network(sizes, 5, 1, True),
+    compiled._SHORTEST_RUN = shortest_run
+    return compiled.NetworkStep(
+        compiled.Network(sizes, 5, 1, True),
         0.05 * torch.randn(N_MODELS, n_parameters, generator=torch.Generator().manual_seed(1)),
         inputs=inputs[None],
         targets=inputs[None, :, :1, None],
@@ -41,7 +41,7 @@ def main(n_rows: int) -> dict[str, object]:
     given = 3 * torch.randn(n_rows, N_GIVEN, generator=random)
     places = (LENGTH + 2) * torch.rand(n_rows, N_RUNS, 1, generator=random) - 1
     climbing = torch.cat([given, (places - torch.arange(LENGTH)).clamp(0, 1).flatten(1)], dim=1)
-    steps = {"product": made(climbing, climbing.shape[1] + 1), "sums": made(climbing, 4), "floor": made(given, 4)}
+    steps = {"product": step_on(climbing, climbing.shape[1] + 1), "sums": step_on(climbing, 4), "floor": step_on(given, 4)}
     rule = torch.tensor([[0.1] * N_MODELS, [0.0] * N_MODELS])
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(N_ROUNDS):
@@ -61,6 +61,6 @@ def main(n_rows: int) -> dict[str, object]:
 if __name__ == "__main__":
     options = parser(__doc__).parse_args()
     torch.set_num_threads(1)
-    if not native.available():
-        raise SystemExit("needs a C compiler")
+    if not compiled.available():
+        raise SystemExit("the extension was not built")
     report("ladders", "cpu", [main(64), main(128)], options.out)

@@ -41,11 +41,11 @@ class Watched(distributed.WorkerPlugin):
 
         def watched(fleet, data, n_epochs, **settings):
             saved = settings.get("checkpoint")
-            name = f"models-{fleet.seeds[0]}-{fleet.n_models}" if saved is None else Path(saved).name
+            name = f"models-{fleet.seeds[0]}-{fleet.n_models}" if saved is None else Path(getattr(saved, "folder", saved)).name
 
-            def note(epoch, *_):
+            def note(end):
                 with open(log, "a") as file:
-                    file.write(f"{os.getpid()} {name} {epoch}\n")
+                    file.write(f"{os.getpid()} {name} {end.epoch}\n")
 
             return fit(fleet, data, n_epochs, **settings | {"after_epoch": note})
 

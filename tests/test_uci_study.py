@@ -84,9 +84,10 @@ def fits(monkeypatch):
     seen, fit = [], Fleet.fit
 
     def spied(self, data, n_epochs, **settings):
-        call = Fit(self, data, settings.get("validation"), settings)
+        validation = settings.get("validation")
+        call = Fit(self, data, None if validation is None else validation.rows, settings)
         seen.append(call)
-        settings["after_epoch"] = lambda epoch, rows, models: call.weights.append(models.flat.detach().clone())
+        settings["after_epoch"] = lambda end: call.weights.append(end.stacked.flat.detach().clone())
         return fit(self, data, n_epochs, **settings)
 
     monkeypatch.setattr(Fleet, "fit", spied)
@@ -321,8 +322,8 @@ def test_validation_never_sees_a_test_row_and_holds_out_a_tenth_of_the_training_
 
 def test_authors_looks_are_used_under_test_selected_and_every_epoch_under_validation(folder, tmp_path, fits):
     run_study(a_study(folder, methods=SEVERAL, protocols=("test-selected", "validation")), tmp_path, progress=False)
-    assert fits[0].settings["validate_every"] == [1, 1, 10, 10, 10, 10]
-    assert fits[1].settings["validate_every"] == [1] * 6
+    assert fits[0].settings["validation"].every == [1, 1, 10, 10, 10, 10]
+    assert fits[1].settings["validation"].every == [1] * 6
 
 
 def loss_under_wta(predictions, targets):
@@ -553,6 +554,6 @@ def test_training_uses_adam_at_a_constant_rate_of_001_and_batches_of_1024(folder
     run_study(a_study(folder, methods=SEVERAL, protocols=("last",)), tmp_path, progress=False)
     (fit,) = fits
     assert type(fit.fleet.optimizer).__name__ == "Adam"
-    assert fit.fleet.lr == [0.01] * 6
+    assert fit.fleet.learning_rates == [0.01] * 6
     assert fit.fleet.weight_decay == [0.0] * 6
     assert fit.settings["batch_size"] == 1024
