@@ -41,7 +41,11 @@ def main(n_rows: int) -> dict[str, object]:
     given = 3 * torch.randn(n_rows, N_GIVEN, generator=random)
     places = (LENGTH + 2) * torch.rand(n_rows, N_RUNS, 1, generator=random) - 1
     climbing = torch.cat([given, (places - torch.arange(LENGTH)).clamp(0, 1).flatten(1)], dim=1)
-    steps = {"product": step_on(climbing, climbing.shape[1] + 1), "sums": step_on(climbing, 4), "floor": step_on(given, 4)}
+    steps = {
+        "product": step_on(climbing, climbing.shape[1] + 1),
+        "sums": step_on(climbing, 4),
+        "floor": step_on(given, 4),
+    }
     rule = torch.tensor([[0.1] * N_MODELS, [0.0] * N_MODELS])
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(N_ROUNDS):

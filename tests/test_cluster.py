@@ -41,7 +41,11 @@ class Watched(distributed.WorkerPlugin):
 
         def watched(fleet, data, n_epochs, **settings):
             saved = settings.get("checkpoint")
-            name = f"models-{fleet.seeds[0]}-{fleet.n_models}" if saved is None else Path(getattr(saved, "folder", saved)).name
+            name = (
+                f"models-{fleet.seeds[0]}-{fleet.n_models}"
+                if saved is None
+                else Path(getattr(saved, "folder", saved)).name
+            )
 
             def note(end):
                 with open(log, "a") as file:

@@ -1,8 +1,9 @@
 """Fleets: many small models trained at once on a leading axis."""
 
 from torchmcl.fleet.data import FleetData, FreshRows, default_batch_size, even_batch_size
+from torchmcl.fleet.epochs import EpochEnd
 from torchmcl.fleet.evaluation import current_loss, hard_distortion
-from torchmcl.fleet.fleet import EpochEnd, Fleet
+from torchmcl.fleet.fleet import Fleet
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.optimizers import SGD, Adam
 from torchmcl.fleet.options import Checkpointing, Validation

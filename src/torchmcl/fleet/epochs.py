@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.assignment import AssignmentRule
 from torchmcl.backends.captured import CapturedEpochs
 from torchmcl.fleet.adaptive import N_MEASURED_ROWS, SelfAnnealing
 from torchmcl.fleet.courses import RuleCourses
@@ -19,7 +20,7 @@ from torchmcl.fleet.stacked import StackedModules
 from torchmcl.fleet.state import ChunkState
 from torchmcl.fleet.steps import AutogradStep, BatchRows, CompiledStep, StepSpec
 
-__all__ = ["ChunkPlan", "ChunkTraining"]
+__all__ = ["ChunkPlan", "ChunkTraining", "EpochEnd"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,24 @@ class ChunkPlan:
             seeds=self.seeds[models],
             validate_every=self.validate_every[models],
         )
+
+
+class EpochEnd(NamedTuple):
+    """What `after_epoch` of `Fleet.fit` is called with.
+
+    Attributes:
+        epoch: the one that was just trained, counted from 0.
+        models: the models of the chunk.
+        stacked: these models; call it with inputs [models, batch, ...].
+        rule: their rule in that epoch, for costs [models, ...].
+        temperatures: [models], 0 for rules without one.
+    """
+
+    epoch: int
+    models: slice
+    stacked: StackedModules
+    rule: AssignmentRule
+    temperatures: Tensor
 
 
 class ChunkTraining:

@@ -1,10 +1,9 @@
 """The public class: a fleet of models, trained together, used one by one."""
 
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +17,21 @@ from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.checkpoints import FleetCheckpoint, run_chunk, saved_chunk_size
 from torchmcl.fleet.courses import RuleAt, RuleCourses, rates_of
 from torchmcl.fleet.data import FleetData, FreshRows, batch_rows
-from torchmcl.fleet.epochs import ChunkPlan, ChunkTraining
+from torchmcl.fleet.epochs import ChunkPlan, ChunkTraining, EpochEnd
 from torchmcl.fleet.evaluation import evaluate_models, hard_distortion
 from torchmcl.fleet.fingerprint import fingerprint_of
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.identity import digest_of_tensors
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
-from torchmcl.fleet.options import Checkpointing, Validation, check_data, per_model, seeds_of
+from torchmcl.fleet.options import (
+    Checkpointing,
+    Validation,
+    check_data,
+    checkpointing_of,
+    per_model,
+    seeds_of,
+    validation_of,
+)
 from torchmcl.fleet.placement import Device, Placement, devices_of
 from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules, states_of
 from torchmcl.fleet.steps import BACKENDS, StepSpec, choose_backend
@@ -32,25 +39,7 @@ from torchmcl.fleet.trial import check_rows_apart, trial_predictions, tried
 from torchmcl.schedules import Schedule
 from torchmcl.types import Predictions
 
-__all__ = ["EpochEnd", "Fleet"]
-
-
-class EpochEnd(NamedTuple):
-    """What `after_epoch` of `Fleet.fit` is called with.
-
-    Attributes:
-        epoch: the one that was just trained, counted from 0.
-        models: the models of the chunk.
-        stacked: these models; call it with inputs [models, batch, ...].
-        rule: their rule in that epoch, for costs [models, ...].
-        temperatures: [models], 0 for rules without one.
-    """
-
-    epoch: int
-    models: slice
-    stacked: StackedModules
-    rule: AssignmentRule
-    temperatures: Tensor
+__all__ = ["Fleet"]
 
 
 @dataclass(frozen=True)
@@ -202,8 +191,8 @@ class Fleet:
             data,
             n_epochs,
             batch_size,
-            Validation(validation) if isinstance(validation, FleetData) else validation,
-            Checkpointing(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint,
+            validation_of(validation),
+            checkpointing_of(checkpoint),
             models_at_once,
             in_order=after_epoch is not None,
             moments=(self.optimizer_state or {}) if continued else {},
@@ -224,7 +213,7 @@ class Fleet:
         history = FleetHistory.joined([history for history, _ in trained])
         n_side_by_side = min(training.placement.n_threads, len(trained))
         history = history._replace(seconds=history.seconds / n_side_by_side)
-        self._warn_of_failures(history)
+        history.warn_of_failures()
         return history
 
     def predict(
@@ -330,20 +319,21 @@ class Fleet:
             in_order=in_order,
         )
         plan = self._plan(n_epochs, size, backend, validation)
-        saved = None
-        if checkpoint is not None:
-            fingerprint = fingerprint_of(
-                plan,
-                self._last,
-                rows,
-                held_out,
-                fresh=fresh,
-                models_at_once=placement.chunk_size,
-                first_weights=self._first_weights,
-                first_moments=moments,
-            )
-            saved = FleetCheckpoint(checkpoint, fingerprint, is_random=not self._last.is_deterministic())
-        return _Training(rows, fresh, held_out, plan, placement, saved)
+        training = _Training(rows, fresh, held_out, plan, placement, saved=None)
+        return training if checkpoint is None else replace(training, saved=self._saved(training, checkpoint, moments))
+
+    def _saved(self, training: _Training, options: Checkpointing, moments: dict[str, Tensor]) -> FleetCheckpoint:
+        fingerprint = fingerprint_of(
+            training.plan,
+            self._last,
+            training.data,
+            training.validation,
+            fresh=training.fresh,
+            models_at_once=training.placement.chunk_size,
+            first_weights=self._first_weights,
+            first_moments=moments,
+        )
+        return FleetCheckpoint(options, fingerprint, is_random=not self._last.is_deterministic())
 
     def _plan(self, n_epochs: int, batch_size: int, backend: str, validation: Validation | None) -> ChunkPlan:
         return ChunkPlan(
@@ -390,18 +380,6 @@ class Fleet:
         history = run_chunk(chunk, number, training.saved, bar, note)
         self._take(models, chunk.state.models, chunk.state.best or None)
         return history, {name: value.cpu() for name, value in chunk.state.optimizer.items()}
-
-    def _warn_of_failures(self, history: FleetHistory) -> None:
-        failed = (history.failed_epoch >= 0).nonzero().flatten().tolist()
-        if failed:
-            where = f"model {failed[0]} was the first of them, from {history.first_failure(failed[0])} on"
-            warnings.warn(
-                f"Fleet: the loss of {len(failed)} of {self.n_models} models is not finite; {where}. The others are "
-                "not affected. Their weights are the last finite ones: look at their rows, or fit them again with a "
-                "lower `learning_rate`.",
-                RuntimeWarning,
-                stacklevel=3,
-            )
 
     @torch.no_grad()
     def _take(self, rows: slice, last: dict[str, Tensor], best: dict[str, Tensor] | None) -> None:

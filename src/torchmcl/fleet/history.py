@@ -1,5 +1,6 @@
 """What a fleet's training recorded, and where its losses were first not finite."""
 
+import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -59,6 +60,19 @@ class FleetHistory(NamedTuple):
         """Return in words where the loss of a model that failed was first not finite."""
         epoch = f"epoch {int(self.failed_epoch[model])}"
         return epoch if self.failed_batch[model] < 0 else f"batch {int(self.failed_batch[model])} of {epoch}"
+
+    def warn_of_failures(self) -> None:
+        """Warn the caller of `Fleet.fit` if there are models whose loss became NaN or infinite."""
+        failed = (self.failed_epoch >= 0).nonzero().flatten().tolist()
+        if failed:
+            where = f"model {failed[0]} was the first of them, from {self.first_failure(failed[0])} on"
+            warnings.warn(
+                f"Fleet: the loss of {len(failed)} of {len(self.failed_epoch)} models is not finite; {where}. The "
+                "others are not affected. Their weights are the last finite ones: look at their rows, or fit them "
+                "again with a lower `learning_rate`.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     @classmethod
     def joined(cls, parts: "list[FleetHistory]") -> "FleetHistory":

@@ -38,7 +38,7 @@ class Validation:
         """Check the fields."""
         check_rows("Validation", "rows", self.rows)
         check_callable("Validation", "monitor", self.monitor, "torchmcl.fleet.hard_distortion")
-        for every in set(per_model("every", self.every, self.rows.n_models)):
+        for every in set(per_model("every", self.every, self.rows.n_models, owner="Validation")):
             check_positive_int("Validation", "every", every)
         if self.patience is not None:
             check_positive_int("Validation", "patience", self.patience)
@@ -60,11 +60,41 @@ class Checkpointing:
 
     def __post_init__(self) -> None:
         """Check the fields."""
+        if not isinstance(self.folder, str | Path):
+            raise TypeError(bad_value("Checkpointing", "folder", "be a path", repr(self.folder)))
         check_positive_int("Checkpointing", "every", self.every)
         check_positive_int("Checkpointing", "keep", self.keep)
 
 
-def per_model(name: str, value: Any, n_models: int) -> list[Any]:
+def validation_of(given: object) -> Validation | None:
+    """Return what `Fleet.fit` was given as `validation`: rows alone are evaluated with the default options.
+
+    Raises:
+        TypeError: for something else.
+    """
+    if given is None or isinstance(given, Validation):
+        return given
+    if not isinstance(given, FleetData):
+        rule = "be Validation or FleetData"
+        raise TypeError(bad_value("Fleet.fit", "validation", rule, type(given).__name__))
+    return Validation(given)
+
+
+def checkpointing_of(given: object) -> Checkpointing | None:
+    """Return what `Fleet.fit` was given as `checkpoint`: a folder alone has the default options.
+
+    Raises:
+        TypeError: for something else.
+    """
+    if given is None or isinstance(given, Checkpointing):
+        return given
+    if not isinstance(given, str | Path):
+        rule = "be Checkpointing or a path"
+        raise TypeError(bad_value("Fleet.fit", "checkpoint", rule, type(given).__name__))
+    return Checkpointing(given)
+
+
+def per_model(name: str, value: Any, n_models: int, owner: str = "Fleet") -> list[Any]:
     """Return one value per model, from a single value, a sequence, an array or a tensor.
 
     Raises:
@@ -72,16 +102,16 @@ def per_model(name: str, value: Any, n_models: int) -> list[Any]:
         ValueError: for a sequence of another length, or an array of several axes.
     """
     if isinstance(value, str | bytes):
-        raise TypeError(bad_value("Fleet", name, "be a single value or one per model", repr(value)))
+        raise TypeError(bad_value(owner, name, "be a single value or one per model", repr(value)))
     if isinstance(value, Tensor | np.ndarray):
         if value.ndim > 1:
-            raise ValueError(bad_value("Fleet", name, "have one axis, the models", f"shape {tuple(value.shape)}"))
+            raise ValueError(bad_value(owner, name, "have one axis, the models", f"shape {tuple(value.shape)}"))
         value = value.tolist()
     if not isinstance(value, Sequence):
         return [plain_number(value)] * n_models
     if len(value) != n_models:
         rule = f"have one entry for each of the {n_models} models"
-        raise ValueError(bad_value("Fleet", name, rule, f"{len(value)} entries"))
+        raise ValueError(bad_value(owner, name, rule, f"{len(value)} entries"))
     return [plain_number(entry) for entry in value]
 
 

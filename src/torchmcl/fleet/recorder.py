@@ -6,7 +6,8 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.measure import SCALARS
-from torchmcl.fleet.fleet import EpochEnd, Fleet
+from torchmcl.fleet.epochs import EpochEnd
+from torchmcl.fleet.fleet import Fleet
 from torchmcl.losses import match
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Batch, Predictions
