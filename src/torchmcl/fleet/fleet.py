@@ -26,13 +26,13 @@ from torchmcl.fleet.identity import digest_of_tensors
 from torchmcl.fleet.loop import ChunkTraining, Plan
 from torchmcl.fleet.monitors import hard_distortion
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
-from torchmcl.fleet.options import check_data, check_fit, per_model, rates_of, seeds_of
+from torchmcl.fleet.options import check_data, check_fit, check_moments, per_model, rates_of, seeds_of
 from torchmcl.fleet.rules import RuleAt, RuleTable, StackedRule
 from torchmcl.fleet.running import run_chunk
 from torchmcl.fleet.sharding import Device, chunks_of, devices_of, on_devices
 from torchmcl.fleet.shortcuts import may_compile
 from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules, states_of
-from torchmcl.fleet.trial import check_rows_apart, trial_predictions, tried
+from torchmcl.fleet.trial import check_input_type, check_rows_apart, tried
 from torchmcl.schedules import Schedule
 from torchmcl.types import Predictions, StepOutput
 
@@ -192,6 +192,9 @@ class Fleet:
         check_positive_int("Fleet.fit", "keep_checkpoints", keep_checkpoints)
         if max_models_at_once is not None:
             check_positive_int("Fleet.fit", "max_models_at_once", max_models_at_once)
+        moments = (self.optimizer_state or {}) if continued else {}
+        if moments:
+            check_moments(moments, self.optimizer.init(self._last.flat))
         check_data("Fleet.fit", "data", data, self.n_models)
         size = batch_rows("Fleet.fit", batch_size, data.inputs.shape[1])
         data, n_hypotheses = tried("data", data, self._last, training=True)
@@ -222,14 +225,14 @@ class Fleet:
                 fresh=fresh,
                 models_at_once=chunk,
                 first_weights=self._first_weights,
-                first_moments=(self.optimizer_state or {}) if continued else {},
+                first_moments=moments,
             )
             generator = None if self._last.is_deterministic() else self.device
             saved = FleetCheckpoint(Path(checkpoint), plan, keep=keep_checkpoints, generator_of=generator)
         chunks = chunks_of(self.n_models, chunk)
         if validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
-        moments: dict[int, dict[str, Tensor]] = {}
+        last_moments: dict[int, dict[str, Tensor]] = {}
         with Progress(n_epochs * self.n_models, what, show=progress, unit="model-epoch") as bar:
 
             def train(number: int, rows: slice, device: torch.device) -> FleetHistory:
@@ -238,7 +241,7 @@ class Fleet:
                 held_out = None if validation is None else validation.subset(rows, device)
                 models = self._last.subset(rows, device, copy_rows=True)
                 training = ChunkTraining(models, data.subset(rows, device), held_out, chunk_plan, fresh)
-                for name, value in (self.optimizer_state or {}).items() if continued else ():
+                for name, value in moments.items():
                     training.optimizer_state[name].copy_(value[rows])
 
                 self._in_training[rows.start] = training
@@ -252,7 +255,7 @@ class Fleet:
                 history = run_chunk(training, number, here, checkpoint_every, bar, note)
                 self._take(rows, models.state, None if validation is None else training.best)
                 if continued:
-                    moments[number] = {name: value.cpu() for name, value in training.optimizer_state.items()}
+                    last_moments[number] = {name: value.cpu() for name, value in training.optimizer_state.items()}
                 return history
 
             try:
@@ -260,19 +263,12 @@ class Fleet:
                     histories = on_devices(train, chunks, self.devices, n_threads)
             finally:
                 self._in_training.clear()
-        if parts := [moments[number] for number in sorted(moments)]:
+        if parts := [last_moments[number] for number in sorted(last_moments)]:
             self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         history = FleetHistory.joined(histories)
         history = history._replace(seconds=history.seconds / min(n_threads, len(chunks)))  # chunks share their time
-        if (failed := (history.failed_epoch >= 0).nonzero().flatten().tolist()) != []:
-            where = f"model {failed[0]} was the first of them, from {history.first_failure(failed[0])} on"
-            warnings.warn(
-                f"Fleet: the loss of {len(failed)} of {self.n_models} models is not finite; {where}. The others are "
-                "not affected. Their weights are the last finite ones: look at their rows, or fit them again with a "
-                "lower `lr`.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        if (message := history.failures()) is not None:
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
         return history
 
     def predict(
@@ -295,7 +291,7 @@ class Fleet:
         elif inputs.shape[0] != self.n_models:
             rule = f"have {self.n_models} models on its first axis"
             raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
-        trial_predictions("Fleet.predict", "inputs", models, inputs)
+        check_input_type("Fleet.predict", "inputs", models, inputs)
         with torch.no_grad(), models.evaluating(stochastic=stochastic):
             return models(inputs)
 
@@ -307,7 +303,7 @@ class Fleet:
             best: use the weights of the best validation instead of the last ones.
         """
         check_data("Fleet.evaluate", "data", data, self.n_models)
-        trial_predictions("Fleet.evaluate", "data", self._last, data.inputs)
+        check_input_type("Fleet.evaluate", "data", self._last, data.inputs)
         check_rows_apart("Fleet.evaluate", "data", self._last, data, training=False)
         return evaluate_models(self._chosen(best=best), data, self.device, self.cost_fn)
 
@@ -336,15 +332,12 @@ class Fleet:
         self._first_weights = digest_of_tensors(self._last.state)
 
     def current_rule(self, epoch: int, models: slice) -> tuple[StackedRule, Tensor]:
-        """Return the rule of a chunk in the epoch that was just trained, and its temperatures, for `after_epoch`.
+        """Return the rule of the epoch just trained and its temperatures [models], 0 for rules without.
 
-        Args:
-            epoch: as `after_epoch` is called with.
-            models: the chunk, as `after_epoch` is called with.
-
-        Returns:
-            A rule for costs [models, ...] and temperatures [models], 0 for rules without.
+        Call it in `after_epoch`, with the epoch and the models that it is called with.
         """
+        if models.start not in self._in_training:
+            raise ValueError(bad_value("Fleet.current_rule", "models", "be a chunk in training", models))
         return self._in_training[models.start].current_rule(epoch)
 
     def _n_threads(self, after_epoch: object) -> int:

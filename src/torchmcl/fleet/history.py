@@ -42,6 +42,18 @@ class FleetHistory(NamedTuple):
             return epoch
         return f"batch {int(self.failed_batch[model])} of {epoch}"
 
+    def failures(self) -> str | None:
+        """Return in words which models failed, None if none did."""
+        if (failed := (self.failed_epoch >= 0).nonzero().flatten().tolist()) == []:
+            return None
+        n_failed, n_models = len(failed), len(self.failed_epoch)
+        where = f"model {failed[0]} was the first of them, from {self.first_failure(failed[0])} on"
+        return (
+            f"Fleet: the loss of {n_failed} of {n_models} models is not finite; {where}. The others are "
+            "not affected. Their weights are the last finite ones: look at their rows, or fit them again with a lower "
+            "`lr`."
+        )
+
     @classmethod
     def joined(cls, parts: "list[FleetHistory]") -> "FleetHistory":
         """Return the history of a fleet from those of its chunks."""

@@ -1,6 +1,6 @@
 """Options of a fleet: one value for all models or one for each, and their checks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from torchmcl._checks import bad_value, check_non_negative, check_positive_int
 from torchmcl.fleet.data import FleetData
 from torchmcl.schedules import Schedule
 
-__all__ = ["check_data", "check_fit", "check_types", "per_model", "rates_of", "seeds_of"]
+__all__ = ["check_data", "check_fit", "check_moments", "check_types", "per_model", "rates_of", "seeds_of"]
 
 
 def per_model(name: str, value: Any, n_models: int) -> list[Any]:
@@ -101,3 +101,11 @@ def check_types(owner: str, name: str, data: FleetData, hypotheses: Tensor) -> N
         raise TypeError(bad_value(owner, name, rule, data.targets.dtype, advice))
     if data.weights is not None and (data.weights.dtype == torch.bool or data.weights.is_complex()):
         raise TypeError(bad_value(owner, name, "have weights that are numbers", data.weights.dtype))
+
+
+def check_moments(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Check that the state of the optimiser to begin with is one of this optimiser and fleet."""
+    shapes, own = ({name: tuple(value.shape) for name, value in each.items()} for each in (given, wanted))
+    if shapes != own:
+        rule = f"find the moments of this optimiser in `optimizer_state`, {own}"
+        raise ValueError(bad_value("Fleet.fit", "continued", rule, shapes, "Set it to None to begin anew."))
