@@ -15,6 +15,7 @@ FLOORS = {
     "_environment": 0,
     "_files": 0,
     "_limits": 0,
+    "_messages": 0,
     "_optional": 0,
     "_progress": 0,
     "_reading": 0,

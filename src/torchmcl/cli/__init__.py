@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torchmcl._version import __version__
 from torchmcl.checkpoints import Stopped, stop_on_signals
-from torchmcl.cli.arguments import positive
+from torchmcl.cli.arguments import CommandParser, positive
 from torchmcl.cli.reproduce import add_reproduce_commands
 from torchmcl.cli.speech import add_speech_commands
 from torchmcl.cli.tables import add_table_commands
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="torchmcl",
         description="Several answers instead of one: multiple choice learning and annealed MCL for PyTorch.",
         epilog="Start with: torchmcl demo, or with a table: torchmcl fit houses.csv --target price -o model/",
