@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl._checks import bad_value
+from torchmcl._messages import bad_value
 from torchmcl.data.table import Table
 from torchmcl.density import KernelMixture
 from torchmcl.estimators.table.floor import least_distortions
@@ -268,8 +268,8 @@ def trajectory(model: TableModel) -> dict[str, Any]:
 
 
 def _lists(values: NDArray[Any] | Sequence[float]) -> Any:
-    """Return plain numbers, six digits of them: enough for any picture; None for what is no number."""
+    """Return plain numbers with all their digits: few may tell them apart; None for what is no number."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim:
         return [_lists(part) for part in array]
-    return float(f"{array:.6g}") if np.isfinite(array) else None
+    return float(array) if np.isfinite(array) else None

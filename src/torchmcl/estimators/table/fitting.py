@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl._checks import bad_value
+from torchmcl._messages import bad_value, number_text
 from torchmcl.data.table import ColumnEncoder, Table, infer_schema, read_table
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.table.evaluation import evaluated, summary_of_data, trajectory
@@ -18,6 +18,7 @@ from torchmcl.estimators.table.model import TableModel
 __all__ = ["TableFit", "fit_summary", "fit_table", "table_records"]
 
 _MIN_ROWS = 10
+_ERRORS = ("rmse", "nearest_rmse")
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,10 @@ def fit_summary(model: TableModel) -> str:
     if measures is not None:
         lines.append(f"On {rows['set_apart']:,} rows set apart, for each target:")
         for place, name in enumerate(model.schema.targets):
+            mean, nearest = (number_text(error, error) for error in (measures[key][place] for key in _ERRORS))
             lines.append(
-                f"  {name}: error of the mean {measures['rmse'][place]:.4g}, of the nearest answer "
-                f"{measures['nearest_rmse'][place]:.4g} (root mean square); 90 % sets hold "
-                f"{100 * measures['coverage_of_90_percent_sets'][place]:.0f} %"
+                f"  {name}: error of the mean {mean}, of the nearest answer {nearest} (root mean square); 90 % sets "
+                f"hold {100 * measures['coverage_of_90_percent_sets'][place]:.0f} %"
             )
     return "\n".join(lines)
 
