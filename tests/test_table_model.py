@@ -313,7 +313,7 @@ def test_the_trajectory_has_temperature_loss_and_distortion_of_every_epoch(model
 
 def test_records_of_another_table_leave_those_of_the_fit(model, path, tmp_path):
     other = write_csv(tmp_path / "other.csv", houses(50, seed=1))
-    records = table_records("test", model, other)
+    records = table_records("test", model, read_table("test", other))
     assert records["evaluation"]["source"] == "other.csv"
     assert records["evaluation"]["n_rows"] == 50
     assert not records["set_apart"]
@@ -322,11 +322,11 @@ def test_records_of_another_table_leave_those_of_the_fit(model, path, tmp_path):
 def test_without_rows_set_apart_the_report_asks_for_data(tmp_path):
     how = TableFit(["price"], test_fraction=0.0, parameters={"n_epochs": 1, "hidden": (4,)})
     fitted = fit_table("test", Table("t", pl.DataFrame(houses(40))), how)
-    with pytest.raises(ValueError, match=r"`--data` must be given for a model that was fitted with --test 0"):
+    with pytest.raises(ValueError, match=r"`--data` must be given for a model without records of rows set apart"):
         table_records("test", fitted)
     no_target = write_csv(tmp_path / "no.csv", [row | {"price": ""} for row in houses(5)])
     with pytest.raises(ValueError, match="have a row with a value for each target"):
-        table_records("test", fitted, no_target)
+        table_records("test", fitted, read_table("test", no_target))
 
 
 def test_the_floor_of_one_gaussian_is_its_rate_distortion_function():

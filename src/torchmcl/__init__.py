@@ -63,8 +63,8 @@ __all__ = [
     "value_checks",
 ]
 
-# Modules are found by their names: `from torchmcl import metrics` inside the package must not load all of it. The
-# estimators need scikit-learn, which the other names must not load; they are no part of `__all__`.
-_HOMES = {name: "torchmcl._public" for name in __all__ if name not in ("metrics", "nn")}
-_HOMES |= dict.fromkeys(("MCLClassifier", "MCLRegressor"), "torchmcl.estimators")
+# The estimators need scikit-learn, which the other names must not load; they are no part of `__all__`.
+_HOMES = dict.fromkeys(__all__, "torchmcl._public") | dict.fromkeys(
+    ("MCLClassifier", "MCLRegressor"), "torchmcl.estimators"
+)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

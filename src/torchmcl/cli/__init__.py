@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from torchmcl._optional import check_extra
 from torchmcl._version import __version__
 from torchmcl.cli.arguments import CommandParser, positive
 from torchmcl.cli.reproduce import add_reproduce_commands
@@ -57,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="torchmcl",
         description="Several answers instead of one: multiple choice learning and annealed MCL for PyTorch.",
-        epilog="Start with: torchmcl demo, or with a table: torchmcl fit houses.csv --target price -o model/",
+        epilog="Start with: torchmcl demo, or with a table: torchmcl fit --example -o model/",
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     parser.add_argument("--verbose", action="store_true", help="with --version: all that a bug report needs")
@@ -74,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--seeds", type=positive, default=5, help="seeds of each method (default: %(default)s)")
     demo.add_argument("--epochs", type=positive, default=150, help="length of the training (default: %(default)s)")
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
-    demo.set_defaults(run=_demo)
+    demo.set_defaults(check=_check_demo, run=_demo)
     add_table_commands(commands)
     add_reproduce_commands(commands)
     add_speech_commands(commands)
@@ -85,6 +86,10 @@ def _versions() -> list[str]:
     from torchmcl._environment import environment
 
     return [f"{name:<18}{value}" for name, value in environment().items()]
+
+
+def _check_demo(options: argparse.Namespace) -> None:
+    check_extra("matplotlib", "sklearn", extra="demo", needed_by="torchmcl demo")
 
 
 def _demo(options: argparse.Namespace) -> None:

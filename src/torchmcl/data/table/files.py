@@ -120,6 +120,8 @@ def read_table(owner: str, path: Path) -> Table:
     """
     kind, zipped = table_format(owner, path)
     pl = polars()
+    if not path.exists():
+        raise FileNotFoundError(bad_value(owner, "file", "exist", repr(str(path))))
     if path.is_dir():
         raise ValueError(bad_value(owner, "file", "be a table", f"the folder {str(path)!r}"))
     try:

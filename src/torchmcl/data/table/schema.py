@@ -16,17 +16,28 @@ from numpy.typing import NDArray
 from torchmcl._messages import bad_value, number_text, option_text
 from torchmcl.data.table.files import Table, polars
 
-__all__ = ["MISSING", "CategoryColumn", "NumberColumn", "TableSchema", "infer_schema"]
+__all__ = [
+    "MIN_ROWS",
+    "MISSING",
+    "NUMBER",
+    "CategoryColumn",
+    "NumberColumn",
+    "TableSchema",
+    "check_rows",
+    "infer_schema",
+]
 
 # What stands for a missing value in text, besides nothing.
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?")
+# With fewer rows there is nothing to set apart.
+MIN_ROWS = 10
 # A category with a column of its own should be common; the others of a column share one.
 _MOST_CATEGORIES = 50
 # More different texts than this are names or notes, not categories.
 _MOST_TEXTS = 1000
 _MANY_TEXTS = 20
 # A number as programs write it. Leading zeros are none of a number.
-_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 # Beyond them an exponent is the shorter text.
 _PLAIN_DIGITS = 30
 
@@ -131,6 +142,12 @@ class TableSchema:
             ),
             tuple(made["targets"]),
         )
+
+
+def check_rows(owner: str, table: Table) -> None:
+    """Check that a table has enough rows to learn from."""
+    if len(table) < MIN_ROWS:
+        raise ValueError(bad_value(owner, table.name, f"have at least {MIN_ROWS} rows", len(table)))
 
 
 def infer_schema(
@@ -251,13 +268,13 @@ def _texts(series: Any) -> Any:
 
 def _is_numeric(texts: Any) -> bool:
     """Return whether all texts are numbers. With leading zeros they are codes, which 7 and 007 tell apart."""
-    return all(_NUMBER.fullmatch(text) for text in texts.drop_nulls().unique())
+    return all(NUMBER.fullmatch(text) for text in texts.drop_nulls().unique())
 
 
 def _with_plain_numbers(texts: Any) -> Any:
     """Return texts in which a number is written in one way, whatever wrote the file: 3 for 3.0, 1000 for 1e3."""
     known = texts.drop_nulls().unique().to_list()
-    plain = {text: plain_number(text) for text in known if _NUMBER.fullmatch(text)}
+    plain = {text: plain_number(text) for text in known if NUMBER.fullmatch(text)}
     return texts.replace({text: number for text, number in plain.items() if text != number})
 
 
