@@ -74,12 +74,13 @@ def test_the_commands_of_the_tutorial_run(tmp_path, monkeypatch):
     page = (Path(__file__).resolve().parents[2] / "docs" / "command_line.rst").read_text(encoding="utf-8")
     program = re.search(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
     commands = re.findall(r"^   \$ torchmcl (.+)$", page, re.MULTILINE)
-    assert len(commands) == 3
+    assert len(commands) == 5
     monkeypatch.chdir(tmp_path)
     exec(textwrap.dedent(program[1]), {})
     for command in commands:
         assert main([*command.split(), *(FAST[:-1] if command.startswith("fit") else ())]) == 0
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["answers.csv", "houses.csv", "model"]
+    written = ["answers.csv", "diabetes.csv", "example", "houses.csv", "model", "progression.csv"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == written
     assert (tmp_path / "model" / "report.html").is_file()
 
 
