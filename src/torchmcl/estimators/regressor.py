@@ -109,7 +109,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         n_features_in_: columns of X; `feature_names_in_` has their names where X had any.
         n_outputs_: columns of y; `target_names_` has their names.
         bandwidth_: the rule for the bandwidth, in units of the deviation of y.
-        loss_curve_: training loss of each epoch.
+        loss_curve_: training loss of each epoch; `temperature_curve_` has the temperatures, None for rules without one.
         best_init_: which restart was best; `validation_distortions_` has the values, in standardised units.
         best_epoch_: the epoch that was kept, -1 if the last one was.
         n_epochs_: epochs that were trained, `refit` aside.

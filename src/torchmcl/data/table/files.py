@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import bad_value, nearest_hint
 from torchmcl._limits import NESTING, check_limit
+from torchmcl._messages import bad_value, nearest_hint
 from torchmcl._optional import optional_import
 from torchmcl._reading import unpacked
 from torchmcl.data.table.arrow import read_parquet
@@ -120,6 +120,8 @@ def read_table(owner: str, path: Path) -> Table:
     """
     kind, zipped = table_format(owner, path)
     pl = polars()
+    if not path.exists():
+        raise FileNotFoundError(bad_value(owner, "file", "exist", repr(str(path))))
     if path.is_dir():
         raise ValueError(bad_value(owner, "file", "be a table", f"the folder {str(path)!r}"))
     try:
