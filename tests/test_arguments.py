@@ -68,7 +68,7 @@ ANSWERS = ["predict", "model", "a.csv", "-o", "b.csv"]
         ([*ANSWERS, "--interval", "90"], "`--interval` must lie in (0, 1), got '90'."),
         ([*TABLE, "--rule", "wta"], "`--rule` must be one of "),
         ([*TABLE, "--target", ","], "`--target` must name at least one, separated by commas, got ','."),
-        (["fit", "a.csv"], "torchmcl fit: `--target`, `-o/--out` must be given, got nothing."),
+        (["fit", "a.csv"], "torchmcl fit: `--out` must be given, got nothing."),
         (["reproduce", "uci", "--folds", "x"], "torchmcl reproduce uci: `--folds` must be an integer from 0 to "),
         (["reproduce", "uci", "--sets", "yacht,yacht"], "`--sets` must name each once, got 'yacht' twice."),
         (["fly"], "must be one of "),

@@ -50,7 +50,8 @@ class CommandParser(argparse.ArgumentParser):
 def _house_form(message: str) -> str:
     """Return what argparse says of an option as a rule that it must follow."""
     if missing := re.fullmatch(r"the following arguments are required: (.+)", message, re.DOTALL):
-        return f"{', '.join(f'`{name}`' for name in missing[1].split(', '))} must be given, got nothing"
+        names = [name.split("/")[-1] for name in missing[1].split(", ")]
+        return f"{', '.join(f'`{name}`' for name in names)} must be given, got nothing"
     told = re.fullmatch(r"argument (\S+): (.+)", message, re.DOTALL)
     if told is None:
         return message
