@@ -2,7 +2,7 @@
 
 `Sinkhorn` runs on the device like the rules of `torchmcl.assignment`. `PIT` and `EMD` solve a
 combinatorial problem per sample with SciPy on the CPU: they wait for the device, and do not run
-inside `torch.compile(fullgraph=True)`, `torch.vmap` or a captured CUDA graph. `PIT` of a few speakers
+inside `torch.compile(fullgraph=True)`, `torch.vmap`, other transforms of `torch.func` or a captured CUDA graph. `PIT` of a few speakers
 is spared that on a GPU, which simply tries all assignments.
 """
 
@@ -153,6 +153,8 @@ def _cheapest_of_all(cost: Tensor, mask: Tensor | None) -> Tensor:
 
 def _solve_on_cpu(cost: Tensor, mask: Tensor | None, owner: str, solve: Any) -> Tensor:
     """Apply `solve(cost, optimize) -> weights` to the real rows of every sample."""
+    if cost.is_meta:  # shapes without values: nothing to solve
+        return torch.empty_like(cost)
     optimize = optional_import("scipy.optimize", extra="transport", needed_by=owner)
     n_samples = math.prod(cost.shape[:-2])
     flat = cost.reshape(n_samples, *cost.shape[-2:]).cpu().double().numpy()
