@@ -7,7 +7,7 @@ __all__ = ["in_forward_mode", "is_plain_eager", "may_work_in_place"]
 
 
 def is_plain_eager() -> bool:
-    """Return False inside torch.compile, under torch.vmap and the other transforms of torch.func, and in forward mode."""
+    """Return False inside torch.compile, under torch.vmap and other transforms of torch.func, and in forward mode."""
     return (
         not torch.compiler.is_compiling()
         and torch._C._functorch.peek_interpreter_stack() is None

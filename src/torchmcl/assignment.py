@@ -244,7 +244,8 @@ def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
             return softmin_rows(cost, factor)
     excess = cost - cost.amin(dim=-1, keepdim=True)
     if isinstance(temperature, Tensor):
-        excess = excess * (-LOG2_E / temperature).clamp(min=-largest)
+        # A finite excess: an infinite one times the 0 of an infinite temperature is NaN.
+        excess = excess.clamp(max=largest) * (-LOG2_E / temperature).clamp(min=-largest)
     else:
         excess = excess.mul_(factor)
     weights = excess.exp2_()

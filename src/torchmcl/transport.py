@@ -2,8 +2,8 @@
 
 `Sinkhorn` runs on the device like the rules of `torchmcl.assignment`. `PIT` and `EMD` solve a
 combinatorial problem per sample with SciPy on the CPU: they wait for the device, and do not run
-inside `torch.compile(fullgraph=True)`, `torch.vmap`, other transforms of `torch.func` or a captured CUDA graph. `PIT` of a few speakers
-is spared that on a GPU, which simply tries all assignments.
+inside `torch.compile(fullgraph=True)`, `torch.vmap` and other transforms of `torch.func`, or a
+captured CUDA graph. `PIT` of a few speakers is spared that on a GPU, which simply tries all assignments.
 """
 
 import functools
