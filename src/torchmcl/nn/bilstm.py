@@ -54,14 +54,15 @@ class BiLSTM(nn.LSTM):
 
     def _on_cpu(self, time_first: Tensor) -> Tensor:
         """Return the hidden states, computed in float32 at least: not every processor has an LSTM in half precision."""
-        narrow = self.weight_ih_l0.dtype
+        parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
+        narrow = parameters[0].dtype
         wide = torch.promote_types(narrow, torch.float32)
         with torch.autocast("cpu", enabled=False):
             if narrow == wide:
                 hidden, _ = super().forward(time_first.to(torch.promote_types(time_first.dtype, wide)))
                 return hidden
             start = time_first.new_zeros(2, time_first.shape[1], self.hidden_size, dtype=wide)
-            weights = [weight.to(wide) for weight in self._flat_weights]
+            weights = [weight.to(wide) for weight in parameters]
             options = (self.bias, self.num_layers, self.dropout, self.training, self.bidirectional, self.batch_first)
             hidden = torch._VF.lstm(time_first.to(wide), (start, start), weights, *options)[0]
             return hidden.to(narrow)

@@ -263,10 +263,10 @@ def _possible_costs(owner: str, cost: Tensor, log_p: Tensor) -> Tensor:
     cost = torch.where(log_p == -torch.inf, 0.0, cost)
     if bool((cost.isnan() | (cost == -torch.inf)).any()) or bool((cost.amin(dim=-1) == torch.inf).any()):
         rule = "be a number or infinity, with a finite one for each source of positive mass"
-        got = cost.amin(dim=-1).flatten()
-        got = got[~got.isfinite()][:1].tolist()
+        cheapest = cost.amin(dim=-1)
+        got = cheapest[~cheapest.isfinite()][0].item()
         advice = "Give a source without any reproduction a mass of 0, or a reproduction."
-        raise ValueError(bad_value(owner, "cost", rule, got[0], advice))
+        raise ValueError(bad_value(owner, "cost", rule, got, advice))
     return cost
 
 
