@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import bad_value
 from torchmcl._limits import RATIO, RATIO_FREE_BYTES, check_limit, limit
+from torchmcl._messages import bad_value
 
 __all__ = ["as_written", "json_value", "plain_name", "read_json", "read_lines", "read_text", "unpacked"]
 

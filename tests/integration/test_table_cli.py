@@ -196,19 +196,11 @@ def test_a_folder_without_permission_is_refused(fitted, tmp_path, capsys):
     assert "no permission" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--learning-rate", "-1"], "`learning_rate` must be >= 0"),
-        (["--validation", "1.5"], "`validation_fraction` must lie in [0, 1)"),
-        (["--test", "2"], "`--test` must lie in [0, 1)"),
-        (["--device", "cuda:99"], "`device` must be"),
-    ],
-)
-def test_options_out_of_range_give_exit_code_2(options, message, tmp_path, capsys):
+def test_a_device_that_is_not_there_gives_exit_code_2(tmp_path, capsys):
     path = write_csv(tmp_path / "houses.csv", houses(60))
-    assert main(["fit", str(path), "--target", "price", "-o", str(tmp_path / "model"), *FAST, *options]) == 2
-    assert message in capsys.readouterr().err
+    options = ["--target", "price", "-o", str(tmp_path / "model"), *FAST, "--device", "cuda:99"]
+    assert main(["fit", str(path), *options]) == 2
+    assert "`device` must be" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["houses.csv"]
 
 

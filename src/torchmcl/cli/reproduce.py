@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from torchmcl.cli.arguments import Commands, device, names, positive
+from torchmcl.cli.arguments import Commands, counts, device, names, positive
 
 __all__ = ["add_reproduce_commands"]
 
@@ -28,7 +28,7 @@ def add_reproduce_commands(commands: Commands) -> None:
     uci.add_argument(
         "--protocol", type=names, help="last, validation (honest), test-selected (as published); default: all three"
     )
-    uci.add_argument("--folds", type=names, help="folds, separated by commas (default: all)")
+    uci.add_argument("--folds", type=counts, help="folds, separated by commas (default: all)")
     uci.add_argument("--seeds", type=positive, default=1, help="seeds of each fold (default: %(default)s)")
     uci.add_argument("--epochs", type=positive, default=1000, help="epochs (default: %(default)s, as in the paper)")
     uci.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
@@ -110,7 +110,7 @@ def _reproduce_uci(options: argparse.Namespace) -> None:
         protocols=options.protocol or protocols,
         n_seeds=options.seeds,
         n_epochs=options.epochs,
-        folds=[int(fold) for fold in options.folds] if options.folds else None,
+        folds=options.folds,
         data=options.data,
         device=options.device,
     )

@@ -5,7 +5,20 @@ import shutil
 from pathlib import Path
 
 from torchmcl._resources import peak_mebibytes, seconds_since_start
-from torchmcl.cli.arguments import Commands, device, names, natural, positive, sizes
+from torchmcl.cli.arguments import (
+    AddNames,
+    Commands,
+    device,
+    fraction,
+    names,
+    natural,
+    non_negative_number,
+    positive,
+    positive_number,
+    probability,
+    seed,
+    sizes,
+)
 
 __all__ = ["add_table_commands"]
 
@@ -27,10 +40,12 @@ def _add_fit(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     fit.add_argument("table", type=Path, help=f"the table to learn from: {_FORMATS}")
-    fit.add_argument("--target", type=names, required=True, help="column to predict, or several, with commas")
+    fit.add_argument("--target", type=names, action=AddNames, required=True, help="columns to predict")
     fit.add_argument("-o", "--out", type=Path, required=True, help="folder for the model")
-    fit.add_argument("--drop", type=names, default=[], help="columns to leave out (names, numbers of rows, ...)")
-    fit.add_argument("--categorical", type=names, default=[], help="columns of numbers that are categories")
+    fit.add_argument("--drop", type=names, action=AddNames, default=[], help="columns to leave out")
+    fit.add_argument(
+        "--categorical", type=names, action=AddNames, default=[], help="columns of numbers that are categories"
+    )
     fit.add_argument("--hypotheses", type=positive, default=5, help="answers for each row (default: %(default)s)")
     fit.add_argument("--rule", choices=("annealed", "mcl", "relaxed"), default="annealed", help="how they are trained")
     fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
@@ -41,8 +56,10 @@ def _add_fit(commands: Commands) -> None:
     )
     fit.add_argument("--epochs", type=positive, help="passes over the rows (default: by their number)")
     fit.add_argument("--batch-size", type=positive, help="rows of a step (default: by their number)")
-    fit.add_argument("--learning-rate", type=float, default=0.02, help="to begin with (default: %(default)s)")
-    fit.add_argument("--weight-decay", type=float, help="(default: 0.05, or by the noise with --schedule auto)")
+    fit.add_argument("--learning-rate", type=positive_number, default=0.02, help="to begin with (default: %(default)s)")
+    fit.add_argument(
+        "--weight-decay", type=non_negative_number, help="(default: 0.05, or by the noise with --schedule auto)"
+    )
     fit.add_argument("--schedule", choices=("auto",), help="auto: decide in training when and how fast to cool")
     fit.add_argument("--search", choices=("fleet",), help="fleet: try 64 ways to train at once and keep the best")
     fit.add_argument(
@@ -50,14 +67,14 @@ def _add_fit(commands: Commands) -> None:
     )
     fit.add_argument(
         "--validation",
-        type=float,
+        type=fraction,
         default=0.2,
         help="share of the rows to pick the bandwidth and calibrate intervals with (default: %(default)s)",
     )
     fit.add_argument(
-        "--test", type=float, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
+        "--test", type=fraction, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
     )
-    fit.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    fit.add_argument("--seed", type=seed, default=0, help="(default: %(default)s)")
     fit.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     fit.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
     fit.set_defaults(run=_fit)
@@ -73,8 +90,10 @@ def _add_predict(commands: Commands) -> None:
     predict.add_argument("model", type=Path, help="folder of `torchmcl fit`")
     predict.add_argument("table", type=Path, help=f"the rows to answer for: {_FORMATS}")
     predict.add_argument("-o", "--out", type=Path, required=True, help="file for the answers, in any of the formats")
-    predict.add_argument("--interval", type=float, help="also sets that hold the truth with this probability, as 0.9")
-    predict.add_argument("--keep", type=names, default=[], help="columns to copy into the answers")
+    predict.add_argument(
+        "--interval", type=probability, help="also sets that hold the truth with this probability, as 0.9"
+    )
+    predict.add_argument("--keep", type=names, action=AddNames, default=[], help="columns to copy into the answers")
     predict.add_argument("--allow-new-categories", action="store_true", help="answer for categories never seen too")
     predict.add_argument("--quiet", action="store_true", help="no summary")
     predict.set_defaults(run=_predict)

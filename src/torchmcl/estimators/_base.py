@@ -277,6 +277,7 @@ class MCLEstimator(BaseEstimator):
         )
         kept = trained.not_failed() if self.ensemble else [trained.best()]
         self._keep(trained, kept)
+        self.temperature_curve_ = _temperatures(how.rule, trained)
         self._state_seed = seed
         # With fresh moments a training that goes on would first shake what was learned.
         return replace(training, n_models=len(kept), moments={k: v[kept] for k, v in trained.moments.items()})
@@ -395,6 +396,17 @@ class MCLEstimator(BaseEstimator):
         self.best_epoch_ = int(history.best_epoch[best]) if trained.stopped_early else -1
         stopped = int(history.stopped_epoch[best])
         self.n_epochs_ = stopped + 1 if stopped >= 0 else len(history.losses)
+
+
+def _temperatures(rule: Any, trained: TrainedNetworks) -> NDArray[np.float64] | None:
+    """Return the temperature of each epoch of the best network; None for a rule without one."""
+    history, best = trained.history, trained.best()
+    if isinstance(rule, AutoAnnealing):
+        return None if history.temperatures is None else history.temperatures[:, best].double().numpy()
+    rules = [] if isinstance(rule, AssignmentRule) else [rule(epoch) for epoch in range(len(history.losses))]
+    if not rules or not all(hasattr(each, "temperature") for each in rules):
+        return None
+    return np.array([float(each.temperature) for each in rules])
 
 
 def _last_epochs(n_epochs: int) -> int:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import bad_value, nearest_hint
 from torchmcl._files import replaced_file
 from torchmcl._limits import NESTING, check_limit
+from torchmcl._messages import bad_value, nearest_hint
 from torchmcl._optional import optional_import
 from torchmcl._reading import unpacked
 from torchmcl.data.table.arrow import read_parquet

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl._checks import bad_value
+from torchmcl._messages import bad_value
 from torchmcl.data.table.files import Table, polars
 
 __all__ = ["MISSING", "CategoryColumn", "NumberColumn", "TableSchema", "infer_schema"]

@@ -1,0 +1,52 @@
+"""The wording of messages, without torch: the command line checks its options before it loads anything."""
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterable
+
+__all__ = ["bad_value", "nearest_hint", "option_text", "split_names"]
+
+# A name in double quotes, which doubles those inside, or anything up to the next comma.
+_NAME = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^,]*))(?:,|$)')
+
+
+def bad_value(owner: str, argument: str, rule: str, value: object, advice: str = "") -> str:
+    """Return the house form of an error message."""
+    return f"{owner}: `{argument}` must {rule}, got {value}.{' ' + advice if advice else ''}"
+
+
+def nearest_hint(value: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest known one, if any is near."""
+    near = difflib.get_close_matches(value, list(known), n=1, cutoff=0.4)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def split_names(text: str) -> list[str]:
+    """Return names that are separated by commas; double quotes protect a name that holds commas, as in CSV.
+
+    Example:
+        >>> split_names('city, "Last, first"')
+        ['city', 'Last, first']
+    """
+    found = [quoted.replace('""', '"') if quoted else plain.strip() for quoted, plain in _NAME.findall(text)]
+    return [name for name in found if name]
+
+
+def option_text(option: str, *names: str) -> str:
+    """Return an option with names, ready to be pasted into a shell; `split_names` reads them back.
+
+    Example:
+        >>> print(option_text("--drop", "Individual ID"))
+        --drop 'Individual ID'
+        >>> print(option_text("--drop", "Last, first", "city"))
+        --drop '"Last, first",city'
+    """
+    text = ",".join(map(_protected, names))
+    # What begins with a dash would be taken for another option.
+    return f"{option}{'=' if text.startswith('-') else ' '}{shlex.quote(text)}"
+
+
+def _protected(name: str) -> str:
+    inside = name.replace('"', '""')
+    return f'"{inside}"' if "," in name or name.startswith('"') or name != name.strip() else name
