@@ -18,10 +18,11 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     """
 
     def load(name: str) -> Any:
-        if name in homes:
-            value = getattr(importlib.import_module(homes[name]), name)
-        elif not name.startswith("__") and importlib.util.find_spec(f"{package}.{name}") is not None:
+        # Modules first: one that is asked for while the package's names are being loaded must not wait for those.
+        if not name.startswith("__") and importlib.util.find_spec(f"{package}.{name}") is not None:
             value = importlib.import_module(f"{package}.{name}")
+        elif name in homes:
+            value = getattr(importlib.import_module(homes[name]), name)
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         setattr(sys.modules[package], name, value)  # found at once from now on

@@ -5,6 +5,7 @@ worker that made it, nor by what was drawn before. A training that goes on after
 therefore sees the same samples.
 """
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from torchmcl._checks import bad_value, check_non_negative, check_positive_int
+from torchmcl._checks import bad_value, check_non_negative, check_non_negative_int, check_positive_int
 from torchmcl.data.speech.audio import BadAudio, Samples
 from torchmcl.data.speech.checks import UsableMixtures, usable_mixtures
 from torchmcl.data.speech.mixtures import Mixture, Track, random_gains
@@ -95,6 +96,10 @@ class SpeechMixtures(Dataset[Batch]):
     ) -> None:
         if not mixtures:
             raise ValueError(bad_value("SpeechMixtures", "mixtures", "not be empty", "none"))
+        check_non_negative_int("SpeechMixtures", "seed", seed)
+        if crop is not None and not 0 < crop < math.inf:
+            advice = "It is given in seconds."
+            raise ValueError(bad_value("SpeechMixtures", "crop", "be a finite number > 0", repr(crop), advice))
         self.store = store
         self.n_crop = None if crop is None else round(crop * store.sample_rate)
         self.random_crops = random_crops
@@ -208,6 +213,9 @@ class DrawSampler(Sampler[Draw]):
     ) -> None:
         check_positive_int("DrawSampler", "n_total", n_total)
         check_positive_int("DrawSampler", "n_replicas", n_replicas)
+        check_non_negative_int("DrawSampler", "seed", seed)
+        if n_samples is not None:
+            check_positive_int("DrawSampler", "n_samples", n_samples)
         self.n_total, self.n_samples = n_total, min(n_samples or n_total, n_total)
         self.shuffle, self.seed, self.n_replicas, self.rank = shuffle, seed, n_replicas, rank
         self.epoch = 0

@@ -1,5 +1,6 @@
 """What a training of a separator is made of, read from a small YAML file. Unknown options are errors."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
@@ -9,9 +10,12 @@ from typing import Any
 from torchmcl._checks import (
     bad_value,
     check_choice,
+    check_fraction,
     check_non_negative,
     check_non_negative_int,
+    check_positive,
     check_positive_int,
+    check_real,
     nearest_hint,
 )
 from torchmcl._reading import read_text
@@ -27,7 +31,7 @@ __all__ = [
 ]
 
 RULES = ("pit", "mcl", "relaxed-wta", "amcl", "sinkhorn")
-LAYOUTS = ("tables", "wsj0", "librimix")
+LAYOUTS = ("auto", "tables", "wsj0", "librimix")
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class DataConfig:
     """Where the speech is, and how samples are made of it.
 
     Args:
-        layout: "tables" (utterances and gains), "wsj0" or "librimix".
+        layout: "tables" (utterances and gains), "wsj0" or "librimix"; "auto" looks at the folder.
         root: folder of the data.
         pack: file of packed utterances to read instead of the recordings below `root`.
         tables: for "librimix", part -> metadata table, relative to `root`.
@@ -50,7 +54,7 @@ class DataConfig:
         outside: also read recordings outside of `root`, if the list of them is one that you trust.
     """
 
-    layout: str = "tables"
+    layout: str = "auto"
     root: str | None = None
     pack: str | None = None
     tables: Mapping[str, str] = field(default_factory=dict)
@@ -74,6 +78,9 @@ class DataConfig:
             raise ValueError(bad_value("data", "n_speakers", "not be empty", numbers, "Two speakers are [2]."))
         object.__setattr__(self, "n_speakers", tuple(numbers))
         check_positive_int("data", "sample_rate", self.sample_rate)
+        _check_finite("data", "crop", self.crop)
+        check_positive("data", "crop", self.crop, "It is given in seconds.")
+        check_non_negative_int("data", "n_workers", self.n_workers)
         for name in ("samples_per_epoch", "validation_samples"):
             if getattr(self, name) is not None:
                 check_positive_int("data", name, getattr(self, name))
@@ -109,6 +116,10 @@ class ObjectiveConfig:
             check_choice("objective", "rule", self.rule, ("amcl",))
         else:
             check_non_negative("objective", "temperature", self.temperature)
+        check_fraction("objective", "epsilon", self.epsilon)
+        if self.decay is not None:
+            check_fraction("objective", "decay", self.decay)
+        _check_finite("objective", "score_weight", self.score_weight)
         check_non_negative("objective", "score_weight", self.score_weight)
 
 
@@ -150,7 +161,13 @@ class TrainingConfig:
         check_non_negative_int("training", "max_skipped", self.max_skipped)
         check_choice("training", "schedule", self.schedule, ("plateau", "cosine"))
         check_choice("training", "precision", self.precision, ("32-true", "bf16-mixed"))
-        check_non_negative("training", "learning_rate", self.learning_rate)
+        check_non_negative_int("training", "seed", self.seed)
+        for name in ("learning_rate", "clip"):
+            _check_finite("training", name, getattr(self, name))
+        check_positive("training", "learning_rate", self.learning_rate)
+        check_non_negative("training", "clip", self.clip)
+        if self.ema is not None:
+            check_fraction("training", "ema", self.ema)
 
 
 @dataclass(frozen=True)
@@ -238,6 +255,12 @@ def load_config(name: Path | str) -> SeparationConfig:
     if not isinstance(options, dict):
         raise ValueError(bad_value("separation", str(name), "hold options by name", shown(options)))
     return SeparationConfig.from_dict(options)
+
+
+def _check_finite(part: str, name: str, value: float) -> None:
+    check_real(part, name, value)
+    if math.isinf(value):
+        raise ValueError(bad_value(part, name, "be finite", repr(value)))
 
 
 def _made(part: str, kind: type[Any], options: Any) -> Any:

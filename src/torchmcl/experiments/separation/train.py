@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchmcl._checks import bad_value
+from torchmcl._checks import available_device, bad_value, check_non_negative
 from torchmcl._files import write_atomically
 from torchmcl._reading import read_json
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.experiments.separation.config import SeparationConfig
-from torchmcl.experiments.separation.data import SpeechData
+from torchmcl.experiments.separation.loaders import SpeechData
 from torchmcl.experiments.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
 from torchmcl.lightning import (
     Checkpoints,
@@ -43,7 +43,7 @@ _CHECKPOINTS = "checkpoints"
 # What may differ between the runs of one training; not the epochs where the rate is spread over all of them.
 _FREE = (
     *(("training", "epochs"), ("training", "captured"), ("training", "max_skipped")),
-    *(("data", "root"), ("data", "pack"), ("data", "n_workers")),
+    *(("data", "layout"), ("data", "root"), ("data", "pack"), ("data", "n_workers")),
 )
 
 
@@ -73,10 +73,13 @@ def train_separator(
         The folder of the best model.
 
     Raises:
-        ValueError: if the folder holds another training.
+        ValueError: if the folder holds another training, or an argument cannot be used.
         Stopped: under `stop_on_signals`, when a signal came; the finished epochs are saved.
     """
     out = Path(out)
+    check_non_negative("train_separator", "minutes", minutes)
+    if device != "auto":
+        available_device("train_separator", device)
     _claim(out, config)
     for name in ("lightning.pytorch", "pytorch_lightning"):  # which announce the hardware, and products
         logging.getLogger(name).setLevel(logging.WARNING)
