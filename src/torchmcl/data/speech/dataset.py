@@ -65,7 +65,7 @@ class SpeechMixtures(Dataset[Batch]):
             with a count. None for whole mixtures.
         random_crops: False to cut from the beginning, for validation.
         dynamic: mix the utterances anew in each epoch instead of as listed.
-        n_samples: samples in an epoch of dynamic mixing; as many as there are mixtures unless told.
+        n_samples: samples in an epoch of dynamic mixing; as many as there are mixtures by default.
         seed: decides crops and mixtures, together with epoch and index.
         skip_bad: leave out mixtures with a recording that cannot be used, with a warning that counts
             them, instead of raising. Reads every recording once.
@@ -188,7 +188,7 @@ class DrawSampler(Sampler[Draw]):
 
     Args:
         n_total: the length of the data set.
-        n_samples: how many of them make an epoch; all unless told.
+        n_samples: how many of them make an epoch; all by default.
         shuffle: False for the order of the data set.
         seed: decides the order, together with the epoch.
         n_replicas: processes that share an epoch; each gets every n-th sample.

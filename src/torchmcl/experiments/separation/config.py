@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torchmcl._checks import (
 )
 from torchmcl._reading import read_text
 from torchmcl.experiments.separation.plain import check_types, shown, yaml_value
+from torchmcl.nn.dprnn import DPRNN
 
 __all__ = [
     "DataConfig",
@@ -47,8 +49,8 @@ class DataConfig:
         sample_rate: everything is resampled to it.
         crop: seconds of a training sample.
         dynamic: new mixtures in every epoch.
-        samples_per_epoch: all of them unless told.
-        validation_samples: how many mixtures of the validation part to look at; all unless told.
+        samples_per_epoch: all of them by default.
+        validation_samples: how many mixtures of the validation part to look at; all by default.
         n_workers: processes that prepare samples.
         skip_bad: leave out recordings that cannot be used, with a count.
         outside: also read recordings outside of `root`, if the list of them is one that you trust.
@@ -136,7 +138,7 @@ class TrainingConfig:
         patience: epochs without a better validation until the rate is halved.
         clip: largest norm of the gradient.
         precision: "32-true" or "bf16-mixed".
-        ema: decay of the averaged weights; none unless told.
+        ema: decay of the averaged weights; none by default.
         captured: replay the passes of the model as CUDA graphs, on a GPU.
         max_skipped: batches with a loss that is not finite to leave out, before one is an error.
         seed: decides weights, order and crops.
@@ -181,6 +183,7 @@ class SeparationConfig:
 
     def __post_init__(self) -> None:
         """Check what concerns several parts."""
+        _check_known("model", self.model, [name for name in signature(DPRNN).parameters if name != "bilstm"])
         n_outputs, n_speakers = self.model.get("n_outputs", 2), max(self.data.n_speakers)
         check_positive_int("model", "n_outputs", n_outputs)
         if n_outputs < n_speakers:

@@ -80,11 +80,11 @@ def train_separator(
     check_non_negative("train_separator", "minutes", minutes)
     if device != "auto":
         available_device("train_separator", device)
-    _claim(out, config)
+    _check_folder(out, config)
     for name in ("lightning.pytorch", "pytorch_lightning"):  # which announce the hardware, and products
         logging.getLogger(name).setLevel(logging.WARNING)
     torch.manual_seed(config.training.seed)
-    model = DPRNN(**config.model) if bilstm is None else DPRNN(**config.model, bilstm=bilstm)
+    model = _network(config, bilstm)
     if compile_model:
         model.blocks.compile()
     monitor = "val_pit_si_sdr"
@@ -115,6 +115,7 @@ def train_separator(
         # Lightning's advice about workers and intervals, and torch's about Lightning.
         warnings.filterwarnings("ignore", module=r"(lightning|pytorch_lightning|torch)\..*")
         data = SpeechData(config.data, config.training)
+        write_atomically(out / "config.json", json.dumps(config.as_dict(), indent=1) + "\n")
         try:
             trainer.fit(module, datamodule=data, ckpt_path=latest)
         except SystemExit:  # Lightning has one of its own for SIGTERM
@@ -166,8 +167,15 @@ def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> lis
     )
 
 
-def _claim(out: Path, config: SeparationConfig) -> None:
-    """Write the configuration into the folder, or check that it is the one of this training."""
+def _network(config: SeparationConfig, bilstm: Callable[[int, int], nn.Module] | None) -> DPRNN:
+    try:
+        return DPRNN(**config.model) if bilstm is None else DPRNN(**config.model, bilstm=bilstm)
+    except TypeError as error:  # a value in the configuration is data, not a mistake in a program
+        raise ValueError(str(error)) from error
+
+
+def _check_folder(out: Path, config: SeparationConfig) -> None:
+    """Check that a folder is new or holds this training."""
     path = out / "config.json"
     if (
         path.exists()
@@ -177,7 +185,6 @@ def _claim(out: Path, config: SeparationConfig) -> None:
         advice = "Give another folder, or delete this one to start anew."
         rule = "be empty or hold this very training"
         raise ValueError(bad_value("separation train", "out", rule, f"{out} which differs in {differs}", advice))
-    write_atomically(path, json.dumps(config.as_dict(), indent=1) + "\n")
 
 
 class BestModel(pl.Callback):  # type: ignore[name-defined]
