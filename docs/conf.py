@@ -87,6 +87,14 @@ def escape_bars(app: object, what: str, name: str, obj: object, options: object,
     lines[:] = [line if "``" in line or ">>>" in line else line.replace("|", "\\|") for line in lines]
 
 
+def parseable_defaults(
+    app: object, what: str, name: str, obj: object, options: object, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Let a default that a dataclass makes for each object be "...": a signature with `<factory>` is not parsed."""
+    return signature and signature.replace("<factory>", "..."), returns
+
+
 def setup(app: Any) -> None:
-    """Connect the hook, after the one that reads Google style."""
+    """Connect the hooks, after the one that reads Google style."""
+    app.connect("autodoc-process-signature", parseable_defaults)
     app.connect("autodoc-process-docstring", escape_bars, priority=900)

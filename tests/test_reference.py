@@ -58,6 +58,7 @@ html_theme = "basic"
         "Reference\n=========\n\n"
         ".. autoclass:: torchmcl.estimators.MCLRegressor\n\n"
         ".. autoclass:: torchmcl.fleet.Fleet\n\n"
+        ".. autoclass:: torchmcl.estimators.table.TableFit\n\n"
         ".. autofunction:: torchmcl.mcl_step\n"
     )
     command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(tmp_path), str(tmp_path / "out")]
