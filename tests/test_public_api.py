@@ -1,13 +1,16 @@
 """The names that users rely on: adding or removing one must be a decision, seen in this file."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import torchmcl
 from torchmcl import _public, metrics
 
+SOURCE = Path(torchmcl.__file__).parent
 PUBLIC = {
     *("AnnealedWTA", "AssignmentRule", "EMD", "PIT", "RelaxedWTA", "Sinkhorn", "TopN", "WTA", "AutoAnnealing"),
     *("Constant", "Cosine", "Exponential", "Joined", "Linear", "TemperatureScheduler", "Until", "annealed"),
@@ -106,3 +109,24 @@ def test_estimators_say_which_extra_brings_what_they_need():
     program = "import sys; sys.modules['sklearn'] = None; import torchmcl; torchmcl.MCLRegressor"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "torchmcl.estimators needs sklearn: pip install 'torchmcl[sklearn]'." in result.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_every_part_of_the_package_can_be_imported_first():
+    parts = [path.stem for path in SOURCE.glob("[!_]*") if path.suffix == ".py" or (path / "__init__.py").exists()]
+    names = [f"torchmcl.{part}" for part in sorted(parts)]
+    program = """
+import importlib, os, sys
+import torch, numpy  # once, for all of them
+for name in sys.argv[1:]:
+    if (child := os.fork()) == 0:
+        try:
+            importlib.import_module(name)
+            os._exit(0)
+        except BaseException as error:
+            print(name, repr(error), flush=True)
+            os._exit(1)
+    os.waitpid(child, 0)
+"""
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", program, *names], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "")

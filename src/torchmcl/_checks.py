@@ -216,6 +216,16 @@ def device_of(owner: str, value: Any) -> torch.device:
         raise ValueError(bad_value(owner, "device", rule, repr(value))) from error
 
 
+def available_device(owner: str, value: Any) -> torch.device:
+    """Return the device that a name stands for, which must be there."""
+    device = device_of(owner, value)
+    n_devices = torch.cuda.device_count() if device.type == "cuda" else 1
+    if (device.index or 0) >= n_devices:
+        advice = f"This machine has {n_devices} CUDA devices." if n_devices else "This machine has no CUDA device."
+        raise ValueError(bad_value(owner, "device", "be available", repr(value), advice))
+    return device
+
+
 def check_callable(owner: str, argument: str, value: Any, example: str) -> None:
     """Check that `value` can be called."""
     if not callable(value):
