@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted
 from torch import Tensor, nn
 
 from torchmcl._checks import (
@@ -210,6 +210,15 @@ class MCLEstimator(BaseEstimator):
             sample_weight, X, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=False
         )
         return weights
+
+    def _checked_groups(self, groups: Any, X: NDArray[Any]) -> NDArray[Any] | None:
+        if groups is None:
+            return None
+        labels: NDArray[Any] = check_array(groups, ensure_2d=False, dtype=None, input_name="groups")
+        if labels.shape != (len(X),):
+            rule = f"have a label for each of {len(X)} rows"
+            raise ValueError(bad_value(type(self).__name__, "groups", rule, f"shape {labels.shape}"))
+        return labels
 
     # ------------------------------------------------------------------ training
 

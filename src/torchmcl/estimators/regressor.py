@@ -27,7 +27,7 @@ from torchmcl.estimators._base import MCLEstimator
 from torchmcl.estimators._conformal import PredictionIntervals
 from torchmcl.estimators._inputs import Scaler
 from torchmcl.estimators._networks import answers
-from torchmcl.estimators._rows import Rows, Split, restored, split_rows, stored, target_names
+from torchmcl.estimators._rows import Rows, fixed_borders, restored, split_rows, stored, target_names
 from torchmcl.fleet import FleetSearch
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.schedules import Schedule
@@ -63,7 +63,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
     `n_hypotheses` points that stand best for the density of all. Inputs and targets are standardised inside. A part of
     the rows is held out: one half picks the bandwidth of the density (and the epoch and the restart where those are
     picked), the other half calibrates the intervals and is touched by nothing else. The fit does not depend on the
-    order of the rows, and weighting a row with 2 is the same as having it twice.
+    order of the rows, weighting a row with 2 is the same as having it twice, and weighting all rows alike is the same
+    as not weighting them.
 
     Args:
         n_hypotheses: how many answers to give for each row.
@@ -185,13 +186,17 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: str | Path | None = None) -> "MCLRegressor":
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
+    ) -> "MCLRegressor":
         """Train on a table.
 
         Args:
             X: [rows, features], an array or a data frame of numbers without missing values.
             y: [rows], or [rows, outputs] for several outputs.
-            sample_weight: [rows], how much each row counts.
+            sample_weight: [rows], how often each row occurs relative to the others; only the ratios matter.
+            groups: [rows], labels of rows that belong together (of one patient, one place, one scene): they are held
+                out together, in every split, and the intervals hold for rows of fresh groups.
             checkpoint: folder to save the training to on the way; the same call goes on from there after a kill.
 
         Raises:
@@ -201,7 +206,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         rows = self._validated(X, y, sample_weight, reset=True, n_needed=2)
         self._check_targets_vary(rows[1])
         seed = self._seed()
-        split = self._split(rows, seed)
+        split = split_rows(*rows, seed=seed, groups=self._checked_groups(groups, rows[0]), **self._held_out_shares())
+        self._borders = split.borders
         self._inputs = self._encoder(split.train)
         self._targets = Scaler.of(split.train.targets, split.train.weights)
         cost_fn = pairwise_sq_euclidean
@@ -212,7 +218,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             self._train_on_all(training, split.train.joined(selection), self._tensors)
             selection = selection.head(0)  # they cannot select any more
         self._calibrate(split.calibration)
-        self._held_out = stored(selection, split.calibration)
+        self._held_out = stored(selection.times(split.largest), split.calibration.times(split.largest))
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
@@ -221,7 +227,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, or 200 unless told; the learning
         rate stays at its first value unless it is a schedule. Inputs and targets are standardised as in the first
         call. The held-out share of each call joins the rows that select and calibrate, of which the latest
-        4096 are kept. One network is trained, or `n_init` of them where that is given with `ensemble`; after `fit`
+        4096 are kept; a row that comes again is held out again, and a call with nothing else trains nothing. One network is trained, or `n_init` of them where that is given with `ensemble`; after `fit`
         those that it kept.
 
         Args:
@@ -234,24 +240,30 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         rows = self._validated(X, y, sample_weight, reset=first, n_needed=1)
         if first:
             self._state_seed, self._moments = self._seed(), None
-        split = self._split(rows, self._state_seed)
+        shares = self._held_out_shares()
+        borders = getattr(self, "_borders", None)  # None in a model that was saved before there were any
+        self._borders = fixed_borders(**shares) if first or borders is None else borders
+        split = split_rows(*rows, seed=self._state_seed, borders=self._borders)
+        if first and not len(split.train):
+            split = split_rows(*rows, seed=self._state_seed)
         if first:
             self._inputs = self._encoder(split.train, usual=0)
             self._targets = Scaler.of(split.train.targets, split.train.weights)
-            self._held_out = stored(split.selection, split.calibration)
-        else:
-            selection, calibration = restored(self._held_out)
-            self._held_out = stored(selection.joined(split.selection), calibration.joined(split.calibration))
-        self._train_more(split.train, self.n_outputs_, self._tensors, pairwise_sq_euclidean)
+            self._held_out = stored(split.selection.head(0), split.calibration.head(0))
+        old = restored(self._held_out)
+        new = (share.times(split.largest) for share in (split.selection, split.calibration))
+        self._held_out = stored(*(before.joined(share) for before, share in zip(old, new, strict=True)))
+        if len(split.train):
+            self._train_more(split.train, self.n_outputs_, self._tensors, pairwise_sq_euclidean)
         selection, calibration = restored(self._held_out)
         if len(selection) >= _ENOUGH_TO_SELECT or not hasattr(self, "bandwidth_"):
             self._choose_bandwidths(selection if len(selection) else split.train)
         self._calibrate(calibration)
         return self
 
-    def _split(self, rows: tuple[NDArray[Any], NDArray[Any], NDArray[np.float64] | None], seed: int) -> Split:
+    def _held_out_shares(self) -> dict[str, float]:
         half = float(self.validation_fraction) / 2
-        return split_rows(*rows, selecting=half, calibrating=half, seed=seed)
+        return {"selecting": half, "calibrating": half}
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -325,7 +337,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
                 for i in range(self.n_outputs_)
             ]
         self._conformity = np.stack(scores)  # [outputs, calibration rows]
-        self._conformity_weights = calibration.weights
+        self._conformity_weights = _conformal.effective_counts(calibration.weights, calibration.units)
 
     # ------------------------------------------------------------------ predicting
 
@@ -350,7 +362,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
 
         They are highest-density sets, calibrated by split conformal prediction on rows that were used for nothing
         else: unions of intervals where the density has several modes. For several outputs each has its own. With
-        too few calibration rows for `alpha` (fewer than 1 / alpha - 1) they are infinite.
+        too few calibration rows for `alpha` (fewer than 1 / alpha - 1) they are infinite; copies of a row count as one,
+        and so do the rows of a group. After a fit with weights they hold for rows drawn in proportion to those.
 
         Args:
             X: [rows, features]
