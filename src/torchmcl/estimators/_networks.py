@@ -166,14 +166,15 @@ def default_n_epochs(n_rows: int, batch_size: int, n_steps: int) -> int:
 def answers(modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.device) -> tuple[Tensor, Tensor]:
     """Return hypotheses [rows, hypotheses, dim] and probabilities [rows, hypotheses] of all modules together.
 
-    Several modules share the probability equally. The dtype is that of the inputs.
+    Several modules share the probability equally. The networks compute in the dtype of the inputs; what comes out is
+    float64, so that answers can be put anywhere on the line without being rounded to the numbers that float32 has there.
     """
     at = torch.device(device)
     movable = [copy.deepcopy(module).to(at, inputs.dtype) for module in modules]  # others may be predicting, in threads
     parts = []
     for rows in inputs.split(_ROWS_AT_ONCE):
         given: list[Predictions] = [module(rows.to(at)) for module in movable]
-        values = torch.cat([one.hypotheses for one in given], dim=1)
-        scores = [normalized_scores(one.score_logits) for one in given if one.score_logits is not None]
-        parts.append((values.cpu(), (torch.cat(scores, dim=1) / len(given)).cpu()))
+        values = torch.cat([one.hypotheses.cpu().double() for one in given], dim=1)
+        logits = [one.score_logits.cpu().double() for one in given if one.score_logits is not None]
+        parts.append((values, torch.cat([normalized_scores(one) for one in logits], dim=1) / len(given)))
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])

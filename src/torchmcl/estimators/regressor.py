@@ -181,7 +181,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         tags.target_tags.required = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.transformer_tags.preserves_dtype = ["float64"]  # answers are in the units of y, not of X
         return tags
 
     # ------------------------------------------------------------------ fitting
@@ -226,9 +226,9 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
 
         Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, or 200 unless told; the learning
         rate stays at its first value unless it is a schedule. Inputs and targets are standardised as in the first
-        call. The held-out share of each call joins the rows that select and calibrate, of which the latest
-        4096 are kept; a row that comes again is held out again, and a call with nothing else trains nothing. One network is trained, or `n_init` of them where that is given with `ensemble`; after `fit`
-        those that it kept.
+        call. The held-out share of each call joins the rows that select and calibrate, of which the latest 4096 are
+        kept. A row that comes again is in the same share again; a call of nothing but held-out rows trains nothing. One
+        network is trained, or `n_init` of them where that is given with `ensemble`; after `fit` those that it kept.
 
         Args:
             X: [rows, features]
@@ -345,13 +345,12 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         """Return the conditional mean of each row, [rows] or [rows, outputs]."""
         values, probabilities = self._all_answers(self._checked_inputs(X))
         mean = (probabilities.unsqueeze(-1) * values).sum(dim=1).numpy()
-        return self._like_y((mean * self._targets.scale + self._targets.mean).astype(mean.dtype))
+        return self._like_y(self._targets.inverse(mean))
 
     def predict_hypotheses(self, X: Any) -> Hypotheses:
         """Return the answers for each row and their probabilities."""
         standardised, probabilities, _ = self._answers(self._checked_inputs(X))
-        values = standardised.numpy() * self._targets.scale + self._targets.mean
-        return Hypotheses(values.astype(probabilities.numpy().dtype), probabilities.numpy())
+        return Hypotheses(self._targets.inverse(standardised.numpy()), probabilities.numpy())
 
     def predict_distribution(self, X: Any) -> HypothesisDensity:
         """Return the density of y at each row: a torch distribution with batch shape [rows], events [outputs]."""
@@ -456,14 +455,12 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         values, probabilities = self._all_answers(X)
         if len(self.modules_) == 1:
             return values, probabilities, None
-        wide, shares = values.double(), probabilities.double()
-        density = KernelMixture(wide, shares, self.bandwidth_(wide, shares))
+        density = KernelMixture(values, probabilities, self.bandwidth_(values, probabilities))
         points, masses, deviations = best_points(density, self._n_answers())
-        return points.to(values), masses.to(values), deviations
+        return points, masses, deviations
 
     def _standardised_density(self, X: NDArray[Any], kind: type[HypothesisDensity]) -> Any:
         values, probabilities, deviations = self._answers(X)
-        values, probabilities = values.double(), probabilities.double()
         if deviations is None or kind is VoronoiKernels:
             rule = self._density_bandwidth if kind is VoronoiKernels else self.bandwidth_
             return kind(values, probabilities, rule(values, probabilities))
