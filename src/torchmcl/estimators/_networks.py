@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet import Fleet, FleetData, FleetHistory, even_batch_size, hard_distortion
+from torchmcl.fleet.monitors import WeightedDistortion
 from torchmcl.scoring import normalized_scores
-from torchmcl.types import Predictions, StepOutput
+from torchmcl.types import Predictions
 
 __all__ = ["TrainedNetworks", "Training", "answers", "default_batch_size", "default_n_epochs", "mean_one"]
 
@@ -140,18 +141,6 @@ def mean_one(weights: NDArray[np.float64]) -> Tensor | None:
     return torch.from_numpy(weights / weights.mean()).float()
 
 
-class WeightedDistortion:
-    """The monitor of the estimators: distortion of each model on weighted rows."""
-
-    def __init__(self, weights: Tensor) -> None:
-        self.weights = weights / weights.sum()
-
-    def __call__(self, output: StepOutput) -> Tensor:
-        """Return [models] from a cost [models, rows, 1, hypotheses]."""
-        costs = output.matching.cost.amin(dim=-1).squeeze(-1)
-        return costs @ self.weights.to(costs)
-
-
 def default_batch_size(n_rows: int) -> int:
     """Return three times the square root of the rows, between 64 and 1024."""
     return max(_MIN_BATCH, min(_MAX_BATCH, round(_BATCH_PER_ROOT * math.sqrt(n_rows))))
@@ -167,7 +156,7 @@ def answers(modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.de
     """Return hypotheses [rows, hypotheses, dim] and probabilities [rows, hypotheses] of all modules together.
 
     Several modules share the probability equally. The networks compute in the dtype of the inputs; what comes out is
-    float64, so that answers can be put anywhere on the line without being rounded to the numbers that float32 has there.
+    float64, so that answers far from zero are not rounded to the few numbers that float32 has there.
     """
     at = torch.device(device)
     movable = [copy.deepcopy(module).to(at, inputs.dtype) for module in modules]  # others may be predicting, in threads

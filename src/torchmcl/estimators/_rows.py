@@ -52,6 +52,11 @@ class Rows:
         """Return the first n rows; they are in the order of a hash, so any n are a fair sample."""
         return self.take(slice(n))
 
+    @property
+    def in_groups(self) -> bool:
+        """Whether there are rows that belong together."""
+        return len(np.unique(self.units)) < len(self)
+
     def times(self, factor: float) -> "Rows":
         """Return the rows with larger weights."""
         return replace(self, weights=self.weights * factor)

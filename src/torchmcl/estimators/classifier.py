@@ -105,7 +105,7 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
                 advice = "For example classes=np.unique(all_labels)."
                 raise ValueError(bad_value("MCLClassifier", "classes", "be given in the first call", None, advice))
             self.classes_ = np.unique(classes)
-            self._state_seed, self._moments = self._seed(), None
+            self._state_seed, self._moments, self._annealing = self._seed(), None, None
         ids = self._class_ids(y, weights)
         rows = split_rows(X, ids, weights, seed=self._state_seed).train
         if first:

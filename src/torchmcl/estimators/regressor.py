@@ -111,6 +111,9 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         n_outputs_: columns of y; `target_names_` has their names.
         bandwidth_: the rule for the bandwidth, in units of the deviation of y.
         loss_curve_: training loss of each epoch.
+        temperature_curve_: the temperature of each epoch, whether a schedule, the search or the training itself decided
+            on it; None for a rule without any. `learning_rate_curve_` has the learning rates.
+        rule_: the rule, the function epoch -> rule or the `AutoAnnealing` that was used.
         best_init_: which restart was best; `validation_distortions_` has the values, in standardised units.
         best_epoch_: the epoch that was kept, -1 if the last one was.
         n_epochs_: epochs that were trained, `refit` aside.
@@ -206,7 +209,9 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         rows = self._validated(X, y, sample_weight, reset=True, n_needed=2)
         self._check_targets_vary(rows[1])
         seed = self._seed()
-        split = split_rows(*rows, seed=seed, groups=self._checked_groups(groups, rows[0]), **self._held_out_shares())
+        half = float(self.validation_fraction) / 2
+        together = self._checked_groups(groups, rows[0])
+        split = split_rows(*rows, seed=seed, selecting=half, calibrating=half, groups=together)
         self._borders = split.borders
         self._inputs = self._encoder(split.train)
         self._targets = Scaler.of(split.train.targets, split.train.weights)
@@ -239,10 +244,10 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         self._check_parameters()
         rows = self._validated(X, y, sample_weight, reset=first, n_needed=1)
         if first:
-            self._state_seed, self._moments = self._seed(), None
-        shares = self._held_out_shares()
-        borders = getattr(self, "_borders", None)  # None in a model that was saved before there were any
-        self._borders = fixed_borders(**shares) if first or borders is None else borders
+            self._state_seed, self._moments, self._annealing = self._seed(), None, None
+        if first or not hasattr(self, "_borders"):  # models that were saved before there were borders have none
+            half = float(self.validation_fraction) / 2
+            self._borders = fixed_borders(selecting=half, calibrating=half)
         split = split_rows(*rows, seed=self._state_seed, borders=self._borders)
         if first and not len(split.train):
             split = split_rows(*rows, seed=self._state_seed)
@@ -260,10 +265,6 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             self._choose_bandwidths(selection if len(selection) else split.train)
         self._calibrate(calibration)
         return self
-
-    def _held_out_shares(self) -> dict[str, float]:
-        half = float(self.validation_fraction) / 2
-        return {"selecting": half, "calibrating": half}
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
