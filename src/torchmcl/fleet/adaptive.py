@@ -129,6 +129,10 @@ class SelfAnnealing:
             *(torch.where(self.chosen, value, other) for value, other in zip(values, others, strict=True))
         )
 
+    def rates(self) -> Tensor:
+        """Return the factor on the learning rate of each epoch, [epochs, models], as far as it is decided."""
+        return self._values(torch.arange(self.n_epochs, device=self.chosen.device).unsqueeze(-1)).rate
+
     def measure(self, epoch: Tensor) -> None:
         """Look at the models after an epoch."""
         if self.mean_cost is not None and not bool(((self.state["begun"] < 0) & self.chosen).any()):

@@ -23,6 +23,8 @@ class FleetHistory(NamedTuple):
             if there is no such model.
         failed_batch: [models], the batch of `failed_epoch` with that loss, counted from 0 (-1: none, or the training
             was saved by an earlier version after it).
+        rates: [epochs, models], the factor on the learning rate that `AutoAnnealing` decided on; 1 for models under
+            another rule, and None if there is no such model.
     """
 
     losses: Tensor
@@ -34,6 +36,7 @@ class FleetHistory(NamedTuple):
     watched: Tensor | None = None
     temperatures: Tensor | None = None
     failed_batch: Tensor | None = None
+    rates: Tensor | None = None
 
     def first_failure(self, model: int) -> str:
         """Return in words where the loss of a model that failed was first not finite."""
@@ -57,14 +60,14 @@ class FleetHistory(NamedTuple):
     @classmethod
     def joined(cls, parts: "list[FleetHistory]") -> "FleetHistory":
         """Return the history of a fleet from those of its chunks."""
-        *columns, seconds, watched, temperatures, batches = zip(*parts, strict=True)
+        *columns, seconds, watched, temperatures, batches, rates = zip(*parts, strict=True)
         losses, value, epoch, stopped, failed = (torch.cat(column, dim=-1) for column in columns)
         looks = [look for look in watched if look is not None]
         failed_in = [batch for batch in batches if batch is not None]
-        decided = [
-            torch.full_like(part.losses, torch.nan) if own is None else own
-            for part, own in zip(parts, temperatures, strict=True)
-        ]
+        decided, factors = (
+            [torch.full_like(part.losses, usual) if own is None else own for part, own in zip(parts, each, strict=True)]
+            for each, usual in ((temperatures, torch.nan), (rates, 1.0))
+        )
         return cls(
             losses,
             value,
@@ -75,4 +78,5 @@ class FleetHistory(NamedTuple):
             torch.cat(looks, dim=-1) if looks else None,
             torch.cat(decided, dim=-1) if any(own is not None for own in temperatures) else None,
             torch.cat(failed_in) if failed_in else None,
+            torch.cat(factors, dim=-1) if any(own is not None for own in rates) else None,
         )

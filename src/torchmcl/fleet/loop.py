@@ -171,8 +171,9 @@ class ChunkTraining:
         bad = ~losses.isfinite() & ((stopped < 0) | (epochs <= stopped))
         failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1)
         temperatures = self.state["temperatures"].cpu() if self.annealing is not None else None
+        rates = None if self.annealing is None else self.annealing.rates().cpu()
         batches = self.failures.batches(failed)
-        return FleetHistory(losses, value, epoch, stopped, failed, seconds, watched, temperatures, batches)
+        return FleetHistory(losses, value, epoch, stopped, failed, seconds, watched, temperatures, batches, rates)
 
     def _prepare(self, epoch: int) -> None:
         """Write what the host decides from epoch to epoch into the tensors that the epoch reads."""

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from torchmcl.types import StepOutput
 
-__all__ = ["current_loss", "hard_distortion"]
+__all__ = ["WeightedDistortion", "current_loss", "hard_distortion"]
 
 
 def hard_distortion(output: StepOutput) -> Tensor:
@@ -18,3 +18,15 @@ def hard_distortion(output: StepOutput) -> Tensor:
 def current_loss(output: StepOutput) -> Tensor:
     """Return the training loss of each model under its current rule, scores included, [models]."""
     return torch.as_tensor(output.loss)
+
+
+class WeightedDistortion:
+    """The monitor of weighted rows that all models share: the distortion of each model there."""
+
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights / weights.sum()
+
+    def __call__(self, output: StepOutput) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        costs = output.matching.cost.amin(dim=-1).squeeze(-1)
+        return costs @ self.weights.to(costs)
