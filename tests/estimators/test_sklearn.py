@@ -23,10 +23,10 @@ from torchmcl.annealing import AutoAnnealing
 from torchmcl.estimators import MCLClassifier, MCLRegressor
 from torchmcl.fleet import Candidate, FleetSearch
 
-FEW = {"n_epochs": 20, "hidden": (16,), "learning_rate": 0.1}
+FEW = {"n_epochs": 25, "hidden": (16,), "learning_rate": 0.1}
 SEARCH = FleetSearch([Candidate("hard", WTA(), lr=0.1), Candidate("auto", AutoAnnealing(), lr=0.1)])
 CHECKED = [
-    MCLRegressor(**{**FEW, "n_epochs": 25}),
+    MCLRegressor(**FEW),
     MCLRegressor(**FEW, n_init=1, schedule="auto"),
     MCLRegressor(**FEW, n_init=1, search=SEARCH),
     MCLClassifier(**FEW),
