@@ -37,6 +37,10 @@ napoleon_use_ivar = True
 napoleon_custom_sections = ["Reference"]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+# Defaults as they are written: the repr of a function or class is no Python, and a signature with one is not parsed.
+autodoc_preserve_defaults = True
+# Lets `fitted_` in a docstring be a name: without it the underscore at its end makes a link of it, and is dropped.
+strip_signature_backslash = True
 autosummary_generate = True
 # Names are documented where users find them, torchmcl.X, not where they are defined.
 autosummary_imported_members = True
@@ -83,6 +87,14 @@ def escape_bars(app: object, what: str, name: str, obj: object, options: object,
     lines[:] = [line if "``" in line or ">>>" in line else line.replace("|", "\\|") for line in lines]
 
 
+def parseable_defaults(
+    app: object, what: str, name: str, obj: object, options: object, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Let a default that a dataclass makes for each object be "...": a signature with `<factory>` is not parsed."""
+    return signature and signature.replace("<factory>", "..."), returns
+
+
 def setup(app: Any) -> None:
-    """Connect the hook, after the one that reads Google style."""
+    """Connect the hooks, after the one that reads Google style."""
+    app.connect("autodoc-process-signature", parseable_defaults)
     app.connect("autodoc-process-docstring", escape_bars, priority=900)

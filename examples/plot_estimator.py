@@ -3,8 +3,8 @@ A table with several right answers
 ==================================
 
 Going back from an effect to its cause often has several answers. Here the effect is a wavy function of the cause, and
-a table of (effect, cause) pairs is all there is. :class:`~torchmcl.MCLRegressor` gives a handful of causes for each
-effect, how likely each of them is, a density, and intervals that hold the cause as often as they say.
+a table of (effect, cause) pairs is all there is. :class:`~torchmcl.estimators.MCLRegressor` gives a handful of
+causes for each effect, how likely each of them is, a density, and intervals that hold the cause as often as they say.
 """
 
 # %%

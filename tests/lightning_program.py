@@ -2,6 +2,7 @@
 
 python lightning_program.py train FOLDER SECONDS_A_BATCH     trains six epochs, goes on from FOLDER/checkpoints
 python lightning_program.py ddp FOLDER N_PROCESSES           takes one step on a joint batch, writes the weights
+python lightning_program.py auto FOLDER N_PROCESSES          anneals by itself for two epochs, writes what was measured
 """
 
 import sys
@@ -13,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import torchmcl as mcl
+from torchmcl.annealing import AutoAnnealing
 from torchmcl.lightning import (
     Checkpoints,
     CollapseWarning,
@@ -95,9 +97,36 @@ def one_step(folder, n_processes):
         torch.save(module.model.state_dict(), folder / f"weights-{n_processes}.pt")
 
 
+class Blocks:
+    """Batches of three near and three far samples; of two processes one has all that are near."""
+
+    def __iter__(self):
+        rank, size = 0, 1
+        if torch.distributed.is_initialized():
+            rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        for start in range(0, 12, 3):
+            near, far = range(start, start + 3), range(start + 12, start + 15)
+            yield [*near, *far] if size == 1 else list((near, far)[rank])
+
+    def __len__(self):
+        return 4
+
+
+def self_annealed(folder, n_processes):
+    """Train two epochs of four steps under AutoAnnealing; the second half of the samples has far larger costs."""
+    far = [mcl.Batch(x, y + 5.0 * (i >= 12)) for i, (x, y, _) in enumerate(samples())]
+    module = MCLModule(network(), AutoAnnealing(), make_optimizer=lambda p: torch.optim.SGD(p, lr=1e-3))
+    strategy = {"strategy": "ddp", "devices": n_processes} if n_processes > 1 else {"devices": 1}
+    trainer = pl.Trainer(max_epochs=2, use_distributed_sampler=False, enable_checkpointing=False, **strategy, **QUIET)
+    trainer.fit(module, DataLoader(far, batch_sampler=Blocks()))
+    torch.save(dict(module.auto.state_dict()), folder / f"auto-{n_processes}-{trainer.global_rank}.pt")
+
+
 if __name__ == "__main__":
     what, place, number = sys.argv[1:]
     if what == "train":
         train(Path(place), float(number))
+    elif what == "auto":
+        self_annealed(Path(place), int(number))
     else:
         one_step(Path(place), int(number))

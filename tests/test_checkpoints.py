@@ -244,7 +244,7 @@ def test_when_all_are_damaged_nothing_is_guessed(tmp_path):
 
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
     series = saved_series(tmp_path)
-    (series.folder / ".checkpoint-00000004.safetensors.123.tmp").write_bytes(b"half")
+    (series.folder / ".torchmcl-0123456789abcdef.tmp").write_bytes(b"half")
     assert series.newest()[0] == 3
     series.save(4, state={}, tensors={})
     assert sorted(path.name for path in series.folder.iterdir()) == [series.path(3).name, series.path(4).name]

@@ -54,7 +54,7 @@ def test_counts_must_be_positive(value, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["demo", "--seeds", value])
     assert stop.value.code == 2
-    assert "whole number >= 1" in capsys.readouterr().err
+    assert "must be an integer from 1 to" in capsys.readouterr().err
 
 
 def test_an_output_that_cannot_be_written_gives_exit_code_2(tmp_path, capsys):

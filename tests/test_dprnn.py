@@ -318,3 +318,22 @@ def test_segments_must_fit():
         segment(torch.randn(7, 1), size=4, hop=2)
     with pytest.raises(ValueError, match="overlap_add: `size` must be a multiple of the hop 3, got 4"):
         overlap_add(torch.randn(2, 4, 1), hop=3)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 5e-2), (torch.float16, 5e-3), (torch.float64, 1e-5)])
+@pytest.mark.parametrize("scores", [False, True])
+def test_the_whole_model_runs_in_another_precision(dtype, tolerance, scores):
+    torch.manual_seed(0)
+    model = DPRNN(n_outputs=2, n_filters=8, segment_size=10, hidden_size=6, n_blocks=2, scores=scores)
+    waveform = torch.randn(2, 400)
+    expected = model(waveform).hypotheses
+    model.to(dtype)
+    for recording in (waveform, waveform.to(dtype)):
+        predictions = model(recording)
+        assert predictions.hypotheses.dtype == dtype
+        torch.testing.assert_close(predictions.hypotheses.float(), expected, atol=tolerance, rtol=tolerance)
+    targets = torch.randn(2, 2, 400, dtype=dtype)
+    mcl.mcl_step(
+        model, mcl.Batch(waveform, targets), mcl.AnnealedWTA(1.0), cost_fn=mcl.pairwise_neg_si_sdr
+    ).loss.backward()
+    assert all(p.grad.isfinite().all() and p.grad.dtype == dtype for p in model.parameters())

@@ -218,7 +218,7 @@ def test_unknown_figures_and_presets_are_refused(tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_refused(tmp_path, capsys):
     assert main(["reproduce", "figure1", "--device", "cuda", "--out", str(tmp_path)]) == 2
-    assert "`device` must be there, got 'cuda'. This machine has no CUDA device." in capsys.readouterr().err
+    assert "`device` must be available, got 'cuda'. This machine has no CUDA device." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -1,52 +1,117 @@
-"""Files and folders are replaced whole or not at all."""
+"""Files and folders are replaced whole or not at all, by whoever writes, at the place that was meant."""
 
+import ast
 import os
+import signal
 import stat
+import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
+import torch
 
+import torchmcl
 from torchmcl import _files
-from torchmcl._files import replaced_folder, write_atomically
+from torchmcl._files import replaced_file, replaced_folder, single_writer, write_atomically
+
+SOURCE = Path(torchmcl.__file__).parent
+TEMPORARY = ".torchmcl-0123456789abcdef.tmp"
+on_posix = pytest.mark.skipif(os.name != "posix", reason="needs locks, links and permissions of POSIX")
 
 
-def _spoiled(new):
-    (new / "weights").mkdir(parents=True)
-    (new / "weights").write_text("a folder stands there")
+@pytest.fixture(params=["file", "folder"])
+def write(request):
+    """Write a text to a file, or to the one file of a folder; `write.read` returns it."""
+
+    def write_file(path, text):
+        write_atomically(path, text)
+
+    def write_folder(path, text):
+        with replaced_folder(path) as new:
+            for name in ("one", "other"):
+                write_atomically(new / name, text)
+
+    def read_folder(path):
+        one, other = sorted(path.iterdir())
+        assert one.read_text() == other.read_text()
+        return one.read_text()
+
+    chosen, chosen_read = (write_file, Path.read_text) if request.param == "file" else (write_folder, read_folder)
+    chosen.read = chosen_read
+    return chosen
 
 
-@pytest.mark.parametrize("in_one_step", [True, False])
-def test_a_folder_is_replaced_and_nothing_else_is_left(tmp_path, monkeypatch, in_one_step):
-    if not in_one_step:  # systems that cannot exchange two names
+@pytest.fixture(params=[True, False], ids=["exchange", "rename"])
+def _in_one_step(request, monkeypatch):
+    if not request.param:  # systems that cannot exchange two names
         monkeypatch.setattr(_files, "_exchanged", lambda *_: False)
+
+
+def fail_halfway(write):
+    write()
+    raise KeyboardInterrupt
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+# ---------------------------------------------------------------------------- whole or not at all
+
+
+@pytest.mark.usefixtures("_in_one_step")
+def test_a_folder_is_replaced_and_nothing_else_is_left(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "old").write_text("old")
     with replaced_folder(folder) as new:
-        new.mkdir()
         (new / "weights").write_text("new")
-    assert [path.name for path in folder.iterdir()] == ["weights"]
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert names(folder) == ["weights"]
+    assert names(tmp_path) == ["model"]
 
 
+@pytest.mark.usefixtures("_in_one_step")
 def test_a_failure_while_writing_leaves_the_old_folder(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "old").write_text("old")
-    with pytest.raises(IsADirectoryError), replaced_folder(folder) as new:
-        _spoiled(new)
+    with pytest.raises(KeyboardInterrupt), replaced_folder(folder) as new:
+        fail_halfway(lambda: (new / "weights").write_text("half"))
     assert (folder / "old").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert names(tmp_path) == ["model"]
 
 
+def test_a_failure_while_writing_leaves_the_old_file(tmp_path):
+    (tmp_path / "table.csv").write_text("old")
+    with pytest.raises(KeyboardInterrupt), replaced_file(tmp_path / "table.csv") as file:
+        fail_halfway(lambda: file.write(b"half"))
+    assert (tmp_path / "table.csv").read_text() == "old"
+    assert names(tmp_path) == ["table.csv"]
+
+
+@pytest.mark.usefixtures("_in_one_step")
 def test_a_new_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "old").write_text("old")
-    with pytest.raises(FileNotFoundError), replaced_folder(folder):
-        pass  # nothing was written, so there is nothing to rename
+    with pytest.raises(FileNotFoundError), replaced_folder(folder) as new:
+        new.rmdir()
     assert (folder / "old").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert names(tmp_path) == ["model"]
+
+
+def test_a_file_is_not_replaced_by_a_folder_nor_a_folder_by_a_file(tmp_path):
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(NotADirectoryError), replaced_folder(tmp_path / "file"):
+        pass
+    with pytest.raises(IsADirectoryError):
+        write_atomically(tmp_path / "folder", "new")
+    assert (tmp_path / "file").read_text() == "old"
+    assert names(tmp_path) == ["file", "folder"]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux can exchange two names")
@@ -72,3 +137,338 @@ def test_a_file_and_its_name_are_flushed_to_the_disk(tmp_path, monkeypatch):
     write_atomically(tmp_path / "deep" / "file", "text")
     assert (tmp_path / "deep" / "file").read_text() == "text"
     assert flushed == [False, True]  # the file, then its folder
+    flushed.clear()
+    with replaced_folder(tmp_path / "model"):
+        pass
+    assert flushed == [True, True]  # the new folder, then the one above it
+
+
+@on_posix
+def test_a_pipe_or_device_is_written_to_and_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    received = []
+    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_text()), daemon=True)
+    reader.start()
+    write_atomically(tmp_path / "pipe", "text")
+    assert (tmp_path / "pipe").is_fifo()
+    reader.join()
+    assert received == ["text"]
+
+
+# ---------------------------------------------------------------------------- links and permissions
+
+
+@on_posix
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path, write):
+    (tmp_path / "elsewhere").mkdir()
+    write(tmp_path / "elsewhere" / "real", "old")
+    (tmp_path / "link").symlink_to(Path("elsewhere") / "real")
+    write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert write.read(tmp_path / "elsewhere" / "real") == "new"
+    assert (names(tmp_path), names(tmp_path / "elsewhere")) == (["elsewhere", "link"], ["real"])
+
+
+@on_posix
+def test_a_link_to_what_is_not_there_yet_is_followed(tmp_path, write):
+    (tmp_path / "link").symlink_to("real")
+    write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert write.read(tmp_path / "real") == "new"
+
+
+@on_posix
+def test_links_in_a_circle_are_refused(tmp_path, write):
+    (tmp_path / "one").symlink_to("other")
+    (tmp_path / "other").symlink_to("one")
+    with pytest.raises(OSError, match=r"[Ss]ymbolic links"):
+        write(tmp_path / "one", "new")
+    assert names(tmp_path) == ["one", "other"]
+
+
+@on_posix
+@pytest.mark.parametrize("guessed", [True, False])
+def test_links_planted_at_temporary_names_are_not_followed(tmp_path, monkeypatch, guessed, write):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    tokens = iter(["0123456789abcdef", "fedcba9876543210"])
+    if guessed:  # were the name known after all, the file is still made anew or not at all
+        monkeypatch.setattr("secrets.token_hex", lambda _: next(tokens))
+    for name in (TEMPORARY, f".out.{os.getpid()}.tmp"):
+        (tmp_path / name).symlink_to(victim)
+    if guessed:
+        with pytest.raises(FileExistsError):
+            write(tmp_path / "out", "new")
+    else:
+        write(tmp_path / "out", "new")
+        assert write.read(tmp_path / "out") == "new"
+    assert victim.read_text() == "precious"
+
+
+@on_posix
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_permissions_are_those_that_open_and_mkdir_give(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        write_atomically(tmp_path / "file", "text")
+        with replaced_folder(tmp_path / "folder"):
+            pass
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o666 & ~umask
+    assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o777 & ~umask
+
+
+@on_posix
+def test_what_only_its_owner_may_read_stays_so_when_it_is_replaced(tmp_path, write):
+    write(tmp_path / "private", "old")
+    (tmp_path / "private").chmod(0o700)
+    write(tmp_path / "private", "new")
+    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o700
+
+
+# ---------------------------------------------------------------------------- several savers at once
+
+
+def save_again_and_again(write, path, text, failures, n_times=12):
+    for _ in range(n_times):
+        try:
+            write(path, text)
+        except OSError as error:
+            failures.append(error)
+
+
+@pytest.mark.usefixtures("_in_one_step")
+def test_threads_that_save_to_one_place_all_succeed(tmp_path, write):
+    failures = []
+    texts = [str(thread) * 1000 for thread in range(3)]
+    threads = [
+        threading.Thread(target=save_again_and_again, args=(write, tmp_path / "model", text, failures))
+        for text in texts
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert write.read(tmp_path / "model") in texts
+    assert names(tmp_path) == ["model"]
+
+
+SAVER = """
+import sys
+from pathlib import Path
+from torchmcl._files import replaced_folder, write_atomically
+for _ in range(15):
+    with replaced_folder(Path(sys.argv[1])) as new:
+        for name in ("one", "other"):
+            write_atomically(new / name, sys.argv[2])
+"""
+
+
+def test_processes_that_save_to_one_folder_all_succeed(tmp_path):
+    savers = [subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path / "model"), text]) for text in "abc"]
+    assert [saver.wait() for saver in savers] == [0, 0, 0]
+    one, other = (tmp_path / "model").iterdir()
+    assert one.read_text() == other.read_text()
+    assert names(tmp_path) == ["model"]
+
+
+def test_files_that_belong_together_are_those_of_one_writer(tmp_path):
+    def save(text):
+        with single_writer(tmp_path / "model"):
+            for name in ("one", "other"):
+                write_atomically(tmp_path / "model" / name, text)
+
+    threads = [threading.Thread(target=lambda text=text: [save(text) for _ in range(20)]) for text in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    one, other = (tmp_path / "model").iterdir()
+    assert one.read_text() == other.read_text()
+
+
+# ---------------------------------------------------------------------------- killed savers
+
+
+HANGING_SAVER = """
+import sys, time
+from pathlib import Path
+from torchmcl._files import replaced_file, replaced_folder
+target = Path(sys.argv[2])
+if sys.argv[1] == "file":
+    with replaced_file(target) as file:
+        file.write(b"half")
+        print("writing", flush=True)
+        time.sleep(60)
+with replaced_folder(target) as new:
+    (new / "half").write_text("half")
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+@on_posix
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_a_killed_process_left_is_removed_by_the_next_writer_and_what_a_living_one_needs_is_not(tmp_path, kind):
+    command = [sys.executable, "-c", HANGING_SAVER, kind, str(tmp_path / "model")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"writing\n"
+        (left,) = names(tmp_path)
+        write_atomically(tmp_path / "first", "text")
+        assert names(tmp_path) == [left, "first"]  # in use
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert names(tmp_path) == [left, "first"]
+    command = "import sys; from pathlib import Path; from torchmcl._files import *; write_atomically(Path('x'), 'text')"
+    subprocess.run([sys.executable, "-c", command], cwd=tmp_path, check=True)
+    assert names(tmp_path) == ["first", "x"]
+
+
+@on_posix
+def test_without_locks_only_what_is_a_day_old_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(_files, "_lock", lambda *_, **__: None)
+    for name, age in ((TEMPORARY, 25), (TEMPORARY.replace("0", "1"), 23)):
+        (tmp_path / name).write_text("half")
+        os.utime(tmp_path / name, times=(0, time.time() - 3600 * age))
+    _files.remove_abandoned(tmp_path)
+    assert names(tmp_path) == [TEMPORARY.replace("0", "1")]
+
+
+@on_posix
+def test_a_pipe_or_a_link_with_a_temporary_name_is_left_alone(tmp_path):
+    os.mkfifo(tmp_path / TEMPORARY)
+    (tmp_path / TEMPORARY.replace("0", "1")).symlink_to(tmp_path)
+    write_atomically(tmp_path / "out", "text")
+    assert len(names(tmp_path)) == 3
+
+
+@pytest.mark.usefixtures("_in_one_step")
+def test_a_stale_temporary_folder_is_never_carried_into_a_saved_model(tmp_path):
+    for stale in (f".model.{os.getpid()}.tmp", TEMPORARY):
+        (tmp_path / stale).mkdir()
+        (tmp_path / stale / "payload").write_text("stale")
+    with replaced_folder(tmp_path / "model") as new:
+        (new / "weights").write_text("new")
+    assert names(tmp_path / "model") == ["weights"]
+
+
+def test_a_file_that_another_process_took_for_abandoned_is_made_again(tmp_path, monkeypatch):
+    lock, calls = _files._lock, []
+
+    def removed_first(path, **options):
+        calls.append(path)
+        if len(calls) == 1:
+            path.unlink()
+        return lock(path, **options)
+
+    monkeypatch.setattr(_files, "_lock", removed_first)
+    write_atomically(tmp_path / "out", "text")
+    assert (len(calls), names(tmp_path)) == (2, ["out"])
+
+
+# ---------------------------------------------------------------------------- everything that is saved
+
+
+def test_estimators_save_through_links_and_from_several_threads(tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("safetensors")
+    from torchmcl.estimators import MCLRegressor
+
+    x = torch.linspace(0, 1, 20)[:, None].numpy()
+    model = MCLRegressor(n_hypotheses=2, hidden=(4,), n_epochs=1).fit(x, x[:, 0])
+    (tmp_path / "real").mkdir()
+    (tmp_path / "model").symlink_to("real")
+    failures = []
+
+    def save(folder, _):
+        model.save(folder)
+
+    threads = [
+        threading.Thread(target=save_again_and_again, args=(save, tmp_path / "model", "", failures, 5))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert (names(tmp_path), names(tmp_path / "real")) == (["model", "real"], ["model.json", "model.safetensors"])
+    MCLRegressor.load(tmp_path / "model")
+
+
+@on_posix
+@pytest.mark.parametrize("name", ["out.csv", "out.csv.gz", "out.tsv", "out.parquet", "out.jsonl", "out.jsonl.gz"])
+def test_tables_are_written_by_the_same_means(tmp_path, name):
+    polars = pytest.importorskip("polars")
+    from torchmcl.data.table import read_table
+    from torchmcl.data.table.files import write_table
+
+    (tmp_path / f".{name}.{os.getpid()}.tmp").symlink_to(tmp_path / "victim")
+    (tmp_path / name).symlink_to(f"real-{name}")
+    write_table("test", tmp_path / name, polars.DataFrame({"a": [1, 2], "b": ["x", "y"]}))
+    assert (tmp_path / name).is_symlink()
+    assert not (tmp_path / "victim").exists()
+    assert len(read_table("test", tmp_path / f"real-{name}").frame) == 2
+
+
+def test_a_full_disk_while_a_table_is_written_leaves_nothing(tmp_path):
+    polars = pytest.importorskip("polars")
+    from torchmcl.data.table.files import write_table
+
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        for name in ("out.csv", "out.csv.gz", "out.parquet", "out.jsonl"):
+            frame = polars.DataFrame({"a": torch.rand(100_000, dtype=torch.float64).numpy()})
+            with pytest.raises(OSError, match=r"No space left on device.*What was there before is untouched"):
+                write_table("test", disk / name, frame)
+            assert names(disk) == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+# Whatever writes without these functions, and why it may.
+EXEMPT = {
+    "_files.py": "here they are",
+    "experiments/uci/distributed.py": "an empty file of a random name, made anew or not at all",
+    "data/downloads.py": "into the new file of a random name that pooch makes and then renames",
+}
+WRITING_CALLS = {"write_text", "write_bytes", "symlink_to", "hardlink_to", "tofile", "mkstemp", "mktemp", "touch"}
+WRITING_FUNCTIONS = {
+    "torch.save",
+    "os.replace",
+    "os.rename",
+    "os.open",
+    "shutil.move",
+    "shutil.copy",
+    "shutil.copytree",
+}
+WRITERS_OF_FORMATS = {"savefig", "savez", "save_file", "to_csv", "write_csv", "write_parquet", "write_ndjson"}
+
+
+def writes_by_name(call):
+    """Return whether a call writes a file whose name it is given."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name in ("open", "fdopen"):
+        values = [*call.args, *(keyword.value for keyword in call.keywords)]
+        modes = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+        return any(set(mode) <= set("rwax+bt") and set(mode) & set("wax+") for mode in modes)
+    if name in WRITERS_OF_FORMATS:
+        return ast.unparse(call.args[0]) not in ("buffer", "target")  # in memory, or an open file
+    return name in WRITING_CALLS or ast.unparse(call.func) in WRITING_FUNCTIONS
+
+
+def test_nothing_else_in_the_package_writes_files():
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        name = path.relative_to(SOURCE).as_posix()
+        nodes = ast.walk(ast.parse(path.read_text()))
+        calls = [ast.unparse(node) for node in nodes if isinstance(node, ast.Call) and writes_by_name(node)]
+        if calls and name not in EXEMPT:
+            found[name] = calls
+    assert found == {}

@@ -14,7 +14,9 @@ FLOORS = {
     "_eager": 0,
     "_environment": 0,
     "_files": 0,
+    "_lazy": 0,
     "_limits": 0,
+    "_messages": 0,
     "_optional": 0,
     "_progress": 0,
     "_reading": 0,
@@ -43,6 +45,7 @@ FLOORS = {
     "reports": 5,
     "cli": 6,
     "__main__": 6,
+    "_public": 7,
     "__init__": 7,  # re-exports from everywhere, and nobody below may import it
 }
 # A report reads records only, never a model.

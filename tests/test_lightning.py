@@ -19,7 +19,7 @@ pytest.importorskip("lightning")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from lightning_program import QUIET, network, one_step, samples, train
+    from lightning_program import QUIET, network, one_step, samples, self_annealed, train
     from torchmcl.lightning import (
         CollapseWarning,
         ExponentialAverage,
@@ -99,6 +99,16 @@ def test_two_processes_have_the_gradients_of_one_with_the_joint_batch(tmp_path):
     expected = {name: parameter.detach() - parameter.grad for name, parameter in model.named_parameters()}
     torch.testing.assert_close(alone, expected, rtol=1e-5, atol=1e-6)
     assert not torch.allclose(expected["0.weight"], network()[0].weight)
+
+
+def test_two_processes_measure_for_automatic_annealing_what_one_does(tmp_path):
+    two = program("auto", tmp_path, 2)
+    self_annealed(tmp_path, 1)
+    finished(two)
+    alone, *together = (torch.load(tmp_path / f"auto-{name}.pt") for name in ("1-0", "2-0", "2-1"))
+    assert float(alone["first"]) > 10
+    for measured in together:
+        torch.testing.assert_close(measured, alone, rtol=1e-4, atol=1e-4)
 
 
 def test_the_module_trains_with_the_core_step_and_the_rule_of_the_epoch():

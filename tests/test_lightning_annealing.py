@@ -24,8 +24,8 @@ def loader():
     return DataLoader(samples(), batch_size=6)
 
 
-def fitted(n_epochs, folder=None, until=None, **options):
-    """Train for `n_epochs`; `until` ends the run early, and a folder goes on from its checkpoint."""
+def fitted(n_epochs, folder=None, until=None, limits=None, **options):
+    """Train for `n_epochs`; `until` ends the run early, and a run with a folder resumes from its checkpoint."""
 
     class Stop(pl.Callback):
         def on_train_epoch_end(self, trainer, module):
@@ -35,7 +35,8 @@ def fitted(n_epochs, folder=None, until=None, **options):
     callbacks = [Stop()]
     if folder is not None:
         callbacks.append(pl.callbacks.ModelCheckpoint(folder, filename="last", save_on_train_epoch_end=True))
-    trainer = pl.Trainer(max_epochs=n_epochs, callbacks=callbacks, enable_checkpointing=folder is not None, **QUIET)
+    limits = {"max_epochs": n_epochs} if limits is None else limits
+    trainer = pl.Trainer(**limits, callbacks=callbacks, enable_checkpointing=folder is not None, **QUIET)
     last = None if folder is None else folder / "last.ckpt"
     trainer.fit(module, loader(), ckpt_path=str(last) if last is not None and last.exists() else None)
     return module
@@ -50,6 +51,85 @@ def test_a_training_ends_cold_and_slow():
     assert temperatures[-1] == 0
     rate = module.trainer.optimizers[0].param_groups[0]["lr"]
     assert 0 < rate < 0.01
+
+
+class Watch(pl.Callback):
+    """Keep the temperature and the learning rate of every batch."""
+
+    def __init__(self):
+        self.values = []
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        epoch = trainer.current_epoch + batch_idx / trainer.num_training_batches
+        self.values.append((float(module.rule(epoch).temperature), trainer.optimizers[0].param_groups[0]["lr"]))
+
+
+def watched(loader_=None, **limits):
+    watch = Watch()
+    module = MCLModule(network(), AutoAnnealing(), learning_rate=0.05)
+    trainer = pl.Trainer(callbacks=[watch], enable_checkpointing=False, **limits, **QUIET)
+    trainer.fit(module, loader() if loader_ is None else loader_)
+    return watch.values, {name: value.clone() for name, value in module.model.state_dict().items()}
+
+
+LIMITS = [  # all of them 12 epochs of 4 batches
+    {"max_steps": 48},
+    {"max_epochs": 12, "max_steps": -1},
+    {"max_epochs": 12, "max_steps": 1000},
+    {"max_epochs": 1000, "max_steps": 48},
+    {"max_epochs": -1, "max_steps": 48},
+    {"max_epochs": 12, "max_time": {"hours": 1}},
+    {"max_steps": 48, "max_time": {"hours": 1}},
+]
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+def test_however_its_length_is_said_a_training_is_the_same(limits):
+    values, weights = watched(**limits)
+    expected_values, expected_weights = watched(max_epochs=12)
+    assert values == expected_values
+    torch.testing.assert_close(weights, expected_weights, rtol=0, atol=0)
+    temperatures, rates = zip(*values, strict=True)
+    assert temperatures[4] > 0.1  # warm in the second epoch
+    assert temperatures[-1] == 0
+    assert 0 < rates[-1] < rates[4] == 0.05
+
+
+def test_steps_that_end_within_an_epoch_end_cold_too():
+    values, _ = watched(max_steps=46)
+    assert len(values) == 46
+    assert values[4][0] > 0.1
+    assert values[-1][0] == 0
+
+
+def test_accumulated_batches_and_limited_epochs_count_as_the_steps_they_make():
+    values, weights = watched(max_steps=24, accumulate_grad_batches=2)
+    expected = watched(max_epochs=12, accumulate_grad_batches=2)
+    assert values == expected[0]
+    torch.testing.assert_close(weights, expected[1], rtol=0, atol=0)
+    values, weights = watched(max_steps=36, limit_train_batches=3)
+    expected = watched(max_epochs=12, limit_train_batches=3)
+    assert values == expected[0]
+    torch.testing.assert_close(weights, expected[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("limits", [{"max_epochs": -1}, {"max_time": {"seconds": 30}}], ids=str)
+def test_a_training_without_an_end_is_refused(limits):
+    with pytest.raises(ValueError, match="MCLModule: `max_epochs` must be set, or `max_steps`, got neither"):
+        watched(**limits)
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        while True:
+            yield from samples()
+
+
+def test_a_loader_without_an_end_needs_the_length_of_an_epoch():
+    endless = DataLoader(Endless(), batch_size=6)
+    with pytest.raises(ValueError, match="MCLModule: `limit_train_batches` must be set where `max_steps` ends"):
+        watched(endless, max_steps=48)
+    assert watched(endless, max_steps=48, limit_train_batches=4)[0] == watched(max_epochs=12)[0]
 
 
 def test_a_cost_without_a_zero_is_cooled_from_the_first_batch():
@@ -81,7 +161,7 @@ def test_batches_that_tell_nothing_are_passed_over():
     assert auto.rule(0, 10).temperature > 1e30  # nothing is known: infinitely warm
     auto.see(told, 0.1, strategy)
     auto.see(empty, 0.2, strategy)
-    auto.end_epoch(0, 10, strategy)
+    auto.end_epoch(0, 10)
     assert float(auto.first) == float(auto.scale) == float(auto.lowest) == 2.0
 
 
@@ -93,9 +173,21 @@ def test_costs_without_a_zero_are_told_by_their_differences_even_if_some_batches
     excess = float((differences - differences.amin(dim=-1, keepdim=True)).mean())
     for middle in (10.0, 10.0, -1.0, torch.nan):
         auto.see(mcl.match(differences + middle, mcl.WTA()), 0.5, strategy)
-    auto.end_epoch(0, 10, strategy)
+    auto.end_epoch(0, 10)
     assert float(auto.begun) == 1
     assert float(auto.scale) == pytest.approx(excess, rel=1e-3)
+
+
+def test_an_interrupted_training_of_steps_resumes_as_warm_as_it_was_and_ends_cold(tmp_path):
+    # Where steps end a training, Lightning resumes with one more batch of the epoch that it had ended.
+    limits = {"max_steps": 32}
+    stopped = fitted(8, tmp_path, until=3, limits=limits)
+    warm = float(stopped.rule(3).temperature)
+    resumed = fitted(8, tmp_path, limits=limits)
+    assert resumed.trainer.global_step == 32
+    assert float(resumed.rule(3).temperature) == warm > 0
+    assert float(resumed.rule(7.5).temperature) == 0
+    assert 0 < resumed.trainer.optimizers[0].param_groups[0]["lr"] < 0.05
 
 
 def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path):

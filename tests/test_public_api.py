@@ -1,13 +1,18 @@
 """The names that users rely on: adding or removing one must be a decision, seen in this file."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import torchmcl
-from torchmcl import metrics
+from torchmcl import _public, metrics
 
+SOURCE = Path(torchmcl.__file__).parent
 PUBLIC = {
-    *("AnnealedWTA", "AssignmentRule", "EMD", "PIT", "RelaxedWTA", "Sinkhorn", "TopN", "WTA"),
+    *("AnnealedWTA", "AssignmentRule", "EMD", "PIT", "RelaxedWTA", "Sinkhorn", "TopN", "WTA", "AutoAnnealing"),
     *("Constant", "Cosine", "Exponential", "Joined", "Linear", "TemperatureScheduler", "Until", "annealed"),
     *("pairwise", "pairwise_cosine", "pairwise_cross_entropy", "pairwise_euclidean", "pairwise_huber", "pairwise_l1"),
     *("pairwise_neg_si_sdr", "pairwise_neg_snr", "pairwise_sq_euclidean"),
@@ -33,6 +38,36 @@ def test_public_names_are_these():
     for name in ESTIMATORS:
         assert getattr(torchmcl, name).__name__ == name
     assert len(torchmcl.__all__) <= 42
+    assert {*_public.__all__, "__version__"} == PUBLIC
+
+
+def test_names_are_found_by_star_by_dir_and_as_modules():
+    namespace = {}
+    exec("from torchmcl import *", namespace)
+    assert namespace.keys() >= PUBLIC
+    assert set(dir(torchmcl)) >= PUBLIC | ESTIMATORS
+    assert torchmcl.schedules.Linear is torchmcl.Linear
+    with pytest.raises(AttributeError, match="module 'torchmcl' has no attribute 'WTAs'"):
+        torchmcl.WTAs  # noqa: B018
+
+
+def test_importing_the_package_alone_does_not_load_torch():
+    program = "import torchmcl, torchmcl.cli, torchmcl.data.table, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+
+@pytest.mark.parametrize("room", ["annealing", "nn", "metrics", "fleet"])
+def test_any_room_of_the_package_may_be_imported_first(room):
+    subprocess.run([sys.executable, "-c", f"import torchmcl.{room}"], capture_output=True, text=True, check=True)
+
+
+def test_the_first_use_of_a_name_may_be_inside_a_compiled_function():
+    program = (
+        "import torch, torchmcl as mcl;"
+        "f = torch.compile(lambda c: mcl.match(c, mcl.AnnealedWTA(0.5)).weights, fullgraph=True, backend='eager');"
+        "assert torch.allclose(f(torch.eye(2)), torch.softmax(-2 * torch.eye(2), -1))"
+    )
+    subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
 
 def test_public_metrics_are_these():
@@ -57,7 +92,7 @@ def test_the_version_is_the_installed_one():
 
 def test_importing_the_package_loads_no_optional_package():
     program = (
-        "import sys, torch; before = set(sys.modules); import torchmcl;"
+        "import sys, torch; before = set(sys.modules); import torchmcl; torchmcl.WTA;"
         "heavy = 'scipy sklearn lightning pytorch_lightning torchmetrics matplotlib tqdm pandas ot'.split();"
         "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before} & set(heavy)))"
     )
@@ -66,7 +101,7 @@ def test_importing_the_package_loads_no_optional_package():
 
 
 def test_importing_the_package_gives_no_warning():
-    program = "import torch, warnings; warnings.simplefilter('error'); import torchmcl"
+    program = "import torch, warnings; warnings.simplefilter('error'); import torchmcl; torchmcl.WTA"
     subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
 
@@ -74,3 +109,24 @@ def test_estimators_say_which_extra_brings_what_they_need():
     program = "import sys; sys.modules['sklearn'] = None; import torchmcl; torchmcl.MCLRegressor"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "torchmcl.estimators needs sklearn: pip install 'torchmcl[sklearn]'." in result.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_every_part_of_the_package_can_be_imported_first():
+    parts = [path.stem for path in SOURCE.glob("[!_]*") if path.suffix == ".py" or (path / "__init__.py").exists()]
+    names = [f"torchmcl.{part}" for part in sorted(parts)]
+    program = """
+import importlib, os, sys
+import torch, numpy  # once, for all of them
+for name in sys.argv[1:]:
+    if (child := os.fork()) == 0:
+        try:
+            importlib.import_module(name)
+            os._exit(0)
+        except BaseException as error:
+            print(name, repr(error), flush=True)
+            os._exit(1)
+    os.waitpid(child, 0)
+"""
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", program, *names], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "")

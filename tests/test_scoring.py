@@ -215,3 +215,18 @@ def test_sample_weights_multiply_the_score_loss_of_each_sample():
     mask = torch.tensor([True, True, False, True, False]).unsqueeze(-1)
     expected = (weights * each)[mask.squeeze(-1)].mean()
     torch.testing.assert_close(mcl.score_loss(logits, labels, mask, sample_weights=weights), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # forward mode in torch makes use of it
+@pytest.mark.parametrize("n_hypotheses", [3, 70])
+def test_score_loss_has_derivatives_in_forward_mode(n_hypotheses):
+    logits = 30 * torch.randn(2, n_hypotheses, dtype=torch.float64)
+    logits[0, 0] = 0  # where the parts of the formula have kinks and their sum has none
+    labels = torch.rand(2, n_hypotheses, dtype=torch.float64)
+    backward = torch.func.jacrev(mcl.score_loss, (0, 1))
+    torch.testing.assert_close(torch.func.jacfwd(mcl.score_loss, (0, 1))(logits, labels), backward(logits, labels))
+    hessian = torch.func.jacrev(torch.func.jacrev(mcl.score_loss))(logits, labels)
+    torch.testing.assert_close(torch.func.hessian(mcl.score_loss)(logits, labels), hessian)
+    torch.testing.assert_close(torch.func.jacfwd(torch.func.jacfwd(mcl.score_loss))(logits, labels), hessian)
+    inputs = (logits.requires_grad_(), labels.requires_grad_())
+    assert torch.autograd.gradcheck(mcl.score_loss, inputs, check_forward_ad=True)

@@ -15,9 +15,9 @@ from scipy.stats import tukey_hsd, wilcoxon
 
 from browser import console_errors, opened
 from torchmcl.cli import main
-from voices import voice
+from voices import tables
 
-soundfile = pytest.importorskip("soundfile")
+pytest.importorskip("soundfile")
 pytest.importorskip("lightning")
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -57,19 +57,7 @@ def committed():
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory):
     """Return a folder of nine voices with tables of mixtures, as the study reads them."""
-    folder = tmp_path_factory.mktemp("speech")
-    (folder / "metadata").mkdir()
-    for place, part in enumerate(("tr", "cv", "tt")):
-        for speaker in range(3):
-            sound = voice(10 * place + speaker, 10000)
-            (folder / part / str(speaker)).mkdir(parents=True)
-            soundfile.write(folder / part / str(speaker) / "0.wav", sound, 8000, subtype="PCM_16")
-        for n in (2, 3):
-            tracks = ",".join(f"s{i}_path,s{i}_gain_db" for i in range(1, n + 1))
-            row = ",".join(f"{part}/{speaker}/0.wav,{0.5 * speaker}" for speaker in range(n))
-            lines = [f"mixture_ID,length,{tracks}", *(f"mix{i},10000,{row}" for i in range(8))]
-            (folder / "metadata" / f"mix_{n}_spk_{part}.csv").write_text("\n".join(lines) + "\n")
-    return folder
+    return tables(tmp_path_factory.mktemp("speech"))
 
 
 def command(speech, out, *more):

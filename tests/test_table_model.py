@@ -99,11 +99,58 @@ def test_sets_hold_their_ends_and_columns_can_be_kept(model, path):
     assert ends[-1] == pytest.approx(high[0], rel=1e-4)
     with pytest.raises(ValueError, match=r"`--keep` must name a column of houses.csv, got 'cty'"):
         model.predict("test", table, keep=["cty"])
-    clash = Table("t", table.frame.with_columns(pl.lit(1).alias("price_1")))
-    with pytest.raises(ValueError, match="`--keep` must differ from the columns of the answers, got 'price_1'"):
-        model.predict("test", clash, keep=["price_1"])
     with pytest.raises(ValueError, match="`--interval` must lie in"):
         model.predict("test", table, interval=90)
+
+
+@pytest.mark.parametrize(
+    ("targets", "kept"),
+    [
+        (["probability"], ["probability_1", "probability"]),
+        (["probability", "answer_probability"], ["answer_answer_probability_1"]),
+        (["price", "price_1"], ["price_1_1", "price_1_1_kept", "price_mean", "price_set"]),
+        (["mean", "set"], ["mean_mean", "set_low", "probability_2"]),
+    ],
+)
+def test_no_column_of_the_answers_takes_the_name_of_another(targets, kept):
+    columns = {name: list(range(i, i + 30)) for i, name in enumerate(dict.fromkeys(["x", *targets, *kept]))}
+    table = Table("t", pl.DataFrame(columns))
+    how = TableFit(targets, drop=[name for name in kept if name not in targets], test_fraction=0.0)
+    how.parameters.update(n_epochs=1, hidden=(4,), n_hypotheses=2, n_init=1)
+    answers = fit_table("test", table, how).predict("test", table, interval=0.5, keep=kept)
+    # Each target has a mean, two answers, two ends and a set; then there are two probabilities.
+    assert len(set(answers.columns)) == len(answers.columns) == len(kept) + 6 * len(targets) + 2
+    for place, name in enumerate(kept):
+        assert answers.to_series(place).to_list() == columns[name]
+        assert answers.columns[place] == name or answers.columns[place].startswith(f"{name}_kept")
+    np.testing.assert_allclose(answers.to_numpy()[:, -2:].astype(float).sum(axis=1), 1, rtol=1e-5)
+
+
+def test_answers_far_from_zero_keep_the_digits_that_tell_them_apart():
+    # 170 000 +- 1: six digits would show one number; single precision can hold the difference.
+    x = np.arange(80) % 4
+    table = Table("t", pl.DataFrame({"x": x, "y": 170_000 + np.sin(x) + 0.1 * np.cos(np.arange(80))}))
+    how = TableFit(["y"], parameters={"n_epochs": 60, "hidden": (16,), "n_hypotheses": 2, "n_init": 1})
+    made = fit_table("test", table, how)
+    answers = made.predict("test", table, interval=0.5)
+    ends = re.findall(r"[0-9.]+", answers.get_column("y_set")[1])
+    assert float(ends[0]) == pytest.approx(answers.get_column("y_low")[1], abs=1e-4)
+    assert float(ends[-1]) - float(ends[0]) > 0.01
+    truths = made.evaluation["held_out"]["answers"]["truth"]
+    assert {truth for (truth,) in truths} <= set(table.frame.get_column("y"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_numbers_as_categories_are_known_in_every_part_of_the_table(seed):
+    values = [1.0, 2.0] * 14 + [2.5, 2.5]
+    table = Table("t", pl.DataFrame({"c": values, "y": np.arange(30) % 7}))
+    how = TableFit(["y"], categorical=["c"], seed=seed, parameters={"n_epochs": 1, "hidden": (4,), "n_init": 1})
+    made = fit_table("test", table, how)
+    assert made.schema.categories[0].categories == ("1", "2", "2.5")
+    texts = Table("t", pl.DataFrame({"c": ["1", "1.0", "+1", "1e0", "2.50", ""][:5]}))
+    inputs = made.inputs("test", texts)
+    assert (inputs[:4] == inputs[0]).all()
+    assert (inputs[4] != inputs[0]).any()
 
 
 def test_several_targets_have_columns_of_their_own(two, path):
@@ -266,7 +313,7 @@ def test_the_trajectory_has_temperature_loss_and_distortion_of_every_epoch(model
 
 def test_records_of_another_table_leave_those_of_the_fit(model, path, tmp_path):
     other = write_csv(tmp_path / "other.csv", houses(50, seed=1))
-    records = table_records("test", model, other)
+    records = table_records("test", model, read_table("test", other))
     assert records["evaluation"]["source"] == "other.csv"
     assert records["evaluation"]["n_rows"] == 50
     assert not records["set_apart"]
@@ -275,11 +322,11 @@ def test_records_of_another_table_leave_those_of_the_fit(model, path, tmp_path):
 def test_without_rows_set_apart_the_report_asks_for_data(tmp_path):
     how = TableFit(["price"], test_fraction=0.0, parameters={"n_epochs": 1, "hidden": (4,)})
     fitted = fit_table("test", Table("t", pl.DataFrame(houses(40))), how)
-    with pytest.raises(ValueError, match=r"`--data` must be given for a model that was fitted with --test 0"):
+    with pytest.raises(ValueError, match=r"`--data` must be given for a model without records of rows set apart"):
         table_records("test", fitted)
     no_target = write_csv(tmp_path / "no.csv", [row | {"price": ""} for row in houses(5)])
     with pytest.raises(ValueError, match="have a row with a value for each target"):
-        table_records("test", fitted, no_target)
+        table_records("test", fitted, read_table("test", no_target))
 
 
 def test_the_floor_of_one_gaussian_is_its_rate_distortion_function():

@@ -1,5 +1,8 @@
 """The page about a model of a table: it shows the records, in a browser, and names in it cannot harm."""
 
+import copy
+import re
+
 import polars as pl
 import pytest
 
@@ -135,3 +138,19 @@ def test_the_command_writes_the_page_of_another_table(tmp_path, capsys):
     no_target = write_csv(tmp_path / "no.csv", [{k: v for k, v in row.items() if k != "price"} for row in houses(5)])
     assert main(["report", model, "--data", str(no_target)]) == 2
     assert "must have a column 'price'" in capsys.readouterr().err
+
+
+def test_numbers_far_from_zero_keep_the_digits_that_tell_them_apart(records, tmp_path):
+    far = copy.deepcopy(records)
+    found = far["evaluation"]
+    target = found["targets"][0]
+    for key in ("mean", "least", "low", "median", "high", "most"):
+        target[key] = 1.7e9 + target[key] / 100
+    target["deviation"] /= 100
+    for row in found["ambiguous"]:
+        row["truth"] = [1.7e9 + value / 100 for value in row["truth"]]
+        row["hypotheses"] = [[1.7e9 + value / 100 for value in values] for values in row["hypotheses"]]
+    text = write_table_page(far, tmp_path / "far.html").read_text(encoding="utf-8")
+    assert "1.7e+09" not in text
+    shown = [float(number.replace(",", "")) for number in re.findall(r"truth <b>([0-9,.]+)</b>", text)]
+    assert shown == pytest.approx([row["truth"][0] for row in found["ambiguous"]], rel=0, abs=0.01)

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shlex
 
 import numpy as np
 import polars as pl
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchmcl.cli import _parser
 from torchmcl.data.table import ColumnEncoder, Table, TableSchema, infer_schema
 
 
@@ -161,3 +163,61 @@ def test_a_column_with_values_only_outside_the_training_rows_is_left_alone():
     schema = schema_of(data)
     encoder = ColumnEncoder(schema).fit(schema.values("test", data)[:3])
     assert np.isfinite(encoder(schema.values("test", data))).all()
+
+
+def test_a_number_is_one_category_however_it_is_written():
+    data = table(shop=["3", "3.0", "1e3", "1000", "2.50", "", "-0"], y=["1", "2"] * 3 + ["4"])
+    schema = schema_of(data, categorical=["shop"])
+    (shop,) = schema.categories
+    assert shop.numeric
+    assert set(shop.categories) == {"3", "1000", "2.5", "0"}
+    written = (
+        [3, 1000, None, 0],
+        [3.0, 1000.0, None, -0.0],
+        ["3.00", "1E+3", "NA", "0.0"],
+        pl.Series([3.0, 1000.0, None, 0.0], dtype=pl.Float32),
+    )
+    codes = [schema.values("test", table(shop=values)).ravel().tolist() for values in written]
+    assert codes == [codes[0]] * 4
+    again = TableSchema.from_json(json.loads(json.dumps(schema.to_json())))
+    assert again == schema
+    with pytest.raises(ValueError, match=r"must hold categories that the model knows .*, got '2.6' in row 1"):
+        schema.values("test", table(shop=["2.60"]))
+
+
+def test_codes_with_leading_zeros_and_words_are_no_numbers():
+    for texts in (["007", "7", "007", "7.0"], ["1.1", "1.10", "1.1", "beta"]):
+        (column,) = schema_of(table(code=texts, y=Y), categorical=["code"]).categories
+        assert not column.numeric
+        assert set(column.categories) == set(texts)
+
+
+def test_integers_that_no_float_can_hold_stay_apart():
+    ids = ["12345678901234567891", "12345678901234567892"] * 2
+    (column,) = schema_of(table(c=ids, y=Y), categorical=["c"]).categories
+    assert set(column.categories) == set(ids)
+
+
+def test_models_of_earlier_versions_know_integers_in_columns_of_floats():
+    stored = {"name": "c", "categories": ["3", "4"], "rare": [], "missing": False}
+    schema = TableSchema.from_json({"numbers": [], "categories": [stored], "targets": ["y"]})
+    assert schema.values("test", table(c=[4.0, 3.0])).ravel().tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("name", ["count", "n", "text", "len", "literal"])
+def test_columns_may_have_any_name(name):
+    (column,) = schema_of(table(**{name: ["a", "b", "a", "b"]}, y=Y)).categories
+    assert column.categories == ("a", "b")
+
+
+@pytest.mark.parametrize("name", ["Individual ID", "Last, first", "it's", "-x"])
+def test_advised_options_can_be_pasted(name):
+    many = [f"t{i}" for i in range(60)]
+    advised = []
+    for column in (many, [None] * 60, [datetime.date(2020, 1, 1)] * 60, ["1"] * 59 + ["x"]):
+        with pytest.raises(ValueError, match="--drop") as error:
+            schema_of(table(**{name: column}, y=list(range(60))))
+        advised.append("--drop" + str(error.value).rpartition("--drop")[2])
+    for option in advised:
+        words = shlex.split(f"fit t.csv --target y -o model {option}")
+        assert _parser().parse_args(words).drop == [name]

@@ -241,3 +241,21 @@ def test_stacked_models_have_the_losses_of_each_model_alone(score_weight, padded
         torch.testing.assert_close(together.assignment_loss[index], alone.assignment_loss)
         if score_weight:
             torch.testing.assert_close(together.score_loss[index], alone.score_loss)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # forward mode in torch makes use of it
+@pytest.mark.parametrize(
+    "rule", [mcl.WTA(), mcl.AnnealedWTA(0.5), mcl.RelaxedWTA(0.1), mcl.TopN(2), mcl.Sinkhorn(0.5, 5)]
+)
+def test_forward_mode_follows_the_step(rule):
+    batch = mcl.Batch(*(torch.randn(3, *shape, dtype=torch.float64) for shape in ((1,), (2, 2))))
+
+    def loss_of(hypotheses, logits):
+        return mcl.mcl_step(lambda _: mcl.Predictions(hypotheses, logits), batch, rule).loss
+
+    points = torch.randn(3, 4, 2, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    for argument in (0, 1):
+        backward = torch.func.jacrev(loss_of, argument)
+        torch.testing.assert_close(torch.func.jacfwd(loss_of, argument)(*points), backward(*points))
+        hessian = torch.func.jacrev(backward, argument)(*points)
+        torch.testing.assert_close(torch.func.hessian(loss_of, argument)(*points), hessian)

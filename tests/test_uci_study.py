@@ -477,7 +477,7 @@ def test_an_impossible_study_is_refused_when_it_is_made(changes, message):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_a_device_is_looked_for_where_it_is_used(folder, tmp_path):
     study = a_study(folder, device="cuda")  # on a cluster only the workers need one
-    with pytest.raises(ValueError, match="reproduce uci: `device` must be at hand, got 'cuda' without a CUDA device"):
+    with pytest.raises(ValueError, match="reproduce uci: `device` must be available, got 'cuda'"):
         run_study(study, tmp_path, progress=False)
 
 

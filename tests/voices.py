@@ -37,3 +37,21 @@ def recordings(folder, n_speakers=4, n_utterances=3, sample_rate=8000, n_samples
             sound = voice(100 * speaker + index, n_samples + 500 * index, sample_rate)
             soundfile.write(place / f"{index:02d}.wav", sound, sample_rate, subtype="PCM_16")
     return folder
+
+
+def tables(folder):
+    """Write nine voices and `metadata/mix_<n>_spk_<part>.csv` of their mixtures."""
+    import soundfile
+
+    (folder / "metadata").mkdir(parents=True)
+    for place, part in enumerate(("tr", "cv", "tt")):
+        for speaker in range(3):
+            sound = voice(10 * place + speaker, 10000)
+            (folder / part / str(speaker)).mkdir(parents=True)
+            soundfile.write(folder / part / str(speaker) / "0.wav", sound, 8000, subtype="PCM_16")
+        for n in (2, 3):
+            tracks = ",".join(f"s{i}_path,s{i}_gain_db" for i in range(1, n + 1))
+            row = ",".join(f"{part}/{speaker}/0.wav,{0.5 * speaker}" for speaker in range(n))
+            lines = [f"mixture_ID,length,{tracks}", *(f"mix{i},10000,{row}" for i in range(8))]
+            (folder / "metadata" / f"mix_{n}_spk_{part}.csv").write_text("\n".join(lines) + "\n")
+    return folder

@@ -2,33 +2,21 @@
 
 Multiple choice learning and annealed multiple choice learning: costs, assignment rules, schedules,
 losses, scores, modules and metrics that drop into any training loop.
+
+The names are loaded when the first of them is asked for: the command line can then check its input, and show its
+help, without torch.
 """
 
-import importlib
-from typing import Any
+# ruff: noqa: F405  (the names come from a star, for type checkers only)
 
-from torchmcl import metrics, nn
-from torchmcl._checks import value_checks
+from typing import TYPE_CHECKING
+
+from torchmcl._lazy import lazy_names
 from torchmcl._version import __version__
-from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopN
-from torchmcl.costs import (
-    pairwise,
-    pairwise_cosine,
-    pairwise_cross_entropy,
-    pairwise_euclidean,
-    pairwise_huber,
-    pairwise_l1,
-    pairwise_neg_si_sdr,
-    pairwise_neg_snr,
-    pairwise_sq_euclidean,
-)
-from torchmcl.losses import match, mcl_loss
-from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
-from torchmcl.schedules import Constant, Cosine, Exponential, Joined, Linear, TemperatureScheduler, Until, annealed
-from torchmcl.scoring import normalized_scores, score_loss, score_targets
-from torchmcl.training import mcl_step
-from torchmcl.transport import EMD, PIT, Sinkhorn
-from torchmcl.types import Batch, Matching, Predictions, StepOutput
+
+if TYPE_CHECKING:
+    from torchmcl._public import *  # noqa: F403
+    from torchmcl.estimators import MCLClassifier, MCLRegressor  # noqa: F401
 
 __all__ = [
     "EMD",
@@ -36,6 +24,7 @@ __all__ = [
     "WTA",
     "AnnealedWTA",
     "AssignmentRule",
+    "AutoAnnealing",
     "Batch",
     "Constant",
     "Cosine",
@@ -74,12 +63,8 @@ __all__ = [
     "value_checks",
 ]
 
-# Made on demand: they need scikit-learn, which `import torchmcl` must not load.
-_ESTIMATORS = ("MCLClassifier", "MCLRegressor")
-
-
-def __getattr__(name: str) -> Any:
-    """Load the estimators when one is asked for."""
-    if name in _ESTIMATORS:
-        return getattr(importlib.import_module("torchmcl.estimators"), name)
-    raise AttributeError(f"module 'torchmcl' has no attribute {name!r}")
+# The estimators need scikit-learn, which the other names must not load; they are no part of `__all__`.
+_HOMES = dict.fromkeys(__all__, "torchmcl._public") | dict.fromkeys(
+    ("MCLClassifier", "MCLRegressor"), "torchmcl.estimators"
+)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

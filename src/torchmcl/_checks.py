@@ -5,8 +5,7 @@ tensor cannot be read without waiting for the device, so those checks run only i
 `with value_checks():`.
 """
 
-import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._eager import is_plain_eager
+from torchmcl._messages import bad_value, nearest_hint
 
 __all__ = [
     "bad_value",
@@ -74,17 +74,6 @@ def value_checks() -> Iterator[None]:
 def value_checks_enabled() -> bool:
     """Return whether values may be read here and now."""
     return _value_checks and is_plain_eager()
-
-
-def bad_value(owner: str, argument: str, rule: str, value: object, advice: str = "") -> str:
-    """Return the house form of an error message."""
-    return f"{owner}: `{argument}` must {rule}, got {value}.{' ' + advice if advice else ''}"
-
-
-def nearest_hint(value: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known one, if any is near."""
-    near = difflib.get_close_matches(value, list(known), n=1, cutoff=0.4)
-    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def check_tensor(owner: str, argument: str, value: Any, *, floating: bool = True) -> None:
@@ -225,6 +214,16 @@ def device_of(owner: str, value: Any) -> torch.device:
     except (RuntimeError, TypeError, ValueError) as error:
         rule = "name a device, 'cpu' or 'cuda' for example"
         raise ValueError(bad_value(owner, "device", rule, repr(value))) from error
+
+
+def available_device(owner: str, value: Any) -> torch.device:
+    """Return the device that a name stands for, which must be there."""
+    device = device_of(owner, value)
+    n_devices = torch.cuda.device_count() if device.type == "cuda" else 1
+    if (device.index or 0) >= n_devices:
+        advice = f"This machine has {n_devices} CUDA devices." if n_devices else "This machine has no CUDA device."
+        raise ValueError(bad_value(owner, "device", "be available", repr(value), advice))
+    return device
 
 
 def check_callable(owner: str, argument: str, value: Any, example: str) -> None:

@@ -1,13 +1,27 @@
 """Whether operations run one by one on real tensors, so that tricks for eager mode apply."""
 
 import torch
+from torch.autograd import forward_ad
 
-__all__ = ["is_plain_eager", "may_work_in_place"]
+__all__ = ["in_forward_mode", "is_plain_eager", "may_work_in_place"]
 
 
 def is_plain_eager() -> bool:
-    """Return False inside torch.compile and under torch.vmap and the other transforms of torch.func."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
+    """Return False inside torch.compile, under torch.vmap and other transforms of torch.func, and in forward mode."""
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and not in_forward_mode()
+    )
+
+
+def in_forward_mode() -> bool:
+    """Return whether derivatives are taken in forward mode, by `torch.autograd.forward_ad` or `torch.func.jacfwd`.
+
+    They follow neither `out=` nor fused kernels; and through an `autograd.Function`, even one with a `jvp`, forward
+    mode over forward mode silently gives 0. Plain operations are what they follow.
+    """
+    return forward_ad._current_level >= 0
 
 
 def may_work_in_place() -> bool:

@@ -8,7 +8,17 @@ import os
 import re
 from typing import NamedTuple
 
-__all__ = ["LIMITS", "NESTING", "RATIO", "RATIO_FREE_BYTES", "Limit", "LimitError", "check_limit", "limit"]
+__all__ = [
+    "LIMITS",
+    "NESTING",
+    "RATIO",
+    "RATIO_FREE_BYTES",
+    "SHORTEST_CHUNK_SECONDS",
+    "Limit",
+    "LimitError",
+    "check_limit",
+    "limit",
+]
 
 # Lists in lists in JSON, YAML and schemas: what we write has less than ten, what readers in C and Rust crash at is
 # a thousand.
@@ -16,6 +26,9 @@ NESTING = 64
 # Compressed text beyond this many bytes may be at most so many times as large as its file. Tables rarely reach 50;
 # the format allows 1032.
 RATIO, RATIO_FREE_BYTES = 200, 64 << 20
+# Recordings are separated in chunks of at least this length: nobody can be told from another in less, and a chunk of
+# a few samples would make an hour of audio a matter of years.
+SHORTEST_CHUNK_SECONDS = 0.1
 
 
 class Limit(NamedTuple):
@@ -52,7 +65,7 @@ def limit(name: str) -> int:
     """Return a limit by its name in `LIMITS`.
 
     Raises:
-        ValueError: if its variable is set to something else than a whole number.
+        ValueError: if its variable is set to something other than an integer.
 
     Example:
         >>> limit("table_columns")
@@ -64,7 +77,7 @@ def limit(name: str) -> int:
         return LIMITS[name].default
     found = re.fullmatch(r"([0-9]{1,18})([KMG]?)", text)
     if found is None:
-        raise ValueError(f"torchmcl: `{variable}` must be a whole number, also with K, M or G, got {text!r}.")
+        raise ValueError(f"torchmcl: `{variable}` must be an integer, also with K, M or G, got {text!r}.")
     return int(found[1]) * _UNITS[found[2]]
 
 

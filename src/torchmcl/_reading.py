@@ -7,10 +7,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import bad_value
-from torchmcl._limits import RATIO, RATIO_FREE_BYTES, check_limit, limit
+from torchmcl._limits import RATIO, RATIO_FREE_BYTES, LimitError, check_limit, limit
+from torchmcl._messages import bad_value
 
-__all__ = ["as_written", "json_value", "plain_name", "read_json", "read_lines", "read_text", "unpacked"]
+__all__ = [
+    "as_written",
+    "json_value",
+    "plain_name",
+    "read_description",
+    "read_json",
+    "read_lines",
+    "read_text",
+    "unpacked",
+]
 
 _PIECE = 1 << 20
 
@@ -54,6 +63,39 @@ def read_json(owner: str, path: Path) -> Any:
         OSError: if it cannot be read.
     """
     return json_value(owner, path.name, read_text(owner, path))
+
+
+def read_description(owner: str, argument: str, path: Path, *, kind: str, newest: int, by: str) -> dict[str, Any]:
+    """Return the JSON file that says what a folder holds.
+
+    Args:
+        owner: whom errors speak for.
+        argument: what they call the folder.
+        path: of the file.
+        kind: what must stand under "kind".
+        newest: the newest "format" that can be read.
+        by: who writes such folders.
+
+    Raises:
+        ValueError: if it is not there, describes something else, or is of a newer version.
+    """
+    rule = f"be a folder that {by} wrote"
+    if not path.is_file():
+        got = f"{str(path.parent)!r}, which {f'has no {path.name}' if path.parent.exists() else 'does not exist'}"
+        raise ValueError(bad_value(owner, argument, rule, got, f"It has a file {path.name} in it."))
+    try:
+        found = read_json(owner, path)
+    except LimitError:
+        raise
+    except ValueError as error:
+        raise ValueError(bad_value(owner, argument, rule, f"{str(path)!r}, which is not JSON")) from error
+    if not isinstance(found, dict) or found.get("kind") != kind or not isinstance(found.get("format"), int):
+        raise ValueError(bad_value(owner, argument, rule, f"{str(path)!r}, which describes something else"))
+    if found["format"] > newest:
+        rule = f"hold a model of format {newest} or older"
+        got = f"format {found['format']} (written by torchmcl {found.get('torchmcl', 'of unknown version')})"
+        raise ValueError(bad_value(owner, argument, rule, got, "Upgrade torchmcl: pip install -U torchmcl."))
+    return found
 
 
 def read_lines(owner: str, path: Path) -> Iterator[tuple[int, Any]]:

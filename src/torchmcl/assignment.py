@@ -6,6 +6,7 @@ here treat each target by itself; those that couple several targets are in `torc
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -86,6 +87,19 @@ def _same(left: Any, right: Any) -> bool:
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return torch.equal(left, right)
     return not isinstance(left, Tensor) and not isinstance(right, Tensor) and bool(left == right)
+
+
+def as_operand(value: float | Tensor, cost: Tensor) -> float | Tensor:
+    """Return a field in the form that arithmetic with the cost takes.
+
+    Tensors take the dtype of the cost. Numbers stay numbers in eager mode; in a compiled graph they become tensors,
+    because a graph that holds a number is compiled again for each new one.
+    """
+    if isinstance(value, Tensor):
+        return value.to(cost.dtype)
+    if torch.compiler.is_compiling():
+        return cost.new_ones(()) * value
+    return value
 
 
 def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
@@ -170,7 +184,7 @@ class RelaxedWTA(AssignmentRule):
         n_others = cost.shape[-1] - 1
         if n_others == 0:
             return torch.ones_like(cost)
-        epsilon = self.epsilon.to(cost.dtype) if isinstance(self.epsilon, Tensor) else self.epsilon
+        epsilon = as_operand(self.epsilon, cost)
         return winner_weights(cost, 1 - epsilon, epsilon / n_others)
 
 
@@ -201,12 +215,18 @@ class AnnealedWTA(AssignmentRule):
         check_non_negative("AnnealedWTA", "temperature", self.temperature, advice)
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
-        if isinstance(self.temperature, Tensor):
-            temperature = self.temperature.to(cost.dtype)
-            cold = temperature <= 0
-            soft = softmin(cost, temperature.masked_fill(cold, 1))
-            return torch.where(cold, winner_weights(cost), soft)
-        return winner_weights(cost) if self.temperature == 0 else softmin(cost, self.temperature)
+        return hard_where_cold(cost, self.temperature, softmin)
+
+
+def hard_where_cold(
+    cost: Tensor, temperature: float | Tensor, soft: Callable[[Tensor, float | Tensor], Tensor]
+) -> Tensor:
+    """Return winner-takes-all where the temperature is 0, and `soft(cost, temperature)` elsewhere."""
+    temperature = as_operand(temperature, cost)
+    if not isinstance(temperature, Tensor):
+        return winner_weights(cost) if temperature == 0 else soft(cost, temperature)
+    cold = temperature <= 0
+    return torch.where(cold, winner_weights(cost), soft(cost, temperature.masked_fill(cold, 1)))
 
 
 def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
@@ -224,7 +244,8 @@ def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
             return softmin_rows(cost, factor)
     excess = cost - cost.amin(dim=-1, keepdim=True)
     if isinstance(temperature, Tensor):
-        excess = excess * (-LOG2_E / temperature).clamp(min=-largest)
+        # A finite excess: an infinite one times the 0 of an infinite temperature is NaN.
+        excess = excess.clamp(max=largest) * (-LOG2_E / temperature).clamp(min=-largest)
     else:
         excess = excess.mul_(factor)
     weights = excess.exp2_()
@@ -237,7 +258,7 @@ class TopN(AssignmentRule):
 
     Args:
         n: >= 1 and at most the number of hypotheses; 1 is `WTA`, all of them is uniform. A
-            fractional n, as a schedule gives, is rounded to the nearest whole number. A tensor
+            fractional n, as a schedule gives, is rounded to the nearest integer. A tensor
             broadcasts against the cost.
 
     Example:
@@ -257,7 +278,7 @@ class TopN(AssignmentRule):
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         n_hypotheses = cost.shape[-1]
-        n = torch.as_tensor(self.n, dtype=cost.dtype, device=cost.device)
+        n = torch.as_tensor(as_operand(self.n, cost), dtype=cost.dtype, device=cost.device)
         n = (n + 0.5).floor().clamp(1, n_hypotheses)
         order = cost.argsort(dim=-1, stable=True)
         rank = torch.arange(n_hypotheses, device=cost.device)

@@ -29,6 +29,9 @@ __all__ = [
     "annealed",
 ]
 
+# A longer integer may have no float; all schedules have ended by then.
+_LARGEST_STEP = 2**63 - 1
+
 
 @runtime_checkable
 class Schedule(Protocol):
@@ -133,7 +136,8 @@ class Exponential:
 
     def __call__(self, step: float) -> float:
         """Return the value at `step`."""
-        value = float(self.start * self.decay ** max(_checked(step), 0))
+        step = _checked(step)
+        value = float(self.start * self.decay**step) if step > 0 else float(self.start)
         return value if value >= self.floor else 0.0
 
 
@@ -205,7 +209,11 @@ class Joined:
 
 @dataclass(frozen=True)
 class AnnealedRule:
-    """A rule whose fields follow schedules; call it with a step. Made by `annealed`."""
+    """A rule whose fields follow schedules; call it with a step. Made by `annealed`.
+
+    It can be called inside a compiled function, which then serves all steps of a part of the schedule. Pass the step
+    as an integer there: `torch.compile` may compile again for each new value of a float.
+    """
 
     rule: AssignmentRule
     schedules: tuple[tuple[str, Schedule], ...]
@@ -313,15 +321,20 @@ def _between(start: float, end: float, done: float) -> float:
 
 
 def _share(step: float, n_steps: int) -> float:
+    # Comparisons, not min and max: torch.compile follows arithmetic on a step, and branches, but not those.
     step = _checked(step)
-    return 1.0 if step >= n_steps else max(step, 0.0) / n_steps
+    if step <= 0:
+        return 0.0
+    return 1.0 if step >= n_steps else step / n_steps
 
 
 def _checked(step: float) -> float:
     """Return a step that floats can follow; NaN, which comparisons let through, is refused."""
     if step != step:
         raise ValueError(bad_value("schedule", "step", "be a number", repr(step)))
-    return math.copysign(math.inf, step > 0 or -1) if isinstance(step, int) and abs(step) >> 1000 else step
+    if isinstance(step, int) and abs(step) > _LARGEST_STEP:
+        return math.inf if step > 0 else -math.inf
+    return step
 
 
 def _check_ramp(owner: str, start: Any, end: Any, n_steps: Any) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchmcl import kernels
 from torchmcl._checks import bad_value, check_boolean, check_cost, check_mask, check_sample_weights, check_tensor
-from torchmcl._eager import is_plain_eager, may_work_in_place
+from torchmcl._eager import in_forward_mode, is_plain_eager, may_work_in_place
 from torchmcl.assignment import LOG2_E, WTA, AssignmentRule
 
 __all__ = ["cross_entropy_and_slope", "normalized_scores", "score_loss", "score_targets"]
@@ -90,7 +90,7 @@ def score_loss(
         raise ValueError(bad_value("score_loss", "targets", rule, tuple(targets.shape), advice))
     dtype = torch.promote_types(score_logits.dtype, torch.float32)
     n_hypotheses = score_logits.shape[-1]
-    per_sample: Tensor = _SummedCrossEntropy.apply(score_logits.to(dtype), targets.to(dtype))  # sums over hypotheses
+    per_sample = _cross_entropy_of_samples(score_logits.to(dtype), targets.to(dtype))
     if sample_weights is not None:
         check_sample_weights("score_loss", sample_weights, per_sample.shape)
         per_sample = per_sample * sample_weights
@@ -134,6 +134,14 @@ def cross_entropy_and_slope(logits: Tensor, labels: Tensor, slope: Tensor) -> Te
     # The sigmoid is 1 / (1 + e^-|x|) right of zero and e^-|x| / (1 + e^-|x|) left of it.
     torch.maximum(torch.ge(logits, 0, out=slope), powers, out=slope).div_(factors).sub_(labels)
     return _summed_cross_entropy(logits, labels, factors)
+
+
+def _cross_entropy_of_samples(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy summed over the hypotheses, differentiable."""
+    if in_forward_mode():
+        return -(torch.nn.functional.logsigmoid(-logits) + logits * labels).sum(dim=-1)
+    total: Tensor = _SummedCrossEntropy.apply(logits, labels)
+    return total
 
 
 def _summed_cross_entropy(logits: Tensor, labels: Tensor, factors: Tensor | None = None) -> Tensor:

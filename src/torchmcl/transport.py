@@ -2,8 +2,8 @@
 
 `Sinkhorn` runs on the device like the rules of `torchmcl.assignment`. `PIT` and `EMD` solve a
 combinatorial problem per sample with SciPy on the CPU: they wait for the device, and do not run
-inside `torch.compile(fullgraph=True)`, `torch.vmap` or a captured CUDA graph. `PIT` of a few speakers
-is spared that on a GPU, which simply tries all assignments.
+inside `torch.compile(fullgraph=True)`, `torch.vmap` and other transforms of `torch.func`, or a
+captured CUDA graph. `PIT` of a few speakers is spared that on a GPU, which simply tries all assignments.
 """
 
 import functools
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_non_negative, check_positive_int
 from torchmcl._optional import optional_import
-from torchmcl.assignment import AssignmentRule, winner_weights
+from torchmcl.assignment import AssignmentRule, hard_where_cold
 
 __all__ = ["EMD", "PIT", "Sinkhorn"]
 
@@ -54,18 +54,14 @@ class Sinkhorn(AssignmentRule):
         """Check the fields."""
         advice = "0 is hard winner-takes-all."
         check_non_negative("Sinkhorn", "temperature", self.temperature, advice)
-        if isinstance(self.n_iters, float) and math.isfinite(self.n_iters):  # what a schedule gives
+        if isinstance(self.n_iters, float) and abs(self.n_iters) < math.inf:  # what a schedule gives
             object.__setattr__(self, "n_iters", round(self.n_iters))
         check_positive_int("Sinkhorn", "n_iters", self.n_iters)
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
-        if not isinstance(self.temperature, Tensor):
-            return winner_weights(cost) if self.temperature == 0 else self._plan(cost, mask, self.temperature)
-        temperature = self.temperature.to(cost.dtype)
-        cold = temperature <= 0
-        return torch.where(cold, winner_weights(cost), self._plan(cost, mask, temperature.masked_fill(cold, 1)))
+        return hard_where_cold(cost, self.temperature, lambda cost, temperature: self._plan(cost, temperature, mask))
 
-    def _plan(self, cost: Tensor, mask: Tensor | None, temperature: float | Tensor) -> Tensor:
+    def _plan(self, cost: Tensor, temperature: float | Tensor, mask: Tensor | None) -> Tensor:
         # Subtracting the row minima changes no plan and keeps the exponents near 0.
         excess = cost - cost.amin(dim=-1, keepdim=True)
         largest = torch.finfo(cost.dtype).max
@@ -157,6 +153,8 @@ def _cheapest_of_all(cost: Tensor, mask: Tensor | None) -> Tensor:
 
 def _solve_on_cpu(cost: Tensor, mask: Tensor | None, owner: str, solve: Any) -> Tensor:
     """Apply `solve(cost, optimize) -> weights` to the real rows of every sample."""
+    if cost.is_meta:  # shapes without values: nothing to solve
+        return torch.empty_like(cost)
     optimize = optional_import("scipy.optimize", extra="transport", needed_by=owner)
     n_samples = math.prod(cost.shape[:-2])
     flat = cost.reshape(n_samples, *cost.shape[-2:]).cpu().double().numpy()

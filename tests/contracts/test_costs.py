@@ -24,6 +24,8 @@ from families import COST_CASES, CostCase, max_difference
 for_all_costs = pytest.mark.parametrize("case", COST_CASES, ids=lambda case: case.name)
 VECTOR_CASES = [case for case in COST_CASES if not case.class_ids]
 for_vector_costs = pytest.mark.parametrize("case", VECTOR_CASES, ids=lambda case: case.name)
+# Forward mode in torch makes use of it.
+forward_mode = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 AUDIO = [mcl.pairwise_neg_si_sdr, mcl.pairwise_neg_snr]
 
 
@@ -51,6 +53,7 @@ def test_values_and_gradients_agree_with_the_oracle(case):
     torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
 
 
+@forward_mode
 @for_all_costs
 def test_derivatives_agree_with_finite_differences(case):
     small = case._replace(dim=min(case.dim, 34))
@@ -58,9 +61,12 @@ def test_derivatives_agree_with_finite_differences(case):
     hypotheses.requires_grad_()
     if not case.class_ids:
         targets.requires_grad_()
-    assert torch.autograd.gradcheck(lambda h, t: case.fn(hypotheses=h, targets=t), (hypotheses, targets))
+    assert torch.autograd.gradcheck(
+        lambda h, t: case.fn(hypotheses=h, targets=t), (hypotheses, targets), check_forward_ad=True
+    )
 
 
+@forward_mode
 @for_all_costs
 def test_second_derivatives_agree_with_finite_differences(case):
     small = case._replace(dim=min(case.dim, 34))
@@ -69,8 +75,47 @@ def test_second_derivatives_agree_with_finite_differences(case):
     if not case.class_ids:
         targets.requires_grad_()
     assert torch.autograd.gradgradcheck(
-        lambda h, t: case.fn(hypotheses=h, targets=t), (hypotheses, targets), atol=1e-4, rtol=1e-3
+        lambda h, t: case.fn(hypotheses=h, targets=t),
+        (hypotheses, targets),
+        atol=1e-4,
+        rtol=1e-3,
+        check_fwd_over_rev=True,
     )
+
+
+@forward_mode
+@for_all_costs
+@pytest.mark.parametrize("leading", [(), (2,)])
+def test_forward_mode_gives_the_jacobians_and_hessians_of_backward_mode(case, leading):
+    hypotheses, targets = case.inputs(*leading)
+    direction = torch.randn(*leading, 2, 3, dtype=torch.float64)
+    for argument in (0,) if case.class_ids else (0, 1):
+
+        def cost(h, t):
+            return case.fn(hypotheses=h, targets=t)
+
+        def total(h, t):
+            return (cost(h, t) * direction).sum()
+
+        pairs = [
+            (torch.func.jacfwd(cost, argument), torch.func.jacrev(cost, argument)),
+            (torch.func.hessian(total, argument), torch.func.jacrev(torch.func.jacrev(total, argument), argument)),
+            (torch.func.jacfwd(torch.func.jacfwd(total, argument), argument), torch.func.hessian(total, argument)),
+        ]
+        for forward, backward in pairs:
+            torch.testing.assert_close(forward(hypotheses, targets), backward(hypotheses, targets))
+
+
+@forward_mode
+@for_vector_costs
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_forward_mode_keeps_the_dtype_of_the_cost(case, dtype):
+    hypotheses, targets = case.inputs(3, dtype=dtype)
+    value, change = torch.func.jvp(
+        lambda h: case.fn(hypotheses=h, targets=targets), (hypotheses,), (torch.ones_like(hypotheses),)
+    )
+    assert change.dtype == value.dtype
+    assert change.isfinite().all()
 
 
 @for_vector_costs
@@ -332,6 +377,19 @@ def test_only_the_hypotheses_may_be_mapped(case):
     leaf = hypotheses.clone().requires_grad_()
     case.fn(hypotheses=leaf, targets=targets).sum().backward()
     torch.testing.assert_close(per_model(hypotheses, targets), leaf.grad)
+
+
+@for_all_costs
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_meta_device_gives_shape_and_dtype(case, dtype):
+    hypotheses, targets = case.inputs(4, dtype=dtype)
+    expected = case.fn(hypotheses=hypotheses, targets=targets)
+    without_values = hypotheses.to("meta").requires_grad_()
+    cost = case.fn(hypotheses=without_values, targets=targets.to("meta"))
+    cost.sum().backward()
+    assert cost.is_meta
+    assert (cost.shape, cost.dtype) == (expected.shape, expected.dtype)
+    assert without_values.grad.shape == hypotheses.shape
 
 
 @for_all_costs

@@ -296,6 +296,15 @@ def test_the_main_path_compiles_with_the_default_backend():
     torch.testing.assert_close(gradients(torch.compile(main_path, fullgraph=True)), gradients(main_path))
 
 
+@for_all_rules
+def test_the_meta_device_gives_shape_and_dtype(rule):
+    cost, mask = make_cost(4), make_mask(4)
+    for real in (None, mask.to("meta")):
+        weights = rule(cost.to("meta"), real)
+        assert weights.is_meta
+        assert (weights.shape, weights.dtype) == (cost.shape, cost.dtype)
+
+
 @for_device_rules
 def test_rule_runs_under_vmap(rule):
     cost, mask = make_cost(4, 2), make_mask(4, 2)

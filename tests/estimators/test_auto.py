@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 from tables import QUICK, forked
 
-from torchmcl import WTA
+from torchmcl import WTA, Cosine, MultiHypothesisMLP
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.estimators import MCLClassifier, MCLRegressor
 from torchmcl.fleet import Candidate, FleetSearch
@@ -75,13 +76,116 @@ def test_words_that_mean_nothing_are_refused(options, message):
         MCLRegressor(**(QUICK | options)).fit(X, y)
 
 
-def test_weighted_rows_cannot_be_searched():
-    X, y = forked(40)
-    with pytest.raises(ValueError, match="`search` must be None with rows of different weight"):
-        MCLRegressor(search=SEARCH, **QUICK).fit(X, y, sample_weight=np.arange(1.0, 41.0))
+def test_a_repeated_row_is_searched_as_a_row_of_weight_two():
+    X, y = forked(60)
+    settings = {"n_hypotheses": 2, "n_init": 1, "search": SEARCH, **(QUICK | {"n_epochs": 10})}
+    repeated = MCLRegressor(**settings).fit(np.vstack([X, X[:1]]), np.append(y, y[0]))
+    weighted = MCLRegressor(**settings).fit(X, y, sample_weight=np.r_[2.0, np.ones(59)])
+    assert repeated.trials_ == weighted.trials_
+    np.testing.assert_array_equal(repeated.predict(X), weighted.predict(X))
 
 
-def test_a_training_without_an_end_has_no_schedule_of_its_own():
-    X, y = forked(40)
-    with pytest.raises(ValueError, match="`schedule` must be a schedule or None for partial_fit"):
-        MCLRegressor(schedule="auto", **QUICK).partial_fit(X, y)
+def test_the_search_compares_by_the_weighted_distortion():
+    # Of two candidates that stay where they begin, the weights decide which is better.
+    inputs, targets = torch.zeros(40, 1), torch.tensor([0.0, 1.0]).repeat(20).view(40, 1, 1)
+    weights = torch.tensor([0.5, 1.5]).repeat(20)
+
+    def untrained():
+        model = MultiHypothesisMLP(1, 1, 1, hidden=())
+        for parameter in model.parameters():
+            torch.nn.init.zeros_(parameter)
+        return model
+
+    search = FleetSearch([Candidate("frozen", WTA(), lr=0.0)], n_splits=2, held_out=0.5)
+    plain, weighted = (
+        search.run(untrained, inputs, targets, 2, weights=given).values.mean() for given in (None, weights)
+    )
+    assert float(plain) == pytest.approx(0.5, abs=0.01)
+    assert float(weighted) == pytest.approx(0.75, abs=0.1)
+
+
+def test_the_search_holds_groups_out_together():
+    groups = torch.arange(60) // 3
+    splits = FleetSearch(n_splits=4, held_out=0.25)._splits(60, groups, seed=0)
+    for train, held in splits:
+        assert not set(groups[train].tolist()) & set(groups[held].tolist())
+        assert sorted(torch.cat([train, held]).tolist()) == list(range(60))
+        assert len(held) == 15
+    assert sorted(torch.cat([held for _, held in splits]).tolist()) == list(range(60))
+    with pytest.raises(ValueError, match="`inputs` must have more than 1 groups to hold out"):
+        FleetSearch()._splits(60, torch.zeros(60, dtype=torch.long), seed=0)
+
+
+def test_a_table_of_groups_is_searched_by_groups(monkeypatch):
+    given = []
+    run = FleetSearch.run
+    monkeypatch.setattr(
+        FleetSearch, "run", lambda self, *rest, **how: given.append(how["groups"]) or run(self, *rest, **how)
+    )
+    X, y = forked(60)
+    settings = {"search": SEARCH, "n_init": 1, **(QUICK | {"n_epochs": 3})}
+    MCLRegressor(**settings).fit(X, y, groups=np.arange(60) // 4)
+    MCLClassifier(**settings).fit(X, y > 0, groups=[f"group {i // 4}" for i in range(60)])
+    MCLRegressor(**settings).fit(X, y)
+    assert [None if groups is None else len(groups.unique()) for groups in given] == [12, 15, None]
+
+
+def test_more_rows_are_annealed_on_the_way_by_themselves(tmp_path):
+    model = MCLRegressor(n_hypotheses=2, schedule="auto", n_epochs=60, hidden=(32,), learning_rate=0.03, random_state=0)
+    for seed in range(30):
+        model.partial_fit(*forked(100, seed=seed))
+    model.save(tmp_path / "model")
+    model = MCLRegressor.load(tmp_path / "model")
+    for seed in range(30, 60):
+        model.partial_fit(*forked(100, seed=seed))
+    assert model.distortion(*forked(300, seed=99)) < 0.05
+
+
+def test_what_was_annealed_by_itself_goes_on_cold():
+    X, y = forked()
+    model = MCLRegressor(n_hypotheses=2, schedule="auto", **(QUICK | {"n_epochs": 150})).fit(X, y)
+    for seed in range(3):
+        model.partial_fit(*forked(100, seed=seed))
+    assert model.distortion(X, y) < 0.05
+
+
+# ------------------------------------------------------------------ what was used
+
+
+def test_the_course_of_a_schedule_is_kept():
+    X, y = forked(60)
+    model = MCLRegressor(**(QUICK | {"n_epochs": 10})).fit(X, y)
+    expected = [float(model.rule_(epoch).temperature) for epoch in range(10)]
+    np.testing.assert_array_equal(model.temperature_curve_, expected)
+    assert expected[0] == 0.5
+    np.testing.assert_allclose(model.learning_rate_curve_, [Cosine(0.05, 0.0, 10)(epoch) for epoch in range(10)])
+    hard = MCLRegressor(**(QUICK | {"n_epochs": 10}), rule="mcl").fit(X, y)
+    assert hard.temperature_curve_ is None
+    assert hard.rule_ == WTA()
+
+
+@pytest.mark.parametrize("options", [{"schedule": "auto"}, {"search": SEARCH}], ids=["auto", "search"])
+def test_the_course_that_was_decided_in_training_is_kept(options, tmp_path):
+    X, y = forked()
+    model = MCLRegressor(n_hypotheses=2, n_init=2, **options, **(QUICK | {"n_epochs": 60})).fit(X, y)
+    assert isinstance(model.rule_, AutoAnnealing)
+    temperatures, rates = model.temperature_curve_, model.learning_rate_curve_
+    assert len(temperatures) == len(rates) == 60
+    assert temperatures[0] > 1
+    assert temperatures[-1] == 0
+    assert (np.diff(temperatures[temperatures < temperatures[0] / 10]) <= 0).all()
+    assert rates[0] == pytest.approx(0.05)
+    assert 0 <= rates[-1] < 0.005
+    assert (np.diff(rates) <= 0).all()
+    assert rates[temperatures > 0].min() == pytest.approx(0.05)  # the rate falls when all is cold
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(MCLRegressor.load(tmp_path / "model").temperature_curve_, temperatures)
+
+
+def test_the_course_of_what_the_search_found_is_kept():
+    X, y = forked(60)
+    search = FleetSearch([Candidate("hard", WTA(), lr=0.125)])
+    model = MCLRegressor(search=search, **(QUICK | {"n_epochs": 4})).fit(X, y)
+    assert model.rule_ == WTA()
+    assert model.temperature_curve_ is None
+    assert model.learning_rate_curve_.tolist() == [0.125] * 4

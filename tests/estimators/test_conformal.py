@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from torchmcl.density import KernelMixture
 from torchmcl.estimators import PredictionIntervals
-from torchmcl.estimators._conformal import conformity, quantile, region
+from torchmcl.estimators._conformal import conformity, effective_counts, quantile, region
 
 
 @given(n=st.integers(1, 200), alpha=st.floats(0.01, 0.99))
@@ -20,11 +20,56 @@ def test_quantile_is_the_score_of_rank_n_plus_one_times_one_minus_alpha(n, alpha
     assert quantile(scores, np.ones(n), alpha) == (math.inf if rank > n else max(rank, 1))
 
 
-def test_whole_weights_count_as_copies_and_others_by_their_effective_number():
-    scores, counts = np.array([0.3, 0.1, 0.2]), np.array([1.0, 5.0, 4.0])
-    assert quantile(scores, counts, 0.2) == quantile(scores.repeat([1, 5, 4]), np.ones(10), 0.2)
-    assert quantile(scores, np.full(3, 1e-3), 0.5) == quantile(scores, np.ones(3), 0.5)
-    assert quantile(np.zeros(0), np.zeros(0), 0.1) == math.inf
+def test_without_rows_nothing_is_known():
+    assert quantile(np.zeros(0), effective_counts(np.zeros(0), np.zeros(0, dtype=int)), 0.1) == math.inf
+
+
+@pytest.mark.parametrize("weight", [1.0, 5.0, 1 / 3])
+def test_rows_of_equal_weight_count_one_each(weight):
+    np.testing.assert_allclose(effective_counts(np.full(7, weight), np.arange(7)), 1.0)
+
+
+def test_rows_of_a_group_count_as_one_together():
+    np.testing.assert_allclose(effective_counts(np.ones(6), np.array([4, 4, 9, 9, 1, 1])), 0.5)
+
+
+@pytest.mark.parametrize("weights", [[1.0, 5.0, 4.0], [0.1, 0.5, 0.4]])
+def test_unequal_weights_have_the_effective_number_of_kish(weights):
+    counts = effective_counts(np.array(weights), np.arange(3))
+    np.testing.assert_allclose(counts / counts.sum(), [0.1, 0.5, 0.4])
+    assert counts.sum() == pytest.approx(100 / 42)
+
+
+def population(rng, kind, n):
+    """Return scores, weights and units of n rows whose score depends on their weight or their group."""
+    if kind == "groups":
+        sizes = rng.integers(1, 8, size=n // 4)
+        units = np.repeat(np.arange(len(sizes)), sizes)
+        scores = (rng.normal(size=len(sizes)) + 0.2 * sizes)[units] + 0.1 * rng.normal(size=len(units))
+        return scores, np.ones(len(units)), units
+    draw = {
+        "equal": lambda: np.full(n, 5.0),
+        "integer": lambda: rng.integers(1, 6, n),
+        "uniform": lambda: rng.uniform(0, 2, n),
+    }
+    weights = draw[kind]().astype(float)
+    return rng.normal(size=n) + 0.3 * weights, weights, np.arange(n)
+
+
+@pytest.mark.parametrize("kind", ["equal", "integer", "uniform", "groups"])
+@pytest.mark.parametrize(("n", "alpha"), [(25, 0.2), (60, 0.1)])
+def test_the_quantile_holds_for_rows_of_the_weighted_population(kind, n, alpha):
+    rng = np.random.default_rng(0)
+    covered, weighed = [], []
+    for _ in range(4000):
+        scores, weights, units = population(rng, kind, n)
+        fresh, of_fresh, _ = population(rng, kind, 100)
+        covered.append(of_fresh @ (fresh <= quantile(scores, effective_counts(weights, units), alpha)))
+        weighed.append(of_fresh.sum())
+    # Never below by more than the noise of 4000 tables, and above by at most what a row more or less makes.
+    coverage = np.sum(covered) / np.sum(weighed)
+    n_effective = {"groups": n / 5}.get(kind, n / 1.4)
+    assert 1 - alpha - 0.012 < coverage < 1 - alpha + 1 / n_effective
 
 
 @pytest.mark.parametrize("level", [0.2, 0.7, 0.95, 7.0, 12.0])

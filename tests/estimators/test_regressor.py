@@ -343,10 +343,13 @@ def test_same_seed_same_fit_and_other_seed_other_fit():
     assert not np.array_equal(fits[0].predict(X), fits[2].predict(X))
 
 
-def test_answers_have_the_precision_of_the_question(model):
-    X, _ = forked(10)
-    assert model.predict(X).dtype == np.float64
-    assert model.predict(X.astype(np.float32)).dtype == np.float32
+def test_answers_are_double_whatever_the_question(model):
+    X, y = forked(10)
+    for rows in (X, X.astype(np.float32)):
+        assert model.predict(rows).dtype == model.sample(rows).dtype == model.log_prob(rows, y).dtype == np.float64
+        assert {part.dtype for part in model.predict_hypotheses(rows)} == {np.dtype(np.float64)}
+        assert {ends.dtype for ends in model.predict_interval(rows)} == {np.dtype(np.float64)}
+        assert model.predict_distribution(rows).hypotheses.dtype == torch.float64
     np.testing.assert_allclose(model.predict(X.astype(np.float32)), model.predict(X), rtol=1e-4, atol=1e-5)
 
 

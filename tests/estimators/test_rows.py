@@ -1,11 +1,11 @@
-"""Order, copies and weights of rows, and the split into shares."""
+"""Order, copies, weights and groups of rows, and the split into shares."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmcl.estimators._rows import split_rows
+from torchmcl.estimators._rows import fixed_borders, split_rows
 
 
 def table(n, seed=0):
@@ -13,22 +13,23 @@ def table(n, seed=0):
     return rng.normal(size=(n, 3)), rng.normal(size=(n, 1))
 
 
-def split(X, y, weights=None, *, share=0.1, seed=0, strata=None):
-    return split_rows(X, y, weights, selecting=share, calibrating=share, seed=seed, strata=strata)
+def split(X, y, weights=None, *, share=0.1, seed=0, **options):
+    return split_rows(X, y, weights, selecting=share, calibrating=share, seed=seed, **options)
 
 
 def assert_same(left, right):
-    for a, b in zip(left, right, strict=True):
+    for a, b in zip(left.shares, right.shares, strict=True):
         np.testing.assert_array_equal(a.inputs, b.inputs)
         np.testing.assert_array_equal(a.targets, b.targets)
         np.testing.assert_array_equal(a.weights, b.weights)
+        np.testing.assert_array_equal(a.units, b.units)
 
 
 @given(n=st.integers(2, 60), share=st.floats(0, 0.45), seed=st.integers(0, 5))
 def test_shares_are_disjoint_and_hold_every_row(n, share, seed):
     X, y = table(n)
     parts = split(X, y, share=share, seed=seed)
-    together = np.concatenate([part.inputs for part in parts])
+    together = np.concatenate([part.inputs for part in parts.shares])
     assert sorted(map(tuple, together)) == sorted(map(tuple, X))
     assert len(parts.train) >= 1
     assert [len(parts.selection), len(parts.calibration)] == pytest.approx([share * n, share * n], abs=1.01)
@@ -42,24 +43,65 @@ def test_order_of_the_rows_does_not_matter(seed):
 
 
 @given(weights=st.lists(st.integers(0, 4), min_size=12, max_size=12).filter(any))
-def test_whole_weights_are_copies(weights):
+def test_integer_weights_are_copies(weights):
     X, y = table(12)
     counts = np.array(weights)
     assert_same(split(X, y, counts.astype(float)), split(X.repeat(counts, axis=0), y.repeat(counts, axis=0)))
 
 
-def test_copies_of_a_row_are_dealt_one_by_one():
-    # A table of two different rows only must still have all three shares, in the right proportion.
-    X, y = np.repeat([[0.0], [1.0]], 500, axis=0), np.repeat([[0.0], [1.0]], 500, axis=0)
-    parts = split(X, y)
-    assert [part.weights.sum() for part in parts] == [800, 100, 100]
-    assert all(len(part) == 2 for part in parts)
+@given(factor=st.floats(1e-6, 1e6), seed=st.integers(0, 5))
+def test_weights_times_a_constant_are_the_same_weights(factor, seed):
+    X, y = table(100)
+    weights = np.random.default_rng(seed).uniform(0, 2, size=100)
+    assert_same(split(X, y, weights), split(X, y, factor * weights))
 
 
-def test_large_weights_are_importance_not_copies():
+def test_equal_weights_are_no_weights():
     X, y = table(20)
-    parts = split(X, y, np.full(20, 1e9))
-    assert [len(part) for part in parts] == [16, 2, 2]
+    for weight in (5.0, 0.3, 1e9, 1e-9):
+        assert_same(split(X, y), split(X, y, np.full(20, weight)))
+
+
+@given(weights=st.lists(st.integers(1, 9), min_size=30, max_size=30), seed=st.integers(0, 5))
+def test_copies_of_a_row_are_in_one_share(weights, seed):
+    X, y = table(30)
+    parts = split(X, y, np.array(weights, dtype=float), share=0.2, seed=seed)
+    assert [len(part) for part in parts.shares] == [18, 6, 6]  # by the number of rows, whatever they weigh
+
+
+def test_a_table_of_two_different_rows_is_all_for_training():
+    X = np.repeat([[0.0], [1.0]], 500, axis=0)
+    assert [len(part) for part in split(X, X).shares] == [2, 0, 0]
+
+
+@pytest.mark.parametrize("label", ["{}", "group {}"])
+def test_rows_of_a_group_are_in_one_share(label):
+    X, y = table(120)
+    number = np.repeat(np.arange(30), 4)
+    parts = split(X, y, groups=np.array([label.format(each) for each in number]), share=0.2)
+    of_row = dict(zip(map(tuple, X), number, strict=True))
+    members = [{of_row[tuple(row)] for row in part.inputs} for part in parts.shares]
+    assert [len(each) for each in members] == [18, 6, 6]
+    assert len(set.union(*members)) == 30
+    assert all(len(np.unique(part.units)) == len(each) for part, each in zip(parts.shares, members, strict=True))
+
+
+def test_groups_that_share_a_row_are_one():
+    X, y = table(40)
+    X[1], y[1] = X[0], y[0]  # the groups 0 and 1 have it both
+    groups = np.arange(40) // 2
+    groups[:2] = [0, 1]
+    parts = split(X, y, groups=np.r_[0, 1, 0, 1, groups[4:]], share=0.25)
+    together = next(part for part in parts.shares if (part.inputs == X[0]).all(axis=1).any())
+    assert all((together.inputs == X[row]).all(axis=1).any() for row in (0, 2, 3))
+    assert sum(len(np.unique(part.units)) for part in parts.shares) == 19
+
+
+def test_labels_of_groups_do_not_matter_and_rows_alone_are_no_groups():
+    X, y = table(60)
+    groups = np.arange(60) // 3
+    assert_same(split(X, y, groups=groups), split(X, y, groups=1000.5 - groups))
+    assert_same(split(X, y), split(X, y, groups=np.arange(60)))
 
 
 def test_another_seed_gives_another_split():
@@ -76,9 +118,21 @@ def test_strata_are_split_alike():
     X, _ = table(100)
     strata = np.repeat([0, 1], [80, 20])
     parts = split(X, strata, strata=strata)
-    assert [np.bincount(part.targets).tolist() for part in parts] == [[64, 16], [8, 2], [8, 2]]
+    assert [np.bincount(part.targets).tolist() for part in parts.shares] == [[64, 16], [8, 2], [8, 2]]
 
 
 def test_large_tables_hold_out_no_more_than_needed():
     X, y = table(200_000)
-    assert [len(part) for part in split(X, y)] == [185_000, 10_000, 5_000]
+    assert [len(part) for part in split(X, y).shares] == [185_000, 10_000, 5_000]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_the_borders_of_a_split_put_any_part_of_the_rows_into_the_same_shares(fixed):
+    X, y = table(200)
+    borders = fixed_borders(selecting=0.1, calibrating=0.1) if fixed else split(X, y).borders
+    whole = split_rows(X, y, None, seed=0, borders=borders)
+    part = split_rows(X[50:90], y[50:90], None, seed=0, borders=borders)
+    assert sum(map(len, part.shares)) == 40
+    for some, all_rows in zip(part.shares, whole.shares, strict=True):
+        assert set(map(tuple, some.inputs)) <= set(map(tuple, all_rows.inputs))
+    assert 10 < len(whole.calibration) < 35

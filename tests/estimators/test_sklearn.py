@@ -18,11 +18,20 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tables import QUICK, forked, two_outputs
 
+from torchmcl import WTA
+from torchmcl.annealing import AutoAnnealing
 from torchmcl.estimators import MCLClassifier, MCLRegressor
+from torchmcl.fleet import Candidate, FleetSearch
 
+FEW = {"n_epochs": 25, "hidden": (16,), "learning_rate": 0.1}
+SEARCH = FleetSearch([Candidate("hard", WTA(), lr=0.1), Candidate("auto", AutoAnnealing(), lr=0.1)])
 CHECKED = [
-    MCLRegressor(n_epochs=25, hidden=(16,), learning_rate=0.1),
-    MCLClassifier(n_epochs=20, hidden=(16,), learning_rate=0.1),
+    MCLRegressor(**FEW),
+    MCLRegressor(**FEW, n_init=1, schedule="auto"),
+    MCLRegressor(**FEW, n_init=1, search=SEARCH),
+    MCLClassifier(**FEW),
+    MCLClassifier(**FEW, schedule="auto"),
+    MCLClassifier(**FEW, search=SEARCH),
 ]
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -73,12 +74,13 @@ def test_the_commands_of_the_tutorial_run(tmp_path, monkeypatch):
     page = (Path(__file__).resolve().parents[2] / "docs" / "command_line.rst").read_text(encoding="utf-8")
     program = re.search(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
     commands = re.findall(r"^   \$ torchmcl (.+)$", page, re.MULTILINE)
-    assert len(commands) == 3
+    assert len(commands) == 5
     monkeypatch.chdir(tmp_path)
     exec(textwrap.dedent(program[1]), {})
     for command in commands:
         assert main([*command.split(), *(FAST[:-1] if command.startswith("fit") else ())]) == 0
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["answers.csv", "houses.csv", "model"]
+    written = ["answers.csv", "diabetes.csv", "example", "houses.csv", "model", "progression.csv"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == written
     assert (tmp_path / "model" / "report.html").is_file()
 
 
@@ -196,19 +198,11 @@ def test_a_folder_without_permission_is_refused(fitted, tmp_path, capsys):
     assert "no permission" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--learning-rate", "-1"], "`learning_rate` must be >= 0"),
-        (["--validation", "1.5"], "`validation_fraction` must lie in [0, 1)"),
-        (["--test", "2"], "`--test` must lie in [0, 1)"),
-        (["--device", "cuda:99"], "`device` must be"),
-    ],
-)
-def test_options_out_of_range_give_exit_code_2(options, message, tmp_path, capsys):
+def test_a_device_that_is_not_there_gives_exit_code_2(tmp_path, capsys):
     path = write_csv(tmp_path / "houses.csv", houses(60))
-    assert main(["fit", str(path), "--target", "price", "-o", str(tmp_path / "model"), *FAST, *options]) == 2
-    assert message in capsys.readouterr().err
+    options = ["--target", "price", "-o", str(tmp_path / "model"), *FAST, "--device", "cuda:99"]
+    assert main(["fit", str(path), *options]) == 2
+    assert "`device` must be" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["houses.csv"]
 
 
@@ -241,7 +235,144 @@ def test_refitting_replaces_the_model_and_gives_the_same_answers(tmp_path):
     path = write_csv(tmp_path / "houses.csv", houses(60))
     texts = []
     for _ in range(2):
-        assert main(["fit", str(path), "--target", "price", "-o", str(tmp_path / "model"), *FAST]) == 0
+        command = ["fit", str(path), "--target", "price", "-o", str(tmp_path / "model"), "--overwrite", *FAST]
+        assert main(command) == 0
         assert main(["predict", str(tmp_path / "model"), str(path), "-o", str(tmp_path / "a.csv"), "--quiet"]) == 0
         texts.append((tmp_path / "a.csv").read_text())
     assert texts[0] == texts[1]
+
+
+def test_a_model_is_replaced_only_when_told_so(tmp_path, capsys):
+    path = write_csv(tmp_path / "houses.csv", houses(60))
+    command = ["fit", str(path), "--target", "price", "-o", str(tmp_path / "model"), *FAST]
+    assert main(command) == 0
+    before = (tmp_path / "model" / "weights.safetensors").read_bytes()
+    assert main([*command, "--seed", "1"]) == 2
+    assert "which holds a model. Give another name, or add --overwrite to replace the model." in capsys.readouterr().err
+    assert (tmp_path / "model" / "weights.safetensors").read_bytes() == before
+    assert main([*command, "--seed", "1", "--overwrite"]) == 0
+    assert (tmp_path / "model" / "weights.safetensors").read_bytes() != before
+
+
+def test_the_files_that_are_read_are_never_written(fitted, tmp_path, capsys):
+    path = write_csv(tmp_path / "houses.csv", houses(60))
+    before = path.read_bytes()
+    (tmp_path / "link.csv").symlink_to(path)
+    for out in (path, tmp_path / "link.csv"):
+        assert main(["predict", str(fitted), str(path), "-o", str(out)]) == 2
+        assert "`--out` must differ from the file that is read" in capsys.readouterr().err
+        assert main(["report", str(fitted), "--data", str(path), "-o", str(out)]) == 2
+    assert path.read_bytes() == before
+
+
+def test_a_failure_after_the_training_loses_nothing_of_it(tmp_path, monkeypatch, capsys):
+    def broken(*_, **__):
+        raise TypeError("a bug in the measures")
+
+    path = write_csv(tmp_path / "houses.csv", houses(60))
+    model = tmp_path / "model"
+    with monkeypatch.context() as patch:
+        patch.setattr("torchmcl.estimators.table.fitting.evaluated", broken)
+        with pytest.raises(TypeError, match="a bug in the measures"):
+            main(["fit", str(path), "--target", "price", "-o", str(model), *FAST])
+    assert f"the model is trained and saved in {str(model)!r}, but it could not be measured" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["houses.csv", "model"]
+    assert main(["predict", str(model), str(path), "-o", str(tmp_path / "answers.csv"), "--quiet"]) == 0
+    assert main(["report", str(model), "--data", str(path), "--quiet"]) == 0
+    assert main(["report", str(model)]) == 2
+    assert "`--data` must be given for a model without records of rows set apart" in capsys.readouterr().err
+
+
+def stopped_fit(tmp_path, monkeypatch, *options):
+    """Leave the state of a training behind, as a kill does; return the command."""
+    path = write_csv(tmp_path / "houses.csv", houses(60))
+    command = ["fit", str(path), "--target", "price", "-o", str(tmp_path / "model"), *FAST, *options]
+
+    def full(*_, **__):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torchmcl.estimators.table.save_table_model", full)
+        assert main(command) == 2
+    assert list((tmp_path / "model.checkpoint").glob("chunk-*"))
+    return command
+
+
+def test_an_unfinished_training_by_other_options_is_named_and_can_be_discarded(tmp_path, monkeypatch, capsys):
+    command = stopped_fit(tmp_path, monkeypatch)
+    assert main([*command, "--hidden", "6", "--learning-rate", "0.1"]) == 2
+    error = capsys.readouterr().err
+    assert "torchmcl fit: `--out` must not have an unfinished training by another command beside it" in error
+    assert "differs in --hidden, --learning-rate. Rerun that command to resume it, add --restart to discard it" in error
+    assert main([*command, "--hidden", "6", "--restart"]) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["houses.csv", "model"]
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["regressor"]["parameters"]["hidden"] == {
+        "$tuple": [6]
+    }
+
+
+def test_an_unfinished_training_on_other_rows_is_named(tmp_path, monkeypatch, capsys):
+    command = stopped_fit(tmp_path, monkeypatch)
+    write_csv(tmp_path / "houses.csv", houses(61))
+    assert main(command) == 2
+    assert "which differs in the table." in capsys.readouterr().err
+
+
+def test_the_same_command_resumes_whatever_the_file_is_called(tmp_path, monkeypatch):
+    command = stopped_fit(tmp_path, monkeypatch)
+    (tmp_path / "houses.csv").rename(tmp_path / "moved.csv")
+    assert main(["fit", str(tmp_path / "moved.csv"), *command[2:], "--quiet"]) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "moved.csv"]
+
+
+FORMULAS = ["=cmd|' /C calc'!A0", "@SUM(1)", "+1+cmd", "-3.5", "-x", "fine", "\t=1", "1e-5", None, "+4"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
+def test_formulas_are_escaped_when_told_so_and_numbers_stay(fitted, tmp_path, ending):
+    rows = [row | {"=note": note or ""} for row, note in zip(houses(10), FORMULAS, strict=True)]
+    path = write_csv(tmp_path / "new.csv", rows)
+    out = tmp_path / f"answers.{ending}"
+    command = ["predict", str(fitted), str(path), "-o", str(out), "--keep", "=note", "--quiet"]
+    separator = "\t" if "tsv" in ending else ","
+    assert main(command) == 0
+    assert pl.read_csv(out, separator=separator, infer_schema=False)["=note"].to_list() == FORMULAS
+    assert main([*command, "--escape-formulas"]) == 0
+    kept = pl.read_csv(out, separator=separator, infer_schema=False)["'=note"].to_list()
+    assert kept == ["'" + FORMULAS[0], "'@SUM(1)", "'+1+cmd", "-3.5", "'-x", "fine", "'\t=1", "1e-5", None, "+4"]
+
+
+def test_other_formats_hold_no_formulas(fitted, tmp_path, capsys):
+    path = write_csv(tmp_path / "new.csv", houses(5))
+    command = ["predict", str(fitted), str(path), "-o", str(tmp_path / "answers.parquet"), "--escape-formulas"]
+    assert main(command) == 2
+    assert "`--escape-formulas` must go with a CSV or TSV file" in capsys.readouterr().err
+
+
+def test_the_example_is_a_table_to_learn_from_and_to_answer_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", "--example", "-o", "my model", *FAST[:-1]]) == 0
+    shown = capsys.readouterr().out
+    assert "Learned from 398 rows of diabetes.csv" in shown
+    advised = shlex.split(shown.rpartition("Try: torchmcl ")[2])
+    assert main(advised) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["answers.csv", "diabetes.csv", "my model"]
+    assert main(["fit", "--example", "-o", "again", *FAST, "--hypotheses", "2"]) == 0
+    Path("diabetes.csv").write_text("mine")
+    assert main(["fit", "--example", "-o", "third", *FAST]) == 2
+    assert "must be new, or the example already, got 'diabetes.csv'" in capsys.readouterr().err
+    assert Path("diabetes.csv").read_text() == "mine"
+    assert main(["fit", "-o", "third", *FAST]) == 2
+    assert "torchmcl fit: `table` must be given, got nothing. Or add --example" in capsys.readouterr().err
+
+
+def test_the_report_draws_the_temperatures_of_the_training(tmp_path):
+    path = write_csv(tmp_path / "houses.csv", houses(60))
+    for name, option in (("auto", ["--schedule", "auto"]), ("usual", []), ("mcl", ["--rule", "mcl"])):
+        out = tmp_path / name
+        options = ["--target", "price", "-o", str(out), "--epochs", "20", "--hidden", "8", "--quiet", *option]
+        assert main(["fit", str(path), *options]) == 0
+        found = json.loads((out / "evaluation.json").read_text())["training"]["temperature"]
+        assert (found is None) == (name == "mcl")
+        assert found is None or (len(found) == 20 and found[0] > found[-1] and len(set(found)) > 2)
+        assert main(["report", str(out), "--quiet"]) == 0

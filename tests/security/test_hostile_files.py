@@ -598,7 +598,7 @@ def test_a_limit_is_raised_by_its_variable(monkeypatch):
     assert limit("table_columns") == 2 << 20
     for text in ("-1", "many", "1.5", "1T", "9" * 30):
         monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_COLUMNS", text)
-        with pytest.raises(ValueError, match="`TORCHMCL_LIMIT_TABLE_COLUMNS` must be a whole number"):
+        with pytest.raises(ValueError, match="`TORCHMCL_LIMIT_TABLE_COLUMNS` must be an integer"):
             limit("table_columns")
 
 

@@ -143,7 +143,7 @@ class AutoAnnealing:
         state["scale"].copy_(torch.where(released, measured.scale.float(), state["scale"]))
         state["begun"].copy_(torch.where(released, epoch, state["begun"]))
 
-    def update(self, state: Mapping[str, Tensor], scale: Tensor, epoch: float | Tensor, n_epochs: int) -> None:
+    def update(self, state: Mapping[str, Tensor], scale: Tensor, epoch: float | Tensor, n_epochs: float) -> None:
         """Take in what was measured after `epoch` epochs: lower the scale, or begin to cool. Changes the state."""
         holds = state["begun"] < 0
         state["scale"].copy_(torch.where(holds & scale.isfinite(), scale.float(), state["scale"]))
@@ -159,7 +159,7 @@ class AutoAnnealing:
         self,
         state: Mapping[str, Tensor],
         epoch: float | Tensor,
-        n_epochs: int,
+        n_epochs: float,
         n_rows: float | Tensor,
         n_steps: float | Tensor | None = None,
     ) -> AutoValues:

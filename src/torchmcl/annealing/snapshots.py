@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_non_negative
-from torchmcl._files import write_atomically
+from torchmcl._files import single_writer, write_atomically
 from torchmcl._optional import optional_import
 from torchmcl._reading import as_written, read_json
 from torchmcl.scoring import normalized_scores
@@ -100,8 +100,9 @@ class Snapshots:
         """Write the temperatures as JSON and the weights as safetensors."""
         safetensors = optional_import("safetensors.torch", extra="checkpoint", needed_by="Snapshots.save")
         tensors = {f"{i}.{name}": value for i, state in enumerate(self.states) for name, value in state.items()}
-        write_atomically(Path(folder) / "weights.safetensors", safetensors.save(tensors))
-        write_atomically(Path(folder) / "snapshots.json", json.dumps({"temperatures": self.temperatures}))
+        with single_writer(Path(folder)):
+            write_atomically(Path(folder) / "weights.safetensors", safetensors.save(tensors))
+            write_atomically(Path(folder) / "snapshots.json", json.dumps({"temperatures": self.temperatures}))
 
     @classmethod
     def load(cls, folder: str | Path, model: nn.Module) -> "Snapshots":

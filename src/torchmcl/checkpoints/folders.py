@@ -8,9 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmcl._checks import bad_value
-from torchmcl._limits import LimitError
-from torchmcl._reading import read_json
+from torchmcl._reading import read_description
 from torchmcl.checkpoints.files import bad_file, digest_of_json, read_any, write_checkpoint
 
 __all__ = ["check_beside", "read_description", "read_numbers", "write_numbers"]
@@ -60,36 +58,3 @@ def check_beside(folder: Path, checksums: Mapping[str, str], beside: Mapping[str
         if digest_of_json(beside[name]) != checksum:
             got = "another one: the file has changed since it was written"
             raise bad_file(folder / name, "have the checksum that was saved with the numbers", got)
-
-
-def read_description(owner: str, argument: str, path: Path, *, kind: str, newest: int, by: str) -> dict[str, Any]:
-    """Return the JSON file that says what a folder holds.
-
-    Args:
-        owner: whom errors speak for.
-        argument: what they call the folder.
-        path: of the file.
-        kind: what must stand under "kind".
-        newest: the newest "format" that can be read.
-        by: who writes such folders.
-
-    Raises:
-        ValueError: if it is not there, describes something else, or is of a newer version.
-    """
-    rule = f"be a folder that {by} wrote"
-    if not path.is_file():
-        got = f"{str(path.parent)!r}, which {f'has no {path.name}' if path.parent.exists() else 'does not exist'}"
-        raise ValueError(bad_value(owner, argument, rule, got, f"It has a file {path.name} in it."))
-    try:
-        found = read_json(owner, path)
-    except LimitError:
-        raise
-    except ValueError as error:
-        raise ValueError(bad_value(owner, argument, rule, f"{str(path)!r}, which is not JSON")) from error
-    if not isinstance(found, dict) or found.get("kind") != kind or not isinstance(found.get("format"), int):
-        raise ValueError(bad_value(owner, argument, rule, f"{str(path)!r}, which describes something else"))
-    if found["format"] > newest:
-        rule = f"hold a model of format {newest} or older"
-        got = f"format {found['format']} (written by torchmcl {found.get('torchmcl', 'of unknown version')})"
-        raise ValueError(bad_value(owner, argument, rule, got, "Upgrade torchmcl: pip install -U torchmcl."))
-    return found

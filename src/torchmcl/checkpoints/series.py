@@ -1,6 +1,5 @@
 """The last few checkpoints of one run: when the newest is damaged, the one before it serves."""
 
-import contextlib
 import re
 import warnings
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
+from torchmcl._files import remove_abandoned
 from torchmcl.checkpoints.files import Checkpoint, CheckpointError, read_checkpoint, write_checkpoint
 
 __all__ = ["CheckpointSeries"]
@@ -62,9 +62,7 @@ class CheckpointSeries:
         """Remove all but the newest, and what a killed process left half-written."""
         for step in self.steps()[: -self.keep]:
             self.path(step).unlink(missing_ok=True)
-        for left in self.folder.glob(f".{self.name}-*{_SUFFIX}.*.tmp"):
-            with contextlib.suppress(OSError):
-                left.unlink()
+        remove_abandoned(self.folder)
 
     def newest(self) -> tuple[int, Checkpoint] | None:
         """Return the newest step whose checkpoint is whole, and that; None where there is no file.

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from torchmcl._optional import check_extra
 from torchmcl._version import __version__
-from torchmcl.checkpoints import Stopped, stop_on_signals
-from torchmcl.cli.arguments import positive
+from torchmcl.cli.arguments import CommandParser, positive
 from torchmcl.cli.reproduce import add_reproduce_commands
 from torchmcl.cli.speech import add_speech_commands
 from torchmcl.cli.tables import add_table_commands
@@ -31,29 +31,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        with stop_on_signals():
-            options.run(options)
-    except Stopped as stopped:
-        print(f"torchmcl: {stopped}", file=sys.stderr)
-        return stopped.code
+        if options.check is not None:  # input that cannot be used is found before torch is loaded, which takes seconds
+            options.check(options)
+        return _run(options)
     except FloatingPointError as error:  # a loss that is not finite
         print(f"torchmcl: {error}", file=sys.stderr)
         return 1
     except (ValueError, ImportError, OSError) as error:
         print(error if str(error).startswith("torchmcl ") else f"torchmcl: {error}", file=sys.stderr)
         return 2
+
+
+def _run(options: argparse.Namespace) -> int:
+    from torchmcl.checkpoints import Stopped, stop_on_signals
+
+    try:
+        with stop_on_signals():
+            options.run(options)
+    except Stopped as stopped:
+        print(f"torchmcl: {stopped}", file=sys.stderr)
+        return stopped.code
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="torchmcl",
         description="Several answers instead of one: multiple choice learning and annealed MCL for PyTorch.",
-        epilog="Start with: torchmcl demo, or with a table: torchmcl fit houses.csv --target price -o model/",
+        epilog="Start with: torchmcl demo, or with a table: torchmcl fit --example -o model/",
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     parser.add_argument("--verbose", action="store_true", help="with --version: all that a bug report needs")
-    parser.set_defaults(run=None)
+    parser.set_defaults(check=None, run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     demo = commands.add_parser(
         "demo",
@@ -66,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--seeds", type=positive, default=5, help="seeds of each method (default: %(default)s)")
     demo.add_argument("--epochs", type=positive, default=150, help="length of the training (default: %(default)s)")
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
-    demo.set_defaults(run=_demo)
+    demo.set_defaults(check=_check_demo, run=_demo)
     add_table_commands(commands)
     add_reproduce_commands(commands)
     add_speech_commands(commands)
@@ -77,6 +86,10 @@ def _versions() -> list[str]:
     from torchmcl._environment import environment
 
     return [f"{name:<18}{value}" for name, value in environment().items()]
+
+
+def _check_demo(options: argparse.Namespace) -> None:
+    check_extra("matplotlib", "sklearn", extra="demo", needed_by="torchmcl demo")
 
 
 def _demo(options: argparse.Namespace) -> None:

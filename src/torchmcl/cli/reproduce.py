@@ -4,7 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
-from torchmcl.cli.arguments import Commands, device, names, positive
+from torchmcl._optional import check_extra
+from torchmcl.cli.arguments import Commands, counts, device, names, positive
+from torchmcl.cli.speech import TRAINED
 
 __all__ = ["add_reproduce_commands"]
 
@@ -28,7 +30,7 @@ def add_reproduce_commands(commands: Commands) -> None:
     uci.add_argument(
         "--protocol", type=names, help="last, validation (honest), test-selected (as published); default: all three"
     )
-    uci.add_argument("--folds", type=names, help="folds, separated by commas (default: all)")
+    uci.add_argument("--folds", type=counts, help="folds, separated by commas (default: all)")
     uci.add_argument("--seeds", type=positive, default=1, help="seeds of each fold (default: %(default)s)")
     uci.add_argument("--epochs", type=positive, default=1000, help="epochs (default: %(default)s, as in the paper)")
     uci.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
@@ -39,7 +41,7 @@ def add_reproduce_commands(commands: Commands) -> None:
     )
     uci.add_argument("--quick", action="store_true", help="the four smallest sets, six methods, last and test-selected")
     uci.add_argument("--quiet", action="store_true", help="no progress bars")
-    uci.set_defaults(run=_reproduce_uci)
+    uci.set_defaults(check=_check_uci, run=_reproduce_uci)
     _add_separation(studies)
     for name, text in _FIGURES.items():
         _add_figure(studies, name, text)
@@ -64,7 +66,7 @@ def _add_separation(studies: Commands) -> None:
     separation.add_argument("--quick", action="store_true", help="tiny networks, few steps, ten test mixtures")
     separation.add_argument("--limit", type=positive, help="evaluate the first test mixtures only (default: all)")
     separation.add_argument("--quiet", action="store_true", help="no progress bars")
-    separation.set_defaults(run=_reproduce_separation)
+    separation.set_defaults(check=_check_separation, run=_reproduce_separation)
 
 
 def _add_figure(studies: Commands, name: str, text: str) -> None:
@@ -84,7 +86,7 @@ def _add_figure(studies: Commands, name: str, text: str) -> None:
     )
     figure.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     figure.add_argument("--quiet", action="store_true", help="no progress bars")
-    figure.set_defaults(run=_reproduce_figures, figure=name)
+    figure.set_defaults(check=_check_figures, run=_reproduce_figures, figure=name)
 
 
 _FIGURES = {
@@ -96,6 +98,21 @@ _FIGURES = {
     "all": "all of these figures, on one page with the film",
 }
 _REPRODUCE = "Run the paper's studies again, with records that a rerun goes on from, and a page of the results."
+
+
+def _check_uci(options: argparse.Namespace) -> None:
+    on_cluster = [] if options.cluster is None else ["distributed", "joblib"]
+    extra = "reproduce,cluster" if on_cluster else "reproduce"
+    check_extra("matplotlib", "scipy", "safetensors", *on_cluster, extra=extra, needed_by="torchmcl reproduce uci")
+
+
+def _check_separation(options: argparse.Namespace) -> None:
+    check_extra(*TRAINED, "matplotlib", extra="separation", needed_by="torchmcl reproduce separation")
+
+
+def _check_figures(options: argparse.Namespace) -> None:
+    needed_by = f"torchmcl reproduce {options.figure}"
+    check_extra("matplotlib", "scipy", "sklearn", extra="reproduce", needed_by=needed_by)
 
 
 def _reproduce_uci(options: argparse.Namespace) -> None:
@@ -110,7 +127,7 @@ def _reproduce_uci(options: argparse.Namespace) -> None:
         protocols=options.protocol or protocols,
         n_seeds=options.seeds,
         n_epochs=options.epochs,
-        folds=[int(fold) for fold in options.folds] if options.folds else None,
+        folds=options.folds,
         data=options.data,
         device=options.device,
     )

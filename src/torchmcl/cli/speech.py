@@ -5,9 +5,20 @@ import math
 from pathlib import Path
 from typing import Any
 
-from torchmcl.cli.arguments import device, device_or_auto
+from torchmcl._limits import SHORTEST_CHUNK_SECONDS
+from torchmcl._optional import check_extra
+from torchmcl.cli.arguments import device, device_or_auto, names, non_negative_number, positive, positive_number, seed
 
-__all__ = ["add_speech_commands"]
+__all__ = ["TRAINED", "add_speech_commands"]
+
+_PARTS = ("tr", "cv", "tt")
+# What telephones and recording studios use, and more.
+_SAMPLE_RATES = (1000, 384_000)
+# What the commands load; `[speech]` brings all of it but Lightning, `[separation]` all.
+_AUDIO = ("soundfile", "soxr")
+_MODEL = (*_AUDIO, "safetensors", "scipy")
+_CONFIGURED = (*_MODEL, "yaml")
+TRAINED = (*_CONFIGURED, "lightning|pytorch_lightning")
 
 
 def add_speech_commands(commands: Any) -> None:
@@ -30,9 +41,9 @@ def add_speech_commands(commands: Any) -> None:
 def _add_train(tasks: Any) -> None:
     train = tasks.add_parser(
         "train",
-        help="train a separator, or go on with it",
-        description="Train from a small YAML file. A run that ends early, or is killed, is gone on with by the same "
-        "command, to the same numbers.",
+        help="train a separator, or resume its training",
+        description="Train from a small YAML file. Rerun the same command to resume a run that ended early or was "
+        "killed; the numbers are the same.",
         epilog="examples: torchmcl separation train quick --data FOLDER --out out/quick; "
         "torchmcl separation train my.yaml --out out/mine --set objective.rule=pit --set training.seed=1",
     )
@@ -42,10 +53,15 @@ def _add_train(tasks: Any) -> None:
     train.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
     train.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, with a count")
     train.add_argument("--device", type=device_or_auto, default="auto", help="auto, cpu or cuda (default: %(default)s)")
-    train.add_argument("--minutes", type=float, default=math.inf, help="stop after the epoch in which they are over")
+    train.add_argument(
+        "--minutes",
+        type=non_negative_number,
+        default=math.inf,
+        help="stop after the epoch in which they are over (default: never)",
+    )
     train.add_argument("--compile", action="store_true", help="pass the blocks through torch.compile")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
-    train.set_defaults(run=_train)
+    train.set_defaults(check=_check_train, run=_train)
 
 
 def _add_evaluate(tasks: Any) -> None:
@@ -60,12 +76,12 @@ def _add_evaluate(tasks: Any) -> None:
     evaluate.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
     evaluate.add_argument("--part", default="tt", choices=("tr", "cv", "tt"), help="which part (default: %(default)s)")
     evaluate.add_argument("--out", type=Path, help="folder for the records (default: that of the model)")
-    evaluate.add_argument("--limit", type=int, help="the first mixtures only")
+    evaluate.add_argument("--limit", type=positive, help="evaluate the first mixtures only (default: all)")
     evaluate.add_argument("--all-pairs", action="store_true", help="show every pair of speakers, not the extremes only")
     evaluate.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used")
     evaluate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     evaluate.add_argument("--quiet", action="store_true", help="no progress bar")
-    evaluate.set_defaults(run=_evaluate)
+    evaluate.set_defaults(check=_check_evaluate, run=_evaluate)
 
 
 def _add_separate(tasks: Any) -> None:
@@ -79,9 +95,9 @@ def _add_separate(tasks: Any) -> None:
     separate.add_argument("recording", type=Path, help="any audio file")
     separate.add_argument("--model", type=Path, required=True, help="folder of a saved model")
     separate.add_argument("-o", "--out", type=Path, required=True, help="folder for the files")
-    separate.add_argument("--chunk", type=float, default=10.0, help="seconds of a chunk (default: %(default)s)")
+    separate.add_argument("--chunk", type=_chunk, default=10.0, help="seconds of a chunk (default: %(default)s)")
     separate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
-    separate.set_defaults(run=_separate)
+    separate.set_defaults(check=_check_separate, run=_separate)
 
 
 def _add_mix(tasks: Any) -> None:
@@ -94,14 +110,14 @@ def _add_mix(tasks: Any) -> None:
     )
     mix.add_argument("folder", type=Path, help="folder of recordings, one folder for each speaker")
     mix.add_argument("--out", type=Path, required=True, help="folder for the mixtures")
-    mix.add_argument("--speakers", type=int, default=2, help="in each mixture (default: %(default)s)")
+    mix.add_argument("--speakers", type=positive, default=2, help="in each mixture (default: %(default)s)")
     counts = "tr=20000,cv=5000,tt=3000"
     mix.add_argument("--counts", type=_counts, default=counts, help="mixtures of each part (default: %(default)s)")
-    mix.add_argument("--sample-rate", type=int, default=8000, help="of the mixtures (default: %(default)s)")
-    mix.add_argument("--seed", type=int, default=0, help="decides everything (default: %(default)s)")
+    mix.add_argument("--sample-rate", type=_sample_rate, default=8000, help="of the mixtures (default: %(default)s)")
+    mix.add_argument("--seed", type=seed, default=0, help="decides everything (default: %(default)s)")
     mix.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, and say which")
     mix.add_argument("--quiet", action="store_true", help="no progress bar")
-    mix.set_defaults(run=_mix)
+    mix.set_defaults(check=_check_mix, run=_mix)
 
 
 def _add_pack(tasks: Any) -> None:
@@ -114,18 +130,56 @@ def _add_pack(tasks: Any) -> None:
     )
     pack.add_argument("folder", type=Path, help="folder of recordings; their names are relative to it")
     pack.add_argument("--out", type=Path, required=True, help="the file")
-    pack.add_argument("--parts", help="folders below it, separated by commas (default: everything)")
-    pack.add_argument("--sample-rate", type=int, default=8000, help="of the pack (default: %(default)s)")
+    pack.add_argument("--parts", type=names, help="folders below it, separated by commas (default: everything)")
+    pack.add_argument("--sample-rate", type=_sample_rate, default=8000, help="of the pack (default: %(default)s)")
     pack.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, and say which")
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
-    pack.set_defaults(run=_pack)
+    pack.set_defaults(check=_check_pack, run=_pack)
 
 
 def _counts(text: str) -> dict[str, int]:
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    if not all(equals and count.strip().isdecimal() for _, equals, count in pairs):
-        raise argparse.ArgumentTypeError(f"must be like tr=200,cv=20,tt=20, got {text!r}")
-    return {part.strip(): int(count) for part, _, count in pairs}
+    counts: dict[str, int] = {}
+    for pair in text.split(","):
+        part, equals, count = (piece.strip() for piece in pair.partition("="))
+        if not equals or part not in _PARTS or part in counts:
+            raise argparse.ArgumentTypeError(f"must be like tr=200,cv=20,tt=20, got {text[:80]!r}")
+        counts[part] = positive(count)
+    return counts
+
+
+def _sample_rate(text: str) -> int:
+    least, most = _SAMPLE_RATES
+    value = positive(text)
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"must be an integer from {least} to {most}, got {text!r}")
+    return value
+
+
+def _chunk(text: str) -> float:
+    value = positive_number(text)
+    if value < SHORTEST_CHUNK_SECONDS:
+        raise argparse.ArgumentTypeError(f"must be a finite number >= {SHORTEST_CHUNK_SECONDS}, got {text!r}")
+    return value
+
+
+def _check_train(options: argparse.Namespace) -> None:
+    check_extra(*TRAINED, extra="separation", needed_by="torchmcl separation train")
+
+
+def _check_evaluate(options: argparse.Namespace) -> None:
+    check_extra(*_CONFIGURED, extra="speech", needed_by="torchmcl separation evaluate")
+
+
+def _check_separate(options: argparse.Namespace) -> None:
+    check_extra(*_MODEL, extra="speech", needed_by="torchmcl separation separate")
+
+
+def _check_mix(options: argparse.Namespace) -> None:
+    check_extra(*_AUDIO, extra="speech", needed_by="torchmcl data mix")
+
+
+def _check_pack(options: argparse.Namespace) -> None:
+    check_extra(*_AUDIO, extra="speech", needed_by="torchmcl data pack")
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -193,7 +247,7 @@ def _pack(options: argparse.Namespace) -> None:
     from torchmcl.data.speech import AudioPack
     from torchmcl.data.speech.audio import audio_files
 
-    parts = options.parts.split(",") if options.parts else ["."]
+    parts = options.parts or ["."]
     files = [path for part in parts for path in audio_files(options.folder / part)]
     pack = AudioPack.from_folder(
         options.folder,

@@ -1,13 +1,32 @@
 """The commands for a table of data, `torchmcl fit`, `predict` and `report`: parsing and dispatch only."""
 
 import argparse
-import shutil
+import shlex
+import sys
 from pathlib import Path
 
+from torchmcl._messages import bad_value
+from torchmcl._optional import check_extra
 from torchmcl._resources import peak_mebibytes, seconds_since_start
-from torchmcl.cli.arguments import Commands, device, names, natural, positive, sizes
+from torchmcl.cli.arguments import (
+    AddNames,
+    Commands,
+    device,
+    fraction,
+    names,
+    natural,
+    non_negative_number,
+    positive,
+    positive_number,
+    probability,
+    seed,
+    sizes,
+)
+from torchmcl.cli.unfinished import UnfinishedTraining
 
 __all__ = ["add_table_commands"]
+
+_FIT_OWNER = "torchmcl fit"
 
 _FORMATS = "CSV, TSV, Parquet or JSON lines by the end of its name; text also with .gz"
 
@@ -26,11 +45,13 @@ def _add_fit(commands: Commands) -> None:
         description=_FIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    fit.add_argument("table", type=Path, help=f"the table to learn from: {_FORMATS}")
-    fit.add_argument("--target", type=names, required=True, help="column to predict, or several, with commas")
+    fit.add_argument("table", type=Path, nargs="?", help=f"the table to learn from: {_FORMATS}")
+    fit.add_argument("--target", type=names, action=AddNames, help="columns to predict")
     fit.add_argument("-o", "--out", type=Path, required=True, help="folder for the model")
-    fit.add_argument("--drop", type=names, default=[], help="columns to leave out (names, numbers of rows, ...)")
-    fit.add_argument("--categorical", type=names, default=[], help="columns of numbers that are categories")
+    fit.add_argument("--drop", type=names, action=AddNames, default=[], help="columns to leave out")
+    fit.add_argument(
+        "--categorical", type=names, action=AddNames, default=[], help="columns of numbers that are categories"
+    )
     fit.add_argument("--hypotheses", type=positive, default=5, help="answers for each row (default: %(default)s)")
     fit.add_argument("--rule", choices=("annealed", "mcl", "relaxed"), default="annealed", help="how they are trained")
     fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
@@ -41,8 +62,10 @@ def _add_fit(commands: Commands) -> None:
     )
     fit.add_argument("--epochs", type=positive, help="passes over the rows (default: by their number)")
     fit.add_argument("--batch-size", type=positive, help="rows of a step (default: by their number)")
-    fit.add_argument("--learning-rate", type=float, default=0.02, help="to begin with (default: %(default)s)")
-    fit.add_argument("--weight-decay", type=float, help="(default: 0.05, or by the noise with --schedule auto)")
+    fit.add_argument("--learning-rate", type=positive_number, default=0.02, help="to begin with (default: %(default)s)")
+    fit.add_argument(
+        "--weight-decay", type=non_negative_number, help="(default: 0.05, or by the noise with --schedule auto)"
+    )
     fit.add_argument("--schedule", choices=("auto",), help="auto: decide in training when and how fast to cool")
     fit.add_argument("--search", choices=("fleet",), help="fleet: try 64 ways to train at once and keep the best")
     fit.add_argument(
@@ -50,17 +73,20 @@ def _add_fit(commands: Commands) -> None:
     )
     fit.add_argument(
         "--validation",
-        type=float,
+        type=fraction,
         default=0.2,
         help="share of the rows to pick the bandwidth and calibrate intervals with (default: %(default)s)",
     )
     fit.add_argument(
-        "--test", type=float, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
+        "--test", type=fraction, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
     )
-    fit.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    fit.add_argument("--seed", type=seed, default=0, help="(default: %(default)s)")
     fit.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    fit.add_argument("--overwrite", action="store_true", help="replace a model that is in the folder already")
+    fit.add_argument("--restart", action="store_true", help="discard an unfinished training instead of resuming it")
+    fit.add_argument("--example", action="store_true", help="learn from a small real table, written to diabetes.csv")
     fit.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
-    fit.set_defaults(run=_fit)
+    fit.set_defaults(check=_check_fit, run=_fit)
 
 
 def _add_predict(commands: Commands) -> None:
@@ -73,11 +99,16 @@ def _add_predict(commands: Commands) -> None:
     predict.add_argument("model", type=Path, help="folder of `torchmcl fit`")
     predict.add_argument("table", type=Path, help=f"the rows to answer for: {_FORMATS}")
     predict.add_argument("-o", "--out", type=Path, required=True, help="file for the answers, in any of the formats")
-    predict.add_argument("--interval", type=float, help="also sets that hold the truth with this probability, as 0.9")
-    predict.add_argument("--keep", type=names, default=[], help="columns to copy into the answers")
+    predict.add_argument(
+        "--interval", type=probability, help="also sets that hold the truth with this probability, as 0.9"
+    )
+    predict.add_argument("--keep", type=names, action=AddNames, default=[], help="columns to copy into the answers")
     predict.add_argument("--allow-new-categories", action="store_true", help="answer for categories never seen too")
+    predict.add_argument(
+        "--escape-formulas", action="store_true", help="in CSV and TSV: put an apostrophe before text like =1+1"
+    )
     predict.add_argument("--quiet", action="store_true", help="no summary")
-    predict.set_defaults(run=_predict)
+    predict.set_defaults(check=_check_predict, run=_predict)
 
 
 def _add_report(commands: Commands) -> None:
@@ -91,7 +122,7 @@ def _add_report(commands: Commands) -> None:
     report.add_argument("--data", type=Path, help="a table with targets (default: the rows that `fit` set apart)")
     report.add_argument("-o", "--out", type=Path, help="the page (default: report.html in the model's folder)")
     report.add_argument("--quiet", action="store_true", help="no summary")
-    report.set_defaults(run=_report)
+    report.set_defaults(check=_check_report, run=_report)
 
 
 _FIT = """\
@@ -99,10 +130,14 @@ Learn from a table: several plausible outcomes for each row, each with a probabi
 
 Columns of numbers and of text are told apart by what they hold. Missing values (empty cells, NA, NaN, null, ?)
 are fine in columns to learn from. A tenth of the rows is set apart to measure the model on, another fifth picks
-the bandwidth and calibrates intervals. A run that is stopped or killed is gone on with by the same command: until
-the model is written, its state is kept in a folder OUT.checkpoint beside it.
+the bandwidth and calibrates intervals. Several columns are separated by commas; a name that holds a comma goes into
+double quotes, as in --drop '"Last, first",city', and an option of columns may be repeated.
+
+Rerun the same command to resume a training that was stopped or killed: until the model is written, its state is kept
+in a folder OUT.checkpoint beside it. --restart discards that state.
 
 examples:
+  torchmcl fit --example -o model/
   torchmcl fit houses.csv --target price -o model/
   torchmcl fit trips.parquet --target duration,delay --hypotheses 8 --drop trip_id -o model/
   torchmcl fit sales.tsv.gz --target amount --categorical shop,month --restarts 10 -o model/
@@ -112,7 +147,11 @@ Answer for the rows of a table, in their order, the most probable answer first.
 
 The columns are <target>_mean, <target>_1, <target>_2 ..., probability_1, probability_2 ...
 With --interval also <target>_low and <target>_high, which hold the truth between them with that probability, and
-<target>_set, the calibrated set itself: several pieces where the answers lie apart.
+<target>_set, the calibrated set itself: several pieces where the answers lie apart. A column of --keep whose name is
+one of these gets _kept appended.
+
+Kept text is copied as it is. A spreadsheet runs text like =1+1 as a formula: use --escape-formulas for tables from
+people you do not trust.
 
 examples:
   torchmcl predict model/ new.csv -o answers.csv
@@ -130,11 +169,35 @@ examples:
 """
 
 
-def _fit(options: argparse.Namespace) -> None:
-    from torchmcl.data.table import read_table
-    from torchmcl.estimators.table import TableFit, check_folder, fit_summary, fit_table, save_table_model
+def _check_fit(options: argparse.Namespace) -> None:
+    """Check all that can be checked without torch, and read the table."""
+    check_extra("polars", "sklearn", "safetensors", extra="table", needed_by=_FIT_OWNER)
+    from torchmcl.data.table import infer_schema, read_table
+    from torchmcl.data.table.example import EXAMPLE, EXAMPLE_TARGET, write_example
+    from torchmcl.data.table.places import check_folder
+    from torchmcl.data.table.schema import check_rows
 
-    check_folder("torchmcl fit", options.out)
+    if options.example:
+        options.table, options.target = options.table or Path(EXAMPLE), options.target or [EXAMPLE_TARGET]
+    for argument, value in (("table", options.table), ("--target", options.target)):
+        if not value:
+            raise ValueError(bad_value(_FIT_OWNER, argument, "be given", "nothing", "Or add --example to try it out."))
+    check_folder(_FIT_OWNER, options.out, overwrite=options.overwrite)
+    if options.example:
+        write_example(_FIT_OWNER, options.table)
+    options.read = read_table(_FIT_OWNER, options.table)
+    check_rows(_FIT_OWNER, options.read)
+    options.schema = infer_schema(
+        _FIT_OWNER, options.read, options.target, drop=options.drop, categorical=options.categorical
+    )
+    options.training = UnfinishedTraining.beside(options.out, options)
+    if not options.restart:
+        options.training.check(_FIT_OWNER)
+
+
+def _fit(options: argparse.Namespace) -> None:
+    from torchmcl.estimators.table import TableFit, fit_summary, measure_table, save_table_model, train_table
+
     how = TableFit(
         targets=options.target,
         drop=options.drop,
@@ -157,43 +220,81 @@ def _fit(options: argparse.Namespace) -> None:
             "device": options.device,
         },
     )
-    table = read_table("torchmcl fit", options.table)
-    # Beside the model's folder, which is replaced as a whole.
-    checkpoint = options.out.resolve().with_name(f"{options.out.resolve().name}.checkpoint")
-    model = fit_table("torchmcl fit", table, how, progress=not options.quiet, checkpoint=checkpoint)
+    table = options.read
+    with options.training.kept(restart=options.restart) as checkpoint:
+        model = train_table(
+            _FIT_OWNER, table, how, schema=options.schema, progress=not options.quiet, checkpoint=checkpoint
+        )
+        save_table_model(model, options.out)
+    options.training.discard()
+    # The training is safe now, whatever happens to the measures of it.
+    try:
+        model = measure_table(_FIT_OWNER, model, table, how)
+    except Exception:
+        text = f"{_FIT_OWNER}: the model is trained and saved in {str(options.out)!r}, but it could not be measured:"
+        print(text, file=sys.stderr)
+        raise
     save_table_model(model, options.out)
-    shutil.rmtree(checkpoint, ignore_errors=True)
     if not options.quiet:
         print(fit_summary(model))
         print(f"Model: {options.out}   {_spent()}")
+        if options.example:
+            words = ["predict", str(options.out), str(options.table), "-o", "answers.csv", "--interval", "0.9"]
+            print(f"Try: torchmcl {shlex.join(words)}")
+
+
+def _check_predict(options: argparse.Namespace) -> None:
+    owner = "torchmcl predict"
+    check_extra("polars", "sklearn", "safetensors", extra="table", needed_by=owner)
+    from torchmcl.data.table import read_table, table_format
+    from torchmcl.data.table.places import check_file, model_config
+
+    kind, _ = table_format(owner, options.out)
+    if options.escape_formulas and kind not in ("csv", "tsv"):
+        rule, got = "go with a CSV or TSV file", repr(str(options.out))
+        raise ValueError(bad_value(owner, "--escape-formulas", rule, got, "Other formats hold no formulas."))
+    check_file(owner, options.out, options.table)
+    model_config(owner, options.model)
+    options.read = read_table(owner, options.table)
+    for name in options.keep:
+        options.read.column(owner, name, "--keep")
 
 
 def _predict(options: argparse.Namespace) -> None:
-    from torchmcl.data.table import read_table, table_format, write_table
-    from torchmcl.estimators.table import check_file, load_table_model
+    from torchmcl.data.table import write_table
+    from torchmcl.data.table.formulas import escape_formulas
+    from torchmcl.estimators.table import load_table_model
 
     owner = "torchmcl predict"
-    table_format(owner, options.out)
-    check_file(options.out)
     model = load_table_model(owner, options.model)
-    table = read_table(owner, options.table)
+    table = options.read
     answers = model.predict(
         owner, table, interval=options.interval, keep=options.keep, new_categories=options.allow_new_categories
     )
-    write_table(owner, options.out, answers)
+    write_table(owner, options.out, escape_formulas(answers) if options.escape_formulas else answers)
     if not options.quiet:
         print(f"Answers for {len(table):,} rows: {options.out}   {_spent()}")
 
 
+def _check_report(options: argparse.Namespace) -> None:
+    owner = "torchmcl report"
+    check_extra("polars", "sklearn", "safetensors", "matplotlib", extra="table", needed_by=owner)
+    from torchmcl.data.table import read_table
+    from torchmcl.data.table.places import check_file, model_config
+
+    model_config(owner, options.model)
+    check_file(owner, options.out or options.model / "report.html", options.data)
+    options.read = None if options.data is None else read_table(owner, options.data)
+
+
 def _report(options: argparse.Namespace) -> None:
-    from torchmcl.estimators.table import check_file, load_table_model, table_records
+    from torchmcl.estimators.table import load_table_model, table_records
     from torchmcl.reports.table import write_table_page
 
     owner = "torchmcl report"
     target = options.out or options.model / "report.html"
-    model = load_table_model(owner, options.model)
-    check_file(target)
-    path = write_table_page(table_records(owner, model, options.data), target)
+    records = table_records(owner, load_table_model(owner, options.model), options.read)
+    path = write_table_page(records, target)
     if not options.quiet:
         print(f"Open the page: {path.resolve().as_uri()}   {_spent()}")
 

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from torchmcl import kernels
-from torchmcl._eager import may_work_in_place
+from torchmcl._eager import in_forward_mode, may_work_in_place
+from torchmcl.costs._separable import SQUARE, separable_cost
+from torchmcl.costs._shapes import without_autocast
 
 __all__ = ["centred_sq_euclidean"]
 
@@ -20,6 +22,8 @@ _MAX_TILE = 64
 
 def centred_sq_euclidean(hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the cost [..., targets, hypotheses] of points with equal leading axes."""
+    if in_forward_mode():
+        return separable_cost(hypotheses, targets, SQUARE)
     # The kernel holds all targets of a sample in one tile.
     fused = targets.shape[-2] <= _MAX_TILE and kernels.usable(hypotheses, targets)
     cost: Tensor = (_FusedSqEuclidean if fused else _CentredSqEuclidean).apply(hypotheses, targets)
@@ -39,7 +43,7 @@ class _CentredSqEuclidean(torch.autograd.Function):
         hypotheses, targets = _centred(hypotheses, targets)
         lengths = torch.linalg.vector_norm(hypotheses, dim=-1).square().unsqueeze(-2)
         lengths = lengths + torch.linalg.vector_norm(targets, dim=-1).square().unsqueeze(-1)
-        with torch.autocast(hypotheses.device.type, enabled=False):
+        with without_autocast(hypotheses):
             return (lengths - 2 * (targets @ hypotheses.mT)).clamp_min(0)
 
     @staticmethod
@@ -51,7 +55,7 @@ class _CentredSqEuclidean(torch.autograd.Function):
         hypotheses, targets = _centred(*ctx.saved_tensors)
         to_hypotheses = to_targets = None
         grad = 2 * grad
-        with torch.autocast(hypotheses.device.type, enabled=False):
+        with without_autocast(hypotheses):
             if ctx.needs_input_grad[1]:
                 to_targets = grad.sum(dim=-1, keepdim=True) * targets - grad @ hypotheses
             if ctx.needs_input_grad[0]:

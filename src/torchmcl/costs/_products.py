@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._eager import is_plain_eager, may_work_in_place
+from torchmcl._eager import in_forward_mode, is_plain_eager, may_work_in_place
+from torchmcl.costs._shapes import without_autocast
 
 __all__ = ["SILENCE", "InnerProducts", "inner_products", "wide_dtype"]
 
@@ -42,6 +43,8 @@ def inner_products(hypotheses: Tensor, targets: Tensor) -> InnerProducts:
 
     Only the inputs are kept for the backward pass, which works in the dtype of the inputs.
     """
+    if in_forward_mode():
+        return InnerProducts(*_wide_products(hypotheses, targets))
     return InnerProducts(*_InnerProducts.apply(hypotheses, targets))
 
 
@@ -53,7 +56,7 @@ class _InnerProducts(torch.autograd.Function):
         if hypotheses.device.type != "cpu" and hypotheses.shape[-1] >= _LONG:
             dtype = wide_dtype(hypotheses)
             energies = [torch.linalg.vector_norm(x, dim=-1, dtype=dtype).square() for x in (hypotheses, targets)]
-            with torch.autocast(hypotheses.device.type, enabled=False):
+            with without_autocast(hypotheses):
                 return _split_products(hypotheses, targets), energies[0], energies[1]
         if hypotheses.ndim < 3 or hypotheses.device.type != "cpu" or not is_plain_eager():
             return _wide_products(hypotheses, targets)
@@ -70,7 +73,7 @@ class _InnerProducts(torch.autograd.Function):
         hypotheses, targets = ctx.saved_tensors
         grad_cross = grad_cross.to(hypotheses.dtype)
         to_hypotheses = to_targets = None
-        with torch.autocast(hypotheses.device.type, enabled=False):
+        with without_autocast(hypotheses):
             if ctx.needs_input_grad[0]:
                 to_hypotheses = _pull(hypotheses, grad_hypotheses, grad_cross.mT, targets)
             if ctx.needs_input_grad[1]:
@@ -91,11 +94,17 @@ def _split_products(hypotheses: Tensor, targets: Tensor) -> Tensor:
 def _wide_products(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     dtype = wide_dtype(hypotheses)
     hypotheses, targets = hypotheses.to(dtype), targets.to(dtype)
-    # vector_norm squares and adds in one pass, without a squared copy.
-    energies = [torch.linalg.vector_norm(rows, dim=-1).square() for rows in (hypotheses, targets)]
+    energies = [_energy(rows) for rows in (hypotheses, targets)]
     # Autocast would round the products to half precision behind our back.
-    with torch.autocast(hypotheses.device.type, enabled=False):
+    with without_autocast(hypotheses):
         return targets @ hypotheses.mT, energies[0], energies[1]
+
+
+def _energy(rows: Tensor) -> Tensor:
+    if in_forward_mode():  # the length of a zero vector has no second derivative
+        return rows.square().sum(dim=-1)
+    # vector_norm squares and adds in one pass, without a squared copy.
+    return torch.linalg.vector_norm(rows, dim=-1).square()
 
 
 def _wide_products_in_chunks(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchmcl import kernels
-from torchmcl._eager import is_plain_eager, may_work_in_place
+from torchmcl._eager import in_forward_mode, is_plain_eager, may_work_in_place
 
 __all__ = ["ABSOLUTE", "SQUARE", "Element", "huber_element", "separable_cost", "separable_pull", "separable_value"]
 
@@ -30,7 +30,7 @@ class Element(NamedTuple):
 
 
 def _square(difference: Tensor) -> Tensor:
-    return difference.mul_(difference)
+    return difference.mul_(difference) if is_plain_eager() else difference.square()
 
 
 def _twice(difference: Tensor) -> Tensor:
@@ -59,6 +59,8 @@ def separable_cost(hypotheses: Tensor, targets: Tensor, element: Element) -> Ten
     if element is SQUARE and hypotheses.shape[-1] <= _MAX_TURNS and kernels.usable(hypotheses, targets):
         fused: Tensor = _FusedSquares.apply(hypotheses, targets)
         return fused
+    if in_forward_mode():
+        return _walk(hypotheses, targets, element.value)
     cost: Tensor = _SeparableCost.apply(hypotheses, targets, element.value, element.slope)
     return cost
 

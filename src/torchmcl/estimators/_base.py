@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted
 from torch import Tensor, nn
 
 from torchmcl._checks import (
@@ -22,7 +22,7 @@ from torchmcl._checks import (
     check_real,
     device_of,
 )
-from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.annealing.auto import AutoAnnealing, cost_scale
 from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 from torchmcl.estimators._inputs import Bends, Scaler, values_repeat
 from torchmcl.estimators._networks import (
@@ -36,6 +36,7 @@ from torchmcl.estimators._rows import Rows
 from torchmcl.estimators.saving import read_estimator, save_estimator
 from torchmcl.fleet import Candidate, Fleet, FleetData, FleetSearch, even_batch_size
 from torchmcl.fleet.stacked import build_modules
+from torchmcl.losses import match
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Cosine, Exponential, Schedule, annealed
 
@@ -68,6 +69,8 @@ class MCLEstimator(BaseEstimator):
     n_epochs_: int
     _inputs: Scaler | Bends
     _moments: dict[str, Tensor] | None
+    _annealing: dict[str, Tensor] | None
+    temperature_curve_: NDArray[np.float64] | None
     _state_seed: int
 
     def __init__(
@@ -211,6 +214,15 @@ class MCLEstimator(BaseEstimator):
         )
         return weights
 
+    def _checked_groups(self, groups: Any, X: NDArray[Any]) -> NDArray[Any] | None:
+        if groups is None:
+            return None
+        labels: NDArray[Any] = check_array(groups, ensure_2d=False, dtype=None, input_name="groups")
+        if labels.shape != (len(X),):
+            rule = f"have a label for each of {len(X)} rows"
+            raise ValueError(bad_value(type(self).__name__, "groups", rule, f"shape {labels.shape}"))
+        return labels
+
     # ------------------------------------------------------------------ training
 
     def _encoder(self, train: Rows, usual: int | None = None) -> Scaler | Bends:
@@ -276,6 +288,7 @@ class MCLEstimator(BaseEstimator):
         )
         kept = trained.not_failed() if self.ensemble else [trained.best()]
         self._keep(trained, kept)
+        self._keep_course(training, trained)
         self._state_seed = seed
         # With fresh moments a training that goes on would first shake what was learned.
         return replace(training, n_models=len(kept), moments={k: v[kept] for k, v in trained.moments.items()})
@@ -322,9 +335,6 @@ class MCLEstimator(BaseEstimator):
         batch: int,
     ) -> Candidate:
         """Return the best of many ways to train, by rows held out inside the training rows."""
-        if mean_one(train.weights) is not None:
-            rule, advice = "be None with rows of different weight", "Repeat rows instead of weighting them."
-            raise ValueError(bad_value(type(self).__name__, "search", rule, repr(self.search), advice))
         search = self.search if isinstance(self.search, FleetSearch) else FleetSearch()
         trials = search.run(
             lambda: self._module(out_features),
@@ -335,6 +345,10 @@ class MCLEstimator(BaseEstimator):
             seed=seed % 2**31,
             device=self.device,
             progress=bool(self.verbose),
+            weights=mean_one(train.weights),
+            groups=torch.from_numpy(np.unique(train.units, return_inverse=True)[1].ravel())
+            if train.in_groups
+            else None,
         )
         self.trials_ = trials.records()
         self.best_candidate_ = trials.candidates[trials.best].name
@@ -350,28 +364,57 @@ class MCLEstimator(BaseEstimator):
             make = partial(self._module, out_features)
             self.modules_ = build_modules(make, seeds)
             self.n_epochs_ = 0
+        tensors = tensor_of(train)
         rule = self._rule(horizon)
+        rules: Any
+        decays: Any
         if isinstance(rule, AutoAnnealing):
-            rule_text = "be a schedule or None for partial_fit, which sees no training as a whole"
-            raise ValueError(bad_value(type(self).__name__, "schedule", rule_text, repr(self.schedule)))
+            rules, decays = self._annealed_further(rule, tensors, horizon, cost_fn)
+        else:
+            rules = rule if isinstance(rule, AssignmentRule) else rule(self.n_epochs_)
+            decays = self._usual_decay if self.weight_decay is None else float(self.weight_decay)
         rate = self.learning_rate(self.n_epochs_) if callable(self.learning_rate) else self.learning_rate
         fleet = Fleet(
             iter(self.modules_).__next__,
             len(self.modules_),
-            rule=rule if isinstance(rule, AssignmentRule) else rule(self.n_epochs_),
+            rule=rules,
             learning_rate=rate,
-            weight_decay=self._usual_decay if self.weight_decay is None else float(self.weight_decay),
+            weight_decay=decays,
             seeds=[self._state_seed + self.n_epochs_ + i for i in range(len(self.modules_))],
             cost_fn=cost_fn,
             device=self.device,
         )
         fleet.optimizer_state = self._moments
         batch = even_batch_size(len(train), int(self.batch_size or default_batch_size(len(train))))
-        data = FleetData.shared(*tensor_of(train), len(self.modules_), weights=mean_one(train.weights))
+        data = FleetData.shared(*tensors, len(self.modules_), weights=mean_one(train.weights))
         fleet.fit(data, 1, batch_size=batch, continued=True, progress=type(self).__name__ if self.verbose else False)
         self._moments = fleet.optimizer_state
         self.modules_ = [module.eval() for module in fleet.models]
         self.n_epochs_ += 1
+
+    def _annealed_further(
+        self, policy: AutoAnnealing, tensors: tuple[Tensor, Tensor], horizon: int, cost_fn: Callable[..., Tensor]
+    ) -> tuple[list[AssignmentRule], list[float]]:
+        """Return rule and weight decay of each network for some more rows, which are taken to be new to it.
+
+        What `fit` has trained is cold already, and there is nothing left to decide.
+        """
+        given = 0.0 if self.weight_decay is None else float(self.weight_decay)
+        n_networks, epoch = len(self.modules_), float(self.n_epochs_)
+        state = getattr(self, "_annealing", None)
+        if epoch and state is None:
+            return [WTA()] * n_networks, [given] * n_networks
+        inputs, targets = tensors
+        with torch.no_grad():
+            costs = [cost_fn(hypotheses=module(inputs).hypotheses, targets=targets) for module in self.modules_]
+        measured = cost_scale(match(torch.stack(costs), WTA()), stacked=True)
+        state = policy.init(measured.scale.nan_to_num(0.0)) if state is None else state
+        policy.release(state, measured, epoch)
+        policy.update(state, measured.scale, epoch, horizon)
+        values = policy.value(state, epoch, horizon, horizon * len(inputs))
+        self._annealing = state
+        rules: list[AssignmentRule] = [AnnealedWTA(t) if t > 0 else WTA() for t in values.temperature.tolist()]
+        return rules, [max(given, decay) for decay in values.weight_decay.tolist()]
 
     def _n_networks(self, n_rows: int) -> int:
         if self.n_init is not None:
@@ -383,7 +426,7 @@ class MCLEstimator(BaseEstimator):
 
     def _keep(self, trained: TrainedNetworks, kept: list[int]) -> None:
         history = trained.history
-        self._moments = None  # partial_fit begins with fresh moments
+        self._moments = self._annealing = None  # partial_fit begins with fresh moments
         best = trained.best()
         self.modules_ = [trained.modules[place] for place in kept]
         self.best_init_ = best
@@ -394,6 +437,21 @@ class MCLEstimator(BaseEstimator):
         self.best_epoch_ = int(history.best_epoch[best]) if trained.stopped_early else -1
         stopped = int(history.stopped_epoch[best])
         self.n_epochs_ = stopped + 1 if stopped >= 0 else len(history.losses)
+
+    def _keep_course(self, training: Training, trained: TrainedNetworks) -> None:
+        """Keep what was used in each epoch, by the schedule, the search or the training itself."""
+        history, best = trained.history, trained.best()
+        epochs = range(len(history.losses))
+        rule = training.rule
+        self.rule_ = rule
+        self.learning_rate_curve_ = history.learning_rates[:, best].double().numpy()
+        if isinstance(rule, AutoAnnealing):
+            assert history.temperatures is not None
+            self.temperature_curve_ = history.temperatures[:, best].double().numpy()
+            return
+        rules = [rule if isinstance(rule, AssignmentRule) else rule(epoch) for epoch in epochs]
+        temperatures = [getattr(each, "temperature", None) for each in rules]
+        self.temperature_curve_ = None if None in temperatures else np.array(temperatures, dtype=np.float64)
 
 
 def _last_epochs(n_epochs: int) -> int:

@@ -19,23 +19,38 @@ class Scaler:
     @classmethod
     def of(cls, rows: NDArray[Any], weights: NDArray[np.float64]) -> "Scaler":
         """Return the weighted statistics of rows [rows, columns], column by column to spare memory."""
-        total = weights.sum()
-        mean = np.array([weights @ column.astype(np.float64) / total for column in rows.T])
-        variance = np.array(
-            [weights @ (column.astype(np.float64) - m) ** 2 / total for column, m in zip(rows.T, mean, strict=True)]
-        )
-        # Rounding leaves a constant column with a deviation of about 1e-16 times its values.
-        flat = np.sqrt(variance) <= 1e-12 * np.maximum(np.abs(mean), 1e-300)
-        return cls(mean, np.where(flat, 1.0, np.sqrt(variance)))
+        shares = weights / weights.sum()
+        statistics = [_mean_and_scale(column.astype(np.float64), shares) for column in rows.T]
+        mean, scale = np.array(statistics).T
+        return cls(mean, scale)
 
     def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
         """Return standardised rows."""
         return ((rows - self.mean) / self.scale).astype(dtype)
 
+    def inverse(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return standardised rows in the units of the columns."""
+        return rows * self.scale + self.mean
+
     @property
     def n_columns(self) -> int:
         """How many columns come out."""
         return len(self.mean)
+
+
+def _mean_and_scale(column: NDArray[np.float64], shares: NDArray[np.float64]) -> tuple[float, float]:
+    """Return mean and standard deviation, exact however far from zero the column lies and however narrow it is.
+
+    Measured from one of the values, in units of the largest difference, nothing cancels and no square leaves the range.
+    """
+    offsets = column - column[0]
+    unit = np.abs(offsets).max()
+    if unit == 0:
+        return float(column[0]), 1.0
+    offsets /= unit
+    mean = shares @ offsets
+    deviation = np.sqrt(shares @ (offsets - mean) ** 2)
+    return float(column[0] + unit * mean), float(unit * deviation) or 1.0
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,13 @@ from torchmcl.fleet import (
     FleetData,
     FleetHistory,
     Validation,
+    WeightedDistortion,
     default_batch_size,
     even_batch_size,
     hard_distortion,
 )
 from torchmcl.scoring import normalized_scores
-from torchmcl.types import Predictions, StepOutput
+from torchmcl.types import Predictions
 
 __all__ = ["TrainedNetworks", "Training", "answers", "default_batch_size", "default_n_epochs", "mean_one"]
 
@@ -149,18 +150,6 @@ def mean_one(weights: NDArray[np.float64]) -> Tensor | None:
     return torch.from_numpy(weights / weights.mean()).float()
 
 
-class WeightedDistortion:
-    """The monitor of the estimators: distortion of each model on weighted rows."""
-
-    def __init__(self, weights: Tensor) -> None:
-        self.weights = weights / weights.sum()
-
-    def __call__(self, output: StepOutput) -> Tensor:
-        """Return [models] from a cost [models, rows, 1, hypotheses]."""
-        costs = output.matching.cost.amin(dim=-1).squeeze(-1)
-        return costs @ self.weights.to(costs)
-
-
 def default_n_epochs(n_rows: int, batch_size: int, n_steps: int) -> int:
     """Return epochs for about so many steps, between 20 and 1000."""
     return max(_MIN_EPOCHS, min(_MAX_EPOCHS, round(n_steps / math.ceil(n_rows / batch_size))))
@@ -170,14 +159,15 @@ def default_n_epochs(n_rows: int, batch_size: int, n_steps: int) -> int:
 def answers(modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.device) -> tuple[Tensor, Tensor]:
     """Return hypotheses [rows, hypotheses, dim] and probabilities [rows, hypotheses] of all modules together.
 
-    Several modules share the probability equally. The dtype is that of the inputs.
+    Several modules share the probability equally. The networks compute in the dtype of the inputs; what comes out is
+    float64, so that answers far from zero are not rounded to the few numbers that float32 has there.
     """
     at = torch.device(device)
     movable = [copy.deepcopy(module).to(at, inputs.dtype) for module in modules]  # others may be predicting, in threads
     parts = []
     for rows in inputs.split(_ROWS_AT_ONCE):
         given: list[Predictions] = [module(rows.to(at)) for module in movable]
-        values = torch.cat([one.hypotheses for one in given], dim=1)
-        scores = [normalized_scores(one.score_logits) for one in given if one.score_logits is not None]
-        parts.append((values.cpu(), (torch.cat(scores, dim=1) / len(given)).cpu()))
+        values = torch.cat([one.hypotheses.cpu().double() for one in given], dim=1)
+        logits = [one.score_logits.cpu().double() for one in given if one.score_logits is not None]
+        parts.append((values, torch.cat([normalized_scores(one) for one in logits], dim=1) / len(given)))
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])

@@ -2,6 +2,10 @@
 
 Rows are ordered by a hash of their content, and copies of a row become one row with a larger weight. So a fit
 depends neither on the order of the rows nor on whether a row stands twice or has weight 2, to the last bit.
+
+What is split are *units*: a row with all its copies, or a group with all its rows. A share that calibrates says nothing
+of fresh rows if copies of its rows were trained on. Units are dealt by their number and not by their weight, so that
+each is as likely as any other to calibrate, which is what conformal prediction asks for.
 """
 
 from dataclasses import dataclass, replace
@@ -9,44 +13,57 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-__all__ = ["Rows", "Split", "restored", "split_rows", "stored", "target_names"]
+__all__ = ["Rows", "Split", "fixed_borders", "restored", "split_rows", "stored", "target_names"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-# Weights that add up to more copies than this many times the rows are taken as importance, not as counts.
-_MAX_COPIES = 10
-# More rows than these settle nothing further: coverage is known to half a point, distortion to a percent or so.
+# More units than these settle nothing further: coverage is known to half a point, distortion to a percent or so.
 _MAX_CALIBRATING, _MAX_SELECTING = 5_000, 10_000
 # So many held-out rows of each kind are kept for partial_fit.
 _HELD_OUT_ROWS = 4096
-_COLUMNS = ("inputs", "targets", "weights")
+_COLUMNS = ("inputs", "targets", "weights", "units")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Inputs [rows, features], targets [rows, outputs] (or class ids [rows]) and weights [rows]."""
+    """Inputs [rows, features], targets [rows, outputs] (or class ids [rows]), weights [rows] and units [rows].
+
+    Rows with the same unit are not independent of each other: they belong to one group.
+    """
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
     weights: NDArray[np.float64]
+    units: NDArray[np.int64]
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.weights)
 
+    def take(self, chosen: Any) -> "Rows":
+        """Return the rows of an index, a slice or a mask."""
+        return Rows(*(getattr(self, column)[chosen] for column in _COLUMNS))
+
     def head(self, n: int) -> "Rows":
         """Return the first n rows; they are in the order of a hash, so any n are a fair sample."""
-        return Rows(self.inputs[:n], self.targets[:n], self.weights[:n])
+        return self.take(slice(n))
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether there are rows that belong together."""
+        return len(np.unique(self.units)) < len(self)
+
+    def times(self, factor: float) -> "Rows":
+        """Return the rows with larger weights."""
+        return replace(self, weights=self.weights * factor)
 
     def joined(self, other: "Rows") -> "Rows":
         """Return these rows and then the others."""
-        return Rows(
-            np.concatenate([self.inputs, other.inputs]),
-            np.concatenate([self.targets, other.targets]),
-            np.concatenate([self.weights, other.weights]),
-        )
+        return Rows(*(np.concatenate([getattr(self, column), getattr(other, column)]) for column in _COLUMNS))
 
 
 class Split(NamedTuple):
@@ -56,11 +73,20 @@ class Split(NamedTuple):
         train: what the networks are trained on.
         selection: picks the bandwidth, and the epoch and the restart where those are picked.
         calibration: touched by nothing but the calibration of intervals.
+        borders: [strata, 2], the hashes below which a unit calibrates, and below which it selects.
+        largest: what the weights of the shares are relative to.
     """
 
     train: Rows
     selection: Rows
     calibration: Rows
+    borders: NDArray[np.uint64]
+    largest: float
+
+    @property
+    def shares(self) -> tuple[Rows, Rows, Rows]:
+        """The rows that train, that select and that calibrate."""
+        return self.train, self.selection, self.calibration
 
 
 def stored(selection: Rows, calibration: Rows) -> dict[str, NDArray[Any]]:
@@ -74,10 +100,19 @@ def stored(selection: Rows, calibration: Rows) -> dict[str, NDArray[Any]]:
 
 def restored(held_out: dict[str, NDArray[Any]]) -> tuple[Rows, Rows]:
     """Return the selecting and the calibrating rows of `stored`."""
-    selection, calibration = (
-        Rows(*(held_out[f"{name}_{column}"] for column in _COLUMNS)) for name in ("selection", "calibration")
-    )
+    selection, calibration = (_restored(held_out, name) for name in ("selection", "calibration"))
     return selection, calibration
+
+
+def _restored(held_out: dict[str, NDArray[Any]], name: str) -> Rows:
+    inputs, targets, weights = (held_out[f"{name}_{column}"] for column in _COLUMNS[:3])
+    # Models that were saved before there were units know of no rows that belong together.
+    return Rows(inputs, targets, weights, held_out.get(f"{name}_units", np.arange(len(weights))))
+
+
+def fixed_borders(*, selecting: float, calibrating: float) -> NDArray[np.uint64]:
+    """Return borders for shares of all hashes, whatever rows will come: the same row is always in the same share."""
+    return np.array([[_hash_at(calibrating), _hash_at(calibrating + selecting)]], dtype=np.uint64)
 
 
 def split_rows(
@@ -85,83 +120,101 @@ def split_rows(
     targets: NDArray[Any],
     weights: NDArray[np.float64] | None,
     *,
-    selecting: float,
-    calibrating: float,
     seed: int,
-    strata: NDArray[Any] | None = None,
+    selecting: float = 0.0,
+    calibrating: float = 0.0,
+    groups: NDArray[Any] | None = None,
+    strata: NDArray[np.int64] | None = None,
+    borders: NDArray[np.uint64] | None = None,
 ) -> Split:
     """Return the shares.
 
     Args:
         inputs: [rows, features], finite.
         targets: [rows, outputs] or [rows]
-        weights: [rows], >= 0; rows of weight 0 are left out.
-        selecting: share of the weight that is held out to select, at most 10 000 rows.
-        calibrating: share of the weight that is held out to calibrate, at most 5 000 rows.
+        weights: [rows], >= 0; rows of weight 0 are left out. Only their ratios matter: the largest becomes 1.
         seed: another seed gives another split.
-        strata: [rows], groups that are split alike (classes); shares too small for a whole row stay in training.
+        selecting: share of the units that is held out to select, at most 10 000.
+        calibrating: share of the units that is held out to calibrate, at most 5 000.
+        groups: [rows], labels of rows that belong together, and so into the same share.
+        strata: [rows], ids of classes that are split alike; shares too small for a whole unit stay in training. A
+            group counts for the class of its first row.
+        borders: of another split, to put the same rows into the same shares again, instead of `selecting` and
+            `calibrating`. There may be nothing left to train on then.
     """
-    n_given = len(inputs)
-    weights = np.ones(n_given) if weights is None else weights
+    weights = np.ones(len(inputs)) if weights is None else weights
     keys = _hashed(inputs, targets, seed)
     order = np.argsort(keys, kind="stable")
     order = order[weights[order] > 0]
-    keys = keys[order]
+    first = _are_new(inputs, targets, keys, order)
+    merged = np.bincount(np.cumsum(first) - 1, weights[order])
+    heads = np.arange(len(merged)) if groups is None else _first_of_units(np.cumsum(first) - 1, groups[order])
+    chosen = order[first]
+    keys = keys[chosen][heads]
+    largest = float(merged.max())
+    rows = Rows(inputs[chosen], targets[chosen], _rounded(merged / largest), keys.view(np.int64))
+    stratum = np.zeros(len(chosen), dtype=np.int64) if strata is None else strata[chosen][heads]
+    if borders is None:
+        alone = heads == np.arange(len(heads))
+        borders = _borders(keys[alone], stratum[alone], selecting, calibrating)
+    calibrates = keys < borders[stratum, 0]
+    selects = ~calibrates & (keys < borders[stratum, 1])
+    return Split(rows.take(~calibrates & ~selects), rows.take(selects), rows.take(calibrates), borders, largest)
+
+
+def _are_new(
+    inputs: NDArray[Any], targets: NDArray[Any], keys: NDArray[np.uint64], order: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return which of the ordered rows differ from the row before."""
     first = np.ones(len(order), dtype=bool)
-    for same in np.flatnonzero(keys[1:] == keys[:-1]) + 1:  # equal hashes are almost always equal rows
-        left, right = order[same - 1], order[same]
-        alike = np.array_equal(inputs[left], inputs[right]) and np.array_equal(targets[left], targets[right])
-        first[same] = not alike
-    group = np.cumsum(first) - 1
-    merged = np.bincount(group, weights[order]).astype(np.float64)
-    order, keys = order[first], keys[first]
-    rows = Rows(inputs[order], targets[order], merged)
-    groups = np.zeros(len(order), dtype=np.int64) if strata is None else strata[order]
-    shares = _shares(keys, merged, groups, selecting, calibrating, n_given)
-    return Split(*(_part(rows, share) for share in shares))
+    same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]]) + 1  # equal hashes are almost always equal rows
+    left, right = order[same - 1], order[same]
+    columns = targets if targets.ndim == 2 else targets[:, None]
+    first[same] = (inputs[left] != inputs[right]).any(axis=1) | (columns[left] != columns[right]).any(axis=1)
+    return first
 
 
-def _shares(
-    keys: NDArray[np.uint64],
-    weights: NDArray[np.float64],
-    groups: NDArray[Any],
-    selecting: float,
-    calibrating: float,
-    n_given: int,
-) -> list[NDArray[np.float64]]:
-    """Return the weight of each row in each share; the copies of a row are dealt one by one."""
-    n_copies = np.ceil(weights).astype(np.int64)
-    row, mass = np.arange(len(keys)), weights
-    if weights.max() > 1 and n_copies.sum() <= _MAX_COPIES * n_given:
-        row = np.repeat(row, n_copies)
-        copy = np.arange(len(row)) - np.repeat(np.cumsum(n_copies) - n_copies, n_copies)
-        mass = np.minimum(weights[row] - copy, 1.0)
-        keys = _mixed(keys[row] + copy.astype(np.uint64) * _GOLDEN)
-        groups = groups[row]
-    held_out = np.array([calibrating, selecting])
-    bounds = np.cumsum(np.minimum(held_out, [_MAX_CALIBRATING / len(row), _MAX_SELECTING / len(row)]))
-    order = np.lexsort((keys, groups))
-    sums = np.cumsum(mass[order])
-    new = np.flatnonzero(np.r_[True, groups[order][1:] != groups[order][:-1]])
-    lengths = np.diff(np.r_[new, len(order)])
-    before = np.repeat(np.r_[0.0, sums][new], lengths)
-    total = np.repeat(sums[np.r_[new[1:], len(order)] - 1] - np.r_[0.0, sums][new], lengths)
-    place = (sums - before) / total  # where a copy ends, as a share of its group
-    tiny = 1e-9  # a share of exactly one row counts
-    share = np.where(place <= bounds[0] + tiny, 2, np.where(place <= bounds[1] + tiny, 1, 0))
-    if not (share == 0).any():
-        share[:] = 0
-    return [
-        np.bincount(row[order], mass[order] * (share == part), minlength=len(weights)).astype(np.float64)
-        for part in range(3)
-    ]
+def _first_of_units(rows: NDArray[np.int64], groups: NDArray[Any]) -> NDArray[np.int64]:
+    """Return for each row the first row of its unit.
+
+    Copies of a row may stand in several groups, and then these are one unit.
+
+    Args:
+        rows: [copies], the row that each is a copy of.
+        groups: [copies], labels.
+    """
+    labels, group = np.unique(groups, return_inverse=True)
+    n_rows = int(rows[-1]) + 1
+    size = n_rows + len(labels)
+    edges = coo_array((np.ones(len(rows)), (rows, n_rows + group.ravel())), shape=(size, size))
+    _, unit = connected_components(edges, directed=False)
+    _, first, own = np.unique(unit[:n_rows], return_index=True, return_inverse=True)
+    return np.asarray(first[own.ravel()])
 
 
-def _part(rows: Rows, weights: NDArray[np.float64]) -> Rows:
-    taken = weights > 0
-    if taken.all():
-        return replace(rows, weights=weights)
-    return Rows(rows.inputs[taken], rows.targets[taken], weights[taken])
+def _rounded(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return weights without the last digits, which differ where all were multiplied by a constant before."""
+    return weights.astype(np.float32).astype(np.float64)
+
+
+def _borders(
+    keys: NDArray[np.uint64], strata: NDArray[np.int64], selecting: float, calibrating: float
+) -> NDArray[np.uint64]:
+    """Return the borders of units, with as many on each side as the shares ask for; one unit at least trains."""
+    most = np.array([_MAX_CALIBRATING, _MAX_SELECTING]) / len(keys)
+    shares = np.cumsum(np.minimum([calibrating, selecting], most))
+    borders = np.zeros((int(strata.max()) + 1, 2), dtype=np.uint64)
+    tiny = 1e-9  # a share of exactly one unit counts
+    for stratum in np.unique(strata):
+        members = keys[strata == stratum]  # they increase
+        n_held_out = np.floor(len(members) * (shares + tiny)).astype(np.int64)
+        if n_held_out[1] < len(members):
+            borders[stratum] = members[n_held_out]
+    return borders
+
+
+def _hash_at(share: float) -> int:
+    return min(round(share * 2**64), 2**64 - 1)
 
 
 def _hashed(inputs: NDArray[Any], targets: NDArray[Any], seed: int) -> NDArray[np.uint64]:
@@ -176,7 +229,7 @@ def _hashed(inputs: NDArray[Any], targets: NDArray[Any], seed: int) -> NDArray[n
 
 
 def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the SplitMix64 mix of whole numbers."""
+    """Return the SplitMix64 mix of integers."""
     with np.errstate(over="ignore"):
         number = (number ^ (number >> np.uint64(30))) * _MIX_1
         number = (number ^ (number >> np.uint64(27))) * _MIX_2

@@ -56,14 +56,16 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
     """
 
     def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: str | Path | None = None
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
     ) -> "MCLClassifier":
         """Train on a table.
 
         Args:
             X: [rows, features], an array or a data frame of numbers without missing values.
             y: [rows], class labels.
-            sample_weight: [rows], how much each row counts.
+            sample_weight: [rows], how often each row occurs relative to the others; only the ratios matter.
+            groups: [rows], labels of rows that belong together (of one patient, one place, one scene): they are held
+                out together, in every split.
             checkpoint: folder to save the training to on the way; the same call goes on from there after a kill.
         """
         self._check_parameters()
@@ -73,7 +75,8 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         seed = self._seed()
         # Nothing is calibrated, so only the selecting half of the held-out share is held out.
         share = float(self.validation_fraction) / 2
-        split = split_rows(X, ids, weights, selecting=share, calibrating=0.0, seed=seed, strata=ids)
+        together = self._checked_groups(groups, X)
+        split = split_rows(X, ids, weights, selecting=share, seed=seed, groups=together, strata=ids)
         self._inputs = self._encoder(split.train)
         n_classes = len(self.classes_)
         cost_fn = pairwise_cross_entropy
@@ -102,9 +105,9 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
                 advice = "For example classes=np.unique(all_labels)."
                 raise ValueError(bad_value("MCLClassifier", "classes", "be given in the first call", None, advice))
             self.classes_ = np.unique(classes)
-            self._state_seed, self._moments = self._seed(), None
+            self._state_seed, self._moments, self._annealing = self._seed(), None, None
         ids = self._class_ids(y, weights)
-        rows = split_rows(X, ids, weights, selecting=0.0, calibrating=0.0, seed=self._state_seed).train
+        rows = split_rows(X, ids, weights, seed=self._state_seed).train
         if first:
             self._inputs = self._encoder(rows, usual=0)
         self._train_more(rows, len(self.classes_), self._tensors, pairwise_cross_entropy)

@@ -27,7 +27,7 @@ from torchmcl.estimators._base import MCLEstimator
 from torchmcl.estimators._conformal import PredictionIntervals
 from torchmcl.estimators._inputs import Scaler
 from torchmcl.estimators._networks import answers
-from torchmcl.estimators._rows import Rows, Split, restored, split_rows, stored, target_names
+from torchmcl.estimators._rows import Rows, fixed_borders, restored, split_rows, stored, target_names
 from torchmcl.fleet import FleetSearch
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.schedules import Schedule
@@ -63,7 +63,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
     `n_hypotheses` points that stand best for the density of all. Inputs and targets are standardised inside. A part of
     the rows is held out: one half picks the bandwidth of the density (and the epoch and the restart where those are
     picked), the other half calibrates the intervals and is touched by nothing else. The fit does not depend on the
-    order of the rows, and weighting a row with 2 is the same as having it twice.
+    order of the rows, weighting a row with 2 is the same as having it twice, and weighting all rows alike is the same
+    as not weighting them.
 
     Args:
         n_hypotheses: how many answers to give for each row.
@@ -110,6 +111,9 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         n_outputs_: columns of y; `target_names_` has their names.
         bandwidth_: the rule for the bandwidth, in units of the deviation of y.
         loss_curve_: training loss of each epoch.
+        temperature_curve_: the temperature of each epoch, whether a schedule, the search or the training itself decided
+            on it; None for a rule without any. `learning_rate_curve_` has the learning rates.
+        rule_: the rule, the function epoch -> rule or the `AutoAnnealing` that was used.
         best_init_: which restart was best; `validation_distortions_` has the values, in standardised units.
         best_epoch_: the epoch that was kept, -1 if the last one was.
         n_epochs_: epochs that were trained, `refit` aside.
@@ -180,18 +184,22 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         tags.target_tags.required = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.transformer_tags.preserves_dtype = ["float64"]  # answers are in the units of y, not of X
         return tags
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: str | Path | None = None) -> "MCLRegressor":
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
+    ) -> "MCLRegressor":
         """Train on a table.
 
         Args:
             X: [rows, features], an array or a data frame of numbers without missing values.
             y: [rows], or [rows, outputs] for several outputs.
-            sample_weight: [rows], how much each row counts.
+            sample_weight: [rows], how often each row occurs relative to the others; only the ratios matter.
+            groups: [rows], labels of rows that belong together (of one patient, one place, one scene): they are held
+                out together, in every split, and the intervals hold for rows of fresh groups.
             checkpoint: folder to save the training to on the way; the same call goes on from there after a kill.
 
         Raises:
@@ -201,7 +209,10 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         rows = self._validated(X, y, sample_weight, reset=True, n_needed=2)
         self._check_targets_vary(rows[1])
         seed = self._seed()
-        split = self._split(rows, seed)
+        half = float(self.validation_fraction) / 2
+        together = self._checked_groups(groups, rows[0])
+        split = split_rows(*rows, seed=seed, selecting=half, calibrating=half, groups=together)
+        self._borders = split.borders
         self._inputs = self._encoder(split.train)
         self._targets = Scaler.of(split.train.targets, split.train.weights)
         cost_fn = pairwise_sq_euclidean
@@ -212,7 +223,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
             self._train_on_all(training, split.train.joined(selection), self._tensors)
             selection = selection.head(0)  # they cannot select any more
         self._calibrate(split.calibration)
-        self._held_out = stored(selection, split.calibration)
+        self._held_out = stored(selection.times(split.largest), split.calibration.times(split.largest))
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
@@ -220,9 +231,9 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
 
         Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, or 200 unless told; the learning
         rate stays at its first value unless it is a schedule. Inputs and targets are standardised as in the first
-        call. The held-out share of each call joins the rows that select and calibrate, of which the latest
-        4096 are kept. One network is trained, or `n_init` of them where that is given with `ensemble`; after `fit`
-        those that it kept.
+        call. The held-out share of each call joins the rows that select and calibrate, of which the latest 4096 are
+        kept. A row that comes again is in the same share again; a call of nothing but held-out rows trains nothing. One
+        network is trained, or `n_init` of them where that is given with `ensemble`; after `fit` those that it kept.
 
         Args:
             X: [rows, features]
@@ -233,25 +244,27 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         self._check_parameters()
         rows = self._validated(X, y, sample_weight, reset=first, n_needed=1)
         if first:
-            self._state_seed, self._moments = self._seed(), None
-        split = self._split(rows, self._state_seed)
+            self._state_seed, self._moments, self._annealing = self._seed(), None, None
+        if first or not hasattr(self, "_borders"):  # models that were saved before there were borders have none
+            half = float(self.validation_fraction) / 2
+            self._borders = fixed_borders(selecting=half, calibrating=half)
+        split = split_rows(*rows, seed=self._state_seed, borders=self._borders)
+        if first and not len(split.train):
+            split = split_rows(*rows, seed=self._state_seed)
         if first:
             self._inputs = self._encoder(split.train, usual=0)
             self._targets = Scaler.of(split.train.targets, split.train.weights)
-            self._held_out = stored(split.selection, split.calibration)
-        else:
-            selection, calibration = restored(self._held_out)
-            self._held_out = stored(selection.joined(split.selection), calibration.joined(split.calibration))
-        self._train_more(split.train, self.n_outputs_, self._tensors, pairwise_sq_euclidean)
+            self._held_out = stored(split.selection.head(0), split.calibration.head(0))
+        old = restored(self._held_out)
+        new = (share.times(split.largest) for share in (split.selection, split.calibration))
+        self._held_out = stored(*(before.joined(share) for before, share in zip(old, new, strict=True)))
+        if len(split.train):
+            self._train_more(split.train, self.n_outputs_, self._tensors, pairwise_sq_euclidean)
         selection, calibration = restored(self._held_out)
         if len(selection) >= _ENOUGH_TO_SELECT or not hasattr(self, "bandwidth_"):
             self._choose_bandwidths(selection if len(selection) else split.train)
         self._calibrate(calibration)
         return self
-
-    def _split(self, rows: tuple[NDArray[Any], NDArray[Any], NDArray[np.float64] | None], seed: int) -> Split:
-        half = float(self.validation_fraction) / 2
-        return split_rows(*rows, selecting=half, calibrating=half, seed=seed)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -325,7 +338,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
                 for i in range(self.n_outputs_)
             ]
         self._conformity = np.stack(scores)  # [outputs, calibration rows]
-        self._conformity_weights = calibration.weights
+        self._conformity_weights = _conformal.effective_counts(calibration.weights, calibration.units)
 
     # ------------------------------------------------------------------ predicting
 
@@ -333,13 +346,12 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         """Return the conditional mean of each row, [rows] or [rows, outputs]."""
         values, probabilities = self._all_answers(self._checked_inputs(X))
         mean = (probabilities.unsqueeze(-1) * values).sum(dim=1).numpy()
-        return self._like_y((mean * self._targets.scale + self._targets.mean).astype(mean.dtype))
+        return self._like_y(self._targets.inverse(mean))
 
     def predict_hypotheses(self, X: Any) -> Hypotheses:
         """Return the answers for each row and their probabilities."""
         standardised, probabilities, _ = self._answers(self._checked_inputs(X))
-        values = standardised.numpy() * self._targets.scale + self._targets.mean
-        return Hypotheses(values.astype(probabilities.numpy().dtype), probabilities.numpy())
+        return Hypotheses(self._targets.inverse(standardised.numpy()), probabilities.numpy())
 
     def predict_distribution(self, X: Any) -> HypothesisDensity:
         """Return the density of y at each row: a torch distribution with batch shape [rows], events [outputs]."""
@@ -350,7 +362,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
 
         They are highest-density sets, calibrated by split conformal prediction on rows that were used for nothing
         else: unions of intervals where the density has several modes. For several outputs each has its own. With
-        too few calibration rows for `alpha` (fewer than 1 / alpha - 1) they are infinite.
+        too few calibration rows for `alpha` (fewer than 1 / alpha - 1) they are infinite; copies of a row count as one,
+        and so do the rows of a group. After a fit with weights they hold for rows drawn in proportion to those.
 
         Args:
             X: [rows, features]
@@ -443,14 +456,12 @@ class MCLRegressor(RegressorMixin, TransformerMixin, MCLEstimator):
         values, probabilities = self._all_answers(X)
         if len(self.modules_) == 1:
             return values, probabilities, None
-        wide, shares = values.double(), probabilities.double()
-        density = KernelMixture(wide, shares, self.bandwidth_(wide, shares))
+        density = KernelMixture(values, probabilities, self.bandwidth_(values, probabilities))
         points, masses, deviations = best_points(density, self._n_answers())
-        return points.to(values), masses.to(values), deviations
+        return points, masses, deviations
 
     def _standardised_density(self, X: NDArray[Any], kind: type[HypothesisDensity]) -> Any:
         values, probabilities, deviations = self._answers(X)
-        values, probabilities = values.double(), probabilities.double()
         if deviations is None or kind is VoronoiKernels:
             rule = self._density_bandwidth if kind is VoronoiKernels else self.bandwidth_
             return kind(values, probabilities, rule(values, probabilities))

@@ -2,7 +2,7 @@
 
 from torchmcl.fleet.data import FleetData, FreshRows, default_batch_size, even_batch_size
 from torchmcl.fleet.epochs import EpochEnd
-from torchmcl.fleet.evaluation import current_loss, hard_distortion
+from torchmcl.fleet.evaluation import WeightedDistortion, current_loss, hard_distortion
 from torchmcl.fleet.fleet import Fleet
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.optimizers import SGD, Adam
@@ -24,6 +24,7 @@ __all__ = [
     "FreshRows",
     "Trials",
     "Validation",
+    "WeightedDistortion",
     "current_loss",
     "default_batch_size",
     "default_candidates",

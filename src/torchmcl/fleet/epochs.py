@@ -196,6 +196,7 @@ class ChunkTraining:
         self.courses.read(epoch)
         if self.annealing is not None:
             self._decide(self.annealing, epoch)
+        self.state.learning_rates.index_copy_(0, epoch, self._rate.view(1, -1))
         n_rows, size = self.data.inputs.shape[1], self.plan.batch_size
         total: Tensor | None = None
         self.failures.forget()

@@ -13,7 +13,7 @@ from torchmcl.fleet.stacked import StackedModules
 from torchmcl.losses import match
 from torchmcl.types import Predictions, StepOutput
 
-__all__ = ["current_loss", "evaluate_models", "hard_distortion"]
+__all__ = ["WeightedDistortion", "current_loss", "evaluate_models", "hard_distortion"]
 
 
 def hard_distortion(output: StepOutput) -> Tensor:
@@ -26,6 +26,22 @@ def hard_distortion(output: StepOutput) -> Tensor:
 def current_loss(output: StepOutput) -> Tensor:
     """Return the training loss of each model under its current rule, scores included, [models]."""
     return torch.as_tensor(output.loss)
+
+
+class WeightedDistortion:
+    """A monitor for weighted rows that all models share: the distortion of each model on them.
+
+    Args:
+        weights: [rows]
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights / weights.sum()
+
+    def __call__(self, output: StepOutput) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        costs = output.matching.cost.amin(dim=-1).squeeze(-1)
+        return costs @ self.weights.to(costs)
 
 
 @torch.no_grad()

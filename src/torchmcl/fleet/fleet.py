@@ -35,7 +35,7 @@ from torchmcl.fleet.options import (
 from torchmcl.fleet.placement import Device, Placement, devices_of
 from torchmcl.fleet.stacked import FleetModels, StackedModules, build_modules, states_of
 from torchmcl.fleet.steps import BACKENDS, StepSpec, choose_backend
-from torchmcl.fleet.trial import check_rows_apart, trial_predictions, tried
+from torchmcl.fleet.trial import check_input_type, check_rows_apart, tried
 from torchmcl.schedules import Schedule
 from torchmcl.types import Predictions
 
@@ -187,6 +187,9 @@ class Fleet:
             ValueError: if the data or validation is for another number of models, a number is out of range, or the
                 checkpoint holds another training.
         """
+        moments = (self.optimizer_state or {}) if continued else {}
+        if moments:
+            check_moments(moments, self.optimizer.init(self._last.flat))
         training = self._planned(
             data,
             n_epochs,
@@ -195,7 +198,7 @@ class Fleet:
             checkpointing_of(checkpoint),
             models_at_once,
             in_order=after_epoch is not None,
-            moments=(self.optimizer_state or {}) if continued else {},
+            moments=moments,
         )
         if training.validation is not None:
             self._best = self._last.subset(slice(0, self.n_models), torch.device("cpu"), copy_rows=True)
@@ -208,8 +211,8 @@ class Fleet:
             with saves_when_stopped():
                 trained = training.placement.run(train)
         if continued:
-            moments = [state for _, state in trained]
-            self.optimizer_state = {name: torch.cat([part[name] for part in moments]) for name in moments[0]}
+            parts = [state for _, state in trained]
+            self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         history = FleetHistory.joined([history for history, _ in trained])
         n_side_by_side = min(training.placement.n_threads, len(trained))
         history = history._replace(seconds=history.seconds / n_side_by_side)
@@ -236,7 +239,7 @@ class Fleet:
         elif inputs.shape[0] != self.n_models:
             rule = f"have {self.n_models} models on its first axis"
             raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
-        trial_predictions("Fleet.predict", "inputs", models, inputs)
+        check_input_type("Fleet.predict", "inputs", models, inputs)
         with torch.no_grad(), models.evaluating(stochastic=stochastic):
             return models(inputs)
 
@@ -248,7 +251,7 @@ class Fleet:
             best: use the weights of the best validation instead of the last ones.
         """
         check_data("Fleet.evaluate", "data", data, self.n_models)
-        trial_predictions("Fleet.evaluate", "data", self._last, data.inputs)
+        check_input_type("Fleet.evaluate", "data", self._last, data.inputs)
         check_rows_apart("Fleet.evaluate", "data", self._last, data, training=False)
         return evaluate_models(self._chosen(best=best), data, self.device, self.cost_fn)
 

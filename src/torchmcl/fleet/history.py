@@ -27,6 +27,7 @@ class FleetHistory(NamedTuple):
         watched: [epochs, models], the monitored value of each epoch; NaN where it was not evaluated.
         temperatures: [epochs, models], decided by `AutoAnnealing`; NaN for models under another rule, and None if
             there is no such model.
+        learning_rates: [epochs, models], as they were used.
         seconds: wall time of the training itself.
     """
 
@@ -38,6 +39,7 @@ class FleetHistory(NamedTuple):
     failed_batch: Tensor
     watched: Tensor
     temperatures: Tensor | None
+    learning_rates: Tensor
     seconds: float
 
     @classmethod
@@ -54,7 +56,8 @@ class FleetHistory(NamedTuple):
         failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1)
         best_value, best_epoch = state.best_value.cpu(), state.best_epoch.cpu()
         batches = failures.batches(failed)
-        return cls(losses, best_value, best_epoch, stopped, failed, batches, watched, temperatures, seconds)
+        rates = state.learning_rates.cpu()
+        return cls(losses, best_value, best_epoch, stopped, failed, batches, watched, temperatures, rates, seconds)
 
     def first_failure(self, model: int) -> str:
         """Return in words where the loss of a model that failed was first not finite."""
@@ -84,7 +87,7 @@ class FleetHistory(NamedTuple):
                 for part in parts
             ]
             decided = torch.cat(filled, dim=-1)
-        names = ("losses", "best_value", "best_epoch", "stopped_epoch", "failed_epoch", "failed_batch", "watched")
+        names = set(cls._fields) - {"temperatures", "seconds"}
         joined: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts], dim=-1) for name in names}
         return cls(**joined, temperatures=decided, seconds=sum(part.seconds for part in parts))
 

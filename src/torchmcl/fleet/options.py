@@ -1,6 +1,6 @@
 """Options of a fleet: grouped ones, single values or one per model, and their checks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,16 @@ from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import hard_distortion
 from torchmcl.types import StepOutput
 
-__all__ = ["Checkpointing", "Validation", "check_data", "check_types", "per_model", "plain_number", "seeds_of"]
+__all__ = [
+    "Checkpointing",
+    "Validation",
+    "check_data",
+    "check_moments",
+    "check_types",
+    "per_model",
+    "plain_number",
+    "seeds_of",
+]
 
 
 @dataclass(frozen=True)
@@ -134,6 +143,14 @@ def seeds_of(seeds: Sequence[int] | None, n_models: int) -> list[int]:
         if not -(2**63) <= seed < 2**63:
             raise ValueError(bad_value("Fleet", "seeds", "lie between -2**63 and 2**63 - 1", repr(seed)))
     return each
+
+
+def check_moments(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Check that the state of the optimizer to begin with is one of this optimizer and fleet."""
+    given_shapes, wanted_shapes = ({name: tuple(v.shape) for name, v in state.items()} for state in (given, wanted))
+    if given_shapes != wanted_shapes:
+        rule = f"find the moments of this optimizer in `optimizer_state`, {wanted_shapes}"
+        raise ValueError(bad_value("Fleet.fit", "continued", rule, given_shapes, "Set it to None to begin again."))
 
 
 def check_rows(owner: str, name: str, rows: object) -> None:

@@ -13,6 +13,7 @@ from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, RelaxedWTA
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.data import FleetData, even_batch_size
+from torchmcl.fleet.evaluation import WeightedDistortion, hard_distortion
 from torchmcl.fleet.fleet import Fleet
 from torchmcl.fleet.options import Validation
 from torchmcl.schedules import Cosine, Schedule
@@ -153,6 +154,8 @@ class FleetSearch:
         device: str | torch.device = "cpu",
         validate_every: int = 5,
         progress: bool = False,
+        weights: Tensor | None = None,
+        groups: Tensor | None = None,
     ) -> Trials:
         """Return the trials on rows [rows, ...] and [rows, targets, dim].
 
@@ -167,41 +170,65 @@ class FleetSearch:
             device: where to train.
             validate_every: epochs between evaluations on the held-out rows.
             progress: show a bar.
+            weights: [rows], how much each row counts, in training and in the comparison; all count alike by default.
+            groups: [rows], ids of rows that are held out together; each row is alone by default.
         """
         candidates = list(self.candidates or default_candidates(n_epochs))
-        n_held = max(1, math.floor(self.held_out * len(inputs)))
-        if n_held * self.n_splits > len(inputs) or n_held == len(inputs):
-            rule = f"have more than {n_held} rows to hold out {self.n_splits} times"
-            raise ValueError(bad_value("FleetSearch", "inputs", rule, len(inputs)))
-        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
-        train, watched = [], []
-        for split in range(self.n_splits):
-            held = order[split * n_held : (split + 1) * n_held]
-            kept = torch.cat([order[: split * n_held], order[(split + 1) * n_held :]])
-            train.append((inputs[kept], targets[kept]))
-            watched.append((inputs[held], targets[held]))
-        shape = (len(candidates), self.n_splits, self.n_restarts)
-        tasks = [(c, s, i) for c in range(shape[0]) for s in range(shape[1]) for i in range(shape[2])]
-        fleet = Fleet(
-            factory,
-            len(tasks),
-            rule=[candidates[c].rule for c, _, _ in tasks],
-            learning_rate=[candidates[c].learning_rate for c, _, _ in tasks],
-            weight_decay=[candidates[c].weight_decay for c, _, _ in tasks],
-            seeds=[seed + s * self.n_restarts + i for _, s, i in tasks],  # the candidates begin alike
-            cost_fn=cost_fn,
-            device=device,
-        )
-        own = [s for _, s, _ in tasks]
-        history = fleet.fit(
-            FleetData.of_sets(train, own),
-            n_epochs,
-            batch_size=even_batch_size(len(inputs) - n_held, batch_size) if isinstance(batch_size, int) else batch_size,
-            validation=Validation(FleetData.of_sets(watched, own), every=validate_every),
-            progress=f"search, {len(candidates)} candidates" if progress else False,
-        )
-        values = history.best_value.view(shape)
-        return Trials(candidates, values, int(_geometric_means(values).argmin()), history.seconds)
+        splits = self._splits(len(inputs), groups, seed)
+        # The monitor of a fleet has the same weights for all its models, so weighted splits train one after the other.
+        together = [range(self.n_splits)] if weights is None else [[split] for split in range(self.n_splits)]
+        values, seconds = [], 0.0
+        for chosen in together:
+            tasks = [(c, s, i) for c in candidates for s in chosen for i in range(self.n_restarts)]
+            fleet = Fleet(
+                factory,
+                len(tasks),
+                rule=[candidate.rule for candidate, _, _ in tasks],
+                learning_rate=[candidate.learning_rate for candidate, _, _ in tasks],
+                weight_decay=[candidate.weight_decay for candidate, _, _ in tasks],
+                seeds=[seed + s * self.n_restarts + i for _, s, i in tasks],  # the candidates begin alike
+                cost_fn=cost_fn,
+                device=device,
+            )
+            set_of_model = [s - chosen[0] for _, s, _ in tasks]
+            train, held = ([splits[s][part] for s in chosen] for part in (0, 1))
+            data, validation = (
+                FleetData.of_sets([(inputs[rows], targets[rows]) for rows in sets], set_of_model)
+                for sets in (train, held)
+            )
+            if weights is not None:
+                share = weights[train[0]]
+                data = data._replace(weights=(share / share.mean()).unsqueeze(0))
+            n_rows = max(map(len, train))
+            history = fleet.fit(
+                data,
+                n_epochs,
+                batch_size=even_batch_size(n_rows, batch_size) if isinstance(batch_size, int) else batch_size,
+                validation=Validation(
+                    validation,
+                    monitor=hard_distortion if weights is None else WeightedDistortion(weights[held[0]]),
+                    every=validate_every,
+                ),
+                progress=f"search, {len(candidates)} candidates" if progress else False,
+            )
+            values.append(history.best_value.view(len(candidates), len(chosen), self.n_restarts))
+            seconds += history.seconds
+        distortions = torch.cat(values, dim=1)
+        return Trials(candidates, distortions, int(_geometric_means(distortions).argmin()), seconds)
+
+    def _splits(self, n_rows: int, groups: Tensor | None, seed: int) -> list[tuple[Tensor, Tensor]]:
+        """Return the rows to train on and those held out, of each split."""
+        unit = torch.arange(n_rows) if groups is None else groups.unique(return_inverse=True)[1]
+        n_units = int(unit.max()) + 1
+        n_held = max(1, math.floor(self.held_out * n_units))
+        if n_held * self.n_splits > n_units or n_held == n_units:
+            what = "rows" if groups is None else "groups"
+            rule = f"have more than {n_held} {what} to hold out {self.n_splits} times"
+            raise ValueError(bad_value("FleetSearch", "inputs", rule, n_units))
+        order = torch.randperm(n_units, generator=torch.Generator().manual_seed(seed))
+        place, rows = order.argsort()[unit].sort(stable=True)
+        held = [(place >= split * n_held) & (place < (split + 1) * n_held) for split in range(self.n_splits)]
+        return [(rows[~chosen], rows[chosen]) for chosen in held]
 
 
 def _geometric_means(values: Tensor) -> Tensor:

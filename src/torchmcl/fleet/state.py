@@ -20,9 +20,10 @@ class ChunkState:
     optimizer: dict[str, Tensor]
     annealing: dict[str, Tensor]
     epoch: Tensor
-    losses: Tensor  # [epochs, models], and so are the next two
+    losses: Tensor  # [epochs, models], and so are the next three
     watched: Tensor
     temperatures: Tensor
+    learning_rates: Tensor
     best_value: Tensor  # [models], and so are the next three
     best_epoch: Tensor
     stopped_epoch: Tensor
@@ -51,6 +52,7 @@ class ChunkState:
             losses=torch.zeros(n_epochs, n_models, **number),
             watched=torch.full((n_epochs, n_models), torch.nan, **number),
             temperatures=torch.full((n_epochs, n_models), torch.nan, **number),
+            learning_rates=torch.full((n_epochs, n_models), torch.nan, **number),
             best_value=torch.full((n_models,), torch.inf, **number),
             best_epoch=torch.full((n_models,), -1, device=device),
             stopped_epoch=torch.full((n_models,), -1, device=device),

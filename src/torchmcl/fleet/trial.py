@@ -18,7 +18,7 @@ from torchmcl.fleet.stackable import check_no_backward_hooks
 from torchmcl.fleet.stacked import StackedModules, checked_predictions, random_numbers_apart
 from torchmcl.types import Predictions
 
-__all__ = ["check_as_alone", "check_rows_apart", "trial_predictions", "tried"]
+__all__ = ["check_as_alone", "check_input_type", "check_rows_apart", "tried"]
 
 _N_ROWS, _N_MODELS, _N_STEPS = 8, 2, 2
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -40,7 +40,7 @@ def tried(name: str, data: FleetData, models: StackedModules, *, training: bool)
     check_no_backward_hooks()
     first = data.subset(slice(0, min(_N_MODELS, len(models))), torch.device("cpu"))
     inputs = first.inputs[first.set_of_model, : int(first.n_rows.min())]
-    hypotheses = trial_predictions("Fleet.fit", name, models, inputs).hypotheses
+    hypotheses = _trial_predictions("Fleet.fit", name, models, inputs).hypotheses
     check_types("Fleet.fit", name, data, hypotheses)
     if training:
         check_as_alone(models, inputs)
@@ -49,7 +49,7 @@ def tried(name: str, data: FleetData, models: StackedModules, *, training: bool)
     return data._replace(weights=weights), hypotheses.shape[-2]
 
 
-def trial_predictions(owner: str, name: str, models: StackedModules, inputs: Tensor) -> Predictions:
+def _trial_predictions(owner: str, name: str, models: StackedModules, inputs: Tensor) -> Predictions:
     """Return what the first model predicts for a few rows of inputs [models, rows, ...], called `name`.
 
     Raises:
@@ -66,6 +66,12 @@ def trial_predictions(owner: str, name: str, models: StackedModules, inputs: Ten
         rule = f"have inputs of the type of the models, {wanted}"
         advice = f"Convert them, inputs.to({wanted}), or make models of their type, module.to({rows.dtype})."
         raise TypeError(bad_value(owner, name, rule, rows.dtype, advice)) from error
+
+
+def check_input_type(owner: str, name: str, models: StackedModules, inputs: Tensor) -> None:
+    """Check that models take inputs [models, rows, ...], called `name`, where they are of another type."""
+    if inputs.is_floating_point() and inputs.dtype != models.flat.dtype:
+        _trial_predictions(owner, name, models, inputs)
 
 
 def check_as_alone(models: StackedModules, inputs: Tensor) -> None:

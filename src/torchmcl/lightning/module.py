@@ -1,5 +1,6 @@
 """A LightningModule around `mcl_step`: any model that returns Predictions, any cost, any rule."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from torchmcl.lightning.plateau import Plateau
 from torchmcl.metrics import distortion
 from torchmcl.schedules import Schedule
 from torchmcl.training import CapturedModel, FiniteGuard, mcl_step
+from torchmcl.training.batches import as_batch, inputs_of
 from torchmcl.training.finite import first_not_finite, largest_gradient, parts_of
 from torchmcl.types import Batch, Predictions, StepOutput
 
@@ -35,20 +37,26 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     With several processes the gradients are those of one process with the joint batch, also when
     the processes have different numbers of real targets.
 
+    A loader may give `Batch`, `(inputs, targets)`, `(inputs, targets, mask)` or a dictionary with these names, see
+    `torchmcl.training.as_batch`; one target per sample needs no axis of the targets. `trainer.validate` and
+    `trainer.test` log the metrics of `validation` as `val_<name>` and `test_<name>`; `trainer.predict` gives
+    `Predictions`, from inputs with or without targets.
+
     Args:
         model: takes `batch.inputs`, returns `Predictions`.
         rule_at: epoch -> rule, for example from `annealed`; or one rule for all epochs; or
             `torchmcl.annealing.AutoAnnealing`, which decides on the temperature and on the tail of the learning rate
-            from the costs it sees, over the `max_epochs` of the trainer. Weight decay and the height of the rate
-            are left to you.
+            from the costs it sees, over the `max_epochs` or `max_steps` of the trainer, whichever ends first. It
+            decides at the ends of epochs, so let there be ten or more: `limit_train_batches` makes short ones. Weight
+            decay and the height of the rate are left to you.
         cost_fn: any `pairwise_*` function.
         score_weight: weight of the score loss.
-        score_rule: the hard rule behind the score labels; `WTA()` unless told.
+        score_rule: the hard rule behind the score labels; `WTA()` by default.
         learning_rate: of Adam; or a schedule, epoch -> learning rate, for whatever optimizer.
         make_optimizer: parameters -> optimizer, instead of Adam.
         plateau: lowers the learning rate while `plateau.monitor` does not improve; None keeps it.
         validation: name -> function of a `StepOutput`; each is logged as `val_<name>`, averaged over
-            real targets. The step of the validation is taken with `WTA()`.
+            real targets. The step of validations and tests is taken with `WTA()`.
         captured: on a GPU, replay the training passes of the model as CUDA graphs, see
             `torchmcl.training.CapturedModel`; not with several processes.
         max_skipped: how many batches with a loss or gradient that is not finite to leave out, with a warning for
@@ -116,8 +124,30 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         at: Any = self.rule_at
         return at if isinstance(at, AssignmentRule) else at(epoch)
 
-    def _n_epochs(self) -> int:
-        return int(self.trainer.max_epochs or 1) if self._trainer is not None else 1
+    def _n_epochs(self) -> float:
+        """Return how many epochs the training has, a fraction where `max_steps` ends it within one.
+
+        Raises:
+            ValueError: if that is not known.
+        """
+        trainer = self._trainer
+        if trainer is None:
+            return 1.0
+        n_epochs = math.inf if trainer.max_epochs in (None, -1) else float(trainer.max_epochs)
+        if trainer.max_steps != -1 and trainer.num_training_batches:
+            n_epochs = min(n_epochs, trainer.max_steps / self._steps_of_an_epoch())
+        if math.isinf(n_epochs):
+            advice = "Give Trainer one of them: AutoAnnealing cools over the whole training, and must know its length."
+            raise ValueError(bad_value("MCLModule", "max_epochs", "be set, or `max_steps`", "neither", advice))
+        return n_epochs
+
+    def _steps_of_an_epoch(self) -> int:
+        n_batches = self.trainer.num_training_batches
+        if math.isinf(n_batches):
+            rule = "be set where `max_steps` ends a training on a loader without a length"
+            advice = "It says how many batches an epoch of AutoAnnealing has."
+            raise ValueError(bad_value("MCLModule", "limit_train_batches", rule, "none", advice))
+        return math.ceil(n_batches / self.trainer.accumulate_grad_batches)
 
     def forward(self, inputs: Tensor) -> Predictions:
         """Return the predictions of the model."""
@@ -137,8 +167,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             score_rule=self.score_rule,
         )
 
-    def training_step(self, batch: Batch, index: int) -> Tensor:
+    def training_step(self, batch: Any, index: int) -> Tensor:
         """Return the loss of a batch."""
+        batch = as_batch(batch)
         epoch: float = self.current_epoch
         if self.auto is not None and self._trainer is not None:  # evenly within an epoch too
             epoch += index / max(float(self.trainer.num_training_batches), index + 1)
@@ -153,12 +184,23 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self.log("train_loss", loss.detach(), batch_size=output.matching.mask.numel(), **when)
         return loss
 
-    def validation_step(self, batch: Batch, index: int) -> StepOutput:
+    def validation_step(self, batch: Any, index: int) -> StepOutput:
         """Log the metrics of a batch, and return its step for the callbacks."""
-        output = self.step(batch, WTA())
+        return self._evaluated(batch, "val")
+
+    def test_step(self, batch: Any, index: int) -> StepOutput:
+        """Log the metrics of a batch, and return its step for the callbacks."""
+        return self._evaluated(batch, "test")
+
+    def predict_step(self, batch: Any, index: int) -> Predictions:
+        """Return the predictions for a batch of inputs, with or without targets."""
+        return self(inputs_of(batch))
+
+    def _evaluated(self, batch: Any, stage: str) -> StepOutput:
+        output = self.step(as_batch(batch), WTA())
         n_real = max(int(output.matching.mask.sum()), 1)
         for name, metric in self.validation.items():
-            self.log(f"val_{name}", metric(output), prog_bar=True, on_epoch=True, batch_size=n_real, sync_dist=True)
+            self.log(f"{stage}_{name}", metric(output), prog_bar=True, on_epoch=True, batch_size=n_real, sync_dist=True)
         return output
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -207,7 +249,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         parameters = [parameter for parameter in self._guard.parameters if parameter.requires_grad]
         if self.make_optimizer is not None:
             return self.make_optimizer(parameters)
-        return torch.optim.Adam(parameters, lr=self._rate(0))
+        # Before the data are known; AutoAnnealing sets its rate when an epoch begins.
+        return torch.optim.Adam(parameters, lr=self._rate(0) if callable(self.learning_rate) else self.learning_rate)
 
     def _rate(self, epoch: int) -> float:
         if callable(self.learning_rate):
@@ -221,7 +264,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
                 for group in optimizer.param_groups:
                     group["lr"] = self._rate(self.current_epoch)
 
-    def on_train_batch_start(self, batch: Batch, index: int) -> None:
+    def on_train_batch_start(self, batch: Any, index: int) -> None:
         """Begin the random numbers of an epoch, which dropout and the like use."""
         if index == 0:
             key = np.random.SeedSequence((self.seed, self.current_epoch, self.global_rank))
@@ -230,7 +273,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     def on_train_epoch_end(self) -> None:
         """Lower the learning rate on a plateau; before the checkpoint, so that it is not lost with a kill."""
         if self.auto is not None:
-            self.auto.end_epoch(self.current_epoch, self._n_epochs(), self.trainer.strategy)
+            self.auto.end_epoch(self.current_epoch, self._n_epochs())
         if self.plateau is None:
             return
         value = self.trainer.callback_metrics.get(self.plateau.monitor)

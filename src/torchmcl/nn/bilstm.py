@@ -41,9 +41,8 @@ class BiLSTM(nn.LSTM):
         """Return [batch, sequences, time, 2 * hidden] for [batch, sequences, time, features]."""
         batch_shape = sequences.shape[:2]
         time_first = sequences.permute(2, 0, 1, 3).flatten(1, 2)  # the layout that cuDNN works in, and the one copy
-        if sequences.device.type == "cpu":  # where not every processor has an LSTM in half precision
-            with torch.autocast("cpu", enabled=False):
-                hidden, _ = super().forward(time_first.to(torch.promote_types(time_first.dtype, torch.float32)))
+        if sequences.device.type == "cpu":
+            hidden = self._on_cpu(time_first)
         else:
             n_sequences = time_first.shape[1]
             # cuDNN's kernels for tensor cores take sequences by eights; for any other number it has kernels that are
@@ -52,6 +51,21 @@ class BiLSTM(nn.LSTM):
                 time_first = F.pad(time_first, (0, 0, 0, -n_sequences % 8))
             hidden = super().forward(time_first)[0][:, :n_sequences]
         return hidden.unflatten(1, batch_shape).permute(1, 2, 0, 3)
+
+    def _on_cpu(self, time_first: Tensor) -> Tensor:
+        """Return the hidden states, computed in float32 at least: not every processor has an LSTM in half precision."""
+        parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
+        narrow = parameters[0].dtype
+        wide = torch.promote_types(narrow, torch.float32)
+        with torch.autocast("cpu", enabled=False):
+            if narrow == wide:
+                hidden, _ = super().forward(time_first.to(torch.promote_types(time_first.dtype, wide)))
+                return hidden
+            start = time_first.new_zeros(2, time_first.shape[1], self.hidden_size, dtype=wide)
+            weights = [weight.to(wide) for weight in parameters]
+            options = (self.bias, self.num_layers, self.dropout, self.training, self.bidirectional, self.batch_first)
+            hidden = torch._VF.lstm(time_first.to(wide), (start, start), weights, *options)[0]
+            return hidden.to(narrow)
 
 
 class FusedBiLSTM(BiLSTM):

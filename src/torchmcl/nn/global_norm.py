@@ -44,7 +44,10 @@ class GlobalLayerNorm(nn.Module):
         variance, mean = torch.var_mean(features.to(dtype), dim=axes, correction=0, keepdim=True)
         scale = self.weight * torch.rsqrt(variance + _EPSILON)  # [batch, 1, ..., features]
         shift = self.bias - mean * scale
-        return torch.addcmul(shift if residual is None else residual + shift, features, scale)
+        normed = torch.addcmul(shift if residual is None else residual + shift, features, scale)
+        # In half precision only where the weights are: under autocast they are not, and the residual stays precise.
+        narrow = torch.promote_types(features.dtype, self.weight.dtype)
+        return normed.to(narrow if residual is None else torch.promote_types(narrow, residual.dtype))
 
 
 def _can_fuse(features: Tensor, residual: Tensor) -> bool:

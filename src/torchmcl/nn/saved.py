@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, nearest_hint
-from torchmcl._files import write_atomically
+from torchmcl._files import single_writer, write_atomically
 from torchmcl._optional import optional_import
 from torchmcl._reading import read_json
 from torchmcl.nn.dprnn import DPRNN
@@ -34,9 +34,11 @@ def save_model(folder: Path | str, model: DPRNN, notes: Mapping[str, Any] | None
     if kind not in _KINDS:
         raise TypeError(bad_value("save_model", "model", f"be one of {sorted(_KINDS)}", kind))
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    write_atomically(Path(folder) / "model.safetensors", io.save(tensors))
     description = {"kind": kind, "config": model.config, "notes": dict(notes or {})}
-    write_atomically(Path(folder) / "model.json", json.dumps(description, indent=1) + "\n")
+    text = json.dumps(description, indent=1) + "\n"
+    with single_writer(Path(folder)):
+        write_atomically(Path(folder) / "model.safetensors", io.save(tensors))
+        write_atomically(Path(folder) / "model.json", text)
 
 
 def load_model(folder: Path | str, **options: Any) -> tuple[nn.Module, dict[str, Any]]:

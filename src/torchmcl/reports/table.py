@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl._files import write_atomically
+from torchmcl._messages import number_text
 from torchmcl._reading import as_written
 from torchmcl.reports.page import escape, image, page, table
 from torchmcl.reports.table_figures import (
@@ -186,6 +187,7 @@ def _ambiguous(records: dict[str, Any], targets: list[str]) -> str:
         "orange line is the truth.</p>",
     ]
     scales = [(target["low"], target["high"]) for target in records["evaluation"]["targets"]]
+    spreads = [target["deviation"] for target in records["evaluation"]["targets"]]
     for row in records["evaluation"]["ambiguous"]:
         cells = " ".join(
             f"<span>{escape(name)} <b>{escape(value) if value else '(missing)'}</b></span>"
@@ -196,12 +198,13 @@ def _ambiguous(records: dict[str, Any], targets: list[str]) -> str:
         for place, name in enumerate(targets):
             own = [values[place] for values in row["hypotheses"]]
             said = ", ".join(
-                f"{_number(value)} ({100 * share:.0f} %)"
+                f"{_number(value, spreads[place])} ({100 * share:.0f} %)"
                 for value, share in zip(own, row["probabilities"], strict=True)
             )
             lines.append(line_of_answers(own, row["probabilities"], row["truth"][place], scales[place]))
             lines.append(
-                f'<div class="cells">{escape(name)}: {said}; truth <b>{_number(row["truth"][place])}</b></div>'
+                f'<div class="cells">{escape(name)}: {said}; '
+                f"truth <b>{_number(row['truth'][place], spreads[place])}</b></div>"
             )
         parts.append(
             f'<div class="row"><h3>Row {row["row"]:,}</h3><div class="cells">{cells}{more}</div>{"".join(lines)}</div>'
@@ -233,14 +236,17 @@ def _training(records: dict[str, Any]) -> str:
 def _data(records: dict[str, Any]) -> str:
     targets = []
     for target in records["evaluation"]["targets"]:
-        numbers = [_number(target[key]) for key in ("mean", "deviation", "least", "low", "median", "high", "most")]
+        deviation = target["deviation"]
+        numbers = [_number(target[key], deviation) for key in ("mean", "least", "low", "median", "high", "most")]
+        numbers.insert(1, _number(deviation))
         targets.append([_name(target["name"]), small_bars(target["histogram"]["counts"]), *numbers])
     rows = []
     for column in records["columns"]:
         missing = f"{100 * column['missing']:.1f} %" if column["missing"] else ""
         if column["kind"] == "number":
             bars = small_bars(column["histogram"]["counts"]) if "histogram" in column else ""
-            known = [_number(column[key]) for key in ("low", "median", "high") if key in column]
+            spread = column.get("high", 0.0) - column.get("low", 0.0)
+            known = [_number(column[key], spread) for key in ("low", "median", "high") if key in column]
             text = f"{known[1]} (90 % between {known[0]} and {known[2]})" if known else "no values"
         else:
             bars = small_bars([share for _, share in column["common"]])
@@ -265,8 +271,6 @@ def _pair(parts: Sequence[str]) -> str:
     return '<div class="pair">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>"
 
 
-def _number(value: float | None) -> str:
-    """Return four digits, and thousands with commas."""
-    if value is None:
-        return "none"
-    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e9 else f"{value:.4g}"
+def _number(value: float | None, scale: float | None = None) -> str:
+    """Return a number of a column whose values lie `scale` apart; by default, of one that stands by itself."""
+    return number_text(value, abs(value or 0.0) if scale is None else scale, grouped=True)

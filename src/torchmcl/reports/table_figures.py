@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torchmcl._messages import number_text
 from torchmcl._optional import optional_import
 from torchmcl.reports.page import escape
 
@@ -166,9 +167,10 @@ def line_of_answers(values: Sequence[float], shares: Sequence[float], truth: flo
         for value, share in zip(values, shares, strict=True)
     )
     at = place(truth)
+    ends = "".join(f"<span>{escape(number_text(end, span, grouped=True))}</span>" for end in (low, high))
     return (
         f'<div class="line"><svg viewBox="0 0 400 44" role="img" aria-label="answers on a line">'
         f'<line x1="20" x2="380" y1="22" y2="22" stroke="{_GREY}" stroke-width="1"/>{discs}'
         f'<line x1="{at:.1f}" x2="{at:.1f}" y1="2" y2="42" stroke="{_ORANGE}" stroke-width="2.5"/></svg>'
-        f'<div class="ends"><span>{escape(f"{low:.4g}")}</span><span>{escape(f"{high:.4g}")}</span></div></div>'
+        f'<div class="ends">{ends}</div></div>'
     )

@@ -83,7 +83,8 @@ def soft_distortion(cost: Tensor, weights: Tensor, *, mask: Tensor | None = None
     """
     check_cost("soft_distortion", cost)
     _check_weights("soft_distortion", weights, cost.shape)
-    return _average("soft_distortion", (weights * cost).sum(dim=-1), mask, mean_axes)
+    paid = cost.masked_fill(weights == 0, 0)  # what is never chosen costs nothing, infinite costs too
+    return _average("soft_distortion", (weights * paid).sum(dim=-1), mask, mean_axes)
 
 
 def assignment_entropy(weights: Tensor, *, mask: Tensor | None = None, mean_axes: int = 1) -> Tensor:
@@ -118,13 +119,14 @@ def free_energy(cost: Tensor, temperature: float | Tensor, *, mask: Tensor | Non
 
     Args:
         cost: [..., targets, hypotheses]
-        temperature: >= 0, 0 being the limit. A float, or a tensor with a last axis of 1 that
+        temperature: >= 0, 0 and infinity being limits. A float, or a tensor with a last axis of 1 that
             broadcasts against the cost, such as [models, 1, 1].
         mask: [..., targets], True where a target is real; None when all are.
         mean_axes: how many of the last axes of [..., targets] to average over.
 
     Returns:
-        [..., targets] without its last `mean_axes` axes, differentiable in the cost.
+        [..., targets] without its last `mean_axes` axes, differentiable in the cost. A hypothesis of infinite cost
+        counts as absent.
 
     Example:
         >>> cost = torch.tensor([[0.3, 0.1, 0.2]])
@@ -147,13 +149,27 @@ def free_energy(cost: Tensor, temperature: float | Tensor, *, mask: Tensor | Non
         check_mask("free_energy", mask, cost.shape[:-1])
         cost = cost.masked_fill(~mask.expand(cost.shape[:-1]).unsqueeze(-1), 0)
     t = torch.as_tensor(temperature, dtype=cost.dtype, device=cost.device)
-    cold = t <= 0
+    cold, hot = t <= 0, t == torch.inf
     # Relative to the cheapest hypothesis no exponential overflows. That constant cancels in the gradient.
     lowest = cost.detach().amin(dim=-1, keepdim=True)
-    warm = t.masked_fill(cold, 1)
-    excess = lowest - warm * torch.logsumexp((lowest - cost) / warm, dim=-1, keepdim=True)
-    values = torch.where(cold, cost.amin(dim=-1, keepdim=True), excess).squeeze(-1)
+    lowest = lowest.masked_fill(lowest.isinf(), 0)
+    warm = t.masked_fill(cold | hot, 1)
+    values = lowest - warm * torch.logsumexp((lowest - cost) / warm, dim=-1, keepdim=True)
+    values = torch.where(hot, _infinitely_hot(cost), values)
+    values = torch.where(cold, cost.amin(dim=-1, keepdim=True), values).squeeze(-1)
     return _average("free_energy", values, mask, mean_axes)
+
+
+def _infinitely_hot(cost: Tensor) -> Tensor:
+    """Return the limit of the free energy for T to infinity, [..., targets, 1].
+
+    That is the mean cost minus T log n for the n hypotheses of finite cost: minus infinity, the cost itself for a
+    single one, and infinity for none.
+    """
+    finite = cost != torch.inf
+    n_finite = finite.sum(dim=-1, keepdim=True)
+    entropy = torch.where(n_finite > 1, torch.inf, torch.where(n_finite == 1, 0.0, -torch.inf)).to(cost.dtype)
+    return cost.masked_fill(~finite, 0).sum(dim=-1, keepdim=True) / n_finite.clamp_min(1) - entropy
 
 
 def hypothesis_masses(weights: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -298,7 +314,9 @@ def free_energy_hessian(
     blocks = 2 * masses[..., None, None] * blocks  # [..., hypotheses, dim, dim]
     pulls = weights.unsqueeze(-1) * (hypotheses.unsqueeze(-3) - samples.unsqueeze(-2))
     pulls = pulls.flatten(-2)  # [..., samples, hypotheses * dim]
-    n_real = samples.shape[-2] if mask is None else mask.expand(weights.shape[:-1]).sum(dim=-1)[..., None, None]
+    n_real = (
+        samples.shape[-2] if mask is None else mask.expand(weights.shape[:-1]).sum(dim=-1)[..., None, None].clamp_min(1)
+    )
     hessian = 4 / t * (pulls.mT @ pulls) / n_real
     diagonal = torch.eye(n_hypotheses, dtype=weights.dtype, device=weights.device)[:, None, :, None]
     return hessian + (diagonal * blocks.unsqueeze(-2)).flatten(-2).flatten(-3, -2)

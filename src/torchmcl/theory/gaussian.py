@@ -178,6 +178,8 @@ def _variances(owner: str, covariance: float | Tensor, beside: float | Tensor = 
         raise ValueError(
             bad_value(owner, "covariance", "be a variance or [..., dim, dim]", tuple(matrix.shape), advice)
         )
+    if not bool(matrix.isfinite().all()):
+        raise ValueError(bad_value(owner, "covariance", "be finite", matrix[~matrix.isfinite()][0].item()))
     variances = torch.linalg.eigvalsh(matrix)
     # Rounding of a singular matrix may leave -1e-17; anything more is no covariance.
     slack = 100 * torch.finfo(variances.dtype).eps * variances.abs().amax(dim=-1, keepdim=True)

@@ -43,7 +43,9 @@ def shannon_lower_bound(distortion: float | Tensor, *, entropy: float | Tensor, 
     check_positive_int("shannon_lower_bound", "dim", dim)
     d = torch.as_tensor(distortion)
     d = d.to(torch.promote_types(d.dtype, torch.get_default_dtype()))
-    return entropy - dim / 2 * (2 * math.pi * math.e / dim * d).log2()
+    bound = entropy - dim / 2 * (2 * math.pi * math.e / dim * d).log2()
+    # A source without a density has no bound, at a distortion of 0 neither.
+    return torch.where(torch.as_tensor(entropy, device=d.device) == -torch.inf, -torch.inf, bound)
 
 
 def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:

@@ -109,12 +109,16 @@ def blahut_arimoto(
     converged says so.
 
     Args:
-        cost: [..., sources, reproductions], the distortion of every pair.
+        cost: [..., sources, reproductions], the distortion of every pair; infinite where a reproduction must not
+            stand for a source.
         temperature: > 0 and finite; a float, or a tensor [...] that broadcasts against the leading
             axes of the cost: [n] with a cost [sources, reproductions] gives n points of one curve.
         masses: [..., sources], the probabilities of the sources, summing to 1; None when all are alike.
         n_iters: at most so many updates.
         tolerance: stop when every gap is below it, in bits.
+
+    Raises:
+        ValueError: for a source of positive mass without any reproduction of finite cost, and for NaN.
 
     Returns:
         RatePoints of shape [...]: temperatures and leading axes of the cost, broadcast.
@@ -137,7 +141,9 @@ def blahut_arimoto(
     t = torch.as_tensor(temperature, dtype=cost.dtype, device=cost.device)
     shape = torch.broadcast_shapes(t.shape, cost.shape[:-2])
     log_p = _log_masses(owner, cost, masses).unsqueeze(-1)  # [..., sources, 1]
-    energy = -cost / t[..., None, None]
+    cost = _possible_costs(owner, cost, log_p)
+    # Relative to the cheapest reproduction of each source, which changes no assignment and keeps one finite.
+    energy = -(cost - cost.amin(dim=-1, keepdim=True)) / t[..., None, None]
     log_r = cost.new_full((*shape, cost.shape[-1]), -math.log(cost.shape[-1]))
     n_done, n_quick = 0, _FIRST_QUICK_UPDATES
     while True:
@@ -156,7 +162,7 @@ def blahut_arimoto(
             log_r = log_r + _quick_updates(log_q.exp(), log_g.exp(), log_c.exp(), n_quick)
             n_done, n_quick = n_done + n_quick, min(2 * n_quick, _MOST_QUICK_UPDATES)
     q = (log_p + log_q).exp()  # joint, [..., sources, reproductions], with marginal r
-    distortion = (q * cost).sum(dim=(-2, -1))
+    distortion = (q * cost.masked_fill(cost == torch.inf, 0)).sum(dim=(-2, -1))
     rate = (q * (log_q - log_r.unsqueeze(-2))).nan_to_num().sum(dim=(-2, -1)).clamp_min(0) / math.log(2)
     return RatePoints(distortion, rate, gap, t.expand(shape), log_r.exp())
 
@@ -248,7 +254,20 @@ def _quick_updates(q: Tensor, g: Tensor, c: Tensor, n_updates: int) -> Tensor:
     ratio = c.unsqueeze(-1)  # [..., reproductions, 1]
     for _ in range(n_updates):
         ratio = (ratio * (g.mT @ (1 / (q @ ratio).clamp_min(info.tiny)))).clamp(info.tiny, info.max**0.5)
-    return (ratio.squeeze(-1) / c).log()
+    unused = c == 0  # and stays so
+    return (ratio.squeeze(-1) / c.masked_fill(unused, 1)).log().masked_fill(unused, 0)
+
+
+def _possible_costs(owner: str, cost: Tensor, log_p: Tensor) -> Tensor:
+    """Return the costs, 0 for sources that never occur, after checking that all others can be reproduced."""
+    cost = torch.where(log_p == -torch.inf, 0.0, cost)
+    if bool((cost.isnan() | (cost == -torch.inf)).any()) or bool((cost.amin(dim=-1) == torch.inf).any()):
+        rule = "be a number or infinity, with a finite one for each source of positive mass"
+        cheapest = cost.amin(dim=-1)
+        got = cheapest[~cheapest.isfinite()][0].item()
+        advice = "Give a source without any reproduction a mass of 0, or a reproduction."
+        raise ValueError(bad_value(owner, "cost", rule, got, advice))
+    return cost
 
 
 def _log_masses(owner: str, cost: Tensor, masses: Tensor | None) -> Tensor:

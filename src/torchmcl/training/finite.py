@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl._checks import check_non_negative_int
+from torchmcl.training.batches import as_batch
 from torchmcl.types import Batch, StepOutput
 
 __all__ = ["FiniteGuard", "NonFiniteLossError", "first_not_finite"]
@@ -101,6 +102,7 @@ class FiniteGuard:
 
 def parts_of(output: StepOutput, batch: Batch, parameters: Iterable[Tensor]) -> dict[str, Tensor | None]:
     """Return what a step was made of, in the order in which one thing follows from another."""
+    batch = as_batch(batch)
     targets = batch.targets
     if batch.mask is not None:  # what pads the targets does not matter
         mask = batch.mask.view(*batch.mask.shape, *[1] * (targets.ndim - batch.mask.ndim))

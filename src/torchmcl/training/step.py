@@ -9,6 +9,7 @@ from torchmcl.assignment import AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.losses import match, mcl_loss
 from torchmcl.scoring import score_loss, score_targets
+from torchmcl.training.batches import as_batch, with_targets_axis
 from torchmcl.types import Batch, Predictions, StepOutput
 
 __all__ = ["mcl_step"]
@@ -29,11 +30,13 @@ def mcl_step(
 
     Args:
         model: takes `batch.inputs`, returns `Predictions`.
-        batch: inputs, targets and mask; what stands in padded targets does not matter.
+        batch: inputs, targets and mask, or what a loader gave, see `torchmcl.training.as_batch`; the contents of
+            padded targets are ignored. Of one target per sample without a mask, the axis of the targets may be
+            missing: [batch, dim], or class ids [batch].
         rule: an assignment rule, for example `rule_at(step)`.
         cost_fn: any `pairwise_*` function or `pairwise(fn)`.
         score_weight: weight of the score loss; it is not computed at 0 or without score logits.
-        score_rule: the hard rule behind the score labels; `WTA()` unless told, `PIT()` for one-to-one.
+        score_rule: the hard rule behind the score labels; `WTA()` by default, `PIT()` for one-to-one.
         stacked: everything has a leading axis of independent models, and so have the losses, [models].
         sample_weights: [batch], how much each sample counts, of mean 1; None when all count alike.
 
@@ -58,11 +61,13 @@ def mcl_step(
     """
     check_callable("mcl_step", "model", model, "MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3)")
     check_non_negative("mcl_step", "score_weight", score_weight)
-    _, targets, mask = batch
+    batch = as_batch(batch)
     predictions = model(batch.inputs)
     if not isinstance(predictions, Predictions):
         advice = "End it with a MultiHypothesisHead, or return torchmcl.Predictions(hypotheses, score_logits)."
         raise TypeError(bad_value("mcl_step", "model", "return Predictions", type(predictions).__name__, advice))
+    mask = batch.mask
+    targets = with_targets_axis("mcl_step", batch, predictions.hypotheses, cost_fn)
     if mask is not None:
         # Whatever pads the targets (NaN, -100) must not reach the cost, whose gradient would carry it on.
         check_boolean("mcl_step", "mask", mask)

@@ -1,5 +1,6 @@
 """Which mixtures can be used, and what is said about the others."""
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -61,7 +62,8 @@ def usable_mixtures(
     if not kept:
         what = f"{result.n_short} are shorter than {min_length} samples, {result.n_bad} have a bad recording"
         first = f" ({next(iter(bad.values()))})" if bad else ""
-        raise BadAudio(f"SpeechMixtures: none of {len(mixtures)} mixtures can be used; {what}{first}.")
+        advice = _shorter_crop(max(_length(mixture, lengths) for mixture in whole), store) if whole else ""
+        raise BadAudio(f"SpeechMixtures: none of {len(mixtures)} mixtures can be used; {what}{first}.{advice}")
     _warn_about(result, store, [name for name in names if name not in bad], silent, lengths, min_length)
     return result
 
@@ -94,6 +96,11 @@ def _warn_about(
         said.append(f"{len(silent)} recordings are silent and count as no target (the first is {silent[0]}).")
     for sentence in said:
         warnings.warn(f"SpeechMixtures: {sentence}", stacklevel=4)
+
+
+def _shorter_crop(longest: int, store: AudioStore) -> str:
+    seconds = math.floor(100 * longest / store.sample_rate) / 100
+    return f" The longest has {seconds:g} s: give a shorter `crop` (--set data.crop={seconds:g} on the command line)."
 
 
 def _names(mixture: Mixture) -> list[str]:

@@ -5,6 +5,7 @@ worker that made it, nor by what was drawn before. A training that goes on after
 therefore sees the same samples.
 """
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from torchmcl._checks import bad_value, check_non_negative, check_positive_int
+from torchmcl._checks import bad_value, check_non_negative, check_non_negative_int, check_positive_int
 from torchmcl.data.speech.audio import BadAudio, Samples
 from torchmcl.data.speech.checks import UsableMixtures, usable_mixtures
 from torchmcl.data.speech.mixtures import Mixture, Track, random_gains
@@ -64,7 +65,7 @@ class SpeechMixtures(Dataset[Batch]):
             with a count. None for whole mixtures.
         random_crops: False to cut from the beginning, for validation.
         dynamic: mix the utterances anew in each epoch instead of as listed.
-        n_samples: samples in an epoch of dynamic mixing; as many as there are mixtures unless told.
+        n_samples: samples in an epoch of dynamic mixing; as many as there are mixtures by default.
         seed: decides crops and mixtures, together with epoch and index.
         skip_bad: leave out mixtures with a recording that cannot be used, with a warning that counts
             them, instead of raising. Reads every recording once.
@@ -95,6 +96,10 @@ class SpeechMixtures(Dataset[Batch]):
     ) -> None:
         if not mixtures:
             raise ValueError(bad_value("SpeechMixtures", "mixtures", "not be empty", "none"))
+        check_non_negative_int("SpeechMixtures", "seed", seed)
+        if crop is not None and not 0 < crop < math.inf:
+            advice = "It is given in seconds."
+            raise ValueError(bad_value("SpeechMixtures", "crop", "be a finite number > 0", repr(crop), advice))
         self.store = store
         self.n_crop = None if crop is None else round(crop * store.sample_rate)
         self.random_crops = random_crops
@@ -183,7 +188,7 @@ class DrawSampler(Sampler[Draw]):
 
     Args:
         n_total: the length of the data set.
-        n_samples: how many of them make an epoch; all unless told.
+        n_samples: how many of them make an epoch; all by default.
         shuffle: False for the order of the data set.
         seed: decides the order, together with the epoch.
         n_replicas: processes that share an epoch; each gets every n-th sample.
@@ -208,6 +213,9 @@ class DrawSampler(Sampler[Draw]):
     ) -> None:
         check_positive_int("DrawSampler", "n_total", n_total)
         check_positive_int("DrawSampler", "n_replicas", n_replicas)
+        check_non_negative_int("DrawSampler", "seed", seed)
+        if n_samples is not None:
+            check_positive_int("DrawSampler", "n_samples", n_samples)
         self.n_total, self.n_samples = n_total, min(n_samples or n_total, n_total)
         self.shuffle, self.seed, self.n_replicas, self.rank = shuffle, seed, n_replicas, rank
         self.epoch = 0

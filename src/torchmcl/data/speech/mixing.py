@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from torchmcl._checks import bad_value, check_positive_int
+from torchmcl._checks import bad_value, check_non_negative, check_non_negative_int, check_positive_int
 from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
 from torchmcl.data.speech.audio import BadAudio, Samples, audio_files, read_audio, warn_skipped, write_audio
@@ -49,6 +49,10 @@ class MixPlan:
             raise ValueError(bad_value("MixPlan", "counts", f"name parts among {PARTS}", unknown))
         for count in self.counts.values():
             check_positive_int("MixPlan", "counts", count)
+        if not self.counts:
+            raise ValueError(bad_value("MixPlan", "counts", "not be empty", "{}"))
+        check_non_negative("MixPlan", "spread_db", self.spread_db)
+        check_non_negative_int("MixPlan", "seed", self.seed)
 
 
 def write_mixtures(

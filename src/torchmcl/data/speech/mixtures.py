@@ -74,6 +74,9 @@ def librimix_mixtures(table: Path | str, n_speakers: int) -> list[Mixture]:
     path = Path(table)
     mixtures = []
     for row in _rows(path, ["mixture_ID", "mixture_path", *_columns(n_speakers, "source_{}_path")]):
+        if row.get(f"source_{n_speakers + 1}_path"):
+            got = f"{n_speakers} where {path} has source_{n_speakers + 1}_path"
+            raise ValueError(bad_value("librimix_mixtures", "n_speakers", "be that of the mixtures", got))
         speakers = [utterance.partition("-")[0] for utterance in row["mixture_ID"].split("_")]
         names = [row[f"source_{i}_path"] for i in range(1, n_speakers + 1)]
         speakers += [""] * (n_speakers - len(speakers))
@@ -90,6 +93,7 @@ def wsj0_mixtures(root: Path | str, part: str, n_speakers: int, *, folder: str =
 
     Raises:
         BadAudio: if a folder or one of the sources of a mixture is missing.
+        ValueError: if the mixtures have more speakers than `n_speakers`.
     """
     check_choice("wsj0_mixtures", "part", part, PARTS)
     check_positive_int("wsj0_mixtures", "n_speakers", n_speakers)
@@ -99,6 +103,10 @@ def wsj0_mixtures(root: Path | str, part: str, n_speakers: int, *, folder: str =
     for place in places:
         if not (here / place).is_dir():
             raise BadAudio(f"{here / place}: there is no such folder.")
+    if (more := here / f"s{n_speakers + 1}").is_dir():  # with fewer targets than voices every number would be wrong
+        advice = "Set the number of speakers that the mixtures have (data.n_speakers and model.n_outputs)."
+        got = f"{n_speakers} where there is {more}"
+        raise ValueError(bad_value("wsj0_mixtures", "n_speakers", "be that of the mixtures", got, advice))
     names = sorted(path.name for path in (here / "mix").glob("*.wav"))
     if not names:
         raise BadAudio(f"{here / 'mix'}: holds no mixtures (*.wav).")

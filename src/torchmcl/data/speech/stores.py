@@ -49,7 +49,7 @@ class AudioFolder:
 
     Args:
         root: names are relative to it, or absolute and below it.
-        sample_rate: of all that is read; 8 kHz as in the paper unless told.
+        sample_rate: of all that is read; 8 kHz by default, as in the paper.
         outside: also read names that lead out of the folder, as a list that you trust may hold; else they are
             refused, for a list of files may come from anywhere.
     """

@@ -7,8 +7,8 @@ What comes out of it is checked in full (offsets, UTF-8) before polars, which ta
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import bad_value
 from torchmcl._limits import check_limit, limit
+from torchmcl._messages import bad_value
 from torchmcl._optional import optional_import
 from torchmcl.data.table.parquet import check_parquet
 

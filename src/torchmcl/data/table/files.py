@@ -8,7 +8,6 @@ import contextlib
 import csv
 import gzip
 import io
-import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -16,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import bad_value, nearest_hint
+from torchmcl._files import replaced_file
 from torchmcl._limits import NESTING, check_limit
+from torchmcl._messages import bad_value, nearest_hint
 from torchmcl._optional import optional_import
 from torchmcl._reading import unpacked
 from torchmcl.data.table.arrow import read_parquet
@@ -120,6 +120,8 @@ def read_table(owner: str, path: Path) -> Table:
     """
     kind, zipped = table_format(owner, path)
     pl = polars()
+    if not path.exists():
+        raise FileNotFoundError(bad_value(owner, "file", "exist", repr(str(path))))
     if path.is_dir():
         raise ValueError(bad_value(owner, "file", "be a table", f"the folder {str(path)!r}"))
     try:
@@ -248,12 +250,12 @@ def write_table(owner: str, path: Path, frame: Any) -> None:
         OSError: if the file cannot be written.
     """
     kind, zipped = table_format(owner, path)
-    with _beside(path) as temporary:
+    with replaced_file(path) as file:
         if zipped:
-            with gzip.open(temporary, "wb", compresslevel=6) as file:
-                _write(frame, kind, file)
+            with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file) as packed:
+                _write(frame, kind, packed)
         else:
-            _write(frame, kind, temporary)
+            _write(frame, kind, file)
 
 
 def _write(frame: Any, kind: str, target: Any) -> None:
@@ -263,15 +265,3 @@ def _write(frame: Any, kind: str, target: Any) -> None:
         frame.write_ndjson(target)
     else:
         frame.write_csv(target, separator="\t" if kind == "tsv" else ",")
-
-
-@contextlib.contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that takes the place of `path` if all goes well, and is removed if not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

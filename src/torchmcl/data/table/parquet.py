@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from torchmcl._checks import bad_value
 from torchmcl._limits import NESTING, check_limit
+from torchmcl._messages import bad_value
 
 __all__ = ["check_parquet"]
 

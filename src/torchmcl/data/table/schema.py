@@ -4,25 +4,42 @@ Text that is a number everywhere makes a column of numbers, other text a column 
 sometimes the one and sometimes the other is refused, for a typing error in one cell would change what a column means.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from decimal import Context, Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl._checks import bad_value
+from torchmcl._messages import bad_value, number_text, option_text
 from torchmcl.data.table.files import Table, polars
 
-__all__ = ["MISSING", "CategoryColumn", "NumberColumn", "TableSchema", "infer_schema"]
+__all__ = [
+    "MIN_ROWS",
+    "MISSING",
+    "NUMBER",
+    "CategoryColumn",
+    "NumberColumn",
+    "TableSchema",
+    "check_rows",
+    "infer_schema",
+]
 
 # What stands for a missing value in text, besides nothing.
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?")
+# With fewer rows there is nothing to set apart.
+MIN_ROWS = 10
 # A category with a column of its own should be common; the others of a column share one.
 _MOST_CATEGORIES = 50
 # More different texts than this are names or notes, not categories.
 _MOST_TEXTS = 1000
 _MANY_TEXTS = 20
+# A number as programs write it. Leading zeros are none of a number.
+NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+# Beyond them an exponent is the shorter text.
+_PLAIN_DIGITS = 30
 
 
 @dataclass(frozen=True)
@@ -47,12 +64,14 @@ class CategoryColumn:
         categories: those that are told apart, the commonest first.
         rare: known ones that are treated alike.
         missing: whether values were missing in the table that was learned from.
+        numeric: whether all of them are numbers, which have one text however they are written: 3 for 3.0.
     """
 
     name: str
     categories: tuple[str, ...]
     rare: tuple[str, ...]
     missing: bool
+    numeric: bool = False
 
     @property
     def codes(self) -> dict[str, int]:
@@ -116,11 +135,19 @@ class TableSchema:
         return cls(
             tuple(NumberColumn(**column) for column in made["numbers"]),
             tuple(
-                CategoryColumn(c["name"], tuple(c["categories"]), tuple(c["rare"]), c["missing"])
+                CategoryColumn(
+                    c["name"], tuple(c["categories"]), tuple(c["rare"]), c["missing"], c.get("numeric", False)
+                )
                 for c in made["categories"]
             ),
             tuple(made["targets"]),
         )
+
+
+def check_rows(owner: str, table: Table) -> None:
+    """Check that a table has enough rows to learn from."""
+    if len(table) < MIN_ROWS:
+        raise ValueError(bad_value(owner, table.name, f"have at least {MIN_ROWS} rows", len(table)))
 
 
 def infer_schema(
@@ -209,7 +236,8 @@ def _check_numbers(owner: str, table: Table, name: str, read: _Numbers) -> None:
         got = f"{_short(read.bad_value)} in row {read.bad_row + 1}" + (
             f" and {read.n_bad - 1} more" if read.n_bad > 1 else ""
         )
-        advice = "Correct the file, or name the column in --categorical or --drop of `torchmcl fit`."
+        categorical, drop = (option_text(option, name) for option in ("--categorical", "--drop"))
+        advice = f"Correct the file, or fit with {categorical} or {drop}"
         raise ValueError(bad_value(owner, subject, "have one type and not numbers and text", got, advice))
     infinite = read.values.is_infinite().fill_null(False)
     if infinite.any():
@@ -228,41 +256,66 @@ def _target(owner: str, table: Table, name: str) -> None:
     low, high = read.values.min(), read.values.max()
     if low == high:
         advice = "There is nothing to learn."
-        raise ValueError(bad_value(owner, subject, "vary", f"the constant {low:g}", advice))
+        raise ValueError(bad_value(owner, subject, "vary", f"the constant {number_text(low, scale=0)}", advice))
 
 
 def _texts(series: Any) -> Any:
     """Return a column as text, null where it is missing."""
     pl = polars()
-    if series.dtype.is_float():  # 1.0 and 1 are one category, whatever the format made of the column
-        whole = (series.fill_nan(None).drop_nulls() % 1 == 0).all()
-        series = series.fill_nan(None)
-        series = series.cast(pl.Int64) if whole else series
-    texts = series.cast(pl.String) if series.dtype != pl.String else series.str.strip_chars()
+    texts = series.str.strip_chars() if series.dtype == pl.String else series.cast(pl.String)
     return texts.set(texts.is_in(list(MISSING)).fill_null(False), None)
+
+
+def _is_numeric(texts: Any) -> bool:
+    """Return whether all texts are numbers. With leading zeros they are codes, which 7 and 007 tell apart."""
+    return all(NUMBER.fullmatch(text) for text in texts.drop_nulls().unique())
+
+
+def _with_plain_numbers(texts: Any) -> Any:
+    """Return texts in which a number is written in one way, whatever wrote the file: 3 for 3.0, 1000 for 1e3."""
+    known = texts.drop_nulls().unique().to_list()
+    plain = {text: plain_number(text) for text in known if NUMBER.fullmatch(text)}
+    return texts.replace({text: number for text, number in plain.items() if text != number})
+
+
+def plain_number(text: str) -> str:
+    """Return the shortest plain text of a number, exactly.
+
+    Example:
+        >>> [plain_number(text) for text in ("3.0", "+3", "1e3", "-0.0", "2.50", "1e-99")]
+        ['3', '3', '1000', '0', '2.5', '1E-99']
+    """
+    number = Decimal(text).normalize(Context(prec=len(text) + 1))
+    if number == 0:
+        return "0"
+    return f"{number:f}" if abs(number.adjusted()) <= _PLAIN_DIGITS else str(number)
 
 
 def _category(owner: str, table: Table, name: str, *, chosen: bool) -> CategoryColumn:
     subject = f"{table.name}, column {name!r}"
     texts = _texts(_of_known_type(owner, table, name))
+    leave_out = f"Leave it out: {option_text('--drop', name)}"
     if texts.null_count() == len(texts):
-        advice = f"Leave it out: --drop {name}."
-        raise ValueError(bad_value(owner, subject, "have a value", "only missing ones", advice))
-    counts = texts.drop_nulls().value_counts().sort(["count", name], descending=[True, False])
+        raise ValueError(bad_value(owner, subject, "have a value", "only missing ones", leave_out))
+    numeric = _is_numeric(texts)
+    texts = _with_plain_numbers(texts) if numeric else texts
+    counts = texts.drop_nulls().alias("text").value_counts(name="n").sort(["n", "text"], descending=[True, False])
     n_texts, n_given = counts.height, len(texts) - texts.null_count()
     if n_texts > _MOST_TEXTS or (not chosen and n_texts > max(_MANY_TEXTS, n_given / 2)):
         rule = f"hold categories (at most {_MOST_TEXTS}, each more than once)"
         got = f"{n_texts} different texts in {n_given} rows"
-        advice = f"Leave it out: --drop {name}."
-        raise ValueError(bad_value(owner, subject, rule, got, advice))
-    known = tuple(counts.get_column(name).to_list())
+        raise ValueError(bad_value(owner, subject, rule, got, leave_out))
+    known = tuple(counts.get_column("text").to_list())
     most = _MOST_CATEGORIES if len(known) > _MOST_CATEGORIES + 1 else len(known)
-    return CategoryColumn(name, known[:most], known[most:], bool(texts.null_count()))
+    return CategoryColumn(name, known[:most], known[most:], bool(texts.null_count()), numeric)
 
 
 def _codes(owner: str, table: Table, column: CategoryColumn, new_categories: bool) -> NDArray[np.float64]:
     pl = polars()
-    texts = _texts(_of_known_type(owner, table, column.name))
+    series = _of_known_type(owner, table, column.name)
+    texts = _texts(series)
+    # Models of earlier versions know no `numeric`, but integers in columns of floats.
+    texts = _with_plain_numbers(texts) if column.numeric or series.dtype.is_numeric() else texts
     codes = texts.replace_strict(column.codes, default=-1, return_dtype=pl.Int32)
     codes = codes.set(texts.is_null(), column.missing_code)
     new = codes == -1
@@ -284,7 +337,7 @@ def _of_known_type(owner: str, table: Table, name: str) -> Any:
     kind = series.dtype
     if not (kind.is_numeric() or kind in (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)):
         subject = f"{table.name}, column {name!r}"
-        advice = f"Convert it first, or leave it out: --drop {name}."
+        advice = f"Convert it first, or leave it out: {option_text('--drop', name)}"
         raise ValueError(bad_value(owner, subject, "hold numbers or text", str(kind), advice))
     return series
 

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl._checks import bad_value
-from torchmcl.assignment import AssignmentRule
+from torchmcl._messages import bad_value
 from torchmcl.data.table import Table
 from torchmcl.density import KernelMixture
 from torchmcl.estimators.table.floor import least_distortions
@@ -262,25 +261,15 @@ def _ambiguous(
 def trajectory(model: TableModel) -> dict[str, Any]:
     """Return what is known of the training, epoch by epoch."""
     regressor = model.regressor
-    n_epochs = len(regressor.loss_curve_)
-    rule_at = regressor._rule(n_epochs)
-    temperatures = None
-    if not isinstance(rule_at, AssignmentRule):  # a function epoch -> rule
-        rules = [rule_at(epoch) for epoch in range(n_epochs)]
-        if all(hasattr(rule, "temperature") for rule in rules):
-            temperatures = [float(rule.temperature) for rule in rules]
-    curve = getattr(regressor, "validation_curve_", None)
-    return {
-        "loss": _lists(regressor.loss_curve_),
-        "temperature": temperatures,
-        "validation": None if curve is None else _lists(curve),
+    curves = {name: getattr(regressor, f"{name}_curve_", None) for name in ("loss", "temperature", "validation")}
+    return {name: None if curve is None else _lists(curve) for name, curve in curves.items()} | {
         "kept_epoch": int(regressor.best_epoch_),
     }
 
 
 def _lists(values: NDArray[Any] | Sequence[float]) -> Any:
-    """Return plain numbers, six digits of them: enough for any picture; None for what is no number."""
+    """Return plain numbers with all their digits: few may tell them apart; None for what is no number."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim:
         return [_lists(part) for part in array]
-    return float(f"{array:.6g}") if np.isfinite(array) else None
+    return float(array) if np.isfinite(array) else None

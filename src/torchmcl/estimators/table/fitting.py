@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl._checks import bad_value
-from torchmcl.data.table import ColumnEncoder, Table, infer_schema, read_table
+from torchmcl._messages import bad_value, number_text
+from torchmcl.data.table import ColumnEncoder, Table, TableSchema, infer_schema
+from torchmcl.data.table.schema import MIN_ROWS, check_rows
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.table.evaluation import evaluated, summary_of_data, trajectory
 from torchmcl.estimators.table.model import TableModel
 
-__all__ = ["TableFit", "fit_summary", "fit_table", "table_records"]
+__all__ = ["TableFit", "fit_summary", "fit_table", "measure_table", "table_records", "train_table"]
 
-_MIN_ROWS = 10
+_ERRORS = ("rmse", "nearest_rmse")
 
 
 @dataclass(frozen=True)
@@ -44,32 +45,52 @@ class TableFit:
 def fit_table(
     owner: str, table: Table, how: TableFit, *, progress: bool = False, checkpoint: Path | None = None
 ) -> TableModel:
-    """Return a model that was trained on a table, with its metrics.
+    """Return a model that was trained on a table, with its metrics and the records for a report.
 
     Args:
         owner: who asks, for messages.
         table: to learn from.
         how: the columns, and the parameters of the regressor.
         progress: show a bar.
-        checkpoint: folder to save the training to on the way; the same call goes on from there after a kill.
+        checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
 
     Raises:
         ValueError: if the table or a parameter cannot be used; the message says which and what to do.
     """
-    if len(table) < _MIN_ROWS:
-        raise ValueError(bad_value(owner, table.name, f"have at least {_MIN_ROWS} rows", len(table)))
+    model = train_table(owner, table, how, progress=progress, checkpoint=checkpoint)
+    return measure_table(owner, model, table, how)
+
+
+def train_table(
+    owner: str,
+    table: Table,
+    how: TableFit,
+    *,
+    schema: TableSchema | None = None,
+    progress: bool = False,
+    checkpoint: Path | None = None,
+) -> TableModel:
+    """Return a model that was trained on a table and can answer; `measure_table` adds what a report needs.
+
+    Args:
+        owner: who asks, for messages.
+        table: to learn from.
+        how: the columns, and the parameters of the regressor.
+        schema: of the table, as `infer_schema` returns it for the columns of `how`; by default found here.
+        progress: show a bar.
+        checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
+
+    Raises:
+        ValueError: if the table or a parameter cannot be used.
+    """
+    check_rows(owner, table)
     if not 0 <= how.test_fraction < 1:
         raise ValueError(bad_value(owner, "--test", "lie in [0, 1)", repr(how.test_fraction)))
     start = time.perf_counter()
-    schema = infer_schema(owner, table, how.targets, drop=how.drop, categorical=how.categorical)
+    schema = schema or infer_schema(owner, table, how.targets, drop=how.drop, categorical=how.categorical)
     targets = schema.target_values(owner, table)
     values = schema.values(owner, table)
-    known = np.flatnonzero(~np.isnan(targets).any(axis=1))
-    if len(known) < _MIN_ROWS:
-        raise ValueError(bad_value(owner, table.name, f"have a target in at least {_MIN_ROWS} rows", len(known)))
-    shuffled = np.random.default_rng(how.seed).permutation(known)
-    n_test = round(how.test_fraction * len(known))
-    test, train = np.sort(shuffled[:n_test]), np.sort(shuffled[n_test:])
+    known, train, test = _rows(owner, table, targets, how)
     train_values, train_targets = values[train], targets[train]
     del values, targets
     encoder = ColumnEncoder(schema).fit(train_values)
@@ -94,14 +115,24 @@ def fit_table(
         "kept_epoch": regressor.best_epoch_,
         "validation_distortion": _finite_or_none(regressor.validation_distortions_[regressor.best_init_]),
     }
-    model = TableModel(schema, encoder, regressor, table.name, metrics)
-    return _with_evaluation(owner, model, table, train, test)
+    return TableModel(schema, encoder, regressor, table.name, metrics)
 
 
-def _with_evaluation(
-    owner: str, model: TableModel, table: Table, train: NDArray[np.int64], test: NDArray[np.int64]
-) -> TableModel:
-    """Return the model with records of the rows that were set apart, and of those it learned from."""
+def _rows(
+    owner: str, table: Table, targets: NDArray[np.float64], how: TableFit
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of the rows with all targets, and of those to learn from and to set apart."""
+    known = np.flatnonzero(~np.isnan(targets).any(axis=1))
+    if len(known) < MIN_ROWS:
+        raise ValueError(bad_value(owner, table.name, f"have a target in at least {MIN_ROWS} rows", len(known)))
+    shuffled = np.random.default_rng(how.seed).permutation(known)
+    n_test = round(how.test_fraction * len(known))
+    return known, np.sort(shuffled[n_test:]), np.sort(shuffled[:n_test])
+
+
+def measure_table(owner: str, model: TableModel, table: Table, how: TableFit) -> TableModel:
+    """Return a model of `train_table` with records of the rows that were set apart, and of those it learned from."""
+    _, train, test = _rows(owner, table, model.schema.target_values(owner, table), how)
     columns = summary_of_data(owner, model, table.take(train))
     described = {"columns": columns, "training": trajectory(model)}
     if not len(test):
@@ -112,16 +143,16 @@ def _with_evaluation(
     return replace(model, metrics=model.metrics | {"set_apart": chosen}, evaluation=described | {"held_out": records})
 
 
-def table_records(owner: str, model: TableModel, data: Path | None = None) -> dict[str, Any]:
+def table_records(owner: str, model: TableModel, data: Table | None = None) -> dict[str, Any]:
     """Return what a report is drawn from: the records of the fit, and of another table if one is given.
 
     Raises:
         ValueError: if neither is at hand, or the table cannot be used.
     """
     stored = model.evaluation or {}
-    fresh = stored.get("held_out") if data is None else evaluated(owner, model, read_table(owner, data))
+    fresh = stored.get("held_out") if data is None else evaluated(owner, model, data)
     if fresh is None:
-        rule, got = "be given for a model that was fitted with --test 0", "none"
+        rule, got = "be given for a model without records of rows set apart (--test 0)", "none"
         raise ValueError(bad_value(owner, "--data", rule, got, "Name a table that the model has not learned from."))
     return {
         "source": model.source,
@@ -147,10 +178,10 @@ def fit_summary(model: TableModel) -> str:
     if measures is not None:
         lines.append(f"On {rows['set_apart']:,} rows set apart, for each target:")
         for place, name in enumerate(model.schema.targets):
+            mean, nearest = (number_text(error, error) for error in (measures[key][place] for key in _ERRORS))
             lines.append(
-                f"  {name}: error of the mean {measures['rmse'][place]:.4g}, of the nearest answer "
-                f"{measures['nearest_rmse'][place]:.4g} (root mean square); 90 % sets hold "
-                f"{100 * measures['coverage_of_90_percent_sets'][place]:.0f} %"
+                f"  {name}: error of the mean {mean}, of the nearest answer {nearest} (root mean square); 90 % sets "
+                f"hold {100 * measures['coverage_of_90_percent_sets'][place]:.0f} %"
             )
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmcl._checks import bad_value
+from torchmcl._messages import bad_value, number_text
 from torchmcl.data.table import ColumnEncoder, Table, TableSchema
 from torchmcl.data.table.files import polars
 from torchmcl.estimators.regressor import MCLRegressor
@@ -56,14 +56,15 @@ class TableModel:
         """Return a polars data frame with the answers for each row, the most probable first.
 
         Its columns are, for each target, `<target>_mean` and `<target>_1`, `<target>_2` ..., then `probability_1`,
-        `probability_2` ...; with an interval also `<target>_low`, `<target>_high` and `<target>_set`, the set itself,
-        which has several pieces where the answers lie apart.
+        `probability_2` ... (`answer_probability_1` ... for a target that is itself named probability); with an interval
+        also `<target>_low`, `<target>_high` and `<target>_set`, the set itself, which has several pieces where the
+        answers lie apart. A kept column that has the name of one of these gets `_kept` appended.
 
         Args:
             owner: who asks.
             table: with the columns of the schema.
             interval: the probability with which the set holds the truth; no sets unless told.
-            keep: columns of the table to copy in front.
+            keep: columns of the table to copy in front, each once.
             new_categories: answer for categories that were never seen, as if they were none of the known.
         """
         pl = polars()
@@ -84,8 +85,8 @@ class TableModel:
                 lambda piece: pl.DataFrame(self._answers(self.encoder(piece), interval)), pieces, self._n_threads()
             )
         answers = pl.concat(parts)
-        if clash := sorted(set(keep) & set(answers.columns)):
-            raise ValueError(bad_value(owner, "--keep", "differ from the columns of the answers", repr(clash[0])))
+        taken = {*answers.columns, *keep}
+        kept = [series.alias(_free(series.name, taken)) if series.name in answers else series for series in kept]
         return answers if not kept else pl.DataFrame(kept).hstack(answers)
 
     def _n_threads(self) -> int:
@@ -105,16 +106,36 @@ class TableModel:
             if sets is not None:
                 lower, upper = (_of_output(side, place) for side in sets)
                 made[f"{target}_low"], made[f"{target}_high"] = np.nanmin(lower, axis=1), np.nanmax(upper, axis=1)
-                made[f"{target}_set"] = _set_texts(lower, upper)
-        return made | {f"probability_{k + 1}": probabilities[:, k] for k in range(probabilities.shape[1])}
+                made[f"{target}_set"] = _set_texts(lower, upper, float(self.regressor._targets.scale[place]))
+        word = _word_for_probability(self.schema.targets)
+        return made | {f"{word}_{k + 1}": probabilities[:, k] for k in range(probabilities.shape[1])}
+
+
+def _word_for_probability(targets: Sequence[str]) -> str:
+    """Return what the columns of probabilities begin with: no target, whose answers are numbered like them."""
+    word = "probability"
+    while word in targets:
+        word = f"answer_{word}"
+    return word
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """Return a name for a kept column that no other column has, and take it."""
+    while name in taken:
+        name = f"{name}_kept"
+    taken.add(name)
+    return name
 
 
 def _of_output(ends: NDArray[Any], place: int) -> NDArray[Any]:
     return ends if ends.ndim == 2 else ends[:, place]
 
 
-def _set_texts(lower: NDArray[Any], upper: NDArray[Any]) -> list[str]:
+def _set_texts(lower: NDArray[Any], upper: NDArray[Any], scale: float) -> list[str]:
+    def end(value: float) -> str:
+        return number_text(value, scale, digits=6)
+
     return [
-        " or ".join(f"[{a:.6g}, {b:.6g}]" for a, b in zip(low, high, strict=True) if not np.isnan(a))
+        " or ".join(f"[{end(a)}, {end(b)}]" for a, b in zip(low, high, strict=True) if not np.isnan(a))
         for low, high in zip(lower.tolist(), upper.tolist(), strict=True)
     ]

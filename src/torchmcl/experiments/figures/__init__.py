@@ -4,9 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
-from torchmcl._checks import bad_value, nearest_hint
+from torchmcl._checks import available_device, bad_value, nearest_hint
 from torchmcl.experiments.figures.annealed_epsilon import run_annealed_epsilon
 from torchmcl.experiments.figures.distortion_vs_temperature import run_distortion_vs_temperature
 from torchmcl.experiments.figures.figure1 import run_figure1
@@ -53,7 +51,6 @@ def run_figure(
     if name not in FIGURES:
         hint = nearest_hint(name, FIGURES).strip()
         raise ValueError(bad_value("reproduce", "figure", f"be one of {', '.join(FIGURES)}", repr(name), hint))
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(bad_value("reproduce", "device", "be there", repr(device), "This machine has no CUDA device."))
+    available_device("reproduce", device)
     figure = FIGURES[name]
     return figure.run(folder / name, figure.settings(preset, device), progress=progress)

@@ -1,21 +1,27 @@
 """What a training of a separator is made of, read from a small YAML file. Unknown options are errors."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from torchmcl._checks import (
     bad_value,
     check_choice,
+    check_fraction,
     check_non_negative,
     check_non_negative_int,
+    check_positive,
     check_positive_int,
+    check_real,
     nearest_hint,
 )
 from torchmcl._reading import read_text
 from torchmcl.experiments.separation.plain import check_types, shown, yaml_value
+from torchmcl.nn.dprnn import DPRNN
 
 __all__ = [
     "DataConfig",
@@ -27,7 +33,7 @@ __all__ = [
 ]
 
 RULES = ("pit", "mcl", "relaxed-wta", "amcl", "sinkhorn")
-LAYOUTS = ("tables", "wsj0", "librimix")
+LAYOUTS = ("auto", "tables", "wsj0", "librimix")
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class DataConfig:
     """Where the speech is, and how samples are made of it.
 
     Args:
-        layout: "tables" (utterances and gains), "wsj0" or "librimix".
+        layout: "tables" (utterances and gains), "wsj0" or "librimix"; "auto" looks at the folder.
         root: folder of the data.
         pack: file of packed utterances to read instead of the recordings below `root`.
         tables: for "librimix", part -> metadata table, relative to `root`.
@@ -43,14 +49,14 @@ class DataConfig:
         sample_rate: everything is resampled to it.
         crop: seconds of a training sample.
         dynamic: new mixtures in every epoch.
-        samples_per_epoch: all of them unless told.
-        validation_samples: how many mixtures of the validation part to look at; all unless told.
+        samples_per_epoch: all of them by default.
+        validation_samples: how many mixtures of the validation part to look at; all by default.
         n_workers: processes that prepare samples.
         skip_bad: leave out recordings that cannot be used, with a count.
         outside: also read recordings outside of `root`, if the list of them is one that you trust.
     """
 
-    layout: str = "tables"
+    layout: str = "auto"
     root: str | None = None
     pack: str | None = None
     tables: Mapping[str, str] = field(default_factory=dict)
@@ -74,6 +80,9 @@ class DataConfig:
             raise ValueError(bad_value("data", "n_speakers", "not be empty", numbers, "Two speakers are [2]."))
         object.__setattr__(self, "n_speakers", tuple(numbers))
         check_positive_int("data", "sample_rate", self.sample_rate)
+        _check_finite("data", "crop", self.crop)
+        check_positive("data", "crop", self.crop, "It is given in seconds.")
+        check_non_negative_int("data", "n_workers", self.n_workers)
         for name in ("samples_per_epoch", "validation_samples"):
             if getattr(self, name) is not None:
                 check_positive_int("data", name, getattr(self, name))
@@ -109,6 +118,10 @@ class ObjectiveConfig:
             check_choice("objective", "rule", self.rule, ("amcl",))
         else:
             check_non_negative("objective", "temperature", self.temperature)
+        check_fraction("objective", "epsilon", self.epsilon)
+        if self.decay is not None:
+            check_fraction("objective", "decay", self.decay)
+        _check_finite("objective", "score_weight", self.score_weight)
         check_non_negative("objective", "score_weight", self.score_weight)
 
 
@@ -125,7 +138,7 @@ class TrainingConfig:
         patience: epochs without a better validation until the rate is halved.
         clip: largest norm of the gradient.
         precision: "32-true" or "bf16-mixed".
-        ema: decay of the averaged weights; none unless told.
+        ema: decay of the averaged weights; none by default.
         captured: replay the passes of the model as CUDA graphs, on a GPU.
         max_skipped: batches with a loss that is not finite to leave out, before one is an error.
         seed: decides weights, order and crops.
@@ -150,7 +163,13 @@ class TrainingConfig:
         check_non_negative_int("training", "max_skipped", self.max_skipped)
         check_choice("training", "schedule", self.schedule, ("plateau", "cosine"))
         check_choice("training", "precision", self.precision, ("32-true", "bf16-mixed"))
-        check_non_negative("training", "learning_rate", self.learning_rate)
+        check_non_negative_int("training", "seed", self.seed)
+        for name in ("learning_rate", "clip"):
+            _check_finite("training", name, getattr(self, name))
+        check_positive("training", "learning_rate", self.learning_rate)
+        check_non_negative("training", "clip", self.clip)
+        if self.ema is not None:
+            check_fraction("training", "ema", self.ema)
 
 
 @dataclass(frozen=True)
@@ -164,6 +183,7 @@ class SeparationConfig:
 
     def __post_init__(self) -> None:
         """Check what concerns several parts."""
+        _check_known("model", self.model, [name for name in signature(DPRNN).parameters if name != "bilstm"])
         n_outputs, n_speakers = self.model.get("n_outputs", 2), max(self.data.n_speakers)
         check_positive_int("model", "n_outputs", n_outputs)
         if n_outputs < n_speakers:
@@ -238,6 +258,12 @@ def load_config(name: Path | str) -> SeparationConfig:
     if not isinstance(options, dict):
         raise ValueError(bad_value("separation", str(name), "hold options by name", shown(options)))
     return SeparationConfig.from_dict(options)
+
+
+def _check_finite(part: str, name: str, value: float) -> None:
+    check_real(part, name, value)
+    if math.isinf(value):
+        raise ValueError(bad_value(part, name, "be finite", repr(value)))
 
 
 def _made(part: str, kind: type[Any], options: Any) -> Any:

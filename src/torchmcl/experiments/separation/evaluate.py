@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from torchmcl._checks import available_device, check_positive_int
 from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
 from torchmcl.assignment import WTA
@@ -51,7 +52,13 @@ def evaluate_separator(
         Records with the mixture, its speakers, the SI-SDR in dB under the best one-to-one assignment
         (`pit_si_sdr`), under the best output of each source (`mcl_si_sdr`), that of the mixture itself
         (`input_si_sdr`), and the `improvement` of the first over the last.
+
+    Raises:
+        ValueError: if the model or the mixtures cannot be used.
     """
+    if limit is not None:
+        check_positive_int("evaluate_separator", "limit", limit)
+    available_device("evaluate_separator", device)
     separator, notes = load_model(model)
     separator = separator.to(device)
     mixtures = listed_mixtures(data, part)[:limit]

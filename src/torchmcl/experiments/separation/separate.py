@@ -1,6 +1,7 @@
 """Separating a recording of any length into files."""
 
 import json
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmcl._checks import available_device, bad_value
 from torchmcl._files import write_atomically
+from torchmcl._limits import SHORTEST_CHUNK_SECONDS
 from torchmcl.data.speech.audio import audio_info, read_audio, write_audio
 from torchmcl.experiments.separation.evaluate import trained_precision
 from torchmcl.nn.long_recordings import separate_long
@@ -41,7 +44,14 @@ def separate_recording(
 
     Returns:
         What was written into `separation.json`.
+
+    Raises:
+        ValueError: if the recording or the model cannot be used, or the chunk is too short to tell speakers apart.
     """
+    if not SHORTEST_CHUNK_SECONDS <= chunk_seconds < math.inf:
+        rule = f"be a finite number >= {SHORTEST_CHUNK_SECONDS}"
+        raise ValueError(bad_value("separate_recording", "chunk_seconds", rule, repr(chunk_seconds)))
+    available_device("separate_recording", device)
     separator, notes = load_model(model)
     sample_rate = int(notes.get("sample_rate", 8000))
     info = audio_info(recording)
@@ -51,7 +61,7 @@ def separate_recording(
         warnings.warn(f"{recording}: resampled from {info.sample_rate} to {sample_rate} Hz.", stacklevel=2)
     mixture = torch.from_numpy(read_audio(recording, sample_rate)).unsqueeze(0)
     with torch.inference_mode(), trained_precision(notes, device):
-        chunk = max(round(chunk_seconds * sample_rate), 2)
+        chunk = max(round(min(chunk_seconds * sample_rate, mixture.shape[-1])), 2)
         predictions = separate_long(separator.to(device), mixture.to(device), chunk=chunk)
     hypotheses, scores, kind = _scored(predictions)
     order = scores.argsort(descending=True, stable=True).tolist()

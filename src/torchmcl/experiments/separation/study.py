@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchmcl._checks import bad_value, check_positive_int, nearest_hint
+from torchmcl._checks import available_device, bad_value, check_positive_int, nearest_hint
 from torchmcl._files import write_atomically
 from torchmcl._reading import read_json
 from torchmcl.experiments.separation.config import DataConfig, SeparationConfig, load_config
@@ -154,6 +154,9 @@ def run_separation_study(
         if part not in PARTS:
             advice = nearest_hint(part, PARTS)
             raise ValueError(bad_value("separation study", "parts", f"be among {PARTS}", repr(part), advice))
+    if limit is not None:
+        check_positive_int("separation study", "limit", limit)
+    available_device("separation study", device)
     limit = _QUICK_LIMIT if quick and limit is None else limit
     wanted = [run for run in study_runs(n_seeds, quick=quick) if run.part in parts]
     folders = []

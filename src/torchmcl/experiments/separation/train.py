@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchmcl._checks import bad_value
+from torchmcl._checks import available_device, bad_value, check_non_negative
 from torchmcl._files import write_atomically
 from torchmcl._reading import read_json
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.experiments.separation.config import SeparationConfig
-from torchmcl.experiments.separation.data import SpeechData
+from torchmcl.experiments.separation.loaders import SpeechData
 from torchmcl.experiments.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
 from torchmcl.lightning import (
     Checkpoints,
@@ -43,7 +43,7 @@ _CHECKPOINTS = "checkpoints"
 # What may differ between the runs of one training; not the epochs where the rate is spread over all of them.
 _FREE = (
     *(("training", "epochs"), ("training", "captured"), ("training", "max_skipped")),
-    *(("data", "root"), ("data", "pack"), ("data", "n_workers")),
+    *(("data", "layout"), ("data", "root"), ("data", "pack"), ("data", "n_workers")),
 )
 
 
@@ -73,15 +73,18 @@ def train_separator(
         The folder of the best model.
 
     Raises:
-        ValueError: if the folder holds another training.
+        ValueError: if the folder holds another training, or an argument cannot be used.
         Stopped: under `stop_on_signals`, when a signal came; the finished epochs are saved.
     """
     out = Path(out)
-    _claim(out, config)
+    check_non_negative("train_separator", "minutes", minutes)
+    if device != "auto":
+        available_device("train_separator", device)
+    _check_folder(out, config)
     for name in ("lightning.pytorch", "pytorch_lightning"):  # which announce the hardware, and products
         logging.getLogger(name).setLevel(logging.WARNING)
     torch.manual_seed(config.training.seed)
-    model = DPRNN(**config.model) if bilstm is None else DPRNN(**config.model, bilstm=bilstm)
+    model = _network(config, bilstm)
     if compile_model:
         model.blocks.compile()
     monitor = "val_pit_si_sdr"
@@ -112,6 +115,7 @@ def train_separator(
         # Lightning's advice about workers and intervals, and torch's about Lightning.
         warnings.filterwarnings("ignore", module=r"(lightning|pytorch_lightning|torch)\..*")
         data = SpeechData(config.data, config.training)
+        write_atomically(out / "config.json", json.dumps(config.as_dict(), indent=1) + "\n")
         try:
             trainer.fit(module, datamodule=data, ckpt_path=latest)
         except SystemExit:  # Lightning has one of its own for SIGTERM
@@ -163,8 +167,15 @@ def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> lis
     )
 
 
-def _claim(out: Path, config: SeparationConfig) -> None:
-    """Write the configuration into the folder, or check that it is the one of this training."""
+def _network(config: SeparationConfig, bilstm: Callable[[int, int], nn.Module] | None) -> DPRNN:
+    try:
+        return DPRNN(**config.model) if bilstm is None else DPRNN(**config.model, bilstm=bilstm)
+    except TypeError as error:  # a value in the configuration is data, not a mistake in a program
+        raise ValueError(str(error)) from error
+
+
+def _check_folder(out: Path, config: SeparationConfig) -> None:
+    """Check that a folder is new or holds this training."""
     path = out / "config.json"
     if (
         path.exists()
@@ -174,7 +185,6 @@ def _claim(out: Path, config: SeparationConfig) -> None:
         advice = "Give another folder, or delete this one to start anew."
         rule = "be empty or hold this very training"
         raise ValueError(bad_value("separation train", "out", rule, f"{out} which differs in {differs}", advice))
-    write_atomically(path, json.dumps(config.as_dict(), indent=1) + "\n")
 
 
 class BestModel(pl.Callback):  # type: ignore[name-defined]

@@ -59,7 +59,7 @@ def run_study_on_cluster(study: UciStudy, out: Path, address: str, *, progress: 
         return records
     out.mkdir(parents=True, exist_ok=True)
     token = out.resolve() / f".shared-{uuid.uuid4().hex}"
-    token.touch()
+    token.touch(exist_ok=False)
     try:
         with (
             connected(_OWNER, address) as client,

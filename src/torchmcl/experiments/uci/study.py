@@ -16,9 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from torchmcl._checks import device_of
+from torchmcl._checks import available_device, device_of
 from torchmcl.checkpoints.files import digest_of_json
 from torchmcl.data.uci import UCI_SETS, uci_set
 from torchmcl.experiments.uci.methods import METHODS, Method, method_named
@@ -83,8 +81,7 @@ def check_device(study: UciStudy) -> None:
     Raises:
         ValueError: if it is not.
     """
-    if torch.device(study.device).type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("reproduce uci: `device` must be at hand, got 'cuda' without a CUDA device. Use cpu.")
+    available_device("reproduce uci", study.device)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,87 @@
+"""The wording of messages, without torch: the command line checks its options before it loads anything."""
+
+import difflib
+import math
+import re
+import shlex
+from collections.abc import Iterable
+
+__all__ = ["bad_value", "nearest_hint", "number_text", "option_text", "split_names"]
+
+# A name in double quotes, which doubles those inside, or anything up to the next comma.
+_NAME = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^,]*))(?:,|$)')
+
+# Numbers below 10^9 are written with all digits before the point, larger ones only if these tell them apart.
+_PLAIN_EXPONENTS = 9
+# More digits than these a float does not have.
+_ALL_DIGITS = 17
+
+
+def bad_value(owner: str, argument: str, rule: str, value: object, advice: str = "") -> str:
+    """Return the house form of an error message."""
+    return f"{owner}: `{argument}` must {rule}, got {value}.{' ' + advice if advice else ''}"
+
+
+def nearest_hint(value: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest known one, if any is near."""
+    near = difflib.get_close_matches(value, list(known), n=1, cutoff=0.4)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def number_text(value: float | None, scale: float, *, digits: int = 4, grouped: bool = False) -> str:
+    """Return a number with the digits that tell it from its neighbours.
+
+    Args:
+        value: any number; None is one that is not known.
+        scale: how far apart such numbers lie, the deviation of a column for example. 0 for a number by itself.
+        digits: of the differences between such numbers, and of the number itself at least.
+        grouped: separate thousands by commas.
+
+    Example:
+        >>> number_text(1700000003.1274, scale=10.0), number_text(1700000003.1274, scale=1e9)
+        ('1700000003.13', '1.7e+09')
+        >>> number_text(123456.7, scale=40000.0, grouped=True)
+        '123,457'
+    """
+    if value is None:
+        return "none"
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    exponent = math.floor(math.log10(abs(value)))
+    if scale > 0 and math.isfinite(scale):
+        needed = max(digits, digits + exponent - math.floor(math.log10(scale)))
+    else:
+        needed = 15
+    if exponent < _PLAIN_EXPONENTS:
+        needed = max(needed, exponent + 1)
+    return f"{value:{',' if grouped else ''}.{min(needed, _ALL_DIGITS)}g}"
+
+
+def split_names(text: str) -> list[str]:
+    """Return names that are separated by commas; double quotes protect a name that holds commas, as in CSV.
+
+    Example:
+        >>> split_names('city, "Last, first"')
+        ['city', 'Last, first']
+    """
+    found = [quoted.replace('""', '"') if quoted else plain.strip() for quoted, plain in _NAME.findall(text)]
+    return [name for name in found if name]
+
+
+def option_text(option: str, *names: str) -> str:
+    """Return an option with names, ready to be pasted into a shell; `split_names` reads them back.
+
+    Example:
+        >>> print(option_text("--drop", "Individual ID"))
+        --drop 'Individual ID'
+        >>> print(option_text("--drop", "Last, first", "city"))
+        --drop '"Last, first",city'
+    """
+    text = ",".join(map(_protected, names))
+    # What begins with a dash would be taken for another option.
+    return f"{option}{'=' if text.startswith('-') else ' '}{shlex.quote(text)}"
+
+
+def _protected(name: str) -> str:
+    inside = name.replace('"', '""')
+    return f'"{inside}"' if "," in name or name.startswith('"') or name != name.strip() else name

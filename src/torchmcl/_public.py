@@ -1,0 +1,68 @@
+"""The public names of the package, from the modules that have them; `torchmcl` loads this when one is asked for."""
+
+from torchmcl import metrics, nn
+from torchmcl._checks import value_checks
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopN
+from torchmcl.costs import (
+    pairwise,
+    pairwise_cosine,
+    pairwise_cross_entropy,
+    pairwise_euclidean,
+    pairwise_huber,
+    pairwise_l1,
+    pairwise_neg_si_sdr,
+    pairwise_neg_snr,
+    pairwise_sq_euclidean,
+)
+from torchmcl.losses import match, mcl_loss
+from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
+from torchmcl.schedules import Constant, Cosine, Exponential, Joined, Linear, TemperatureScheduler, Until, annealed
+from torchmcl.scoring import normalized_scores, score_loss, score_targets
+from torchmcl.training import mcl_step
+from torchmcl.transport import EMD, PIT, Sinkhorn
+from torchmcl.types import Batch, Matching, Predictions, StepOutput
+
+__all__ = [
+    "EMD",
+    "PIT",
+    "WTA",
+    "AnnealedWTA",
+    "AssignmentRule",
+    "AutoAnnealing",
+    "Batch",
+    "Constant",
+    "Cosine",
+    "Exponential",
+    "Joined",
+    "Linear",
+    "Matching",
+    "MultiHypothesisHead",
+    "MultiHypothesisMLP",
+    "Predictions",
+    "RelaxedWTA",
+    "Sinkhorn",
+    "StepOutput",
+    "TemperatureScheduler",
+    "TopN",
+    "Until",
+    "annealed",
+    "match",
+    "mcl_loss",
+    "mcl_step",
+    "metrics",
+    "nn",
+    "normalized_scores",
+    "pairwise",
+    "pairwise_cosine",
+    "pairwise_cross_entropy",
+    "pairwise_euclidean",
+    "pairwise_huber",
+    "pairwise_l1",
+    "pairwise_neg_si_sdr",
+    "pairwise_neg_snr",
+    "pairwise_sq_euclidean",
+    "score_loss",
+    "score_targets",
+    "value_checks",
+]

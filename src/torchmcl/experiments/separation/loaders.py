@@ -1,0 +1,73 @@
+"""From a configuration to samples in batches, for Lightning."""
+
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from torchmcl._checks import bad_value
+from torchmcl.data.speech import DrawSampler, DynamicMixing, SpeechMixtures
+from torchmcl.experiments.separation.config import DataConfig, TrainingConfig
+from torchmcl.experiments.separation.data import listed_mixtures, store_of
+from torchmcl.lightning._backend import pl
+from torchmcl.types import Batch
+
+__all__ = ["SpeechData"]
+
+
+class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
+    """Training and validation samples for Lightning."""
+
+    def __init__(self, data: DataConfig, training: TrainingConfig) -> None:
+        super().__init__()
+        store = store_of(data)
+        dynamic = DynamicMixing(tuple(data.n_speakers)) if data.dynamic else None
+        self.batch_size, self.n_workers, self.seed = training.batch_size, data.n_workers, training.seed
+        self.n_samples = data.samples_per_epoch
+        self.train = SpeechMixtures(
+            listed_mixtures(data, "tr"),
+            store,
+            crop=data.crop,
+            dynamic=dynamic,
+            n_samples=data.samples_per_epoch if dynamic else None,
+            seed=training.seed,
+            skip_bad=data.skip_bad,
+        )
+        self.validation = SpeechMixtures(
+            listed_mixtures(data, "cv")[: data.validation_samples],
+            store,
+            crop=data.crop,
+            random_crops=False,
+            skip_bad=data.skip_bad,
+        )
+        if len(self.train) < self.batch_size:
+            rule = f"be at most the {len(self.train)} training samples"
+            advice = f"Use --set training.batch_size={len(self.train)}, or more mixtures."
+            raise ValueError(bad_value("training", "batch_size", rule, self.batch_size, advice))
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Return a loader that begins with the epoch at hand, which is not 0 when a training goes on.
+
+        Lightning tells the sampler too, but only after the workers have begun with what they were told here.
+        """
+        trainer = self.trainer
+        sampler = DrawSampler(
+            len(self.train),
+            n_samples=self.n_samples,
+            seed=self.seed,
+            n_replicas=trainer.world_size,
+            rank=trainer.global_rank,
+        )
+        sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)
+        return self._loader(self.train, sampler=sampler, drop_last=True)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """Return a loader of the validation part."""
+        trainer = self.trainer
+        share = {"n_replicas": trainer.world_size, "rank": trainer.global_rank}
+        return self._loader(self.validation, sampler=DrawSampler(len(self.validation), shuffle=False, **share))
+
+    def _loader(self, dataset: SpeechMixtures, **options: Any) -> DataLoader[Batch]:
+        kept = self.n_workers > 0
+        workers: dict[str, Any] = {"num_workers": self.n_workers, "persistent_workers": kept}
+        workers["pin_memory"] = self.trainer.strategy.root_device.type == "cuda"
+        return DataLoader(dataset, batch_size=self.batch_size, **workers, **options)

@@ -1,0 +1,145 @@
+"""Every flag of every command, and every choice it offers, has a run: a new one without a run fails here.
+
+The commands about speech are run in the tests about speech.
+"""
+
+import argparse
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from house_tables import houses, write_csv
+from test_separation_study import speech  # noqa: F401  (a fixture)
+from torchmcl.cli import _parser, main
+
+SPEECH = {"separation", "data"}
+SMALL = "--epochs 1 --hidden 4 --restarts 1 --quiet"
+FIT = f"fit houses.csv --target price {SMALL}"
+# In this order: the later ones use what the earlier ones wrote.
+RUNS = [
+    f"{FIT} -o model --drop days --categorical rooms --hypotheses 2 --knots 3 --batch-size 16 --learning-rate 0.01 "
+    "--weight-decay 0.1 --validation 0.3 --test 0.2 --seed 7 --device cpu",
+    f"{FIT} --out model --overwrite --restart --rule mcl",
+    f"{FIT} -o relaxed --rule relaxed",
+    f"{FIT} -o annealed --rule annealed",
+    f"{FIT} -o auto --schedule auto",
+    f"{FIT} -o searched --search fleet",
+    f"fit --example -o example {SMALL}",
+    "predict model houses.csv -o answers.csv --interval 0.9 --keep city --allow-new-categories --escape-formulas "
+    "--quiet",
+    "predict model houses.csv --out answers.csv",
+    "report model --data houses.csv -o page.html --quiet",
+    "report model --out page.html",
+    "demo --out demo --seeds 1 --epochs 2 --quiet",
+    "reproduce uci --out uci --data uci-data --sets yacht --methods mcl --protocol last --folds 0 --seeds 1 --epochs 2 "
+    "--device cpu --quick --quiet",
+    "reproduce figure1 --out figures --preset quick --device cpu --quiet",
+    "reproduce rate-distortion --out figures --preset quick --device cpu --quiet",
+    "reproduce distortion-vs-temperature --out figures --preset quick --device cpu --quiet",
+    "reproduce phase-transitions --out figures --preset quick --device cpu --quiet",
+    "reproduce annealed-epsilon --out figures --preset quick --device cpu --quiet",
+    "reproduce all --out figures --preset paper --device cpu --quiet",
+]
+SPEECH_RUNS = [
+    "data pack {speech} --out {out}/speech.npz --quiet",
+    "reproduce separation --data {speech} --pack {out}/speech.npz --out {out}/study --parts automatic --seeds 1 "
+    "--device cpu --quick --limit 1 --quiet",
+]
+# What needs more than a folder, with the test that has the run.
+ELSEWHERE = {"reproduce uci": {"--cluster": "test_cluster.py"}}
+
+
+def commands(parser=None, words=()):
+    """Return each command that can be run, as its words, with its parser."""
+    parser = parser or _parser()
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not groups:
+        return {" ".join(words): parser}
+    return {k: v for name, below in groups[0].choices.items() for k, v in commands(below, (*words, name)).items()}
+
+
+def flags(parser):
+    """Return every option string of a parser."""
+    named = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+    return {flag for action in named for flag in action.option_strings}
+
+
+def choices(parser):
+    """Return every choice that its options offer, as they are written."""
+    named = [action for action in parser._actions if action.option_strings]
+    return {f"{action.option_strings[-1]} {choice}" for action in named for choice in action.choices or ()}
+
+
+def words_of_runs(*names):
+    """Return the words of the runs of commands, and neighbours among them."""
+    runs = [run.split() for run in [*RUNS, *SPEECH_RUNS] if run.startswith(tuple(f"{name} " for name in names))]
+    return {word for run in runs for word in run} | {" ".join(pair) for run in runs for pair in pairwise(run)}
+
+
+OURS = {name: parser for name, parser in commands().items() if name.split()[0] not in SPEECH}
+
+
+def test_the_walk_sees_the_commands():
+    assert {"fit", "predict", "report", "demo", "reproduce uci", "reproduce all", "reproduce separation"} <= OURS.keys()
+    assert {"--seed", "-o", "--out", "--example"} <= flags(OURS["fit"])
+    assert {"--rule mcl", "--schedule auto"} <= choices(OURS["fit"])
+
+
+@pytest.mark.parametrize("command", OURS)
+def test_every_flag_has_a_run(command):
+    missing = flags(OURS[command]) - words_of_runs(command)
+    for flag in missing & ELSEWHERE.get(command, {}).keys():
+        there = Path(__file__).parent / ELSEWHERE[command][flag]
+        assert f'"{flag}"' in there.read_text(encoding="utf-8")
+        missing.discard(flag)
+    assert not missing, "give these a run in RUNS"
+
+
+@pytest.mark.parametrize("command", OURS)
+def test_every_choice_has_a_run(command):
+    alike = [name for name, parser in OURS.items() if parser.get_default("run") == OURS[command].get_default("run")]
+    missing = choices(OURS[command]) - words_of_runs(*alike)
+    assert not {choice for choice in missing if not choice.endswith(" cuda")}, "give these a run in RUNS"
+
+
+@pytest.mark.parametrize("command", ["", *OURS])
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*command.split(), "--help"])
+    assert stop.value.code == 0
+    assert f"usage: torchmcl {command}".strip() in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("runs")
+    write_csv(made / "houses.csv", houses(60))
+    (made / "uci-data" / "yacht").mkdir(parents=True)
+    np.savez(made / "uci-data" / "yacht" / "data.npz", data=np.random.default_rng(0).normal(size=(308, 7)))
+    return made
+
+
+@pytest.fixture
+def short_figures(monkeypatch):
+    import torchmcl.experiments.figures as module
+
+    short = {"n_epochs": 3, "n_points": 1000, "batch_size": 500, "n_held_out": 500, "n_seeds": 1}
+
+    def shortened(figure):
+        return figure._replace(settings=lambda *given: replace(figure.settings(*given), **short))
+
+    monkeypatch.setattr(module, "FIGURES", {name: shortened(figure) for name, figure in module.FIGURES.items()})
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_run_ends_well(run, folder, monkeypatch, short_figures):
+    monkeypatch.chdir(folder)
+    assert main(run.split()) == 0
+
+
+def test_the_study_of_separation_runs_from_a_pack(speech, tmp_path):  # noqa: F811
+    for run in SPEECH_RUNS:
+        assert main(run.format(speech=speech, out=tmp_path).split()) == 0

@@ -1,0 +1,140 @@
+"""`MCLModule` with the loaders that people have: every form of a batch, through fit, validate, test and predict."""
+
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import torchmcl as mcl
+from torchmcl.training import as_batch, collate_batches
+
+pytest.importorskip("lightning")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from lightning_program import QUIET
+    from torchmcl.lightning import MCLModule
+    from torchmcl.lightning._backend import pl
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+N = 10
+X, Y = torch.randn(N, 3), torch.randn(N, 2)
+FULL, MASK = Y.unsqueeze(1), torch.ones(N, 1, dtype=torch.bool)
+FORMS = {
+    "tuples without the axis of targets": TensorDataset(X, Y),
+    "tuples": TensorDataset(X, FULL),
+    "tuples with a mask": TensorDataset(X, FULL, MASK),
+    "batches without a mask": [mcl.Batch(x, y) for x, y in zip(X, FULL, strict=True)],
+    "batches without a mask or an axis": [mcl.Batch(x, y) for x, y in zip(X, Y, strict=True)],
+    "batches": [mcl.Batch(x, y, m) for x, y, m in zip(X, FULL, MASK, strict=True)],
+    "batches of which some have a mask": [
+        mcl.Batch(x, y, m if i % 2 else None) for i, (x, y, m) in enumerate(zip(X, FULL, MASK, strict=True))
+    ],
+    "dictionaries": [{"inputs": x, "targets": y} for x, y in zip(X, Y, strict=True)],
+}
+
+
+def module(out_features=2, **options):
+    torch.manual_seed(0)
+    return MCLModule(mcl.MultiHypothesisMLP(3, out_features, 4, hidden=(8,)), mcl.AnnealedWTA(0.5), **options)
+
+
+def trainer():
+    return pl.Trainer(max_epochs=2, enable_checkpointing=False, **QUIET)
+
+
+def run(dataset, **options):
+    """Return the weights after a training, the metrics of both evaluations and the predictions."""
+    loader, trained = DataLoader(dataset, batch_size=4), module(**options)
+    trainer().fit(trained, loader, loader)
+    validated = trainer().validate(trained, loader, verbose=False)[0]
+    tested = trainer().test(trained, loader, verbose=False)[0]
+    predicted = trainer().predict(trained, loader)
+    hypotheses = torch.cat([predictions.hypotheses for predictions in predicted])
+    return dict(trained.model.state_dict()), validated["val_distortion"], tested["test_distortion"], hypotheses
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_batch_trains_the_same_model(form):
+    torch.testing.assert_close(run(FORMS[form]), run(FORMS["batches"]))
+
+
+def test_class_ids_need_no_axis_of_targets():
+    ids = torch.randint(0, 2, (N,))
+    options = {"cost_fn": mcl.pairwise_cross_entropy}
+    torch.testing.assert_close(
+        run(TensorDataset(X, ids), **options), run(TensorDataset(X, ids.unsqueeze(-1)), **options)
+    )
+
+
+def test_numbers_are_targets_of_one_dimension():
+    numbers = torch.randn(N)
+    expected = run(TensorDataset(X, numbers[:, None, None]), out_features=1)
+    for targets in (numbers, numbers[:, None]):
+        torch.testing.assert_close(run(TensorDataset(X, targets), out_features=1), expected)
+
+
+@pytest.mark.parametrize("dataset", [X, TensorDataset(X), [(x,) for x in X]], ids=["tensor", "dataset", "tuples"])
+def test_predictions_need_no_targets(dataset):
+    trained = module()
+    predicted = trainer().predict(trained, DataLoader(dataset, batch_size=4))
+    with torch.no_grad():
+        torch.testing.assert_close(torch.cat([p.hypotheses for p in predicted]), trained.model(X).hypotheses)
+
+
+class Many(Dataset):
+    """A dataset that is read by workers."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, index):
+        return mcl.Batch(X[index], FULL[index])
+
+
+@pytest.mark.parametrize("n_workers", [0, 2])
+def test_a_plain_loader_puts_batches_together(n_workers):
+    batches = list(DataLoader(Many(), batch_size=4, num_workers=n_workers))
+    assert [type(batch) for batch in batches] == [mcl.Batch] * 3
+    assert all(batch.mask is None for batch in batches)
+    torch.testing.assert_close(torch.cat([batch.targets for batch in batches]), FULL)
+
+
+def test_a_missing_mask_says_that_all_targets_are_real():
+    samples = [mcl.Batch(X[0], torch.zeros(2, 2)), mcl.Batch(X[1], torch.zeros(2, 2), torch.tensor([True, False]))]
+    assert collate_batches(samples).mask.tolist() == [[True, True], [True, False]]
+
+
+def test_what_is_no_batch_is_refused():
+    for loaded, words in ((X, "Tensor"), ((X,), "a tuple of 1"), ({"x": X, "y": Y}, "a dictionary with ")):
+        with pytest.raises(TypeError, match=rf"as_batch: `batch` must be a Batch, .* got {words}"):
+            as_batch(loaded)
+
+
+def test_targets_that_could_be_either_are_refused():
+    with pytest.raises(
+        ValueError, match=r"mcl_step: `targets` must have shape \[batch, targets, dim\] or \[batch, dim\]"
+    ):
+        mcl.mcl_step(module(out_features=1).model, (X, Y), mcl.WTA())
+
+
+def test_an_unknown_cost_gets_the_targets_as_they_are():
+    seen = []
+
+    def cost_fn(*, hypotheses, targets):
+        seen.append(tuple(targets.shape))
+        return mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets.unsqueeze(1))
+
+    mcl.mcl_step(module().model, (X, Y), mcl.WTA(), cost_fn=cost_fn)
+    assert seen == [(N, 2)]
+
+
+def test_one_target_per_sample_and_model():
+    hypotheses, targets = torch.randn(5, N, 4, 2), torch.randn(5, N, 2)
+    losses = [
+        mcl.mcl_step(lambda _: mcl.Predictions(hypotheses), (X, y), mcl.WTA(), stacked=True).loss
+        for y in (targets, targets.unsqueeze(-2))
+    ]
+    assert losses[0].shape == (5,)
+    torch.testing.assert_close(*losses)

@@ -1,0 +1,70 @@
+"""Links to the reference lead somewhere, and names and signatures are shown as they are written."""
+
+import html
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="needs the documentation's sources")
+ROLE = re.compile(r":(?:py:)?(?:class|func|meth|attr|obj|mod|data|exc):`(?:[^`<]*<)?~?(torchmcl[\w.]*)>?`")
+
+
+def documented():
+    """Return the full names of everything that the reference lists."""
+    names, module, listing = set(), "", False
+    for line in (DOCS / "reference" / "index.rst").read_text().splitlines():
+        if found := re.match(r"\.\. (current)?module:: (\S+)", line):
+            module = found[2]
+            names |= set() if found[1] else {module}
+        elif line.startswith(".. autosummary::"):
+            listing = True
+        elif line and not line.startswith(" "):
+            listing = False
+        elif listing and (found := re.fullmatch(r"   (~?)([A-Za-z_][\w.]*)", line)):
+            names.add(found[2] if found[2].startswith("torchmcl.") else f"{module}.{found[2]}")
+    return names
+
+
+def test_links_of_the_pages_lead_to_the_reference():
+    known = documented()
+    assert "torchmcl.estimators.MCLRegressor" in known
+    lost = {}
+    for path in [*DOCS.glob("*.rst"), *DOCS.glob("developer/*.rst"), *(ROOT / "examples").glob("*.py")]:
+        for name in ROLE.findall(path.read_text()):
+            in_class = name.rpartition(".")[0]
+            if name not in known and (in_class not in known or in_class.rpartition(".")[2].islower()):
+                lost.setdefault(path.name, set()).add(name)
+    assert lost == {}
+
+
+@pytest.mark.slow
+def test_fitted_attributes_keep_their_underscore_and_signatures_are_parsed(tmp_path):
+    pytest.importorskip("sphinx")
+    conf = f"""
+import runpy, sys
+sys.path.insert(0, {str(DOCS)!r})
+globals().update(runpy.run_path({str(DOCS / "conf.py")!r}))
+extensions = [name for name in extensions if "gallery" not in name]
+templates_path = [{str(DOCS / "_templates")!r}]
+html_theme = "basic"
+"""
+    (tmp_path / "conf.py").write_text(conf)
+    (tmp_path / "index.rst").write_text(
+        "Reference\n=========\n\n"
+        ".. autoclass:: torchmcl.estimators.MCLRegressor\n\n"
+        ".. autoclass:: torchmcl.fleet.Fleet\n\n"
+        ".. autoclass:: torchmcl.estimators.table.TableFit\n\n"
+        ".. autofunction:: torchmcl.mcl_step\n"
+    )
+    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(tmp_path), str(tmp_path / "out")]
+    subprocess.run(command, check=True)
+    shown = html.unescape(re.sub(r"<[^>]*>", "", (tmp_path / "out" / "index.html").read_text()))
+    assert re.search(r"^modules_ .{0,200}the networks that were kept", shown, re.MULTILINE)
+    assert re.search(r"^best_epoch_ ", shown, re.MULTILINE)
+    assert "cost_fn: Callable[[...], Tensor] = pairwise_sq_euclidean" in shown
+    assert not re.search(r"~[a-z]+\.[\w.]+", shown)

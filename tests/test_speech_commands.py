@@ -1,0 +1,398 @@
+"""The commands about speech: each flag is run once, each bad value is named, each lack says which one extra helps."""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import torchmcl
+from torchmcl.cli import _parser, main
+from voices import recordings, tables
+
+soundfile = pytest.importorskip("soundfile")
+pytest.importorskip("lightning")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SOURCE = Path(torchmcl.__file__).parents[1]
+# A network and a training so small that a run takes a second or two.
+TINY = [
+    *(f"--set={change}" for change in ("model.n_filters=8", "model.kernel_size=16", "model.stride=8")),
+    *(f"--set={change}" for change in ("model.segment_size=20", "model.hidden_size=4", "model.n_blocks=1")),
+    *(f"--set={change}" for change in ("training.epochs=1", "training.batch_size=2", "data.samples_per_epoch=2")),
+    *(f"--set={change}" for change in ("data.validation_samples=2", "data.crop=0.3")),
+]
+ROOMS = ("separation", "data", "reproduce")
+TRAIN = ["separation", "train", "quick", "--data", "mixed", "--device", "cpu", *TINY]
+EVALUATE = ["separation", "evaluate", "--model", "trained/model"]
+SEPARATE = ["separation", "separate", "talk.wav", "--model", "trained/model"]
+MIX = ["data", "mix", "recordings", "--counts", "tr=4,cv=2,tt=2"]
+
+# Every flag of every command about speech, in runs that take seconds. {out} is a new folder for each.
+RUNS = [
+    [*MIX, "--out", "{out}"],
+    [*MIX, "--out", "{out}", "--speakers", "3", "--sample-rate", "16000", "--seed", "7", "--skip-bad", "--quiet"],
+    ["data", "pack", "recordings", "--out", "{out}/a.npz"],
+    ["data", "pack", "recordings", "--out", "{out}/a.npz", "--parts", "speaker0,speaker1", "--skip-bad", "--quiet"],
+    ["data", "pack", "recordings", "--out", "{out}/a.npz", "--sample-rate", "16000", "--quiet"],
+    [*TRAIN, "--out", "{out}", "--quiet"],
+    [*TRAIN, "--out", "{out}", "--skip-bad", "--minutes", "0"],
+    [*TRAIN, "--out", "{out}", "--quiet", "--set", "objective.rule=pit"],
+    pytest.param([*TRAIN, "--out", "{out}", "--quiet", "--compile"], marks=pytest.mark.slow),
+    [*EVALUATE, "--out", "{out}"],
+    [*EVALUATE, "--out", "{out}", "--data", "mixed", "--part", "cv", "--limit", "1", "--all-pairs", "--quiet"],
+    [*EVALUATE, "--out", "{out}", "--set", "data.sample_rate=8000", "--skip-bad", "--device", "cpu", "--quiet"],
+    [*SEPARATE, "--out", "{out}"],
+    [*SEPARATE, "-o", "{out}", "--chunk", "0.25", "--device", "cpu"],
+    [
+        *("reproduce", "uci", "--data", "uci", "--out", "{out}", "--quick", "--sets", "yacht", "--methods", "mcl"),
+        *("--protocol", "last", "--folds", "0", "--seeds", "1", "--epochs", "1", "--device", "cpu", "--quiet"),
+    ],
+    [
+        *("reproduce", "separation", "--data", "tables", "--pack", "tables.npz", "--out", "{out}", "--quick"),
+        *("--parts", "automatic", "--seeds", "1", "--device", "cpu", "--limit", "1", "--quiet"),
+    ],
+    *(
+        ["reproduce", figure, "--out", "{out}", "--preset", "quick", "--device", "cpu", "--quiet"]
+        for figure in ("figure1", "rate-distortion", "distortion-vs-temperature", "phase-transitions")
+    ),
+    *(
+        ["reproduce", figure, "--out", "{out}", "--preset", "quick", "--device", "cpu", "--quiet"]
+        for figure in ("annealed-epsilon", "all")
+    ),
+]
+# What needs more than a few seconds has tests of its own.
+RUN_ELSEWHERE = {(("reproduce", "uci"), "--cluster"): "test_cluster.py"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Return a folder with recordings of seven speakers, mixtures of them and a model, and data for the studies."""
+    folder = tmp_path_factory.mktemp("speech")
+    recordings(folder / "recordings", n_speakers=9, n_utterances=2, n_samples=4000)
+    (folder / "talk.wav").write_bytes(next((folder / "recordings" / "speaker0").iterdir()).read_bytes())
+    (folder / "uci" / "yacht").mkdir(parents=True)
+    np.savetxt(folder / "uci" / "yacht" / "data.txt", np.random.default_rng(0).normal(size=(308, 7)))
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        assert main([*MIX, "--out", "mixed", "--quiet"]) == 0
+        assert main([*TRAIN, "--out", "trained", "--quiet"]) == 0
+        assert main(["data", "pack", str(tables(folder / "tables")), "--out", "tables.npz", "--quiet"]) == 0
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture
+def _short_figures(monkeypatch):
+    """Train the figures for three epochs: what is tested is the command."""
+    from torchmcl.experiments import figures
+
+    short = {"n_epochs": 3, "n_points": 1000, "batch_size": 500, "n_held_out": 500, "n_seeds": 1}
+
+    def shortened(figure):
+        return figure._replace(settings=lambda *options: replace(figure.settings(*options), **short))
+
+    short_figures = {name: shortened(figure) for name, figure in figures.FIGURES.items()}
+    monkeypatch.setattr(figures, "FIGURES", short_figures)
+
+
+@pytest.mark.usefixtures("_short_figures")
+@pytest.mark.parametrize("command", RUNS, ids=lambda command: " ".join(command[:2]))
+def test_every_flag_works(place, tmp_path, monkeypatch, command, capsys):
+    monkeypatch.chdir(place)
+    assert main([argument.format(out=tmp_path / "out") for argument in command]) == 0, capsys.readouterr().err
+    assert any((tmp_path / "out").iterdir())
+
+
+def parsers(parser, words=()):
+    """Yield the words and the parser of every command below."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not below:
+        yield words, parser
+    for action in below:
+        for name, child in action.choices.items():
+            yield from parsers(child, (*words, name))
+
+
+def options_of(words, parser):
+    return {(words, max(action.option_strings, key=len)) for action in parser._actions if action.option_strings}
+
+
+def test_the_runs_cover_every_flag():
+    commands = {words: parser for words, parser in parsers(_parser()) if words[0] in ROOMS}
+    known = set().union(*(options_of(words, parser) for words, parser in commands.items()))
+    used = set()
+    for run in RUNS:
+        run = run if isinstance(run, list) else run.values[0]
+        words = tuple(run[:2])
+        names = {
+            name: max(action.option_strings, key=len)
+            for action in commands[words]._actions
+            for name in action.option_strings
+        }
+        used |= {(words, names[argument.partition("=")[0]]) for argument in run if argument.partition("=")[0] in names}
+    help_ = {(words, "--help") for words in commands}
+    assert sorted(known - used - help_) == sorted(RUN_ELSEWHERE)
+
+
+# ---------------------------------------------------------------------------- the documented path
+
+
+def test_what_data_mix_wrote_is_trained_on_evaluated_and_separated_without_another_option(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recordings(tmp_path / "recordings", n_speakers=7, n_utterances=2, n_samples=14000)
+    assert main(["data", "mix", "recordings", "--out", "mixed", "--speakers", "2", "--counts", "tr=6,cv=2,tt=2"]) == 0
+    fast = ["--set", "training.epochs=1", "--set", "data.samples_per_epoch=8", "--quiet"]
+    assert main(["separation", "train", "quick", "--data", "mixed", "--out", "out/quick", *fast]) == 0
+    assert main(["separation", "evaluate", "--model", "out/quick/model", "--data", "mixed"]) == 0
+    meeting = str(next(Path("mixed/wav8k/min/tt/mix").iterdir()))
+    assert main(["separation", "separate", meeting, "--model", "out/quick/model", "-o", "out/separated"]) == 0
+    assert len(list(Path("out/separated").glob("*.wav"))) == 3
+    saved = json.loads(Path("out/quick/config.json").read_text())
+    assert saved["data"]["layout"] == "auto"
+
+
+def test_recordings_shorter_than_the_crop_name_the_option_that_helps(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    assert main(["separation", "train", "quick", "--data", "mixed", "--out", str(tmp_path / "out"), "--quiet"]) == 2
+    message = capsys.readouterr().err
+    assert "shorter than 12000 samples" in message
+    advised = re.search(r"--set data\.crop=[0-9.]+[0-9]", message)[0].split()
+    assert main([*TRAIN, *advised, "--out", str(tmp_path / "other"), "--quiet"]) == 0
+
+
+def test_mixtures_at_another_rate_are_found_as_data_mix_names_them(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(place)
+    mixed = str(tmp_path / "mixed")
+    assert main([*MIX, "--out", mixed, "--sample-rate", "16000", "--quiet"]) == 0
+    command = [*TRAIN, "--out", str(tmp_path / "out"), "--quiet", "--data", mixed]
+    assert main([*command, "--set", "data.sample_rate=16000"]) == 0
+
+
+def test_mixtures_of_more_speakers_than_configured_are_refused(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    mixed = str(tmp_path / "mixed")
+    assert main([*MIX, "--out", mixed, "--speakers", "3", "--quiet"]) == 0
+    command = [*TRAIN, "--out", str(tmp_path / "out"), "--quiet", "--data", mixed]
+    assert main(command) == 2
+    assert "`n_speakers` must be that of the mixtures, got 2 where there is" in capsys.readouterr().err
+    assert main([*command, "--set", "data.n_speakers=[3]", "--set", "model.n_outputs=3"]) == 0
+
+
+def test_a_folder_without_mixtures_says_what_it_should_hold(place, tmp_path, capsys):
+    command = ["separation", "train", "quick", "--out", str(tmp_path / "out"), "--quiet", "--data"]
+    assert main([*command, str(place / "recordings")]) == 2
+    assert "`root` must hold wav8k/min/{tr,cv,tt}/{mix,s1,s2,...} or metadata/mix_<n>" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "nowhere")]) == 2
+    assert "nowhere: there is no such folder" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- values that cannot be used
+
+
+OUT = ["--out", "new"]
+UNUSABLE = [
+    *(([*SEPARATE, *OUT, "--chunk", value], "--chunk") for value in ("inf", "0", "nan", "-1", "1e-9", "x", "")),
+    *(([*EVALUATE, *OUT, "--limit", value], "--limit") for value in ("-1", "0", "1.5", "x")),
+    *(([*TRAIN, *OUT, "--minutes", value], "--minutes") for value in ("nan", "inf", "-1", "x")),
+    *(([*MIX, *OUT, "--seed", value], "--seed") for value in ("-1", "0.5", str(2**32))),
+    *(([*MIX, *OUT, "--speakers", value], "--speakers") for value in ("0", "-2", "x")),
+    *(([*MIX, *OUT, "--sample-rate", value], "--sample-rate") for value in ("0", "-8000", "7", "9" * 20)),
+    *(([*MIX, *OUT, "--counts", value], "--counts") for value in ("tr", "tr=0", "tr=-1", "xx=3", "tr=1,tr=2", "")),
+    *((["data", "pack", "recordings", *OUT, "--sample-rate", value], "--sample-rate") for value in ("0", "nan")),
+    (["data", "pack", "recordings", *OUT, "--parts", ","], "--parts"),
+    *((["reproduce", "separation", "--data", "x", *OUT, "--seeds", value], "--seeds") for value in ("0", "-1", "nan")),
+    *((["reproduce", "separation", "--data", "x", *OUT, "--limit", value], "--limit") for value in ("0", "-1")),
+    *((["reproduce", "uci", *OUT, "--seeds", value], "--seeds") for value in ("0", "inf")),
+    *((["reproduce", "uci", *OUT, "--epochs", value], "--epochs") for value in ("0", "1e3")),
+    (["reproduce", "uci", *OUT, "--folds", "-1"], "--folds"),
+    (["reproduce", "figure1", *OUT, "--device", "tpu"], "--device"),
+    ([*SEPARATE, *OUT, "--device", "auto"], "--device"),
+]
+
+
+@pytest.mark.parametrize(("command", "option"), UNUSABLE, ids=lambda value: " ".join(value)[-30:] if value else "")
+def test_a_value_that_cannot_be_used_is_named_and_nothing_is_written(tmp_path, monkeypatch, command, option, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(command)
+    assert stop.value.code == 2
+    words = " ".join(word for word in command[: 1 if command[0] == "demo" else 2])
+    assert re.match(
+        rf"torchmcl {words}: `{option}` must .+, got .+\. See `torchmcl {words} --help`\.", capsys.readouterr().err
+    )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("model.n_filter=8", "model: unknown option ['n_filter']; known options are "),
+        ("model.n_filters=x", "DPRNN: `n_filters` must be a"),
+        ("training.batch_size=50", "training: `batch_size` must be at most the 2 training samples, got 50. Use --set "),
+        ("data.crop=9.0", "none of 4 mixtures can be used; 4 are shorter than 72000 samples"),
+        ("data.crop=.nan", "data: `crop` must be a number, got nan"),
+        ("data.crop=.inf", "data: `crop` must be finite, got inf"),
+        ("data.crop=0", "data: `crop` must be > 0, got 0"),
+        ("data.n_workers=-1", "data: `n_workers` must be >= 0, got -1"),
+        ("training.seed=-1", "training: `seed` must be >= 0, got -1"),
+        ("training.learning_rate=.inf", "training: `learning_rate` must be finite, got inf"),
+        ("training.learning_rate=0", "training: `learning_rate` must be > 0, got 0"),
+        ("training.clip=.nan", "training: `clip` must be a number, got nan"),
+        ("training.ema=2.0", "training: `ema` must lie in [0, 1], got 2.0"),
+        ("objective.epsilon=-1.0", "objective: `epsilon` must lie in [0, 1], got -1.0"),
+        ("objective.decay=1.5", "objective: `decay` must lie in [0, 1], got 1.5"),
+        ("objective.score_weight=.inf", "objective: `score_weight` must be finite, got inf"),
+    ],
+)
+def test_a_change_that_cannot_be_used_is_named_and_nothing_is_written(
+    place, tmp_path, monkeypatch, change, message, capsys
+):
+    monkeypatch.chdir(place)
+    assert main([*TRAIN, "--out", str(tmp_path / "out"), "--quiet", "--set", change]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif("__import__('torch').cuda.is_available()", reason="there is a CUDA device")
+@pytest.mark.parametrize(
+    "command",
+    [
+        [*TRAIN, "--out", "{out}", "--device", "cuda"],
+        [*EVALUATE, "--out", "{out}", "--device", "cuda"],
+        [*SEPARATE, "--out", "{out}", "--device", "cuda"],
+        ["reproduce", "separation", "--data", "mixed", "--out", "{out}", "--device", "cuda"],
+        ["reproduce", "figure1", "--out", "{out}", "--device", "cuda"],
+        ["reproduce", "uci", "--out", "{out}", "--device", "cuda"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_device_that_is_not_there_is_refused_and_nothing_is_written(place, tmp_path, monkeypatch, command, capsys):
+    monkeypatch.chdir(place)
+    assert main([argument.format(out=tmp_path / "out") for argument in command]) == 2
+    assert "`device` must be available, got 'cuda'. This machine has no CUDA device." in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_functions_behind_the_commands_check_too(place, tmp_path):
+    from torchmcl.data.speech import MixPlan
+    from torchmcl.experiments.separation.config import DataConfig, load_config
+    from torchmcl.experiments.separation.evaluate import evaluate_separator
+    from torchmcl.experiments.separation.separate import separate_recording
+    from torchmcl.experiments.separation.study import run_separation_study
+    from torchmcl.experiments.separation.train import train_separator
+
+    model = place / "trained" / "model"
+    for chunk in (0, float("nan"), float("inf"), -1.0):
+        with pytest.raises(ValueError, match=r"separate_recording: `chunk_seconds` must be a finite number >= 0\.1"):
+            separate_recording(place / "talk.wav", model, tmp_path, chunk_seconds=chunk)
+    with pytest.raises(ValueError, match="evaluate_separator: `limit` must be >= 1, got -1"):
+        evaluate_separator(model, DataConfig(root=str(place / "mixed")), limit=-1)
+    with pytest.raises(ValueError, match="train_separator: `minutes` must be a number, got nan"):
+        train_separator(load_config("quick"), tmp_path, minutes=float("nan"))
+    with pytest.raises(ValueError, match="separation study: `limit` must be >= 1, got 0"):
+        run_separation_study(tmp_path, limit=0)
+    with pytest.raises(ValueError, match="MixPlan: `seed` must be >= 0, got -1"):
+        MixPlan(seed=-1)
+    with pytest.raises(ValueError, match="MixPlan: `spread_db` must be a number, got nan"):
+        MixPlan(spread_db=float("nan"))
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------------------- without extras
+
+
+NEEDED = {
+    "separation train quick --out new": "separation",
+    "separation evaluate --model m": "speech",
+    "separation separate a.wav --model m -o new": "speech",
+    "data mix a --out new": "speech",
+    "data pack a --out new": "speech",
+    "reproduce separation --data a --out new": "separation",
+    "reproduce uci --out new": "reproduce",
+    "reproduce uci --out new --cluster tcp://a:1": "reproduce,cluster",
+    "reproduce figure1 --out new": "reproduce",
+    "reproduce all --out new": "reproduce",
+}
+
+
+def requirements(extra):
+    """Return the distributions that an extra brings, also through other extras."""
+    declared = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    found = set()
+    for requirement in declared[extra]:
+        name, others = re.fullmatch(r"([A-Za-z0-9-]+)(?:\[(.+)\])?.*", requirement).groups()
+        found |= set().union(*map(requirements, others.split(","))) if others else {name.lower()}
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """Return a folder to import from that has torch, NumPy and what they need themselves, and nothing else."""
+    site = tmp_path_factory.mktemp("bare")
+    waiting, seen = ["torch", "numpy"], set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        waiting += [re.match(r"[\w.-]+", text)[0] for text in distribution.requires or () if "extra ==" not in text]
+        for top in {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}:
+            target = Path(distribution.locate_file(top))
+            if target.exists() and not (site / top).exists():
+                (site / top).symlink_to(target)
+    (site / "torchmcl").symlink_to(SOURCE / "torchmcl")
+    return site
+
+
+@pytest.mark.parametrize("command", NEEDED, ids=lambda command: " ".join(command.split()[:2]))
+def test_a_bare_environment_names_the_one_extra_that_suffices(bare, tmp_path, command):
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from torchmcl.cli import main; sys.exit(main())"
+    found = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, str(bare), *command.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 2, found.stderr
+    told = re.fullmatch(r"torchmcl (.+) needs (.+): pip install 'torchmcl\[(.+)\]'\.\n", found.stderr)
+    assert told[3] == NEEDED[command]
+    modules = {"yaml": "pyyaml", "sklearn": "scikit-learn"}
+    needed = {modules.get(name, name) for name in re.split(r", | and ", told[2])}
+    assert needed <= set().union(*map(requirements, told[3].split(",")))
+    assert ("lightning" in needed) == (told[3] == "separation")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["separate", "evaluate", "mix", "pack"])
+def test_only_training_needs_lightning(place, tmp_path, command):
+    arguments = {
+        "separate": [*SEPARATE, "-o", str(tmp_path / "out")],
+        "evaluate": [*EVALUATE, "--out", str(tmp_path / "out"), "--quiet"],
+        "mix": [*MIX, "--out", str(tmp_path / "out"), "--quiet"],
+        "pack": ["data", "pack", "recordings", "--out", str(tmp_path / "out.npz"), "--quiet"],
+    }[command]
+    program = (
+        "import sys\n"
+        "for name in ('lightning', 'pytorch_lightning', 'matplotlib', 'sklearn'): sys.modules[name] = None\n"
+        "from torchmcl.cli import main\nsys.exit(main())"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    call = [sys.executable, "-W", "ignore", "-c", program, *arguments]
+    found = subprocess.run(call, cwd=place, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
