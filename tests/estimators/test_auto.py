@@ -96,7 +96,7 @@ def test_the_search_compares_by_the_weighted_distortion():
             torch.nn.init.zeros_(parameter)
         return model
 
-    search = FleetSearch([Candidate("frozen", WTA(), lr=0.0)], n_splits=2, held_out=0.5)
+    search = FleetSearch([Candidate("frozen", WTA(), learning_rate=0.0)], n_splits=2, held_out=0.5)
     plain, weighted = (
         search.run(untrained, inputs, targets, 2, weights=given).values.mean() for given in (None, weights)
     )
@@ -184,7 +184,7 @@ def test_the_course_that_was_decided_in_training_is_kept(options, tmp_path):
 
 def test_the_course_of_what_the_search_found_is_kept():
     X, y = forked(60)
-    search = FleetSearch([Candidate("hard", WTA(), lr=0.125)])
+    search = FleetSearch([Candidate("hard", WTA(), learning_rate=0.125)])
     model = MCLRegressor(search=search, **(QUICK | {"n_epochs": 4})).fit(X, y)
     assert model.rule_ == WTA()
     assert model.temperature_curve_ is None

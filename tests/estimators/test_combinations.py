@@ -15,7 +15,10 @@ from torchmcl.estimators import MCLClassifier, MCLRegressor
 from torchmcl.fleet import Candidate, FleetSearch
 
 SMALL = {"n_epochs": 4, "hidden": (8,), "n_hypotheses": 3, "n_init": 2, "random_state": 0}
-SEARCH = FleetSearch([Candidate("hard", mcl.WTA(), lr=0.05), Candidate("auto", AutoAnnealing(), lr=0.05)], n_splits=2)
+SEARCH = FleetSearch(
+    [Candidate("hard", mcl.WTA(), learning_rate=0.05), Candidate("auto", AutoAnnealing(), learning_rate=0.05)],
+    n_splits=2,
+)
 # What a test runs with: parameters, and words for what is not one of them.
 SHARED = [
     {"n_hypotheses": 1},

@@ -24,7 +24,9 @@ from torchmcl.estimators import MCLClassifier, MCLRegressor
 from torchmcl.fleet import Candidate, FleetSearch
 
 FEW = {"n_epochs": 25, "hidden": (16,), "learning_rate": 0.1}
-SEARCH = FleetSearch([Candidate("hard", WTA(), lr=0.1), Candidate("auto", AutoAnnealing(), lr=0.1)])
+SEARCH = FleetSearch(
+    [Candidate("hard", WTA(), learning_rate=0.1), Candidate("auto", AutoAnnealing(), learning_rate=0.1)]
+)
 CHECKED = [
     MCLRegressor(**FEW),
     MCLRegressor(**FEW, n_init=1, schedule="auto"),

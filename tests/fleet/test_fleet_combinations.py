@@ -7,7 +7,18 @@ from torch import nn
 
 import torchmcl as mcl
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.fleet import SGD, Candidate, Fleet, FleetData, FleetRecorder, FleetSearch, FreshRows, current_loss
+from torchmcl.fleet import (
+    SGD,
+    Candidate,
+    Checkpointing,
+    Fleet,
+    FleetData,
+    FleetRecorder,
+    FleetSearch,
+    FreshRows,
+    Validation,
+    current_loss,
+)
 
 INPUTS, TARGETS = rows(20)
 
@@ -43,8 +54,8 @@ class CountsSteps(nn.Module):
 
 
 def cut_at(epoch, first):
-    def after_epoch(at, models, _):
-        if (at, models.start) == (epoch, first):
+    def after_epoch(end):
+        if (end.epoch, end.models.start) == (epoch, first):
             raise PowerCutError
 
     return after_epoch
@@ -53,13 +64,11 @@ def cut_at(epoch, first):
 RULES = [mcl.WTA(), AutoAnnealing(), mcl.RelaxedWTA(0.1), AutoAnnealing(0.25)]
 EVERYTHING = {
     "batch_size": 6,
-    "validation": FleetData.shared(*rows(9, seed=3), 4),
-    "monitor": current_loss,
-    "validate_every": [1, 2, 1, 3],
-    "patience": 4,
-    "max_models_at_once": 3,
+    "validation": Validation(
+        FleetData.shared(*rows(9, seed=3), 4), monitor=current_loss, every=[1, 2, 1, 3], patience=4
+    ),
+    "models_at_once": 3,
     "continued": True,
-    "expected_epochs": 50,
     "progress": False,
 }
 WEIGHTED = FleetData.shared(INPUTS, TARGETS, 4, weights=torch.linspace(0.5, 1.5, 20))
@@ -71,10 +80,10 @@ WEIGHTED = FleetData.shared(INPUTS, TARGETS, 4, weights=torch.linspace(0.5, 1.5,
 def test_everything_at_once_goes_on_to_the_same_bits(factory, cut, device, tmp_path):
     def new():
         torch.manual_seed(0)  # of dropout
-        return Fleet(factory, 4, rules=RULES, optimizer=SGD(0.5), weight_decay=0.01, score_weight=0.5, device=device)
+        return Fleet(factory, 4, rule=RULES, optimizer=SGD(0.5), weight_decay=0.01, score_weight=0.5, device=device)
 
     whole, resumed = new(), new()
-    saved = {"checkpoint": tmp_path, "checkpoint_every": 3, "keep_checkpoints": 1}
+    saved = {"checkpoint": Checkpointing(tmp_path, every=3, keep=1)}
     torch.manual_seed(0)
     expected = whole.fit(WEIGHTED, 12, after_epoch=lambda *_: None, **EVERYTHING)
     torch.manual_seed(0)
@@ -91,8 +100,8 @@ def test_everything_at_once_goes_on_to_the_same_bits(factory, cut, device, tmp_p
 def test_buffers_of_ragged_models_count_their_own_batches_until_they_stop():
     sets = [rows(12), rows(5, seed=1), rows(9, seed=2)]
     data, held_out = FleetData.of_sets(sets, [0, 1, 2]), FleetData.of_sets(sets[::-1], [0, 1, 2])
-    fleet = Fleet(CountsSteps, 3, lr=[0.003, 0.003, 3.0])
-    history = fleet.fit(data, 10, batch_size=5, validation=held_out, patience=3, progress=False)
+    fleet = Fleet(CountsSteps, 3, learning_rate=[0.003, 0.003, 3.0])
+    history = fleet.fit(data, 10, batch_size=5, validation=Validation(held_out, patience=3), progress=False)
     assert int(history.stopped_epoch[2]) >= 0
     n_epochs = [10 if stop < 0 else stop + 1 for stop in history.stopped_epoch.tolist()]
     n_batches = [3, 1, 2]
@@ -105,9 +114,9 @@ def test_buffers_of_ragged_models_count_their_own_batches_until_they_stop():
 
 def test_fresh_rows_with_statistics_are_the_same_in_chunks():
     source = FreshRows(lambda n_rows, generator: mcl.Batch(*rows(n_rows, seed=generator.initial_seed() % 99)), 20, 4)
-    whole, parts = (Fleet(lambda: Normalised(0.0), 4, rules=AutoAnnealing()) for _ in range(2))
+    whole, parts = (Fleet(lambda: Normalised(0.0), 4, rule=AutoAnnealing()) for _ in range(2))
     whole.fit(source, 5, batch_size=6, progress=False)
-    parts.fit(source, 5, batch_size=6, max_models_at_once=1, progress=False)
+    parts.fit(source, 5, batch_size=6, models_at_once=1, progress=False)
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(parts.state_dict()[name], value, atol=1e-5, rtol=1e-4)
 
@@ -131,7 +140,7 @@ def test_moments_of_another_optimizer_are_refused():
 def test_records_of_models_with_statistics_and_masked_targets_do_not_change_the_training():
     data = FleetData.shared(INPUTS, TARGETS, 2)
     mask = torch.rand(20, 2, generator=torch.Generator().manual_seed(0)) < 0.7
-    fleet, plain = (Fleet(lambda: Normalised(0.0), 2, rules=AutoAnnealing()) for _ in range(2))
+    fleet, plain = (Fleet(lambda: Normalised(0.0), 2, rule=AutoAnnealing()) for _ in range(2))
     recorder = FleetRecorder(fleet, 6, data=mcl.Batch(INPUTS, TARGETS, mask), probes=INPUTS[:2], every=4)
     fleet.fit(data, 6, batch_size=6, after_epoch=recorder, progress=False)
     plain.fit(data, 6, batch_size=6, progress=False)
@@ -144,8 +153,8 @@ def test_records_of_models_with_statistics_and_masked_targets_do_not_change_the_
 
 def test_records_of_a_training_that_went_on_begin_where_it_did(tmp_path):
     data = FleetData.shared(INPUTS, TARGETS, 2)
-    saved = {"checkpoint": tmp_path, "checkpoint_every": 2, "batch_size": 6, "progress": False}
-    fleets = [Fleet(small_mlp, 2, rules=AutoAnnealing()) for _ in range(2)]
+    saved = {"checkpoint": Checkpointing(tmp_path, every=2), "batch_size": 6, "progress": False}
+    fleets = [Fleet(small_mlp, 2, rule=AutoAnnealing()) for _ in range(2)]
     with pytest.raises(PowerCutError):
         fleets[0].fit(data, 12, after_epoch=cut_at(7, 0), **saved)
     recorder = FleetRecorder(fleets[1], 12, data=mcl.Batch(INPUTS, TARGETS), probes=INPUTS[:2], every=1)
@@ -155,20 +164,13 @@ def test_records_of_a_training_that_went_on_begin_where_it_did(tmp_path):
         torch.testing.assert_close(record.temperature, history.temperatures[6:, i])
 
 
-def test_a_recorder_outside_of_a_training_says_so():
-    fleet = Fleet(small_mlp, 2)
-    recorder = FleetRecorder(fleet, 3, data=mcl.Batch(INPUTS, TARGETS), probes=INPUTS[:2], every=1)
-    with pytest.raises(ValueError, match=r"Fleet.current_rule: `models` must be a chunk in training, got slice\(0, 2"):
-        recorder(0, slice(0, 2), fleet._last)
-
-
 @pytest.mark.parametrize("batch_size", [None, "all", 7])
 def test_a_search_takes_every_option(batch_size, capsys):
     candidates = [
-        Candidate("frozen", mcl.WTA(), lr=0.0),
+        Candidate("frozen", mcl.WTA(), learning_rate=0.0),
         Candidate("auto", AutoAnnealing(), mcl.Linear(0.05, 0.0, 30), 0.1),
     ]
-    search = FleetSearch(candidates, n_splits=2, held_out=0.2, n_init=2)
+    search = FleetSearch(candidates, n_splits=2, held_out=0.2, n_restarts=2)
     trials = search.run(
         lambda: Normalised(0.0),
         INPUTS,

@@ -27,6 +27,7 @@ from torchmcl.fleet.options import (
     Checkpointing,
     Validation,
     check_data,
+    check_moments,
     checkpointing_of,
     per_model,
     seeds_of,
