@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -132,6 +133,10 @@ class _StackedLayer(torch.autograd.Function):
 
             inputs = inputs if inputs[0].is_contiguous() else inputs.contiguous()
             outputs = linear_rows(inputs, weight, bias, rectified)
+        elif inputs.device.type == "cpu":
+            # [models, rows, features] is kept as the transposed view of [models, features, rows]: every later
+            # operation follows that order, and a sum over five hypotheses then runs along the rows in full vectors.
+            outputs = _products(weight, inputs.mT).add_(bias.unsqueeze(-1)).mT
         else:
             outputs = torch.baddbmm(bias.unsqueeze(1), inputs, weight.mT)
         if rectified and not ctx.fused:
@@ -152,8 +157,29 @@ class _StackedLayer(torch.autograd.Function):
         if ctx.rectified:
             grad = torch.ops.aten.threshold_backward(grad, outputs, 0)
         return (
-            grad @ weight if needs[0] else None,
-            grad.mT @ inputs if needs[1] else None,
+            _products(weight.mT, grad.mT).mT if needs[0] else None,
+            _products(grad.mT, inputs) if needs[1] else None,
             grad.sum(dim=1) if needs[2] else None,
             None,
         )
+
+
+_HAS_BATCHED_BLAS = torch.backends.mkl.is_available()
+# Above this many multiplications a product is worth the overhead of its call, and several cores.
+_SMALL_PRODUCT = 1 << 20
+
+
+def _products(left: Tensor, right: Tensor) -> Tensor:
+    """Return the matrix products left[i] @ right[i] of two stacks.
+
+    Without MKL torch.bmm makes a tensor operation of each product in the stack, which costs more than a small
+    product itself (2.5 times as long for a training of 16 small networks); NumPy hands them to BLAS in one loop.
+    """
+    small = left.shape[1] * left.shape[2] * right.shape[2] <= _SMALL_PRODUCT
+    served = left.device.type == "cpu" and left.dtype in (torch.float32, torch.float64)
+    if _HAS_BATCHED_BLAS or not small or not served:
+        return torch.bmm(left, right)
+    outputs = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+    with np.errstate(all="ignore"):  # a model that overflows is reported by the fleet
+        np.matmul(left.numpy(), right.numpy(), out=outputs.numpy())
+    return outputs
