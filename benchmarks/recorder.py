@@ -33,7 +33,7 @@ class Loop:
         self.device = device
         self.model = mcl.MultiHypothesisMLP(1, 2, 49, output_activation=torch.tanh).to(device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
-        self.rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 10_000))
+        self.rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 10_000))
         self.batch = mcl.Batch(*(None if p is None else p.to(device) for p in conditional_three_gaussians(1000)))
         probes = torch.tensor([[0.1], [0.6], [0.9]], device=device)
         self.recorder = Recorder(model=self.model, probes=probes) if probed else recorder
@@ -61,7 +61,7 @@ def fleet_seconds(device: str, *, recorded: bool, n_epochs: int = 10) -> float:
     fleet = Fleet(
         lambda: mcl.MultiHypothesisMLP(1, 2, 49, output_activation=torch.tanh),
         2,
-        rules=mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, n_epochs)),
+        rules=mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, n_epochs)),
         device=device,
     )
     held_out = conditional_three_gaussians(2500)

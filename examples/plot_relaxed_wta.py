@@ -51,7 +51,7 @@ def fit(rule_at):
 runs = {
     r"$\varepsilon = 0.1$": lambda step: mcl.RelaxedWTA(0.1),
     r"$\varepsilon = 0.5$": lambda step: mcl.RelaxedWTA(0.5),
-    r"$\varepsilon$ from 0.5 to 0": mcl.annealed(mcl.RelaxedWTA(0.5), epsilon=mcl.Linear(0.5, 0.0, N_STEPS - 100)),
+    r"$\varepsilon$ from 0.5 to 0": mcl.annealed(mcl.RelaxedWTA, epsilon=mcl.Linear(0.5, 0.0, N_STEPS - 100)),
 }
 
 # %%

@@ -47,7 +47,7 @@ def fit(rule_at):
     return hypotheses.detach()
 
 
-falling = mcl.annealed(mcl.TopN(20), n=mcl.Linear(20, 1, 500))
+falling = mcl.annealed(mcl.TopN, n=mcl.Linear(20, 1, 500))
 runs = {"n = 1": lambda step: mcl.TopN(1), "n = 5": lambda step: mcl.TopN(5), "n from 20 to 1": falling}
 
 # %%

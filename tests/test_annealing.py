@@ -288,7 +288,7 @@ def annealed_network():
     n_steps = 1500
     # A falling rate: the places of the modes are asked for to a few hundredths.
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps, eta_min=1e-3)
-    rule_at = mcl.annealed(mcl.AnnealedWTA(0.7), temperature=mcl.Linear(0.7, 0.0, n_steps))
+    rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.7, 0.0, n_steps))
     generator = torch.Generator().manual_seed(0)
     snapshots, recorder = Snapshots(model), Recorder(every=15, model=model, probes=torch.tensor([[0.1], [0.6], [0.9]]))
     for step in range(n_steps):

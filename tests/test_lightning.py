@@ -112,7 +112,7 @@ def test_two_processes_measure_for_automatic_annealing_what_one_does(tmp_path):
 
 
 def test_the_module_trains_with_the_core_step_and_the_rule_of_the_epoch():
-    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))
+    rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
     module = MCLModule(network(), rule_at, learning_rate=0.01, score_weight=0.5)
     trainer(max_epochs=3).fit(module, loader())
     expected = network()
@@ -166,7 +166,7 @@ def test_the_average_follows_the_weights_and_is_what_is_validated():
 
 
 def test_records_hold_losses_metrics_rate_and_rule(tmp_path):
-    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))
+    rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
     writer = RecordWriter(tmp_path / "records.jsonl")
     run = trainer(max_epochs=2, callbacks=[writer, RuleLogger()])
     run.fit(MCLModule(network(), rule_at), loader(), loader())

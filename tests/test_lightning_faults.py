@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     from torchmcl.lightning._backend import pl
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-RULE_AT = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))
+RULE_AT = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
 
 
 def loader(bad=None):
