@@ -466,7 +466,7 @@ def fleet_of_the_fixture():
     """Numbers that every machine has, and no random ones: the weights come from the file."""
     inputs = torch.arange(12.0).reshape(6, 2) / 8
     data = FleetData.shared(inputs, inputs.flip(0).unsqueeze(1), 2)
-    rules = [mcl.WTA(), mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Exponential(1.0, 0.5, floor=0.25))]
+    rules = [mcl.WTA(), mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Exponential(1.0, 0.5, cutoff=0.25))]
     return Fleet(small_mlp, 2, rules=rules, lr=[0.01, mcl.Linear(0.02, 0.0, 6)]), data
 
 

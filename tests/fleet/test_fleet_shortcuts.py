@@ -306,7 +306,7 @@ def test_models_that_anneal_by_themselves_decide_alike_in_all_ways(held_out, n_e
     watched = (
         None if held_out is None else FleetData.of_sets([curve(held_out, seed=seed) for seed in (2, 3)], [0, 1, 0])
     )
-    rules = [AutoAnnealing(), AutoAnnealing(patience=2.0), mcl.WTA()]
+    rules = [AutoAnnealing(), AutoAnnealing(hold_gain=2.0), mcl.WTA()]
     temperatures = {}
     for way in WAYS:
         with monkeypatch.context() as patch:
@@ -325,7 +325,7 @@ def sets_with_something_to_learn():
 
 
 def patient_and_not():
-    return Fleet(network, 2, rules=[AutoAnnealing(0.02, cooling=0.6), AutoAnnealing(patience=2.0)], lr=1e-2)
+    return Fleet(network, 2, rules=[AutoAnnealing(0.02, cooling=0.6), AutoAnnealing(hold_gain=2.0)], lr=1e-2)
 
 
 @pytest.mark.parametrize("patience", [None, 30])
