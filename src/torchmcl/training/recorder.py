@@ -39,11 +39,11 @@ class Recorder:
         >>> import torchmcl as mcl
         >>> model = mcl.MultiHypothesisMLP(1, 1, n_hypotheses=3, hidden=(8,))
         >>> optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        >>> rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.5, 0.0, 40))
+        >>> cooling = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.5, 0.0, 40))
         >>> batch = mcl.Batch(torch.rand(64, 1), torch.randn(64, 1, 1))
         >>> recorder = Recorder(every=10, model=model, probes=torch.tensor([[0.5]]))
         >>> for step in range(40):
-        ...     rule = rule_at(step)
+        ...     rule = cooling(step)
         ...     output = mcl.mcl_step(model, batch, rule)
         ...     optimizer.zero_grad()
         ...     output.loss.backward()

@@ -33,7 +33,7 @@ def mcl_step(
         batch: inputs, targets and mask, or what a loader gave, see `torchmcl.training.as_batch`; the contents of
             padded targets are ignored. Of one target per sample without a mask, the axis of the targets may be
             missing: [batch, dim], or class ids [batch].
-        rule: an assignment rule, for example `rule_at(step)`.
+        rule: an assignment rule; of an annealed one, `rule(step)`, or `scheduler.rule` of a `RuleScheduler`.
         cost_fn: any `pairwise_*` function or `pairwise(fn)`.
         score_weight: weight of the score loss; it is not computed at 0 or without score logits.
         score_rule: the hard rule behind the score labels; `WTA()` by default, `PIT()` for one-to-one.
