@@ -88,7 +88,9 @@ def test_padding_is_not_blamed():
         model.head.linear.bias[0] = math.inf
     output = mcl.mcl_step(model, batch, mcl.WTA())
     output.loss.backward()
-    with pytest.raises(NonFiniteLossError, match="the first values that are not finite are in the weights of the model"):
+    with pytest.raises(
+        NonFiniteLossError, match="the first values that are not finite are in the weights of the model"
+    ):
         guard(output, batch, "batch 1")
 
 

@@ -221,7 +221,7 @@ def test_a_checkpoint_of_another_rule_is_refused(tmp_path):
 def test_what_cannot_be_trained_is_refused():
     with pytest.raises(TypeError, match=r"MCLModule: `model` must be a torch.nn.Module, got function"):
         MCLModule(lambda x: x, mcl.WTA())
-    with pytest.raises(TypeError, match="MCLModule: `rule` must be an assignment rule, a function step -> rule or AutoAnnealing"):
+    with pytest.raises(TypeError, match="MCLModule: `rule` must be an assignment rule, a function step -> rule"):
         MCLModule(network(), "wta")
 
 

@@ -118,7 +118,7 @@ def fit_with_signal(folder, number, epoch, hook):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("hook", ["train", "validation"])
 def test_a_signal_ends_the_training_and_the_next_run_comes_to_the_same_end(undisturbed, tmp_path, number, hook):
-    message = r"Stopped by SIG(TERM|INT). Saved are 2 epochs in .*checkpoints': the same again goes on from there"
+    message = r"Stopped by SIG(TERM|INT). 2 epochs are saved in .*checkpoints': run the same again to resume"
     with pytest.raises(Stopped, match=message) as stopped:
         fit_with_signal(tmp_path, number, 2, hook)
     assert stopped.value.code == 128 + number

@@ -239,13 +239,13 @@ def test_functions_are_compared_by_the_rule_they_give():
     other = mcl.RuleScheduler(lambda step: mcl.AnnealedWTA(1.0 / (1 + step)))
     other.load_state_dict(scheduler.state_dict())
     assert other.rule == mcl.AnnealedWTA(0.5)
-    with pytest.raises(ValueError, match="RuleScheduler: `state` must have been saved under the same rule, .*0.9"):
+    with pytest.raises(ValueError, match=r"RuleScheduler: `state` must have been saved under the same rule, .*0\.9"):
         mcl.RuleScheduler(lambda step: mcl.AnnealedWTA(0.9**step)).load_state_dict(scheduler.state_dict())
 
 
 def test_a_state_of_another_policy_is_refused():
     state = Training().scheduler.state_dict()
-    with pytest.raises(ValueError, match="must have been saved under the same rule, .*'hold_gain': 2.0"):
+    with pytest.raises(ValueError, match=r"must have been saved under the same rule, .*'hold_gain': 2\.0"):
         Training(mcl.AutoAnnealing(hold_gain=2.0)).scheduler.load_state_dict(state)
 
 

@@ -118,8 +118,9 @@ def test_a_signal_ends_the_training_with_its_code_and_the_same_command_goes_on(p
     assert main(train_command(place, out)) == 128 + number
     sent.join()
     shown = capsys.readouterr().err
-    assert f"torchmcl: Stopped by {signal.Signals(number).name}. Saved are " in shown
-    assert "the same again goes on from there" in shown
+    assert f"torchmcl: Stopped by {signal.Signals(number).name}. " in shown
+    assert " epochs are saved in " in shown
+    assert "run the same again to resume from there" in shown
     assert 2 <= len(records(out)) < 6
     assert main(train_command(place, out)) == 0
     assert records(out) == records(trained)

@@ -329,7 +329,7 @@ NUMBER = "must be a number, got"
         (
             lambda: mcl.annealed(mcl.Sinkhorn, n_iters=mcl.Constant(9)),
             TypeError,
-            r"annealed: Sinkhorn needs a schedule or a value for \['temperature'\], as in annealed\(Sinkhorn, temperature",
+            r"annealed: Sinkhorn needs a schedule or a value for \['temperature'\], as in annealed\(Sinkhorn, t",
         ),
         (
             lambda: mcl.annealed(mcl.Linear, start=mcl.Constant(1.0)),

@@ -77,7 +77,7 @@ class CostScale(NamedTuple):
 class AutoAnnealing:
     """Decide in training when to cool, from where and how fast.
 
-    Give it wherever a rule goes: `RuleScheduler` for a loop of your own, `Fleet`, `MCLModule`, the estimators. This object
+    Give it wherever a rule goes: to `RuleScheduler` for a loop of your own, `Fleet`, `MCLModule`, the estimators. This
     is the policy; the state of a training is a dictionary of tensors, one entry per model trained side by side.
 
     Nothing here reads a value on the host, so a captured CUDA graph can run it.
@@ -87,8 +87,8 @@ class AutoAnnealing:
             by e^0.5. Larger values hold for a shorter time.
         cooling: share of what is left after the hold that the cooling takes; the rest is the tail.
         end: where cooling ends and hard winner-takes-all begins, relative to the critical temperature.
-        noise_decay: weight decay per unit of noise per row: `noise_decay * u * (1 - u) / rows`, at most 3, where u is the
-            lowest distortion so far relative to the first one, after a tenth of the training. Less noise and more
+        noise_decay: weight decay per unit of noise per row: `noise_decay * u * (1 - u) / rows`, at most 3, where u is
+            the lowest distortion so far relative to the first one, after a tenth of the training. Less noise and more
             rows need less decay; as long as nothing is learnt, nothing is known of the noise. 0 for none.
         full_rate_steps: a training of more optimizer steps than these has its learning rate lowered, by the square root
             of the ratio.
@@ -141,7 +141,7 @@ class AutoAnnealing:
         return {**{name: scale.clone().float() for name in ("first", "scale", "lowest")}, "begun": begun}
 
     def release(self, state: Mapping[str, Tensor], measured: "CostScale", epoch: float | Tensor) -> None:
-        """Start cooling models whose costs have no natural zero: the hold criterion does not apply. Changes the state."""
+        """Start cooling models whose costs have no natural zero, which nothing is held for. Changes the state."""
         released = (state["begun"] < 0) & ~measured.has_zero
         state["scale"].copy_(torch.where(released, measured.scale.float(), state["scale"]))
         state["begun"].copy_(torch.where(released, epoch, state["begun"]))

@@ -1,4 +1,4 @@
-"""How a rule moves through a training: fixed, by the step, or as `AutoAnnealing` decides from the batches it is shown."""
+"""How a rule moves through a training: not at all, with the step, or as `AutoAnnealing` decides from its batches."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass

@@ -47,7 +47,9 @@ def default_candidates(n_epochs: int) -> list[Candidate]:
     """
     annealed = [
         Candidate(
-            f"auto, hold gain {gain:g}, noise decay {decay:g}, rate {rate:g}", AutoAnnealing(gain, noise_decay=decay), rate
+            f"auto, hold gain {gain:g}, noise decay {decay:g}, rate {rate:g}",
+            AutoAnnealing(gain, noise_decay=decay),
+            rate,
         )
         for gain in (0.25, 0.5, 1.0, 2.0)
         for decay in (0.0, 1500.0, 5000.0, 15_000.0)

@@ -1,4 +1,4 @@
-"""A recorder for any training loop: the course of an annealing at little cost."""
+"""A recorder for any training loop: how an annealing proceeds, at little cost."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +18,12 @@ __all__ = ["Recorder"]
 
 # Without probes the hypotheses of these first rows of a batch are kept.
 _N_ROWS = 4
-# Records stay on the device until so many are waiting: one transfer for all of them.
+# Records stay on the device until this many are waiting: one transfer for all of them.
 _N_WAITING = 200
 
 
 class Recorder:
-    """Call it after each step; every k-th one is written down.
+    """Call it after each step; every k-th one is recorded.
 
     It records temperature, distortion, soft distortion, entropy, free energy, rate, usage, and hypotheses, from which
     the number of distinct ones follows. All but the hypotheses at `probes` come from what the step computed, and
@@ -31,8 +31,8 @@ class Recorder:
 
     Args:
         every: steps between records.
-        model: asked for the hypotheses at `probes`.
-        probes: [probes, ...], inputs whose hypotheses are recorded; the first rows of the batch unless told.
+        model: gives the hypotheses at `probes`.
+        probes: [probes, ...], inputs whose hypotheses are recorded; the first rows of the batch by default.
         path: a .jsonl file that is kept up to date, and complete at the end of a `with` block.
 
     Example:
@@ -78,7 +78,7 @@ class Recorder:
 
     @torch.no_grad()
     def __call__(self, step: int, output: StepOutput, rule: AssignmentRule) -> None:
-        """Record a step, if it is the turn of it.
+        """Record a step, if it is due.
 
         Args:
             step: of the training.

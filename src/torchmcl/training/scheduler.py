@@ -29,8 +29,8 @@ class RuleScheduler:
             there be ten or more.
         n_rows: rows of the training data. With it, `AutoAnnealing` also sets the weight decay, as in a fleet; use an
             optimizer that decouples it, such as `torch.optim.AdamW`.
-        n_optimizer_steps: in the whole training. With it, `AutoAnnealing` also lowers the rate of a long training, as in
-            a fleet.
+        n_optimizer_steps: in the whole training. With it, `AutoAnnealing` also lowers the rate of a long training, as
+            in a fleet.
 
     Raises:
         TypeError: if `rule` is none of the three.
