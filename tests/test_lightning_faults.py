@@ -171,8 +171,8 @@ def test_bad_batches_can_be_left_out_and_the_mean_loss_is_of_the_others(tmp_path
     assert module._guard.n_skipped == 2
 
 
-def test_the_number_of_batches_left_out_is_kept_in_the_checkpoint(tmp_path):
-    with pytest.warns(RuntimeWarning, match="the 1"):
+def test_the_number_of_skipped_batches_is_kept_in_the_checkpoint(tmp_path):
+    with pytest.warns(RuntimeWarning, match=r"Skipped \(1 of at most 1\)"):
         fit(tmp_path, 1, data=loader(bad=8), module=guarded(max_skipped=1))
     with pytest.raises(NonFiniteLossError, match="batch 1 of epoch 1"):
         fit(tmp_path, 2, data=loader(bad=8), module=guarded(max_skipped=1))

@@ -303,8 +303,8 @@ def test_the_paper_configurations_are_those_of_the_paper():
         assert config.data.n_speakers == (n_speakers,)
         assert config.model == {"n_outputs": n_speakers}
         assert (config.training.epochs, config.training.batch_size, config.data.crop) == (200, 22, 5.0)
-        rule_at = rule_of(config.objective)
-        assert [rule_at(epoch).temperature for epoch in (0, 50, 100, 150)] == [0.1, 0.05, 0.0, 0.0]
+        rule = rule_of(config.objective)
+        assert [rule(epoch).temperature for epoch in (0, 50, 100, 150)] == [0.1, 0.05, 0.0, 0.0]
 
 
 def test_objectives_are_rules_of_the_core():

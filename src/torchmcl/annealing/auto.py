@@ -179,8 +179,7 @@ class AutoAnnealing:
         holds = begun < 0
         after = ((epoch - begun) / (n_epochs - begun).clamp_min(1)).clamp(0, 1)  # share of what the hold left
         cooled = after / self.cooling
-        end = torch.as_tensor(self.end, dtype=scale.dtype, device=scale.device)
-        falling = 2 * _BEGIN * scale * (end / _BEGIN) ** cooled.clamp(max=1)
+        falling = 2 * _BEGIN * scale * (self.end / _BEGIN) ** cooled.clamp(max=1)
         temperature = torch.where(holds, 2 * _HOLD * scale, torch.where(cooled < 1, falling, 0.0))
         settled = ((after - _SETTLING) * (math.pi / (1 - _SETTLING))).clamp(min=0)
         rate = torch.where(holds, 1.0, (1 + torch.cos(settled)) / 2)
@@ -190,8 +189,12 @@ class AutoAnnealing:
         # The lowest: a decay that makes the answer worse must not look like noise and ask for more decay.
         unknown = state["lowest"] / state["first"].clamp_min(_TINY)
         noise = unknown * (1 - unknown)  # as long as nothing is learnt, nothing is known of the noise either
-        warm = torch.as_tensor(epoch < _WARM_UP * n_epochs, device=scale.device)
-        decay = torch.where(warm, 0.0, self.noise_decay * noise / n_rows)
+        decay = self.noise_decay * noise / n_rows
+        warms_up = epoch < _WARM_UP * n_epochs
+        if isinstance(warms_up, Tensor):
+            decay = torch.where(warms_up, 0.0, decay)
+        elif warms_up:
+            decay = torch.zeros_like(decay)
         return AutoValues(temperature, rate, decay.clamp(max=_STRONGEST))
 
 
