@@ -34,7 +34,7 @@ FIELDS = ("set", "fold", "seed", "method", "candidate", "validation", "distortio
 
 def paper_candidates() -> dict[str, list[Candidate]]:
     """Return plain MCL and the paper's annealing."""
-    cooling = annealed(mcl.AnnealedWTA(0.5), temperature=Exponential(0.5, 0.95, floor=5e-4))
+    cooling = annealed(mcl.AnnealedWTA, temperature=Exponential(0.5, 0.95, cutoff=5e-4))
     return {"mcl": [Candidate("MCL", mcl.WTA())], "amcl": [Candidate("aMCL", cooling)]}
 
 
@@ -48,7 +48,7 @@ def tuned_baselines() -> dict[str, list[Candidate]]:
     rates = {"constant": 0.01, "cosine": Cosine(0.01, 0.0, N_EPOCHS)}
     rules: dict[str, Any] = {"MCL": mcl.WTA()}
     rules |= {f"Relaxed-WTA {epsilon}": mcl.RelaxedWTA(epsilon) for epsilon in (0.05, 0.1, 0.2, 0.5)}
-    rules["Relaxed-WTA annealed"] = annealed(mcl.RelaxedWTA(0.5), epsilon=Linear(0.5, 0.0, N_EPOCHS))
+    rules["Relaxed-WTA annealed"] = annealed(mcl.RelaxedWTA, epsilon=Linear(0.5, 0.0, N_EPOCHS))
     candidates = [
         Candidate(f"{name}, {rate}, decay {decay}", rule, rates[rate], decay)
         for name, rule in rules.items()
@@ -61,8 +61,8 @@ def tuned_baselines() -> dict[str, list[Candidate]]:
 def searched_policies() -> dict[str, list[Candidate]]:
     """Return ways to anneal automatically, no more of them than of the baselines."""
     candidates = [
-        Candidate(f"patience {patience}, decay {decay}, rate {rate}", AutoAnnealing(patience, decay=decay), rate)
-        for patience in (0.25, 0.5, 1.0)
+        Candidate(f"hold gain {gain}, noise decay {decay}, rate {rate}", AutoAnnealing(gain, noise_decay=decay), rate)
+        for gain in (0.25, 0.5, 1.0)
         for decay in (0.0, 1500.0, 5000.0, 15_000.0)
         for rate in (0.003, 0.01)
     ]

@@ -40,7 +40,7 @@ def rows_of(name: str, data: Path, device: str, n_epochs: int, n_rounds: int) ->
     inputs, targets = fold.train_inputs.float(), fold.train_targets.float().view(len(fold.train_inputs), 1, -1)
     n_held = len(inputs) // 10
     rate = 0.95 ** (1000 / n_epochs)  # the paper's cooling, over as many epochs as there are
-    cooling = mcl.annealed(mcl.AnnealedWTA(0.5), temperature=mcl.Exponential(0.5, rate, floor=5e-4))
+    cooling = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(0.5, rate, cutoff=5e-4))
 
     def factory() -> torch.nn.Module:
         return mcl.MultiHypothesisMLP(inputs.shape[1], 1, 5, hidden=(50,))

@@ -32,7 +32,7 @@ def main(parts: list[str], n_seeds: int, device: str) -> list[dict[str, object]]
     centres = torch.from_numpy(KMeans(settings.n_hypotheses, n_init=50, random_state=0).fit(fresh).cluster_centers_)
     held_out = held_out_points(settings, three_gaussians)
     best = float(torch.cdist(held_out.double(), centres.double()).square().amin(dim=-1).mean())
-    by_hand = mcl.annealed(mcl.AnnealedWTA(0.6), temperature=settings.exponential())
+    by_hand = mcl.annealed(mcl.AnnealedWTA, temperature=settings.exponential())
     rows: list[dict[str, object]] = []
     fleets = (("auto", AutoAnnealing()), ("the figure's schedule", by_hand)) if "fleet" in parts else ()
     for what, rule in fleets:

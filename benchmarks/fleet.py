@@ -44,14 +44,14 @@ def fleet_seconds(folds: list, rules: list, n_models: int, n_epochs: int, device
     return time.perf_counter() - start
 
 
-def plain_seconds(folds: list, rule_at: object, n_epochs: int, device: str) -> float:
+def plain_seconds(folds: list, rule: object, n_epochs: int, device: str) -> float:
     """Return the time of one model in a plain loop."""
     inputs, targets = (part.to(device) for part in folds[0])
     model = build().to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     start = time.perf_counter()
     for epoch in range(n_epochs):
-        loss = mcl.mcl_step(model, mcl.Batch(inputs, targets), rule_at(epoch)).loss
+        loss = mcl.mcl_step(model, mcl.Batch(inputs, targets), rule(epoch)).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -60,7 +60,7 @@ def plain_seconds(folds: list, rule_at: object, n_epochs: int, device: str) -> f
     return time.perf_counter() - start
 
 
-def lightning_seconds(folds: list, rule_at: object, n_epochs: int, device: str) -> float:
+def lightning_seconds(folds: list, rule: object, n_epochs: int, device: str) -> float:
     """Return the time of one model with a Lightning Trainer and a DataLoader."""
     try:
         import lightning.pytorch as pl
@@ -73,7 +73,7 @@ def lightning_seconds(folds: list, rule_at: object, n_epochs: int, device: str) 
             self.model = build()
 
         def training_step(self, batch: list, _: int) -> torch.Tensor:
-            return mcl.mcl_step(self.model, mcl.Batch(*batch), rule_at(self.current_epoch)).loss
+            return mcl.mcl_step(self.model, mcl.Batch(*batch), rule(self.current_epoch)).loss
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.Adam(self.parameters(), lr=0.01)

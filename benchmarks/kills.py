@@ -53,7 +53,7 @@ def fleet(folder: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     sets = [(torch.randn(n, 2, generator=generator), torch.randn(n, 1, 1, generator=generator)) for n in (40, 30, 50)]
     n_epochs = 15 if _is_small() else 40
-    cooling = mcl.annealed(mcl.AnnealedWTA(0.5), temperature=mcl.Exponential(0.5, 0.9, floor=1e-3))
+    cooling = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(0.5, 0.9, cutoff=1e-3))
     ends: dict[str, torch.Tensor] = {}
     for name, make, own in (("dropout", dropout_mlp, [0, 1] * 4), ("plain", plain_mlp, [0] * 8)):
         models = Fleet(make, 8, rule=[mcl.WTA(), cooling, AutoAnnealing(), mcl.RelaxedWTA(0.1)] * 2, learning_rate=0.02)
@@ -85,7 +85,7 @@ def lightning(folder: Path) -> None:
         [mcl.Batch(x, y, torch.ones(1, dtype=torch.bool)) for x, y in zip(inputs, targets, strict=True)], 8
     )
     torch.manual_seed(0)
-    cooling = mcl.annealed(mcl.AnnealedWTA(0.5), temperature=mcl.Linear(0.5, 0.0, 8))
+    cooling = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.5, 0.0, 8))
     module = MCLModule(dropout_mlp(), cooling, learning_rate=0.05, plateau=Plateau("val_distortion", patience=1))
     checkpoints = Checkpoints(folder / "checkpoints")
     writer = RecordWriter(folder / "records.jsonl")

@@ -33,7 +33,7 @@ class Loop:
         self.device = device
         self.model = mcl.MultiHypothesisMLP(1, 2, 49, output_activation=torch.tanh).to(device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
-        self.rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 10_000))
+        self.cooling = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 10_000))
         self.batch = mcl.Batch(*(None if p is None else p.to(device) for p in conditional_three_gaussians(1000)))
         probes = torch.tensor([[0.1], [0.6], [0.9]], device=device)
         self.recorder = Recorder(model=self.model, probes=probes) if probed else recorder
@@ -43,7 +43,7 @@ class Loop:
         """Run some steps; return the seconds of one."""
         start = clock(self.device)
         for _ in range(_BLOCK):
-            rule = self.rule_at(self.step)
+            rule = self.cooling(self.step)
             output = mcl.mcl_step(self.model, self.batch, rule)
             self.optimizer.zero_grad()
             output.loss.backward()
@@ -61,7 +61,7 @@ def fleet_seconds(device: str, *, recorded: bool, n_epochs: int = 10) -> float:
     fleet = Fleet(
         lambda: mcl.MultiHypothesisMLP(1, 2, 49, output_activation=torch.tanh),
         2,
-        rule=mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, n_epochs)),
+        rule=mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, n_epochs)),
         device=device,
     )
     held_out = conditional_three_gaussians(2500)

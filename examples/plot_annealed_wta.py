@@ -38,12 +38,12 @@ print(f"first critical temperature {first_critical:.3f}")
 
 hypotheses = torch.nn.Parameter(torch.linspace(-1, 1, 16).unsqueeze(1))
 optimizer = torch.optim.SGD([hypotheses], lr=3.0)
-rule_at = mcl.annealed(mcl.AnnealedWTA(4.0), temperature=mcl.Exponential(4.0, decay=0.9969, floor=1e-3))
+cooling = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(4.0, decay=0.9969, cutoff=1e-3))
 temperatures, positions, distortions = [], [], []
 for step in range(2650):
     with torch.no_grad():
         hypotheses += 1e-3 * torch.randn_like(hypotheses)
-    rule = rule_at(step)
+    rule = cooling(step)
     matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets), rule)
     optimizer.zero_grad()
     mcl.mcl_loss(matching).backward()

@@ -34,11 +34,11 @@ def fit(n_guesses):
     torch.manual_seed(1)
     model = mcl.MultiHypothesisMLP(in_features=32, out_features=10, n_hypotheses=n_guesses, hidden=(64,))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 160))
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 160))
     for step in range(220):
         rows = train[torch.randint(len(train), (128,))]
         batch = mcl.Batch(images[rows], labels[rows].unsqueeze(1))
-        output = mcl.mcl_step(model, batch, rule_at(step), cost_fn=mcl.pairwise_cross_entropy)
+        output = mcl.mcl_step(model, batch, rule(step), cost_fn=mcl.pairwise_cross_entropy)
         optimizer.zero_grad()
         output.loss.backward()
         optimizer.step()

@@ -53,10 +53,10 @@ def fit(cost_fn):
     torch.manual_seed(0)
     model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=2, hidden=(64, 64))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 200))
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 200))
     for step in range(400):
         inputs, targets = draw(128)
-        output = mcl.mcl_step(model, mcl.Batch(inputs, targets.unsqueeze(1)), rule_at(step), cost_fn=cost_fn)
+        output = mcl.mcl_step(model, mcl.Batch(inputs, targets.unsqueeze(1)), rule(step), cost_fn=cost_fn)
         optimizer.zero_grad()
         output.loss.backward()
         optimizer.step()

@@ -47,10 +47,10 @@ for _ in range(500):
 
 model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=4, hidden=(64,))
 optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-rule_at = mcl.annealed(mcl.AnnealedWTA(2.0), temperature=mcl.Exponential(2.0, decay=0.9885, floor=1e-3))
+rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(2.0, decay=0.9885, cutoff=1e-3))
 for step in range(1000):
     inputs, targets = draw(256)
-    output = mcl.mcl_step(model, mcl.Batch(inputs, targets.unsqueeze(1)), rule_at(step))
+    output = mcl.mcl_step(model, mcl.Batch(inputs, targets.unsqueeze(1)), rule(step))
     optimizer.zero_grad()
     output.loss.backward()
     optimizer.step()

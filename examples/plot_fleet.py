@@ -21,7 +21,7 @@ branch = torch.randint(-1, 2, (400, 1), generator=generator)
 y = (branch * x + 0.03 * torch.randn(400, 1, generator=generator)).unsqueeze(1)
 
 n_seeds = 10
-cooling = mcl.annealed(mcl.AnnealedWTA(0.5), temperature=mcl.Exponential(0.5, 0.97, floor=1e-3))
+cooling = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(0.5, 0.97, cutoff=1e-3))
 rules = {"WTA": mcl.WTA(), "Relaxed-WTA (0.1)": mcl.RelaxedWTA(0.1), "annealed": cooling}
 n_models = n_seeds * len(rules)
 data = FleetData.shared(x, y, n_models)

@@ -22,16 +22,16 @@ generator = torch.Generator().manual_seed(0)
 model = mcl.MultiHypothesisMLP(1, 2, n_hypotheses=16, hidden=(48, 48), output_activation=torch.tanh)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 n_steps = 1000
-rule_at = mcl.annealed(mcl.AnnealedWTA(0.6), temperature=mcl.Linear(0.6, 0.0, n_steps))
+rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.6, 0.0, n_steps))
 snapshots = Snapshots(model)
 for step in range(n_steps):
     batch = conditional_three_gaussians(256, generator)
-    loss = mcl.mcl_step(model, batch, rule_at(step)).loss
+    loss = mcl.mcl_step(model, batch, rule(step)).loss
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     if step % 10 == 9:
-        snapshots.add(rule_at(step).temperature, model)
+        snapshots.add(rule(step).temperature, model)
 
 # %%
 # The tree at x = 0.9 has one root, three modes and the single answers below them.

@@ -34,14 +34,14 @@ def draw(n_points):
     return CENTRES[torch.randint(3, (n_points,))] + 0.1 * torch.randn(n_points, 2)
 
 
-def fit(rule_at):
+def fit(rule):
     """Return the hypotheses after training."""
     torch.manual_seed(0)
     hypotheses = torch.nn.Parameter(torch.tensor([0.9, 0.0]) + 0.15 * torch.randn(20, 2))
     optimizer = torch.optim.SGD([hypotheses], lr=0.9)
     for step in range(N_STEPS):
         cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=draw(500))
-        loss = mcl.mcl_loss(mcl.match(cost, rule_at(step)))
+        loss = mcl.mcl_loss(mcl.match(cost, rule(step)))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -51,7 +51,7 @@ def fit(rule_at):
 runs = {
     r"$\varepsilon = 0.1$": lambda step: mcl.RelaxedWTA(0.1),
     r"$\varepsilon = 0.5$": lambda step: mcl.RelaxedWTA(0.5),
-    r"$\varepsilon$ from 0.5 to 0": mcl.annealed(mcl.RelaxedWTA(0.5), epsilon=mcl.Linear(0.5, 0.0, N_STEPS - 100)),
+    r"$\varepsilon$ from 0.5 to 0": mcl.annealed(mcl.RelaxedWTA, epsilon=mcl.Linear(0.5, 0.0, N_STEPS - 100)),
 }
 
 # %%
@@ -62,8 +62,8 @@ runs = {
 points = draw(3000)
 plt.style.use("tableau-colorblind10")
 fig, axes = plt.subplots(1, 3, figsize=(11, 4.6), sharex=True, sharey=True, layout="compressed")
-for ax, (name, rule_at) in zip(axes, runs.items(), strict=True):
-    hypotheses = fit(rule_at)
+for ax, (name, rule) in zip(axes, runs.items(), strict=True):
+    hypotheses = fit(rule)
     matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=points), mcl.WTA())
     rare = mcl.metrics.hypothesis_usage(matching) < 1e-3
     ax.scatter(*points[:1200].T, s=4, color="0.8", zorder=0)

@@ -19,7 +19,7 @@ import torchmcl as mcl
 
 paper = {
     "linear over 1000 epochs": mcl.Linear(0.5, 0.0, 1000),
-    "exponential, cut off at 5e-4": mcl.Exponential(0.5, 0.95, floor=5e-4),
+    "exponential, cut off at 5e-4": mcl.Exponential(0.5, 0.95, cutoff=5e-4),
     "chunked linear, Eq. (43)": mcl.Until(mcl.Linear(0.1, 0.0, 100), 100),
     "chunked exponential, Eq. (44)": mcl.Until(mcl.Exponential(0.1, 0.9), 100),
 }

@@ -50,10 +50,10 @@ model = mcl.nn.DPRNN(
 )
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 n_steps = 80
-rule_at = mcl.annealed(mcl.AnnealedWTA(5.0), temperature=mcl.Linear(5.0, 0.0, n_steps // 2))
+rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(5.0, 0.0, n_steps // 2))
 curve = []
 for step in range(n_steps):
-    output = mcl.mcl_step(model, draw(4), rule_at(step), cost_fn=mcl.pairwise_neg_si_sdr)
+    output = mcl.mcl_step(model, draw(4), rule(step), cost_fn=mcl.pairwise_neg_si_sdr)
     optimizer.zero_grad()
     output.loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)

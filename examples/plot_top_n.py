@@ -33,21 +33,21 @@ def draw(n_points):
     return CENTRES[torch.randint(3, (n_points,))] + 0.1 * torch.randn(n_points, 2)
 
 
-def fit(rule_at):
+def fit(rule):
     """Return the hypotheses after training."""
     torch.manual_seed(0)
     hypotheses = torch.nn.Parameter(torch.tensor([0.9, 0.0]) + 0.15 * torch.randn(20, 2))
     optimizer = torch.optim.SGD([hypotheses], lr=0.9)
     for step in range(N_STEPS):
         cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=draw(500))
-        loss = mcl.mcl_loss(mcl.match(cost, rule_at(step)))
+        loss = mcl.mcl_loss(mcl.match(cost, rule(step)))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     return hypotheses.detach()
 
 
-falling = mcl.annealed(mcl.TopN(20), n=mcl.Linear(20, 1, 500))
+falling = mcl.annealed(mcl.TopN, n=mcl.Linear(20, 1, 500))
 runs = {"n = 1": lambda step: mcl.TopN(1), "n = 5": lambda step: mcl.TopN(5), "n from 20 to 1": falling}
 
 # %%
@@ -57,8 +57,8 @@ runs = {"n = 1": lambda step: mcl.TopN(1), "n = 5": lambda step: mcl.TopN(5), "n
 points = draw(3000)
 plt.style.use("tableau-colorblind10")
 fig, axes = plt.subplots(1, 3, figsize=(11, 4.2), sharex=True, sharey=True, layout="compressed")
-for ax, (name, rule_at) in zip(axes, runs.items(), strict=True):
-    hypotheses = fit(rule_at)
+for ax, (name, rule) in zip(axes, runs.items(), strict=True):
+    hypotheses = fit(rule)
     matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=points), mcl.WTA())
     wins = mcl.metrics.hypothesis_usage(matching) > 0
     ax.scatter(*points[:1200].T, s=4, color="0.8", zorder=0)

@@ -167,7 +167,7 @@ def _model_folders() -> list[tuple[dict[str, bytes], Callable[[Path], Any]]]:
     save_model(place / "0", DPRNN(n_outputs=2, n_filters=4, segment_size=4, hidden_size=3, n_blocks=1), {"rate": 8000})
     inputs = np.random.default_rng(0).normal(size=(40, 2))
     parameters: dict[str, Any] = {"n_hypotheses": 2, "hidden": (3,), "n_epochs": 2}
-    rule = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 2))
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 2))
     mcl.MCLRegressor(**parameters, rule=rule, random_state=0).fit(inputs, inputs[:, 0]).save(place / "1")
     mcl.MCLClassifier(**parameters, random_state=0).fit(inputs, np.where(inputs[:, 0] > 0, "p", "q")).save(place / "2")
     frame = pl.DataFrame({"a": inputs[:, 0], "b": ["x", "y"] * 20, "t": inputs[:, 1]})

@@ -218,8 +218,8 @@ def schedules(feed: Feed) -> None:
     value = schedule(step)
     _promise(isinstance(value, (int, float)) and value == value, f"{value!r} at {step!r}")
     if feed.below(2):
-        rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=schedule)
-        rule_at(step)
-        scheduler = mcl.TemperatureScheduler(rule_at)
-        scheduler.load_state_dict({"n_steps": feed.anything(), "rule_at": repr(rule_at)})
+        rule = mcl.annealed(mcl.AnnealedWTA, temperature=schedule)
+        rule(step)
+        scheduler = mcl.RuleScheduler(rule)
+        scheduler.load_state_dict(scheduler.state_dict() | {"n_steps": feed.anything()})
         _promise(scheduler.rule is not None, "no rule")

@@ -95,8 +95,8 @@ def sharded_step(path):
 
 def train(folder, dies, kind=MCLModule, more=(), **strategy):
     """Train four epochs, or what is left of them."""
-    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))
-    module = kind(network(dropout=0.5), rule_at, learning_rate=0.1, plateau=Plateau("val_distortion", patience=1))
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
+    module = kind(network(dropout=0.5), rule, learning_rate=0.1, plateau=Plateau("val_distortion", patience=1))
     checkpoints = Checkpoints(folder / "checkpoints")
     callbacks = [RecordWriter(folder / "records.jsonl"), ExponentialAverage(0.9), checkpoints]
     callbacks += [*more, DieInTheMiddle()] if dies else more

@@ -1,6 +1,6 @@
-"""A small training as a program of its own, for the tests that kill it or run it in two processes.
+"""A small training as a program, for the tests that kill it or run it in two processes.
 
-python lightning_program.py train FOLDER SECONDS_A_BATCH     trains six epochs, goes on from FOLDER/checkpoints
+python lightning_program.py train FOLDER SECONDS_A_BATCH     trains six epochs, resumes from FOLDER/checkpoints
 python lightning_program.py ddp FOLDER N_PROCESSES           takes one step on a joint batch, writes the weights
 python lightning_program.py auto FOLDER N_PROCESSES          anneals by itself for two epochs, writes what was measured
 """
@@ -58,9 +58,9 @@ class Slow(pl.Callback):
 
 def train(folder, seconds):
     """Train six epochs, or what is left of them."""
-    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
     plateau = Plateau("val_distortion", patience=1)
-    module = MCLModule(network(dropout=0.5), rule_at, learning_rate=0.3, plateau=plateau)
+    module = MCLModule(network(dropout=0.5), rule, learning_rate=0.3, plateau=plateau)
     checkpoints = Checkpoints(folder / "checkpoints")
     callbacks = [RecordWriter(folder / "records.jsonl"), RuleLogger(), CollapseWarning(), ExponentialAverage(0.9)]
     trainer = pl.Trainer(max_epochs=6, gradient_clip_val=5, callbacks=[*callbacks, checkpoints, Slow(seconds)], **QUIET)
@@ -119,7 +119,7 @@ def self_annealed(folder, n_processes):
     strategy = {"strategy": "ddp", "devices": n_processes} if n_processes > 1 else {"devices": 1}
     trainer = pl.Trainer(max_epochs=2, use_distributed_sampler=False, enable_checkpointing=False, **strategy, **QUIET)
     trainer.fit(module, DataLoader(far, batch_sampler=Blocks()))
-    torch.save(dict(module.auto.state_dict()), folder / f"auto-{n_processes}-{trainer.global_rank}.pt")
+    torch.save(module.course.state_dict(), folder / f"auto-{n_processes}-{trainer.global_rank}.pt")
 
 
 if __name__ == "__main__":

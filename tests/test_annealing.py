@@ -288,19 +288,19 @@ def annealed_network():
     n_steps = 1500
     # A falling rate: the places of the modes are asked for to a few hundredths.
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps, eta_min=1e-3)
-    rule_at = mcl.annealed(mcl.AnnealedWTA(0.7), temperature=mcl.Linear(0.7, 0.0, n_steps))
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.7, 0.0, n_steps))
     generator = torch.Generator().manual_seed(0)
     snapshots, recorder = Snapshots(model), Recorder(every=15, model=model, probes=torch.tensor([[0.1], [0.6], [0.9]]))
     for step in range(n_steps):
         batch = conditional_three_gaussians(200, generator)
-        output = mcl.mcl_step(model, batch, rule_at(step))
+        output = mcl.mcl_step(model, batch, rule(step))
         optimizer.zero_grad()
         output.loss.backward()
         optimizer.step()
         rates.step()
-        recorder(step, output, rule_at(step))
+        recorder(step, output, rule(step))
         if step % 15 == 14:
-            snapshots.add(rule_at(step).temperature, model)
+            snapshots.add(rule(step).temperature, model)
     return snapshots, recorder.records()
 
 

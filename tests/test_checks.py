@@ -117,7 +117,7 @@ BAD_CALLS = {
     ),
     # match and loss
     "match with a schedule": (
-        lambda: mcl.match(COST, mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Constant(1.0))),
+        lambda: mcl.match(COST, mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Constant(1.0))),
         TypeError,
         r"match: `rule` must be an assignment rule, got AnnealedRule.*An annealed rule is called with the step first",
     ),

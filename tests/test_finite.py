@@ -57,7 +57,7 @@ def test_a_bad_batch_is_named_and_the_weights_are_those_from_before_it(where, va
 
 def test_bad_batches_can_be_left_out_with_a_warning():
     data = batches(bad=2)
-    with pytest.warns(RuntimeWarning, match=r"batch 2 is nan; .* the inputs.* left out, the 1\. of at most 2"):
+    with pytest.warns(RuntimeWarning, match=r"batch 2 is nan; .* the inputs.* Skipped \(1 of at most 2\)"):
         weights, error, guard = train(data, max_skipped=2)
     assert error is None
     assert guard.n_skipped == 1
@@ -67,10 +67,10 @@ def test_bad_batches_can_be_left_out_with_a_warning():
 
 def test_the_next_one_beyond_the_allowed_number_is_an_error():
     data = [batch for number in range(3) for batch in batches(bad=0, n=1)]
-    with pytest.warns(RuntimeWarning, match="left out"):
+    with pytest.warns(RuntimeWarning, match="Skipped"):
         _, error, guard = train(data, max_skipped=2)
     assert guard.n_skipped == 3
-    assert "or leave such batches out with `max_skipped`, now 2" in str(error)
+    assert "or skip such batches with `max_skipped`, now 2" in str(error)
 
 
 def test_padding_is_not_blamed():
@@ -88,7 +88,9 @@ def test_padding_is_not_blamed():
         model.head.linear.bias[0] = math.inf
     output = mcl.mcl_step(model, batch, mcl.WTA())
     output.loss.backward()
-    with pytest.raises(NonFiniteLossError, match="not finite are first the weights of the model"):
+    with pytest.raises(
+        NonFiniteLossError, match="the first values that are not finite are in the weights of the model"
+    ):
         guard(output, batch, "batch 1")
 
 

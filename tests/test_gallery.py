@@ -61,7 +61,7 @@ def test_example_runs_without_warning(example, tmp_path, monkeypatch):
 def test_every_rule_has_an_example_that_uses_it(rule):
     example = ROOT / "examples" / file_name_of(rule)
     assert example in EXAMPLES
-    assert f"mcl.{rule}(" in example.read_text(encoding="utf-8")
+    assert re.search(rf"\bmcl\.{rule}\b", example.read_text(encoding="utf-8"))
 
 
 def test_the_list_of_rules_is_complete():

@@ -112,15 +112,15 @@ def test_two_processes_measure_for_automatic_annealing_what_one_does(tmp_path):
 
 
 def test_the_module_trains_with_the_core_step_and_the_rule_of_the_epoch():
-    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))
-    module = MCLModule(network(), rule_at, learning_rate=0.01, score_weight=0.5)
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
+    module = MCLModule(network(), rule, learning_rate=0.01, score_weight=0.5)
     trainer(max_epochs=3).fit(module, loader())
     expected = network()
     optimizer = torch.optim.Adam(expected.parameters(), lr=0.01)
     for epoch in range(3):
         for batch in loader():
             optimizer.zero_grad()
-            mcl.mcl_step(expected, batch, rule_at(epoch), score_weight=0.5).loss.backward()
+            mcl.mcl_step(expected, batch, rule(epoch), score_weight=0.5).loss.backward()
             optimizer.step()
     torch.testing.assert_close(module.model.state_dict(), expected.state_dict())
 
@@ -166,13 +166,13 @@ def test_the_average_follows_the_weights_and_is_what_is_validated():
 
 
 def test_records_hold_losses_metrics_rate_and_rule(tmp_path):
-    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
     writer = RecordWriter(tmp_path / "records.jsonl")
     run = trainer(max_epochs=2, callbacks=[writer, RuleLogger()])
-    run.fit(MCLModule(network(), rule_at), loader(), loader())
+    run.fit(MCLModule(network(), rule), loader(), loader())
     lines = records(tmp_path)
     assert [line["epoch"] for line in lines] == [0, 1]
-    assert lines[1].keys() == {"epoch", "step", "train_loss", "val_distortion", "learning_rate", "rule"}
+    assert lines[1].keys() == {"epoch", "step", "train_loss", "val_distortion", "learning_rate", "rule", "temperature"}
     assert lines[1]["rule"] == "AnnealedWTA(temperature=0.75)"
     assert lines[1]["step"] == 8
     assert run.callback_metrics["temperature"] == 0.75
@@ -221,7 +221,7 @@ def test_a_checkpoint_of_another_rule_is_refused(tmp_path):
 def test_what_cannot_be_trained_is_refused():
     with pytest.raises(TypeError, match=r"MCLModule: `model` must be a torch.nn.Module, got function"):
         MCLModule(lambda x: x, mcl.WTA())
-    with pytest.raises(TypeError, match="MCLModule: `rule_at` must be callable"):
+    with pytest.raises(TypeError, match="MCLModule: `rule` must be an assignment rule, a function step -> rule"):
         MCLModule(network(), "wta")
 
 

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 
 import torchmcl as mcl
 from torchmcl.annealing import AutoAnnealing
+from torchmcl.annealing.course import AutoCourse
 
 pytest.importorskip("lightning")
 
@@ -44,9 +45,9 @@ def fitted(n_epochs, folder=None, until=None, limits=None, **options):
 
 def test_a_training_ends_cold_and_slow():
     module = fitted(12)
-    begun = int(module.auto.begun)
+    begun = int(module.course.state["begun"])
     assert 0 < begun < 12
-    temperatures = [float(module.auto.rule(epoch, 12).temperature) for epoch in range(begun, 12)]
+    temperatures = [float(module.course.rule(epoch, 12).temperature) for epoch in range(begun, 12)]
     assert temperatures == sorted(temperatures, reverse=True)
     assert temperatures[-1] == 0
     rate = module.trainer.optimizers[0].param_groups[0]["lr"]
@@ -61,7 +62,7 @@ class Watch(pl.Callback):
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         epoch = trainer.current_epoch + batch_idx / trainer.num_training_batches
-        self.values.append((float(module.rule(epoch).temperature), trainer.optimizers[0].param_groups[0]["lr"]))
+        self.values.append((float(module.rule_at(epoch).temperature), trainer.optimizers[0].param_groups[0]["lr"]))
 
 
 def watched(loader_=None, **limits):
@@ -137,8 +138,8 @@ def test_a_cost_without_a_zero_is_cooled_from_the_first_batch():
         return mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets) - 100
 
     module = fitted(6, cost_fn=shifted)
-    assert float(module.auto.begun) == 0
-    temperatures = [float(module.auto.rule(share, 6).temperature) for share in (0.1, 0.5, 1.0, 2.0)]
+    assert float(module.course.state["begun"]) == 0
+    temperatures = [float(module.course.rule(share, 6).temperature) for share in (0.1, 0.5, 1.0, 2.0)]
     assert temperatures == sorted(temperatures, reverse=True)
     assert temperatures[-1] == 0
 
@@ -146,56 +147,54 @@ def test_a_cost_without_a_zero_is_cooled_from_the_first_batch():
 def test_the_first_batch_is_infinitely_warm():
     batch = next(iter(loader()))
     module = MCLModule(network(), AutoAnnealing())
-    weights = module.step(batch, module.rule(0)).matching.weights
+    weights = module.step(batch, module.rule_at(0)).matching.weights
     torch.testing.assert_close(weights[batch.mask], torch.full_like(weights[batch.mask], 0.25))
 
 
 def test_batches_that_tell_nothing_are_passed_over():
-    strategy = pl.Trainer(max_epochs=1, **QUIET).strategy
-    auto = MCLModule(network(), AutoAnnealing()).auto
+    course = AutoCourse(AutoAnnealing())
     cost = torch.full((3, 2, 4), 2.0)
     told = mcl.match(cost, mcl.WTA())
     empty = mcl.match(cost, mcl.WTA(), mask=torch.zeros(3, 2, dtype=torch.bool))
-    auto.see(empty, 0.0, strategy)
-    assert auto.first.isnan()
-    assert auto.rule(0, 10).temperature > 1e30  # nothing is known: infinitely warm
-    auto.see(told, 0.1, strategy)
-    auto.see(empty, 0.2, strategy)
-    auto.end_epoch(0, 10)
-    assert float(auto.first) == float(auto.scale) == float(auto.lowest) == 2.0
+    course.observe(empty, 0.0)
+    assert course.state["first"].isnan()
+    assert course.rule(0, 10).temperature > 1e30  # nothing is known: infinitely warm
+    course.observe(told, 0.1)
+    course.observe(empty, 0.2)
+    course.end_epoch(1, 10)
+    assert [float(course.state[name]) for name in ("first", "scale", "lowest")] == [2.0, 2.0, 2.0]
 
 
 def test_costs_without_a_zero_are_told_by_their_differences_even_if_some_batches_are_above_it():
     """The mean of a batch that happens to have no negative decibel says nothing."""
-    strategy = pl.Trainer(max_epochs=1, **QUIET).strategy
-    auto = MCLModule(network(), AutoAnnealing()).auto
+    course = AutoCourse(AutoAnnealing())
     differences = 0.02 * torch.rand(50, 2, 4, generator=torch.Generator().manual_seed(0))
     excess = float((differences - differences.amin(dim=-1, keepdim=True)).mean())
     for middle in (10.0, 10.0, -1.0, torch.nan):
-        auto.see(mcl.match(differences + middle, mcl.WTA()), 0.5, strategy)
-    auto.end_epoch(0, 10)
-    assert float(auto.begun) == 1
-    assert float(auto.scale) == pytest.approx(excess, rel=1e-3)
+        course.observe(mcl.match(differences + middle, mcl.WTA()), 1.5)
+    course.end_epoch(2, 10)
+    assert float(course.state["begun"]) == 2
+    assert float(course.state["scale"]) == pytest.approx(excess, rel=1e-3)
 
 
 def test_an_interrupted_training_of_steps_resumes_as_warm_as_it_was_and_ends_cold(tmp_path):
     # Where steps end a training, Lightning resumes with one more batch of the epoch that it had ended.
     limits = {"max_steps": 32}
     stopped = fitted(8, tmp_path, until=3, limits=limits)
-    warm = float(stopped.rule(3).temperature)
+    warm = float(stopped.rule_at(3).temperature)
     resumed = fitted(8, tmp_path, limits=limits)
     assert resumed.trainer.global_step == 32
-    assert float(resumed.rule(3).temperature) == warm > 0
-    assert float(resumed.rule(7.5).temperature) == 0
+    assert float(resumed.rule_at(3).temperature) == warm > 0
+    assert float(resumed.rule_at(7.5).temperature) == 0
     assert 0 < resumed.trainer.optimizers[0].param_groups[0]["lr"] < 0.05
 
 
-def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path):
+def test_an_interrupted_training_resumes_to_the_same_bits(tmp_path):
     whole = fitted(8)
     fitted(8, tmp_path, until=3)
     resumed = fitted(8, tmp_path)
     torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
-    torch.testing.assert_close(resumed.auto.state_dict(), whole.auto.state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(resumed.course.state_dict(), whole.course.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     from torchmcl.lightning._backend import pl
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-RULE_AT = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))
+RULE = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
 
 
 def loader(bad=None):
@@ -34,7 +34,7 @@ def loader(bad=None):
 
 
 def fit(folder, n_epochs=4, *, data=None, callbacks=(), module=None, **options):
-    module = module or MCLModule(network(dropout=0.5), RULE_AT, plateau=Plateau("val_distortion", patience=1))
+    module = module or MCLModule(network(dropout=0.5), RULE, plateau=Plateau("val_distortion", patience=1))
     checkpoints = Checkpoints(folder / "checkpoints", keep=3)
     callbacks = [*callbacks, RecordWriter(folder / "records.jsonl"), ExponentialAverage(0.9), checkpoints]
     trainer = pl.Trainer(max_epochs=n_epochs, callbacks=callbacks, **QUIET, **options)
@@ -118,7 +118,7 @@ def fit_with_signal(folder, number, epoch, hook):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("hook", ["train", "validation"])
 def test_a_signal_ends_the_training_and_the_next_run_comes_to_the_same_end(undisturbed, tmp_path, number, hook):
-    message = r"Stopped by SIG(TERM|INT). Saved are 2 epochs in .*checkpoints': the same again goes on from there"
+    message = r"Stopped by SIG(TERM|INT). 2 epochs are saved in .*checkpoints': run the same again to resume"
     with pytest.raises(Stopped, match=message) as stopped:
         fit_with_signal(tmp_path, number, 2, hook)
     assert stopped.value.code == 128 + number
@@ -152,7 +152,7 @@ def guarded(max_skipped=0):
 
 def test_a_bad_batch_is_named_with_its_epoch_and_the_weights_stay(tmp_path):
     module, good = guarded(), guarded()
-    with pytest.raises(NonFiniteLossError, match=r"MCLModule: the loss of batch 1 of epoch 0 is nan; .* the inputs"):
+    with pytest.raises(NonFiniteLossError, match=r"FiniteGuard: the loss of batch 1 of epoch 0 is nan; .* the inputs"):
         fit(tmp_path / "bad", data=loader(bad=8), module=module)
     trainer = pl.Trainer(max_steps=1, enable_checkpointing=False, **QUIET)
     trainer.fit(good, loader())
@@ -161,7 +161,7 @@ def test_a_bad_batch_is_named_with_its_epoch_and_the_weights_stay(tmp_path):
 
 def test_bad_batches_can_be_left_out_and_the_mean_loss_is_of_the_others(tmp_path):
     module, good = guarded(max_skipped=10), guarded()
-    with pytest.warns(RuntimeWarning, match=r"batch 1 of epoch \d is nan.*left out, the \d\. of at most 10"):
+    with pytest.warns(RuntimeWarning, match=r"batch 1 of epoch \d is nan.*Skipped \(\d of at most 10\)"):
         fit(tmp_path / "bad", 2, data=loader(bad=8), module=module)
     without = DataLoader([sample for i, sample in enumerate(samples()) if not 6 <= i < 12], batch_size=6)
     fit(tmp_path / "good", 2, data=without, module=good)
@@ -171,8 +171,8 @@ def test_bad_batches_can_be_left_out_and_the_mean_loss_is_of_the_others(tmp_path
     assert module._guard.n_skipped == 2
 
 
-def test_the_number_of_batches_left_out_is_kept_in_the_checkpoint(tmp_path):
-    with pytest.warns(RuntimeWarning, match="the 1"):
+def test_the_number_of_skipped_batches_is_kept_in_the_checkpoint(tmp_path):
+    with pytest.warns(RuntimeWarning, match=r"Skipped \(1 of at most 1\)"):
         fit(tmp_path, 1, data=loader(bad=8), module=guarded(max_skipped=1))
     with pytest.raises(NonFiniteLossError, match="batch 1 of epoch 1"):
         fit(tmp_path, 2, data=loader(bad=8), module=guarded(max_skipped=1))

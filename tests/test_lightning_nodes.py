@@ -91,7 +91,7 @@ def test_where_nobody_watches_the_others_end_too_and_say_why_and_what_is_saved(r
     assert codes(runs, "slurm-killed") == [1, -9]
     said = (runs[0] / "slurm-killed" / "node-0.txt").read_text()
     assert "torchmcl: process 0 of 2 ends because another process of the training is gone or silent" in said
-    assert f"Saved are 2 epochs in '{runs[0] / 'slurm-killed' / 'checkpoints'}': the same again goes on" in said
+    assert f"2 epochs are saved in '{runs[0] / 'slurm-killed' / 'checkpoints'}': run the same again" in said
 
 
 @pytest.mark.parametrize("start", ["torchrun", "slurm"])
@@ -127,7 +127,7 @@ def test_checkpoints_of_sharded_trainings_are_those_of_others_and_serve_both(run
     torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
 
 
-def test_a_gradient_that_is_not_finite_in_one_process_stops_all_also_when_it_is_shared_out(runs):
+def test_a_gradient_that_is_not_finite_in_one_process_stops_all_also_when_it_is_sharded(runs):
     assert codes(runs, "sharded-nan") == [1]
     said = (runs[0] / "sharded-nan" / "node-0.txt").read_text()
     assert "MCLModule: the gradient of batch 1 of epoch 0 is not finite" in said

@@ -13,7 +13,7 @@ from torchmcl import _public, metrics
 SOURCE = Path(torchmcl.__file__).parent
 PUBLIC = {
     *("AnnealedWTA", "AssignmentRule", "EMD", "PIT", "RelaxedWTA", "Sinkhorn", "TopN", "WTA", "AutoAnnealing"),
-    *("Constant", "Cosine", "Exponential", "Joined", "Linear", "TemperatureScheduler", "Until", "annealed"),
+    *("Constant", "Cosine", "Exponential", "Joined", "Linear", "RuleScheduler", "Until", "annealed"),
     *("pairwise", "pairwise_cosine", "pairwise_cross_entropy", "pairwise_euclidean", "pairwise_huber", "pairwise_l1"),
     *("pairwise_neg_si_sdr", "pairwise_neg_snr", "pairwise_sq_euclidean"),
     *("match", "mcl_loss", "mcl_step", "normalized_scores", "score_loss", "score_targets"),

@@ -33,7 +33,7 @@ def test_every_block_runs_as_it_stands_in_order(tmp_path, monkeypatch):
                 assert main(words) == 0, line
                 n_commands += 1
     assert n_commands == 3
-    assert len([kind for kind, _ in BLOCKS if kind == "python"]) == 2
+    assert len([kind for kind, _ in BLOCKS if kind == "python"]) == 3
     assert namespace["values"].shape == (42, 5, 1)
     assert {path.name for path in tmp_path.iterdir()} == {"answers.csv", "diabetes.csv", "model"}
 

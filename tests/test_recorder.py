@@ -12,7 +12,7 @@ from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.measure import SCALARS
 from torchmcl.training import Recorder
 
-RULE_AT = mcl.annealed(mcl.AnnealedWTA(0.5), temperature=mcl.Linear(0.5, 0.0, 20))
+RULE_AT = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.5, 0.0, 20))
 
 
 def batch_of(n_rows=16, n_targets=1, mask=None):

@@ -118,8 +118,9 @@ def test_a_signal_ends_the_training_with_its_code_and_the_same_command_goes_on(p
     assert main(train_command(place, out)) == 128 + number
     sent.join()
     shown = capsys.readouterr().err
-    assert f"torchmcl: Stopped by {signal.Signals(number).name}. Saved are " in shown
-    assert "the same again goes on from there" in shown
+    assert f"torchmcl: Stopped by {signal.Signals(number).name}. " in shown
+    assert " epochs are saved in " in shown
+    assert "run the same again to resume from there" in shown
     assert 2 <= len(records(out)) < 6
     assert main(train_command(place, out)) == 0
     assert records(out) == records(trained)
@@ -302,8 +303,8 @@ def test_the_paper_configurations_are_those_of_the_paper():
         assert config.data.n_speakers == (n_speakers,)
         assert config.model == {"n_outputs": n_speakers}
         assert (config.training.epochs, config.training.batch_size, config.data.crop) == (200, 22, 5.0)
-        rule_at = rule_of(config.objective)
-        assert [rule_at(epoch).temperature for epoch in (0, 50, 100, 150)] == [0.1, 0.05, 0.0, 0.0]
+        rule = rule_of(config.objective)
+        assert [rule(epoch).temperature for epoch in (0, 50, 100, 150)] == [0.1, 0.05, 0.0, 0.0]
 
 
 def test_objectives_are_rules_of_the_core():

@@ -127,7 +127,7 @@ def test_the_transition_cools_from_each_temperature_at_a_constant_rate(committed
 
 def test_the_automatic_schedule_differs_from_the_one_by_hand_in_nothing_else(committed):
     for by_hand, itself in zip(*by_hand_and_automatic(committed), strict=True):
-        assert itself.config["objective"] == by_hand.config["objective"] | {"temperature": "auto"}
+        assert itself.config["objective"] == by_hand.config["objective"] | {"rule": "auto"}
         learned = itself.config["training"], by_hand.config["training"]
         assert all(learned[0][name] == value for name, value in learned[1].items())
         assert itself.config["model"] == by_hand.config["model"]

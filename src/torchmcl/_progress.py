@@ -1,4 +1,4 @@
-"""A progress bar where tqdm is installed, silence where it is not."""
+"""A progress bar if tqdm is installed, silence otherwise."""
 
 from types import TracebackType
 from typing import Any
@@ -10,10 +10,10 @@ class Progress:
     """Count the steps of long work; use it in a `with` block.
 
     Args:
-        total: how many steps there will be.
+        total: number of steps.
         what: the words in front of the bar.
         show: False for silence.
-        unit: what is counted.
+        unit: of a step.
     """
 
     def __init__(self, total: int, what: str, *, show: bool = True, unit: str = "step") -> None:
@@ -26,7 +26,7 @@ class Progress:
             self._bar = tqdm(total=total, desc=what, unit=unit, mininterval=0.5, dynamic_ncols=True)
 
     def step(self, n: int = 1, note: str = "") -> None:
-        """Go on by n steps, with a note behind the bar."""
+        """Advance by n steps, with a note behind the bar."""
         if self._bar is not None:
             if note:
                 self._bar.set_postfix_str(note, refresh=False)

@@ -17,9 +17,9 @@ from torchmcl.costs import (
 )
 from torchmcl.losses import match, mcl_loss
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
-from torchmcl.schedules import Constant, Cosine, Exponential, Joined, Linear, TemperatureScheduler, Until, annealed
+from torchmcl.schedules import Constant, Cosine, Exponential, Joined, Linear, Until, annealed
 from torchmcl.scoring import normalized_scores, score_loss, score_targets
-from torchmcl.training import mcl_step
+from torchmcl.training import RuleScheduler, mcl_step
 from torchmcl.transport import EMD, PIT, Sinkhorn
 from torchmcl.types import Batch, Matching, Predictions, StepOutput
 
@@ -41,9 +41,9 @@ __all__ = [
     "MultiHypothesisMLP",
     "Predictions",
     "RelaxedWTA",
+    "RuleScheduler",
     "Sinkhorn",
     "StepOutput",
-    "TemperatureScheduler",
     "TopN",
     "Until",
     "annealed",

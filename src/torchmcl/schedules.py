@@ -3,14 +3,13 @@
 The paper's schedules, t counted in epochs:
 
 - linear, T0 (1 - t / n): `Linear(T0, 0.0, n)`
-- exponential with the cut-off of its UCI study: `Exponential(0.5, 0.95, floor=5e-4)`
+- exponential with the cut-off of its UCI study: `Exponential(0.5, 0.95, cutoff=5e-4)`
 - chunked linear, Eq. (43): `Until(Linear(T0, 0.0, t_max), t_max)`
 - chunked exponential, Eq. (44): `Until(Exponential(T0, 0.9), t_max)`
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from torchmcl._checks import bad_value, check_callable, check_non_negative, check_positive_int, check_real
@@ -24,7 +23,6 @@ __all__ = [
     "Joined",
     "Linear",
     "Schedule",
-    "TemperatureScheduler",
     "Until",
     "annealed",
 ]
@@ -110,10 +108,10 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Exponential:
-    """`start * decay ** step`, and 0 once that is below `floor`.
+    """`start * decay ** step`, and 0 once that is below `cutoff`.
 
     Example:
-        >>> schedule = Exponential(start=0.5, decay=0.95, floor=5e-4)
+        >>> schedule = Exponential(start=0.5, decay=0.95, cutoff=5e-4)
         >>> [round(schedule(step), 6) for step in (0, 1, 134, 135)]
         [0.5, 0.475, 0.000518, 0.0]
 
@@ -123,12 +121,12 @@ class Exponential:
 
     start: float
     decay: float
-    floor: float = 0.0
+    cutoff: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the fields."""
         check_non_negative("Exponential", "start", self.start)
-        check_non_negative("Exponential", "floor", self.floor)
+        check_non_negative("Exponential", "cutoff", self.cutoff)
         check_real("Exponential", "decay", self.decay)
         if not 0 < self.decay <= 1:
             advice = "0.95 cools by 5 % a step."
@@ -138,7 +136,7 @@ class Exponential:
         """Return the value at `step`."""
         step = _checked(step)
         value = float(self.start * self.decay**step) if step > 0 else float(self.start)
-        return value if value >= self.floor else 0.0
+        return value if value >= self.cutoff else 0.0
 
 
 @dataclass(frozen=True)
@@ -213,6 +211,10 @@ class AnnealedRule:
 
     It can be called inside a compiled function, which then serves all steps of a part of the schedule. Pass the step
     as an integer there: `torch.compile` may compile again for each new value of a float.
+
+    Attributes:
+        rule: the rule at step 0.
+        schedules: pairs of a field and its schedule, by name.
     """
 
     rule: AssignmentRule
@@ -220,98 +222,55 @@ class AnnealedRule:
 
     def __call__(self, step: float) -> AssignmentRule:
         """Return the rule at `step`."""
-        return replace(self.rule, **{name: schedule(step) for name, schedule in self.schedules})
+        return replace(self.rule, **self.values(step))
 
     def values(self, step: float) -> dict[str, float]:
         """Return the scheduled fields at `step`, to log or plot them."""
         return {name: schedule(step) for name, schedule in self.schedules}
 
 
-def annealed(rule: AssignmentRule, **schedules: Schedule) -> AnnealedRule:
-    """Return `step -> rule`, with the named fields of `rule` taken from schedules.
+def annealed(rule: type[AssignmentRule] | AssignmentRule, **values: Schedule | Any) -> AnnealedRule:
+    """Return `step -> rule`, with the named fields of the rule taken from schedules.
 
     Args:
-        rule: any assignment rule; its scheduled fields are replaced.
-        **schedules: field name = schedule, for any fields of the rule.
+        rule: a class of rules; or a rule, whose other fields are kept.
+        **values: field name = schedule, for any fields of the rule, at least one. A field that does not change is
+            given as the value that it has.
 
     Raises:
-        ValueError: if the rule has no such field.
-        TypeError: if `rule` is not a rule or a schedule cannot be called.
+        ValueError: if the rule has no such field, or none is scheduled.
+        TypeError: if `rule` is not a rule, or a field without a default is missing.
 
     Example:
-        >>> from torchmcl import AnnealedWTA, TopN
-        >>> rule_at = annealed(AnnealedWTA(0.5), temperature=Exponential(0.5, 0.95, floor=5e-4))
-        >>> rule_at(1)
+        >>> from torchmcl import AnnealedWTA, Sinkhorn, TopN
+        >>> rule = annealed(AnnealedWTA, temperature=Exponential(0.5, 0.95, cutoff=5e-4))
+        >>> rule(1)
         AnnealedWTA(temperature=0.475)
-        >>> annealed(TopN(8), n=Linear(8, 1, 7))(3)
+        >>> annealed(TopN, n=Linear(8, 1, 7))(3)
         TopN(n=5.0)
+        >>> annealed(Sinkhorn, temperature=Linear(1.0, 0.0, 4), n_iters=20)(2)
+        Sinkhorn(temperature=0.5, n_iters=20)
     """
-    if not is_dataclass(rule) or isinstance(rule, type) or not isinstance(rule, AssignmentRule):
-        advice = "For example annealed(AnnealedWTA(1.0), temperature=Linear(1.0, 0.0, 100))."
-        raise TypeError(bad_value("annealed", "rule", "be an assignment rule", repr(rule), advice))
-    known = [field.name for field in fields(rule)]
-    if unknown := sorted(schedules.keys() - set(known)):
-        name = type(rule).__name__
-        raise ValueError(f"annealed: {name} has no field {unknown}; its fields are {known}.")
+    kind = rule if isinstance(rule, type) else type(rule)
+    if not (is_dataclass(kind) and issubclass(kind, AssignmentRule)):
+        advice = "For example annealed(AnnealedWTA, temperature=Linear(1.0, 0.0, 100))."
+        raise TypeError(bad_value("annealed", "rule", "be an assignment rule or its class", repr(rule), advice))
+    known = [field.name for field in fields(kind)]
+    if unknown := sorted(values.keys() - set(known)):
+        raise ValueError(f"annealed: {kind.__name__} has no field {unknown}; its fields are {known}.")
+    schedules = {name: value for name, value in sorted(values.items()) if callable(value)}
     if not schedules:
-        advice = f"Name at least one of {known}."
-        raise ValueError(bad_value("annealed", "schedules", "not be empty", "none", advice))
-    for name, schedule in schedules.items():
-        check_callable("annealed", name, schedule, f"{name}=Linear(1.0, 0.0, 100)")
-    return AnnealedRule(rule, tuple(sorted(schedules.items())))
-
-
-class TemperatureScheduler:
-    """Keep count of the steps of `rule_at`, as `torch.optim.lr_scheduler` does for learning rates.
-
-    Args:
-        rule_at: step -> rule, for example from `annealed`.
-
-    Example:
-        >>> from torchmcl import AnnealedWTA
-        >>> scheduler = TemperatureScheduler(annealed(AnnealedWTA(1.0), temperature=Linear(1.0, 0.0, 2)))
-        >>> for epoch in range(3):
-        ...     print(scheduler.rule)
-        ...     scheduler.step()
-        AnnealedWTA(temperature=1.0)
-        AnnealedWTA(temperature=0.5)
-        AnnealedWTA(temperature=0.0)
-    """
-
-    def __init__(self, rule_at: Callable[[float], AssignmentRule]) -> None:
-        check_callable("TemperatureScheduler", "rule_at", rule_at, "annealed(AnnealedWTA(1.0), temperature=...)")
-        self.rule_at = rule_at
-        self.n_steps = 0
-
-    @property
-    def rule(self) -> AssignmentRule:
-        """The rule of the current step."""
-        return self.rule_at(self.n_steps)
-
-    def step(self) -> None:
-        """Go on to the next step."""
-        self.n_steps += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on later."""
-        return {"n_steps": self.n_steps, "rule_at": repr(self.rule_at)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state.
-
-        Raises:
-            ValueError: if the state is not one of ours, or was saved under another schedule.
-        """
-        if set(state) != {"n_steps", "rule_at"}:
-            rule = "have the keys ['n_steps', 'rule_at']"
-            raise ValueError(bad_value("TemperatureScheduler", "state", rule, sorted(state)))
-        if state["rule_at"] != repr(self.rule_at) and " at 0x" not in state["rule_at"]:
-            rule = f"have been saved under the same schedule, {self.rule_at!r}"
-            raise ValueError(bad_value("TemperatureScheduler", "state", rule, state["rule_at"]))
-        if isinstance(state["n_steps"], bool) or not isinstance(state["n_steps"], int) or state["n_steps"] < 0:
-            rule = "have a whole number n_steps >= 0"
-            raise ValueError(bad_value("TemperatureScheduler", "state", rule, repr(state["n_steps"])))
-        self.n_steps = state["n_steps"]
+        got = ", ".join(f"{name}={value!r}" for name, value in values.items()) or "none"
+        advice = f"Give at least one of {known} a schedule, such as Linear(1.0, 0.0, 100)."
+        raise ValueError(bad_value("annealed", "values", "hold a schedule", got, advice))
+    first = values | {name: schedule(0) for name, schedule in schedules.items()}
+    if not isinstance(rule, type):
+        return AnnealedRule(replace(rule, **first), tuple(schedules.items()))
+    required = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
+    if missing := [name for name in required if name not in values]:
+        example = f"annealed({kind.__name__}, {missing[0]}=...)"
+        raise TypeError(f"annealed: {kind.__name__} needs a schedule or a value for {missing}, as in {example}.")
+    return AnnealedRule(kind(**first), tuple(schedules.items()))
 
 
 def _between(start: float, end: float, done: float) -> float:

@@ -14,7 +14,7 @@ SCHEDULES = [
     mcl.Constant(0.3),
     mcl.Linear(1.0, 0.0, 30),
     mcl.Cosine(1.0, 0.0, 30),
-    mcl.Exponential(0.5, 0.9, floor=0.05),
+    mcl.Exponential(0.5, 0.9, cutoff=0.05),
     mcl.Until(mcl.Exponential(0.5, 0.9), 20),
     mcl.Joined((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 15)), (10,)),
 ]
@@ -89,7 +89,7 @@ def test_a_compiled_rule_still_refuses_a_negative_temperature():
 @for_dynamic
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
 def test_rule_at_is_not_compiled_for_each_step(schedule, dynamic):
-    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=schedule)
+    rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=schedule)
     weigh = compiled(lambda cost, step: rule_at(step)(cost), dynamic)
     for step in range(36):
         torch.testing.assert_close(weigh(COST, step), rule_at(step)(COST), rtol=1e-5, atol=1e-6)
@@ -100,7 +100,7 @@ def test_rule_at_is_not_compiled_for_each_step(schedule, dynamic):
 def test_the_loop_of_the_readme_compiles_over_its_whole_schedule():
     x = torch.rand(32, 1)
     y = torch.where(torch.rand(32, 1) < 0.5, x, -x).unsqueeze(1)
-    rule_at = mcl.annealed(mcl.AnnealedWTA(0.5), temperature=mcl.Exponential(0.5, decay=0.95, floor=5e-4))
+    rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(0.5, decay=0.95, cutoff=5e-4))
 
     def train(wrap):
         torch.manual_seed(0)

@@ -18,7 +18,7 @@ SCHEDULES = [
     mcl.Linear(0.0, 2.0, 3),
     mcl.Cosine(1.0, 0.0, 4),
     mcl.Exponential(0.5, 0.95),
-    mcl.Exponential(0.5, 0.95, floor=5e-4),
+    mcl.Exponential(0.5, 0.95, cutoff=5e-4),
     mcl.Until(mcl.Linear(1.0, 0.0, 4), 2),
     mcl.Joined((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 2)), (10,)),
 ]
@@ -105,14 +105,14 @@ def test_cosine_starts_and_ends_exactly_and_is_halfway_in_the_middle():
     assert schedule(9.99) - schedule(10) < 1e-5
 
 
-def test_exponential_is_cut_to_zero_just_below_its_floor():
-    schedule = mcl.Exponential(1.0, 0.5, floor=0.25)
+def test_exponential_is_cut_to_zero_just_below_its_cutoff():
+    schedule = mcl.Exponential(1.0, 0.5, cutoff=0.25)
     assert [schedule(step) for step in (0, 1, 2)] == [1.0, 0.5, 0.25]
     assert schedule(2.0001) == 0.0
     assert schedule(3) == 0.0
 
 
-def test_exponential_without_a_floor_never_reaches_zero_too_early():
+def test_exponential_without_a_cutoff_never_reaches_zero_too_early():
     schedule = mcl.Exponential(0.5, 0.9)
     assert schedule(1000) == pytest.approx(0.5 * 0.9**1000)
     assert schedule(1000) > 0
@@ -140,7 +140,7 @@ def test_joined_accepts_lists_and_stays_hashable():
 
 def test_a_function_of_the_step_may_stand_for_a_schedule():
     assert mcl.Until(lambda step: 2.0 * step, step=3)(2) == 4.0
-    assert mcl.annealed(mcl.AnnealedWTA(1.0), temperature=lambda step: 1.0 + step)(2) == mcl.AnnealedWTA(3.0)
+    assert mcl.annealed(mcl.AnnealedWTA, temperature=lambda step: 1.0 + step)(2) == mcl.AnnealedWTA(3.0)
 
 
 @pytest.mark.parametrize("schedule_of", [mcl.Linear, mcl.Cosine])
@@ -160,7 +160,7 @@ def test_the_linear_schedule_of_the_paper():
 
 
 def test_the_exponential_schedule_of_the_paper_ends_below_its_cut_off():
-    schedule = mcl.Exponential(0.5, 0.95, floor=5e-4)
+    schedule = mcl.Exponential(0.5, 0.95, cutoff=5e-4)
     for t in range(300):
         temperature = 0.5 * 0.95**t
         assert schedule(t) == (pytest.approx(temperature) if temperature >= 5e-4 else 0.0)
@@ -184,7 +184,7 @@ def test_the_chunked_exponential_schedule_of_the_paper():
     "schedule",
     [
         mcl.Linear(0.5, 0.0, 10),
-        mcl.Exponential(0.5, 0.95, floor=5e-4),
+        mcl.Exponential(0.5, 0.95, cutoff=5e-4),
         mcl.Until(mcl.Linear(0.1, 0.0, 10), 10),
         mcl.Until(mcl.Exponential(5.0, 0.9), 10),
     ],
@@ -192,7 +192,7 @@ def test_the_chunked_exponential_schedule_of_the_paper():
 )
 def test_annealing_ends_in_winner_takes_all(schedule):
     cost = torch.rand(5, 2, 4)
-    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=schedule)
+    rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=schedule)
     assert not torch.equal(rule_at(0)(cost), mcl.WTA()(cost))
     assert torch.equal(rule_at(200)(cost), mcl.WTA()(cost))
 
@@ -228,8 +228,21 @@ def test_two_fields_can_be_annealed_and_the_others_stay():
     assert mcl.annealed(mcl.Sinkhorn(1.0, n_iters=7), temperature=mcl.Constant(0.2))(0).n_iters == 7
 
 
+def test_fields_that_do_not_change_are_given_as_values():
+    cooling = mcl.Linear(1.0, 0.0, 4)
+    rule = mcl.annealed(mcl.Sinkhorn, temperature=cooling, n_iters=7)
+    assert rule(2) == mcl.Sinkhorn(0.5, n_iters=7)
+    assert mcl.annealed(mcl.Sinkhorn(9.0), temperature=cooling, n_iters=7) == rule
+    assert rule.values(1) == {"temperature": 0.75}
+
+
+def test_the_class_of_a_rule_says_the_same_as_any_rule_of_it():
+    cooling = mcl.Linear(1.0, 0.0, 4)
+    assert mcl.annealed(mcl.AnnealedWTA, temperature=cooling) == mcl.annealed(mcl.AnnealedWTA(9.0), temperature=cooling)
+
+
 def test_an_annealed_rule_is_a_value():
-    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 4))
+    rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
     twin = pickle.loads(pickle.dumps(rule_at))
     assert twin == rule_at
     assert hash(twin) == hash(rule_at)
@@ -240,80 +253,10 @@ def test_an_annealed_rule_is_a_value():
 
 
 def test_a_schedule_that_leaves_the_allowed_range_is_an_error():
-    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, -1.0, 2))
+    rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, -1.0, 2))
     assert rule_at(1) == mcl.AnnealedWTA(0.0)
     with pytest.raises(ValueError, match=r"AnnealedWTA: `temperature` must be >= 0, got -1\.0"):
         rule_at(2)
-
-
-# ------------------------------------------------------------------ TemperatureScheduler
-
-
-def make_scheduler(n_steps=4):
-    return mcl.TemperatureScheduler(mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, n_steps)))
-
-
-def test_scheduler_walks_through_the_schedule():
-    scheduler = make_scheduler()
-    seen = []
-    for _ in range(6):
-        seen.append(scheduler.rule.temperature)
-        scheduler.step()
-    assert seen == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
-
-
-def test_scheduler_goes_on_from_a_saved_state(tmp_path):
-    scheduler = make_scheduler()
-    for _ in range(3):
-        scheduler.step()
-    torch.save(scheduler.state_dict(), tmp_path / "state.pt")
-    other = make_scheduler()
-    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert other.rule == scheduler.rule == mcl.AnnealedWTA(0.25)
-    other.step()
-    assert other.rule == mcl.AnnealedWTA(0.0)
-
-
-def test_saved_state_does_not_follow_the_scheduler():
-    scheduler = make_scheduler()
-    state = scheduler.state_dict()
-    scheduler.step()
-    assert state["n_steps"] == 0
-
-
-def test_scheduler_can_be_pickled():
-    scheduler = make_scheduler()
-    scheduler.step()
-    assert pickle.loads(pickle.dumps(scheduler)).rule == scheduler.rule
-
-
-def test_a_state_of_another_schedule_is_refused():
-    state = make_scheduler(n_steps=5).state_dict()
-    with pytest.raises(ValueError, match="TemperatureScheduler: `state` must have been saved under the same schedule"):
-        make_scheduler(n_steps=4).load_state_dict(state)
-
-
-def test_a_state_of_a_plain_function_is_accepted():
-    scheduler = mcl.TemperatureScheduler(lambda step: mcl.AnnealedWTA(1.0 / (1 + step)))
-    scheduler.step()
-    other = mcl.TemperatureScheduler(lambda step: mcl.AnnealedWTA(1.0 / (1 + step)))
-    other.load_state_dict(scheduler.state_dict())
-    assert other.rule == mcl.AnnealedWTA(0.5)
-
-
-@pytest.mark.parametrize("state", [{}, {"n_steps": 1}, {"last_epoch": 1, "rule_at": ""}])
-def test_a_state_with_other_keys_is_refused(state):
-    with pytest.raises(ValueError, match=r"TemperatureScheduler: `state` must have the keys \['n_steps', 'rule_at'\]"):
-        make_scheduler().load_state_dict(state)
-
-
-@pytest.mark.parametrize("n_steps", [-1, 1.5, True, "3", None])
-def test_a_state_with_a_bad_count_is_refused(n_steps):
-    state = make_scheduler().state_dict() | {"n_steps": n_steps}
-    scheduler = make_scheduler()
-    with pytest.raises(ValueError, match="must have a whole number n_steps >= 0, got"):
-        scheduler.load_state_dict(state)
-    assert scheduler.n_steps == 0
 
 
 # ------------------------------------------------------------------ bad input
@@ -339,7 +282,7 @@ NUMBER = "must be a number, got"
         (lambda: mcl.Exponential(0.5, 1.1), ValueError, r"Exponential: `decay` must lie in \(0, 1\], got 1\.1\. 0\.95"),
         (lambda: mcl.Exponential(0.5, 0.0), ValueError, r"Exponential: `decay` must lie in \(0, 1\], got 0\.0"),
         (lambda: mcl.Exponential(0.5, math.nan), ValueError, f"Exponential: `decay` {NUMBER} nan"),
-        (lambda: mcl.Exponential(0.5, 0.9, floor=-1), ValueError, "Exponential: `floor` must be >= 0, got -1"),
+        (lambda: mcl.Exponential(0.5, 0.9, cutoff=-1), ValueError, "Exponential: `cutoff` must be >= 0, got -1"),
         (lambda: mcl.Until(0.3, 10), TypeError, r"Until: `schedule` must be callable, got 0\.3\. For example Until\("),
         (lambda: mcl.Until(mcl.Constant(1.0), -1), ValueError, "Until: `step` must be >= 0, got -1"),
         (lambda: mcl.Until(mcl.Constant(1.0), "9"), TypeError, f"Until: `step` {NUMBER} '9'"),
@@ -364,7 +307,7 @@ NUMBER = "must be a number, got"
             "Joined: `boundaries` must be >= 0, got -5",
         ),
         (
-            lambda: mcl.annealed(mcl.AnnealedWTA(1.0), temprature=mcl.Constant(1.0)),
+            lambda: mcl.annealed(mcl.AnnealedWTA, temprature=mcl.Constant(1.0)),
             ValueError,
             r"annealed: AnnealedWTA has no field \['temprature'\]; its fields are \['temperature'\]",
         ),
@@ -376,27 +319,32 @@ NUMBER = "must be a number, got"
         (
             lambda: mcl.annealed(mcl.AnnealedWTA(1.0)),
             ValueError,
-            r"annealed: `schedules` must not be empty, got none\. Name at least one of \['temperature'\]",
+            r"annealed: `values` must hold a schedule, got none\. Give at least one of \['temperature'\] a schedule",
         ),
         (
-            lambda: mcl.annealed(mcl.AnnealedWTA(1.0), temperature=0.5),
-            TypeError,
-            r"annealed: `temperature` must be callable, got 0\.5\. For example temperature=Linear",
+            lambda: mcl.annealed(mcl.AnnealedWTA, temperature=0.5),
+            ValueError,
+            r"annealed: `values` must hold a schedule, got temperature=0\.5\. Give at least one of",
         ),
         (
-            lambda: mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Constant(1.0)),
+            lambda: mcl.annealed(mcl.Sinkhorn, n_iters=mcl.Constant(9)),
             TypeError,
-            "annealed: `rule` must be an assignment rule, got <class",
+            r"annealed: Sinkhorn needs a schedule or a value for \['temperature'\], as in annealed\(Sinkhorn, t",
+        ),
+        (
+            lambda: mcl.annealed(mcl.Linear, start=mcl.Constant(1.0)),
+            TypeError,
+            "annealed: `rule` must be an assignment rule or its class, got <class",
+        ),
+        (
+            lambda: mcl.annealed(mcl.Sinkhorn, temperature=mcl.Constant(1.0), n_iters=-1),
+            ValueError,
+            "Sinkhorn: `n_iters` must be >= 1, got -1",
         ),
         (
             lambda: mcl.annealed("wta", temperature=mcl.Constant(1.0)),
             TypeError,
-            r"annealed: `rule` must be an assignment rule, got 'wta'\. For example annealed\(",
-        ),
-        (
-            lambda: mcl.TemperatureScheduler(mcl.AnnealedWTA(1.0).temperature),
-            TypeError,
-            r"TemperatureScheduler: `rule_at` must be callable, got 1\.0\. For example annealed\(",
+            r"annealed: `rule` must be an assignment rule or its class, got 'wta'\. For example annealed\(",
         ),
     ],
 )
@@ -423,9 +371,9 @@ def test_ramps_stay_between_their_ends_and_never_turn_back(start, end, n_steps, 
 
 
 @given(st.floats(0, 1e6), st.floats(0.01, 1.0), st.floats(0, 1.0), st.floats(0, 1e4))
-def test_exponential_is_the_formula_or_zero_below_the_floor(start, decay, floor, step):
+def test_exponential_is_the_formula_or_zero_below_the_cutoff(start, decay, cutoff, step):
     formula = start * decay**step
-    assert mcl.Exponential(start, decay, floor)(step) == (formula if formula >= floor else 0.0)
+    assert mcl.Exponential(start, decay, cutoff)(step) == (formula if formula >= cutoff else 0.0)
 
 
 @given(st.floats(0, 100), st.floats(-5, 200))

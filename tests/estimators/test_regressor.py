@@ -178,11 +178,11 @@ def test_rules_may_be_words_or_objects():
         ({"rule": "relaxed"}, {"rule": mcl.RelaxedWTA(0.1)}),
         (
             {"rule": "annealed", "schedule": mcl.Linear(0.7, 0.0, 5)},
-            {"rule": mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(0.7, 0.0, 5))},
+            {"rule": mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.7, 0.0, 5))},
         ),
         (
             {"rule": mcl.RelaxedWTA(0.5), "schedule": mcl.Linear(0.5, 0.0, 5)},
-            {"rule": mcl.annealed(mcl.RelaxedWTA(0.5), epsilon=mcl.Linear(0.5, 0.0, 5))},
+            {"rule": mcl.annealed(mcl.RelaxedWTA, epsilon=mcl.Linear(0.5, 0.0, 5))},
         ),
     ]
     for word, thing in pairs:

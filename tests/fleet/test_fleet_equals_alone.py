@@ -9,7 +9,7 @@ import torchmcl as mcl
 from torchmcl.fleet import SGD, Adam, Fleet, FleetData
 
 SEEDS = [3, 11]
-COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Exponential(1.0, 0.8, floor=0.01))
+COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Exponential(1.0, 0.8, cutoff=0.01))
 RULES = {
     "WTA": [mcl.WTA(), mcl.WTA()],
     "RelaxedWTA": [mcl.RelaxedWTA(0.1), mcl.RelaxedWTA(0.5)],
@@ -21,7 +21,7 @@ RULES = {
     "TopN annealed": [mcl.annealed(mcl.TopN(3), n=mcl.Linear(3, 1, 20)), mcl.TopN(1)],
     "Sinkhorn": [mcl.Sinkhorn(0.5, n_iters=5), mcl.Sinkhorn(0.2, n_iters=5)],
     "Sinkhorn annealed": [
-        mcl.annealed(mcl.Sinkhorn(1.0, n_iters=5), temperature=mcl.Exponential(1.0, 0.8, floor=0.05)),
+        mcl.annealed(mcl.Sinkhorn(1.0, n_iters=5), temperature=mcl.Exponential(1.0, 0.8, cutoff=0.05)),
         mcl.Sinkhorn(0.0, n_iters=5),
     ],
     "Sinkhorn, different iterations": [mcl.Sinkhorn(0.5, n_iters=5), mcl.Sinkhorn(0.5, n_iters=3)],

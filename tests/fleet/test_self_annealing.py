@@ -55,11 +55,11 @@ def test_temperatures_follow_the_scale_of_the_costs(scale):
 
 @given(
     scales=st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30),
-    patience=st.floats(0.01, 100),
+    hold_gain=st.floats(0.01, 100),
     cooling=st.floats(0.05, 0.95),
 )
-def test_whatever_is_measured_every_training_ends_cold_and_slow(scales, patience, cooling):
-    policy = AutoAnnealing(patience, cooling)
+def test_whatever_is_measured_every_training_ends_cold_and_slow(scales, hold_gain, cooling):
+    policy = AutoAnnealing(hold_gain, cooling)
     state, values = course(policy, scales, 200)
     temperatures, rates, decays = (torch.tensor(column) for column in zip(*values, strict=True))
     assert temperatures.isfinite().all()
@@ -72,7 +72,7 @@ def test_whatever_is_measured_every_training_ends_cold_and_slow(scales, patience
 
 
 def test_there_is_no_decay_before_something_is_learnt():
-    policy = AutoAnnealing(decay=50.0)
+    policy = AutoAnnealing(noise_decay=50.0)
     for share, expected in ((1.0, 0.0), (0.5, 0.125), (0.1, 0.045), (1e-9, 0.0)):
         _, values = course(policy, [1.0, share], 100, n_rows=100)
         decays = [value[2] for value in values]
@@ -81,11 +81,11 @@ def test_there_is_no_decay_before_something_is_learnt():
 
 
 def test_an_answer_that_gets_worse_again_is_not_decayed_more():
-    policy = AutoAnnealing(decay=100.0)
+    policy = AutoAnnealing(noise_decay=100.0)
     _, values = course(policy, [1.0, 0.1, 0.5], 100, n_rows=100)
     assert values[10][2] == pytest.approx(0.09)
-    assert AutoAnnealing(decay=1e6).value(policy.init(torch.ones(1)), 50, 100, 1).weight_decay == 0
-    _, values = course(AutoAnnealing(decay=1e6), [1.0, 0.5], 100, n_rows=100)
+    assert AutoAnnealing(noise_decay=1e6).value(policy.init(torch.ones(1)), 50, 100, 1).weight_decay == 0
+    _, values = course(AutoAnnealing(noise_decay=1e6), [1.0, 0.5], 100, n_rows=100)
     assert values[10][2] == 3.0  # at most
 
 
@@ -146,12 +146,12 @@ def test_held_out_rows_that_are_not_finite_do_not_reach_the_weights(n_broken):
 
 
 def test_a_tiny_patience_still_ends():
-    _, values = course(AutoAnnealing(patience=1e-30), [1.0], 100)
+    _, values = course(AutoAnnealing(hold_gain=1e-30), [1.0], 100)
     assert values[-1][0] == 0
 
 
 def test_more_steps_mean_a_lower_rate():
-    policy = AutoAnnealing(steps=1000.0)
+    policy = AutoAnnealing(full_rate_steps=1000.0)
     state = policy.init(torch.ones(1))
     rates = [float(policy.value(state, 0, 10, 1, n_steps).rate) for n_steps in (100, 1000, 4000)]
     assert rates == pytest.approx([1.0, 1.0, 0.5])
@@ -160,11 +160,11 @@ def test_more_steps_mean_a_lower_rate():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"patience": 0.0}, "`patience` must be > 0"),
+        ({"hold_gain": 0.0}, "`hold_gain` must be > 0"),
         ({"end": -1.0}, "`end` must be > 0"),
         ({"cooling": 1.0}, "`cooling` must lie between 0 and 1"),
-        ({"decay": -1.0}, "`decay` must"),
-        ({"steps": 0}, "`steps` must be > 0"),
+        ({"noise_decay": -1.0}, "`noise_decay` must"),
+        ({"full_rate_steps": 0}, "`full_rate_steps` must be > 0"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(options, message):
@@ -240,7 +240,7 @@ def test_padded_targets_do_not_count():
 
 
 def new_fleet(**options):
-    rules = [mcl.WTA(), AutoAnnealing(), AutoAnnealing(patience=0.2)]
+    rules = [mcl.WTA(), AutoAnnealing(), AutoAnnealing(hold_gain=0.2)]
     return Fleet(small_mlp, 3, **({"rule": rules, "learning_rate": 0.01} | options))
 
 

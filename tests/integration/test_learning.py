@@ -21,11 +21,11 @@ def test_annealed_training_on_three_gaussians_ends_near_the_best_quantiser():
     torch.manual_seed(0)
     model = mcl.MultiHypothesisMLP(1, 2, 3, hidden=(32,), detach_scores=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    rule_at = mcl.annealed(mcl.AnnealedWTA(0.5), temperature=mcl.Until(mcl.Linear(0.5, 0.0, 150), 150))
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Until(mcl.Linear(0.5, 0.0, 150), 150))
     first = None
     for step in range(250):
         batch = mcl.Batch(torch.zeros(256, 1), three_gaussians(256, generator).unsqueeze(1))
-        output = mcl.mcl_step(model, batch, rule_at(step))
+        output = mcl.mcl_step(model, batch, rule(step))
         optimizer.zero_grad()
         output.loss.backward()
         optimizer.step()
@@ -75,8 +75,8 @@ def test_the_loss_falls_under_every_rule(rule):
 def make_run():
     torch.manual_seed(3)
     model = mcl.MultiHypothesisMLP(2, 1, 4, hidden=(8,))
-    rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Exponential(1.0, 0.7, floor=0.1))
-    return model, torch.optim.Adam(model.parameters(), lr=0.01), mcl.TemperatureScheduler(rule_at)
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(1.0, 0.7, cutoff=0.1))
+    return model, torch.optim.Adam(model.parameters(), lr=0.01), mcl.RuleScheduler(rule)
 
 
 def train(model, optimizer, scheduler, n_epochs):

@@ -1,6 +1,7 @@
-"""Seeing an annealing: records of a training, its phase transitions, and the tree of hypotheses."""
+"""Annealing that decides for itself, and its traces: records, phase transitions, and the tree of hypotheses."""
 
 from torchmcl.annealing.auto import AutoAnnealing, AutoValues, CostScale, cost_scale
+from torchmcl.annealing.course import RuleLike
 from torchmcl.annealing.drawing import draw_dendrogram, draw_tree
 from torchmcl.annealing.measure import Measurement, measure
 from torchmcl.annealing.records import AnnealingRecords, network_tolerance
@@ -17,6 +18,7 @@ __all__ = [
     "Measurement",
     "Node",
     "Replay",
+    "RuleLike",
     "Snapshots",
     "cost_scale",
     "draw_dendrogram",

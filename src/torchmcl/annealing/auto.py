@@ -1,19 +1,18 @@
-"""Annealing without a temperature to choose: when to cool, from where, and how fast, decided by what is measured.
+"""Annealing without a temperature to choose: when to cool, from where, and how fast, decided by measurements.
 
-A training has three phases, each model in its own time:
+A training has three phases, at a pace that each model sets:
 
 1. *Hold*: the temperature stays above the first critical temperature, 2 lambda_max of the conditional covariance
    (Eq. (14)), so that all hypotheses learn one answer together from all the data. It follows the residuals down.
-2. *Cool*: from the critical temperature to a thousandth of it, evenly in its logarithm; hypotheses split. For a cost
-   without a natural zero, from what `cost_scale` says.
+2. *Cool*: from the critical temperature to a thousandth of it, evenly in its logarithm; hypotheses split. A cost
+   without a natural zero starts from the spread that `cost_scale` measures.
 3. *Tail*: hard winner-takes-all, while the learning rate falls to 0 along a cosine.
 
-How long to hold is decided by what holding earns. After a first tenth of the training, in which slow beginners may
-find their way, a single answer that has divided its distortion by e^g so far may use the share
-g^2 / (g^2 + patience^2) of 95 % of the training. Where the noise is large the answer is soon as good as it gets,
-nothing more is earned, and cooling begins early; where it keeps improving, cooling waits for it. A cost without a
-natural zero (decibels) does not tell what was earned, and cooling begins at once, from the temperature at which a
-softmin begins to tell the untrained hypotheses apart.
+How long to hold is decided by what holding gains. After the first tenth of the training, which is left to slow
+starters, a single answer that has divided its distortion by e^g so far may use the share g^2 / (g^2 + hold_gain^2) of
+95 % of the training. Where the noise is large the answer soon stops improving and cooling begins early; where it keeps
+improving, cooling waits for it. A cost without a natural zero (decibels) does not show what was gained, and cooling
+begins at once, from the temperature at which a softmin begins to distinguish the untrained hypotheses.
 """
 
 import math
@@ -31,18 +30,18 @@ __all__ = ["AutoAnnealing", "AutoValues", "CostScale", "cost_scale"]
 
 # Of the critical temperature: while holding, and where cooling begins.
 _HOLD, _BEGIN = 2.0, 1.05
-# Share of the training that the hold may take, whatever it earns: cooling and the tail need their time.
+# Share of the training that the hold may take, whatever it gains: cooling and the tail need their time.
 _LONGEST = 0.95
-# Share of the training that nothing is concluded from, and that has no weight decay: before anything is learnt,
-# ignorance looks like noise, and the decay that it asks for would keep the network from learning.
+# Share of the training in which nothing is concluded and no weight decay is used: before anything is learnt,
+# ignorance looks like noise, and the decay it asks for would keep the network from learning.
 _WARM_UP = 0.1
-# Weight decay at most: far above, networks of few rows die.
+# Largest weight decay: far above it, networks trained on few rows die.
 _STRONGEST = 3.0
 # Share of what the hold leaves after which the learning rate begins to fall.
 _SETTLING = 0.4
-# Of the deviation of samples, the least that hypotheses are taken to differ by.
+# The smallest difference between hypotheses that counts, relative to how far samples deviate.
 _SMALLEST_SPREAD = 1e-3
-# A distance may come out below 0 by so much of what distances are.
+# A distance may come out below 0 by rounding, relative to the size of distances.
 _ROUNDING = 1e-5
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -56,7 +55,7 @@ class AutoValues(NamedTuple):
 
 
 class CostScale(NamedTuple):
-    """How large costs are, one entry for each model.
+    """How large costs are, one entry per model.
 
     Attributes:
         mean: over hypotheses, samples and real targets.
@@ -76,19 +75,23 @@ class CostScale(NamedTuple):
 
 @dataclass(frozen=True)
 class AutoAnnealing:
-    """The policy. Its state is a dictionary of tensors, one entry for each model trained side by side.
+    """Decide in training when to cool, from where and how fast.
 
-    Nothing here reads a value on the host, so that a captured CUDA graph can run it.
+    Give it wherever a rule goes: to `RuleScheduler` for a loop of your own, `Fleet`, `MCLModule`, the estimators. This
+    is the policy; the state of a training is a dictionary of tensors, one entry per model trained side by side.
+
+    Nothing here reads a value on the host, so a captured CUDA graph can run it.
 
     Args:
-        patience: what holding costs: a distortion divided by e^patience allows about half of the training.
+        hold_gain: the gain that pays for a hold of about half the training, as a logarithm: 0.5 is a distortion divided
+            by e^0.5. Larger values hold for a shorter time.
         cooling: share of what is left after the hold that the cooling takes; the rest is the tail.
         end: where cooling ends and hard winner-takes-all begins, relative to the critical temperature.
-        decay: weight decay for each unit of noise per row, at most 3: `decay * u * (1 - u) / rows`, where u is the
-            lowest distortion so far relative to the first one, after a tenth of the training. The less noise and the
-            more rows, the less there is to hold back; and as long as nothing is learnt, nothing is known of the
-            noise. 0 for none.
-        steps: a training of more optimiser steps than these has its learning rate lowered, by the square root.
+        noise_decay: weight decay per unit of noise per row: `noise_decay * u * (1 - u) / rows`, at most 3, where u is
+            the lowest distortion so far relative to the first one, after a tenth of the training. Less noise and more
+            rows need less decay; as long as nothing is learnt, nothing is known of the noise. 0 for none.
+        full_rate_steps: a training of more optimizer steps than these has its learning rate lowered, by the square root
+            of the ratio.
 
     Example:
         >>> policy = AutoAnnealing()
@@ -103,28 +106,28 @@ class AutoAnnealing:
         Prop. 4 (ii), Eq. (14), for the critical temperature.
     """
 
-    patience: float | Tensor = 0.5
+    hold_gain: float | Tensor = 0.5
     cooling: float | Tensor = 0.3
     end: float | Tensor = 1e-3
-    decay: float | Tensor = 5000.0
-    steps: float | Tensor = 1000.0
+    noise_decay: float | Tensor = 5000.0
+    full_rate_steps: float | Tensor = 1000.0
 
     def __post_init__(self) -> None:
         """Check the fields; tensors come from `stacked`, whose policies are checked already."""
         numbers = {name: value for name, value in vars(self).items() if not isinstance(value, Tensor)}
         for name, value in numbers.items():
             check_real("AutoAnnealing", name, value)
-        for name in numbers.keys() & {"patience", "end", "steps"}:
+        for name in numbers.keys() & {"hold_gain", "end", "full_rate_steps"}:
             if not numbers[name] > 0:
                 raise ValueError(bad_value("AutoAnnealing", name, "be > 0", numbers[name]))
         if not 0 < numbers.get("cooling", 0.5) < 1:
             raise ValueError(bad_value("AutoAnnealing", "cooling", "lie between 0 and 1", self.cooling))
-        if "decay" in numbers:
-            check_non_negative("AutoAnnealing", "decay", self.decay)
+        if "noise_decay" in numbers:
+            check_non_negative("AutoAnnealing", "noise_decay", self.noise_decay)
 
     @classmethod
     def stacked(cls, policies: Sequence["AutoAnnealing"], device: torch.device | str = "cpu") -> "AutoAnnealing":
-        """Return one policy for models side by side, each with the numbers of its own."""
+        """Return one policy for models trained side by side, with the numbers of each."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: torch.tensor([float(getattr(p, name)) for p in policies], device=device) for name in names})
 
@@ -132,13 +135,13 @@ class AutoAnnealing:
         """Return the state before training.
 
         Args:
-            scale: `cost_scale` of the untrained models, of any shape: one entry for each model.
+            scale: `cost_scale` of the untrained models, of any shape: one entry per model.
         """
         begun = torch.full(scale.shape, -1.0, dtype=torch.float32, device=scale.device)
         return {**{name: scale.clone().float() for name in ("first", "scale", "lowest")}, "begun": begun}
 
     def release(self, state: Mapping[str, Tensor], measured: "CostScale", epoch: float | Tensor) -> None:
-        """Let models begin to cool whose costs have no natural zero: nothing would tell when to. Changes the state."""
+        """Start cooling models whose costs have no natural zero, which nothing is held for. Changes the state."""
         released = (state["begun"] < 0) & ~measured.has_zero
         state["scale"].copy_(torch.where(released, measured.scale.float(), state["scale"]))
         state["begun"].copy_(torch.where(released, epoch, state["begun"]))
@@ -148,9 +151,9 @@ class AutoAnnealing:
         holds = state["begun"] < 0
         state["scale"].copy_(torch.where(holds & scale.isfinite(), scale.float(), state["scale"]))
         state["lowest"].copy_(torch.minimum(state["lowest"], state["scale"]))
-        earned = (state["first"] / state["scale"].clamp_min(_TINY)).log().clamp_min(0)
-        share = _LONGEST / (1 + (self.patience / earned) ** 2)
-        # Of a few epochs one at least is left for the tail.
+        gained = (state["first"] / state["scale"].clamp_min(_TINY)).log().clamp_min(0)
+        share = _LONGEST / (1 + (self.hold_gain / gained) ** 2)
+        # With few epochs, at least one is left for the tail.
         latest = n_epochs - 1 - 1 / (1 - self.cooling)
         begins = holds & (epoch >= (share.clamp_min(_WARM_UP) * n_epochs).clamp(max=latest))
         state["begun"].copy_(torch.where(begins, epoch, state["begun"]))
@@ -170,26 +173,28 @@ class AutoAnnealing:
             epoch: counted from 0; fractions are fine.
             n_epochs: of the whole training.
             n_rows: of the training data, for the weight decay.
-            n_steps: of the optimiser in all, for the learning rate; None leaves it as given.
+            n_steps: of the optimizer in the whole training, for the learning rate; None leaves it as given.
         """
         scale, begun = state["scale"], state["begun"]
         holds = begun < 0
         after = ((epoch - begun) / (n_epochs - begun).clamp_min(1)).clamp(0, 1)  # share of what the hold left
         cooled = after / self.cooling
-        end = torch.as_tensor(self.end, dtype=scale.dtype, device=scale.device)
-        falling = 2 * _BEGIN * scale * (end / _BEGIN) ** cooled.clamp(max=1)
+        falling = 2 * _BEGIN * scale * (self.end / _BEGIN) ** cooled.clamp(max=1)
         temperature = torch.where(holds, 2 * _HOLD * scale, torch.where(cooled < 1, falling, 0.0))
         settled = ((after - _SETTLING) * (math.pi / (1 - _SETTLING))).clamp(min=0)
         rate = torch.where(holds, 1.0, (1 + torch.cos(settled)) / 2)
         if n_steps is not None:
-            rate = (
-                rate * torch.as_tensor(self.steps / n_steps, dtype=rate.dtype, device=rate.device).clamp(max=1).sqrt()
-            )
-        # Of the lowest: a decay that makes the answer worse must not look like noise and ask for more of itself.
+            share = torch.as_tensor(self.full_rate_steps / n_steps, dtype=rate.dtype, device=rate.device)
+            rate = rate * share.clamp(max=1).sqrt()
+        # The lowest: a decay that makes the answer worse must not look like noise and ask for more decay.
         unknown = state["lowest"] / state["first"].clamp_min(_TINY)
         noise = unknown * (1 - unknown)  # as long as nothing is learnt, nothing is known of the noise either
-        warm = torch.as_tensor(epoch < _WARM_UP * n_epochs, device=scale.device)
-        decay = torch.where(warm, 0.0, self.decay * noise / n_rows)
+        decay = self.noise_decay * noise / n_rows
+        warms_up = epoch < _WARM_UP * n_epochs
+        if isinstance(warms_up, Tensor):
+            decay = torch.where(warms_up, 0.0, decay)
+        elif warms_up:
+            decay = torch.zeros_like(decay)
         return AutoValues(temperature, rate, decay.clamp(max=_STRONGEST))
 
 
@@ -200,21 +205,21 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
     critical temperature or a little more: while the hypotheses are together it is the trace of the conditional
     covariance, which is lambda_max in one dimension and above it in several.
 
-    Of a cost without a natural zero, such as the SI-SDR in decibels, the mean says nothing. Its scale is how far
+    For a cost without a natural zero, such as the SI-SDR in decibels, the mean says nothing. Its scale is how far
     hypotheses are above the best one of their sample, which is what a softmin acts on: at that temperature it just
-    begins to tell untrained hypotheses apart, and when they part it is cold. It is a thousandth of how far samples
-    deviate from their mean at least, so that rounding errors do not pass for differences.
+    begins to distinguish untrained hypotheses, and when they part it is cold. It is at least a thousandth of the mean
+    deviation of samples, so that rounding errors do not count as differences.
 
     Costs that are not finite are left out; if none is, everything is NaN.
 
     Args:
         matching: of a step.
-        stacked: the leading axis are models; one number for each.
+        stacked: the leading axis is models; one number per model.
 
     Example:
         >>> from torchmcl import AnnealedWTA, match
-        >>> found = cost_scale(match(torch.tensor([[[1.0, 1.0]], [[3.0, 3.0]]]), AnnealedWTA(9.0)))
-        >>> found.scale, found.has_zero
+        >>> costs = cost_scale(match(torch.tensor([[[1.0, 1.0]], [[3.0, 3.0]]]), AnnealedWTA(9.0)))
+        >>> costs.scale, costs.has_zero
         (tensor(2.), tensor(True))
     """
     costs = matching.cost.detach().float()

@@ -1,4 +1,4 @@
-"""Pictures of a hypothesis tree, for those who have matplotlib."""
+"""Pictures of a hypothesis tree, drawn with matplotlib."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ _DATA_COLOUR = "#9fb8a0"
 
 
 def draw_tree(tree: HypothesisTree, axis: Any = None, data: Tensor | None = None) -> Any:
-    """Draw a tree over its data: a point for each node, as large as its mass, and a line to each child.
+    """Draw a tree over its data: a point per node, as large as its mass, and a line to each child.
 
     Targets in the plane are drawn in the plane, colours giving the temperature at which a node appears; targets on
     a line against the temperature.
 
     Args:
         tree: of one input.
-        axis: a matplotlib axis; a new one unless told.
+        axis: a matplotlib axis; a new one by default.
         data: [points, dim], samples of the targets of that input.
 
     Returns:
@@ -44,9 +44,9 @@ def draw_tree(tree: HypothesisTree, axis: Any = None, data: Tensor | None = None
     if data is not None:
         y = data[:, 1] if dim == 2 else [coldest / 3] * len(data)
         axis.scatter(data[:, 0], y, s=4, c=_DATA_COLOUR, alpha=0.5, linewidths=0, zorder=0)
-    for node, here in zip(tree.nodes, places, strict=True):
+    for node, place in zip(tree.nodes, places, strict=True):
         for child in node.children:
-            axis.plot(*zip(here, places[child], strict=True), color="#44546a", lw=0.9, zorder=1)
+            axis.plot(*zip(place, places[child], strict=True), color="#44546a", lw=0.9, zorder=1)
     colours = optional_import("matplotlib.colors", extra="demo", needed_by="draw_tree")
     points = axis.scatter(
         [place[0] for place in places],
@@ -66,11 +66,11 @@ def draw_tree(tree: HypothesisTree, axis: Any = None, data: Tensor | None = None
 
 
 def draw_dendrogram(tree: HypothesisTree, axis: Any = None) -> Any:
-    """Draw a tree as a dendrogram: temperature upwards, a branch for each group, as wide as its mass.
+    """Draw a tree as a dendrogram: temperature upwards, a branch per group, as wide as its mass.
 
     Args:
         tree: of one input.
-        axis: a matplotlib axis; a new one unless told.
+        axis: a matplotlib axis; a new one by default.
 
     Returns:
         The axis.

@@ -1,4 +1,4 @@
-"""What is worth writing down about a soft assignment, from what a training step has computed anyway."""
+"""Measurements of a soft assignment, from what a training step has computed anyway."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ class Measurement(NamedTuple):
         entropy: H(q), of the weights given the target, in nats.
         free_energy: D - T H, Eq. (11); the soft distortion itself for rules without a temperature.
         rate: mutual information of targets and hypotheses, in bits, Eq. (10).
-        usage: [hypotheses], the share of the weight that each got.
+        usage: [hypotheses], the share of the weight of each.
     """
 
     distortion: Tensor
@@ -37,8 +37,8 @@ def measure(matching: Matching, temperature: float | Tensor) -> Measurement:
     """Return what is recorded about a matching.
 
     The rate is that of each input, averaged, where inputs have several targets. A batch with one target per input
-    does not show the distribution of a single input; there it is the rate over the whole batch, which also
-    counts what the choice says about the input.
+    does not show the distribution of a single input; there it is the rate over the whole batch, which also counts the
+    information that the choice carries about the input.
 
     Args:
         matching: cost, weights and mask [batch, targets, hypotheses] of one model (`torch.vmap` for more).

@@ -14,17 +14,17 @@ def phase_transitions(
 ) -> list[theory.Transition]:
     """Return the splits of the hypotheses at one probe input.
 
-    A network begins with its hypotheses wherever the initial weights put them, and while it trains they part for a
-    moment and come together again. Only what stays apart for the rest of the cooling counts.
+    The hypotheses of a network start wherever the initial weights put them, and may part for a moment and come together
+    again while it trains. Only splits that last for the rest of the cooling count.
 
     Args:
         records: of a training that cools.
         probe: number of the probe input.
-        tolerance: the distance below which hypotheses count as one, a float or one for each record;
-            `network_tolerance` of each temperature unless told.
+        tolerance: the distance below which hypotheses count as one, a single value or one per record;
+            `network_tolerance` of each temperature by default.
 
     Returns:
-        Transitions in order, the first one first; their `step` is the number of the record. Empty if nothing split.
+        Transitions in order of time; their `step` is the number of the record. Empty if nothing split.
 
     Raises:
         ValueError: if there are fewer than two temperatures, or the temperature rises.

@@ -21,7 +21,7 @@ class Node:
     Attributes:
         position: [dim], the mean of the group just before it splits (at the end, for a leaf), by mass.
         mass: the probability that one of its hypotheses is the best one.
-        birth_temperature: the highest temperature at which it is seen apart from the others.
+        birth_temperature: the highest temperature at which it is apart from the others.
         death_temperature: the lowest temperature at which it is whole; 0 for a leaf.
         members: numbers of its hypotheses.
         parent: number of the node it came from; None for the root.
@@ -82,7 +82,7 @@ class HypothesisTree:
         Args:
             temperatures: [snapshots], not rising.
             hypotheses: [snapshots, hypotheses, dim], number k being the same output of the network in all.
-            masses: [hypotheses], summing to 1; equal unless told.
+            masses: [hypotheses], summing to 1; equal by default.
             persistence: a group that splits again before the temperature has fallen by this factor is a step on
                 the way and not a mode: its children become those of its parent. 1 keeps every group.
 
@@ -112,7 +112,7 @@ class HypothesisTree:
     def cut(self, *, temperature: float | None = None, n_clusters: int | None = None) -> list[Node]:
         """Return the groups at a temperature, or the finest cut with at most `n_clusters` of them.
 
-        Several groups can appear at one temperature, so that not every number of clusters has a cut of its own.
+        Several groups can appear at one temperature, so some numbers of clusters have no cut.
 
         Raises:
             ValueError: unless exactly one is given, and for more clusters than there are leaves.
@@ -133,7 +133,7 @@ class HypothesisTree:
 
     def _alive(self, temperature: float) -> list[Node]:
         """Return the nodes that exist at a temperature: born, and with children that are not all born yet."""
-        found: list[Node] = []
+        alive: list[Node] = []
         waiting = [self.root]
         while waiting:
             node = waiting.pop(0)
@@ -141,8 +141,8 @@ class HypothesisTree:
             if children and all(child.birth_temperature >= temperature for child in children):
                 waiting = children + waiting
             else:
-                found.append(node)
-        return found
+                alive.append(node)
+        return alive
 
 
 def _check(owner: str, temperatures: Tensor, hypotheses: Tensor, persistence: float) -> None:
@@ -166,11 +166,11 @@ def _groups(temperatures: Tensor, hypotheses: Tensor) -> list[list[frozenset[int
     n_hypotheses = hypotheses.shape[-2]
     distance = pairwise_euclidean(hypotheses=hypotheses, targets=hypotheses)  # exact for equal points
     linked = distance <= network_tolerance(temperatures)[:, None, None]
-    # From cold to hot: what is linked somewhere below stays joined above.
+    # From cold to hot: hypotheses that are linked at a temperature stay joined above it.
     joined = torch.eye(n_hypotheses, dtype=torch.bool)
     partitions = []
-    for here in linked.flip(0):
-        joined = _closure(joined | here)
+    for links in linked.flip(0):
+        joined = _closure(joined | links)
         partitions.append([frozenset(row.nonzero().flatten().tolist()) for row in joined.unique(dim=0)])
     return partitions[::-1]
 
@@ -198,7 +198,7 @@ def _nodes(
     for number, partition in enumerate(partitions):
         for group in partition:
             life.setdefault(group, []).append(number)
-    # Larger groups first: a parent comes before its children, and brothers in the order of their members.
+    # Larger groups first: a parent comes before its children, and siblings in the order of their members.
     groups = sorted(life, key=lambda group: (-len(group), sorted(group)))
     parent: dict[frozenset[int], frozenset[int]] = {}
     for group in groups[1:]:

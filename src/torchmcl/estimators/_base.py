@@ -185,8 +185,8 @@ class MCLEstimator(BaseEstimator):
             raise ValueError(bad_value(owner, "schedule", "go with an annealed `rule`", f"'auto' for {rule!r}", advice))
         if rule == "annealed":
             n_cooling = max(1, round(_COOLING_SHARE * n_epochs))
-            cooling = Exponential(_HOT, (_COLD / _HOT) ** (1 / n_cooling), floor=_COLD)
-            return annealed(AnnealedWTA(_HOT), temperature=schedule or cooling)
+            cooling = Exponential(_HOT, (_COLD / _HOT) ** (1 / n_cooling), cutoff=_COLD)
+            return annealed(AnnealedWTA, temperature=schedule or cooling)
         if rule == "mcl":
             rule = WTA()
         elif rule == "relaxed":

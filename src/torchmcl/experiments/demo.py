@@ -49,11 +49,11 @@ class DemoSettings:
     def methods(self) -> list[tuple[str, str, Any]]:
         """Return key, label and rule (or epoch -> rule) of each method."""
         decay = (self.end_temperature / self.start_temperature) ** (1 / (self.cooled_share * self.n_epochs))
-        cooling = Exponential(self.start_temperature, decay, floor=self.end_temperature)
+        cooling = Exponential(self.start_temperature, decay, cutoff=self.end_temperature)
         return [
             ("mcl", "MCL (winner takes all)", WTA()),
             ("relaxed", "Relaxed-WTA (ε = 0.1)", RelaxedWTA(0.1)),
-            ("amcl", "Annealed MCL", annealed(AnnealedWTA(self.start_temperature), temperature=cooling)),
+            ("amcl", "Annealed MCL", annealed(AnnealedWTA, temperature=cooling)),
         ]
 
 

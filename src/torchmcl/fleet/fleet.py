@@ -85,7 +85,7 @@ class Fleet:
         >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
         >>> inputs = torch.rand(64, 1)
         >>> targets = torch.where(torch.rand(64, 1, 1) < 0.5, -inputs[:, None], inputs[:, None])
-        >>> cooling = annealed(AnnealedWTA(0.5), temperature=Exponential(0.5, 0.8, floor=1e-3))
+        >>> cooling = annealed(AnnealedWTA(0.5), temperature=Exponential(0.5, 0.8, cutoff=1e-3))
         >>> rules = [WTA(), WTA(), cooling, cooling]
         >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 1, 2, hidden=(16,)), n_models=4, rule=rules)
         >>> history = fleet.fit(FleetData.shared(inputs, targets, n_models=4), n_epochs=20, progress=False)

@@ -44,13 +44,15 @@ def default_candidates(n_epochs: int) -> list[Candidate]:
     Example:
         >>> candidates = default_candidates(100)
         >>> len(candidates), candidates[0].name
-        (64, 'auto, patience 0.25, decay 0, rate 0.003')
+        (64, 'auto, hold gain 0.25, noise decay 0, rate 0.003')
     """
     annealed = [
         Candidate(
-            f"auto, patience {patience:g}, decay {decay:g}, rate {rate:g}", AutoAnnealing(patience, decay=decay), rate
+            f"auto, hold gain {gain:g}, noise decay {decay:g}, rate {rate:g}",
+            AutoAnnealing(gain, noise_decay=decay),
+            rate,
         )
-        for patience in (0.25, 0.5, 1.0, 2.0)
+        for gain in (0.25, 0.5, 1.0, 2.0)
         for decay in (0.0, 1500.0, 5000.0, 15_000.0)
         for rate in (0.003, 0.01, 0.02)
     ]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchmcl._checks import check_fraction
 from torchmcl.lightning._backend import pl
-from torchmcl.lightning.sharding import sharded_weights, shared_out
+from torchmcl.lightning.sharding import sharded_like, sharded_weights
 
 __all__ = ["ExponentialAverage"]
 
@@ -19,8 +19,8 @@ class ExponentialAverage(pl.Callback):  # type: ignore[name-defined]
     Validation runs with the average, and the model holds it when the training ends.
 
     Args:
-        decay: closer to 1 averages over more steps; the first steps count less, so that the average
-            soon forgets where it began.
+        decay: a factor per step; closer to 1 averages over more steps. It is smaller in the first steps, so that the
+            average soon forgets the initial weights.
     """
 
     def __init__(self, decay: float = 0.999) -> None:
@@ -31,15 +31,15 @@ class ExponentialAverage(pl.Callback):  # type: ignore[name-defined]
         self._swapped = False
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Begin with the weights as they are, unless an average was loaded."""
-        here = sharded_weights(module.model)
+        """Start from the current weights, unless an average was loaded."""
+        weights = sharded_weights(module.model)
         self._average = {
-            name: shared_out(self._average.get(name, w.clone()), w).to(w.device) for name, w in here.items()
+            name: sharded_like(self._average.get(name, w.clone()), w).to(w.device) for name, w in weights.items()
         }
 
     @torch.no_grad()
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Move the average towards the weights, once for each step of the optimizer."""
+        """Move the average towards the weights, once per step of the optimizer."""
         if trainer.global_step == self.n_steps:
             return
         self.n_steps = trainer.global_step
@@ -53,7 +53,7 @@ class ExponentialAverage(pl.Callback):  # type: ignore[name-defined]
             self._swap(module)
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
-        """Give the weights back."""
+        """Restore the weights."""
         if self._swapped:
             self._swap(module)
 
@@ -62,7 +62,7 @@ class ExponentialAverage(pl.Callback):  # type: ignore[name-defined]
         self.copy_to(module.model)
 
     def on_fit_end(self, trainer: Any, module: Any) -> None:
-        """Leave the average in the model also where no epoch was left to train."""
+        """Leave the average in the model even if no epoch was left to train."""
         self.copy_to(module.model)
 
     @torch.no_grad()
@@ -70,20 +70,20 @@ class ExponentialAverage(pl.Callback):  # type: ignore[name-defined]
         """Write the average into a model."""
         for name, weight in sharded_weights(model).items():
             if name in self._average:
-                weight.copy_(shared_out(self._average[name], weight))
+                weight.copy_(sharded_like(self._average[name], weight))
 
     @torch.no_grad()
     def _swap(self, module: Any) -> None:
         for name, weight in sharded_weights(module.model).items():
-            kept = weight.clone()
+            swapped = weight.clone()
             weight.copy_(self._average[name])
-            self._average[name].copy_(kept)
+            self._average[name].copy_(swapped)
         self._swapped = not self._swapped
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on later."""
+        """Return what is needed to resume."""
         return {"n_steps": self.n_steps, "average": {name: w.clone() for name, w in self._average.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Resume from a saved state."""
         self.n_steps, self._average = state["n_steps"], dict(state["average"])

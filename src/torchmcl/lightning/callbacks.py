@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchmcl._checks import check_fraction
 from torchmcl._files import write_atomically
+from torchmcl.annealing.course import described_rule
 from torchmcl.lightning._backend import pl
 from torchmcl.types import StepOutput
 
@@ -21,15 +22,15 @@ class RuleLogger(pl.Callback):  # type: ignore[name-defined]
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         """Log the values of this epoch."""
-        values = getattr(module.rule_at, "values", None)
+        values = getattr(module.rule, "values", None)
         for name, value in (values(trainer.current_epoch) if values else {}).items():
             module.log(name, float(value), prog_bar=True)
 
 
 class RecordWriter(pl.Callback):  # type: ignore[name-defined]
-    """Write one line of JSON for each epoch: losses, metrics, learning rate and rule.
+    """Write one line of JSON per epoch: losses, metrics, learning rate, and the rule with its fields as numbers.
 
-    When a training goes on from a checkpoint, the lines of epochs that are run again are replaced.
+    When a training resumes from a checkpoint, the lines of epochs that are run again are replaced.
 
     Args:
         path: of the file.
@@ -52,12 +53,14 @@ class RecordWriter(pl.Callback):  # type: ignore[name-defined]
             for name, value in trainer.callback_metrics.items()
             if name.startswith("val_") or name == "train_loss_epoch"
         }
+        rule = module.rule_at(trainer.current_epoch)
         record = {
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
             **{name.removesuffix("_epoch"): value for name, value in metrics.items()},
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
-            "rule": repr(module.rule(trainer.current_epoch)),
+            "rule": repr(rule),
+            **{name: value for name, value in described_rule(rule, 0).items() if name != "kind"},
             "seconds": round(time.perf_counter() - self._began, 3),
         }
         kept = [line for line in _lines(self.path) if json.loads(line)["epoch"] < trainer.current_epoch]
@@ -90,7 +93,7 @@ class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
         self._wins = wins if self._wins is None else self._wins + wins
 
     def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Warn if more hypotheses starve than after the validation before."""
+        """Warn if more hypotheses starve than in the previous validation."""
         if self._wins is None or trainer.sanity_checking:
             return
         wins = trainer.strategy.reduce(self._wins, reduce_op="sum")

@@ -40,8 +40,8 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
         Raises:
             CheckpointError: if it is damaged or something else.
         """
-        found = read_checkpoint(path, _KIND)
-        checkpoint: dict[str, Any] = joined(found.state, found.tensors)
+        saved = read_checkpoint(path, _KIND)
+        checkpoint: dict[str, Any] = joined(saved.state, saved.tensors)
         return checkpoint
 
     def remove_checkpoint(self, path: Path | str) -> None:
@@ -52,8 +52,8 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
 class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
     """Save the training after its epochs, and stop on SIGTERM and Ctrl-C under `stop_on_signals`.
 
-    With a signal the training ends after the batch; the epoch that was begun is repeated by the next run, which
-    so comes to the same numbers as one that was never stopped.
+    After a signal the training ends with the current batch. The next run repeats the epoch from its beginning, and ends
+    with the same numbers as a training that was never stopped.
 
     Args:
         folder: for `epoch-<number of finished epochs>.safetensors`.
@@ -74,13 +74,13 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         self._is_listening = False
 
     def latest(self) -> str | None:
-        """Return the newest whole checkpoint, for `ckpt_path` of `trainer.fit`; None where there is none.
+        """Return the newest whole checkpoint, for `ckpt_path` of `trainer.fit`; None if there is none.
 
         Raises:
             CheckpointError: if there are some and all are damaged.
         """
-        found = self.series.newest()
-        return None if found is None else str(self.series.path(found[0]))
+        newest = self.series.newest()
+        return None if newest is None else str(self.series.path(newest[0]))
 
     def stop_if_asked(self) -> None:
         """Stop if a signal asks for it.
@@ -95,11 +95,11 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         """Let the trainer write the safe format, and listen to signals.
 
         Raises:
-            ValueError: for a strategy that shares out the weights and writes files of its own.
+            ValueError: for a strategy that shards the weights and writes its own files.
         """
-        own = (pl.strategies.ModelParallelStrategy, pl.strategies.FSDPStrategy)
-        if isinstance(trainer.strategy, own) and not isinstance(trainer.strategy, ShardedStrategy):
-            rule = "be ShardedStrategy where weights are shared out"
+        sharding = (pl.strategies.ModelParallelStrategy, pl.strategies.FSDPStrategy)
+        if isinstance(trainer.strategy, sharding) and not isinstance(trainer.strategy, ShardedStrategy):
+            rule = "be ShardedStrategy where weights are sharded"
             advice = "Others read pickles only; import it from torchmcl.lightning."
             raise ValueError(bad_value("Checkpoints", "strategy", rule, type(trainer.strategy).__name__, advice))
         if not isinstance(trainer.strategy.checkpoint_io, SafeCheckpointIO):
@@ -119,29 +119,29 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         self.stop_if_asked()
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Stop, if a signal asks for it."""
+        """Stop if a signal asks for it."""
         self.stop_if_asked()
 
     def on_validation_batch_end(
         self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Stop, if a signal asks for it."""
+        """Stop if a signal asks for it."""
         self.stop_if_asked()
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
-        """Listen no more."""
+        """Stop listening to signals."""
         self._end()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        """Listen no more, and say so if the error comes from another process that is gone."""
+        """Stop listening to signals; note if the error comes from another process that is gone."""
         self._end()
         place = {"rank": trainer.global_rank, "n_processes": trainer.world_size}
         note_lost_process(exception, **place, saved=self._saved_in_words())
 
     def _saved_in_words(self) -> str:
         steps = self.series.steps()
-        folder = f"{str(self.series.folder)!r}: the same again goes on from there."
-        return f"Saved are {steps[-1]} epochs in {folder}" if steps else "No epoch had ended yet."
+        folder = f"{str(self.series.folder)!r}: run the same again to resume from there."
+        return f"{steps[-1]} epochs are saved in {folder}" if steps else "No epoch had ended yet."
 
     def _end(self) -> None:
         if self._is_listening:

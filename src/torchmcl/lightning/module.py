@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, check_callable, check_non_negative
+from torchmcl._checks import bad_value, check_non_negative
 from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.annealing.course import AutoCourse, RuleLike, check_rule_like, described_rule, rule_at
 from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.lightning._backend import pl
-from torchmcl.lightning.annealing import SelfAnnealed
 from torchmcl.lightning.plateau import Plateau
 from torchmcl.metrics import distortion
 from torchmcl.schedules import Schedule
@@ -32,50 +32,50 @@ def _distortion(output: StepOutput) -> Tensor:
 class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     """Train a model with multiple choice learning.
 
-    The rule of an epoch is derived from the epoch and nothing else, or from state in the checkpoint, and so is
-    everything that is not in the weights: a training that is killed goes on from its checkpoint to the same numbers.
-    With several processes the gradients are those of one process with the joint batch, also when
-    the processes have different numbers of real targets.
+    The rule of an epoch depends on the epoch only, or on state in the checkpoint, and so does everything else that is
+    not in the weights: a training that is killed resumes from its checkpoint to the same numbers. With several
+    processes the gradients are those of one process with the joint batch, also when the processes have different
+    numbers of real targets.
 
     A loader may give `Batch`, `(inputs, targets)`, `(inputs, targets, mask)` or a dictionary with these names, see
     `torchmcl.training.as_batch`; one target per sample needs no axis of the targets. `trainer.validate` and
-    `trainer.test` log the metrics of `validation` as `val_<name>` and `test_<name>`; `trainer.predict` gives
-    `Predictions`, from inputs with or without targets.
+    `trainer.test` log `metrics` as `val_<name>` and `test_<name>`; `trainer.predict` gives `Predictions`, from inputs
+    with or without targets.
 
     Args:
         model: takes `batch.inputs`, returns `Predictions`.
-        rule_at: epoch -> rule, for example from `annealed`; or one rule for all epochs; or
-            `torchmcl.annealing.AutoAnnealing`, which decides on the temperature and on the tail of the learning rate
-            from the costs it sees, over the `max_epochs` or `max_steps` of the trainer, whichever ends first. It
-            decides at the ends of epochs, so let there be ten or more: `limit_train_batches` makes short ones. Weight
-            decay and the height of the rate are left to you.
+        rule: an assignment rule; a function epoch -> rule, for example from `annealed`; or `torchmcl.AutoAnnealing`,
+            which decides on the temperature and on the tail of the learning rate from the costs it sees, over the
+            `max_epochs` or `max_steps` of the trainer, whichever ends first. It decides at the ends of epochs, so let
+            there be ten or more: `limit_train_batches` makes short ones. Weight decay and the height of the rate are
+            left to you.
         cost_fn: any `pairwise_*` function.
         score_weight: weight of the score loss.
         score_rule: the hard rule behind the score labels; `WTA()` by default.
-        learning_rate: of Adam; or a schedule, epoch -> learning rate, for whatever optimizer.
+        learning_rate: of Adam; or a schedule, epoch -> learning rate, for any optimizer.
         make_optimizer: parameters -> optimizer, instead of Adam.
         plateau: lowers the learning rate while `plateau.monitor` does not improve; None keeps it.
-        validation: name -> function of a `StepOutput`; each is logged as `val_<name>`, averaged over
-            real targets. The step of validations and tests is taken with `WTA()`.
+        metrics: name -> function of a `StepOutput`; each is logged as `val_<name>` and `test_<name>`, averaged over
+            real targets; the distortion by default. Validations and tests take their step with `WTA()`.
         captured: on a GPU, replay the training passes of the model as CUDA graphs, see
             `torchmcl.training.CapturedModel`; not with several processes.
-        max_skipped: how many batches with a loss or gradient that is not finite to leave out, with a warning for
-            each. The next one raises `torchmcl.training.NonFiniteLossError`, before it has reached the weights.
+        max_skipped: how many batches with a loss or gradient that is not finite to skip, with a warning for each. The
+            next one raises `torchmcl.training.NonFiniteLossError`, before it has reached the weights.
         seed: decides, with the epoch and the process, the random numbers of dropout and the like.
 
     Example:
         >>> import torchmcl as mcl
         >>> from torchmcl.lightning import MCLModule
         >>> model = mcl.MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3)
-        >>> rule_at = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 10))
-        >>> MCLModule(model, rule_at).rule(epoch=5)
+        >>> rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 10))
+        >>> MCLModule(model, rule).rule_at(epoch=5)
         AnnealedWTA(temperature=0.5)
     """
 
     def __init__(
         self,
         model: Callable[..., Predictions],
-        rule_at: Callable[[float], AssignmentRule] | AssignmentRule | AutoAnnealing,
+        rule: RuleLike,
         *,
         cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
         score_weight: float = 1.0,
@@ -83,7 +83,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         learning_rate: float | Schedule = 1e-3,
         make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
         plateau: Plateau | None = None,
-        validation: Mapping[str, Callable[[StepOutput], Tensor]] | None = None,
+        metrics: Mapping[str, Callable[[StepOutput], Tensor]] | None = None,
         captured: bool = False,
         max_skipped: int = 0,
         seed: int = 0,
@@ -91,38 +91,37 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         super().__init__()
         if not isinstance(model, nn.Module):
             raise TypeError(bad_value("MCLModule", "model", "be a torch.nn.Module", type(model).__name__))
-        if not isinstance(rule_at, AssignmentRule | AutoAnnealing):
-            check_callable("MCLModule", "rule_at", rule_at, "annealed(AnnealedWTA(1.0), temperature=...)")
+        check_rule_like("MCLModule", rule)
         check_non_negative("MCLModule", "score_weight", score_weight)
         if not callable(learning_rate):
             check_non_negative("MCLModule", "learning_rate", learning_rate)
         elif plateau is not None:
-            rule = "be None with a scheduled `learning_rate`"
-            raise ValueError(bad_value("MCLModule", "plateau", rule, plateau, "Choose one of the two."))
+            demand = "be None with a scheduled `learning_rate`"
+            raise ValueError(bad_value("MCLModule", "plateau", demand, plateau, "Choose one of the two."))
         self.model = model
-        self.rule_at = rule_at
+        self.rule = rule
         self.cost_fn = cost_fn
         self.score_weight = score_weight
         self.score_rule = score_rule
         self.learning_rate = learning_rate
         self.make_optimizer = make_optimizer
         self.plateau = plateau
-        self.validation = dict(validation or {"distortion": _distortion})
+        self.metrics = dict(metrics or {"distortion": _distortion})
         self.seed = seed
         self._captured = CapturedModel(model) if captured else None
         self._guard = FiniteGuard(model.parameters(), max_skipped=max_skipped)
         self._waiting: list[tuple[int, StepOutput, Batch]] = []  # for the step of the optimizer
-        self.auto = SelfAnnealed(rule_at) if isinstance(rule_at, AutoAnnealing) else None
-        if self.auto is not None and (plateau is not None or callable(learning_rate)):
-            rule = "be a number without a plateau where AutoAnnealing has the tail of the rate"
-            raise ValueError(bad_value("MCLModule", "learning_rate", rule, learning_rate))
+        self.course = AutoCourse(rule) if isinstance(rule, AutoAnnealing) else None
+        if self.course is not None and (plateau is not None or callable(learning_rate)):
+            demand = "be a number without a plateau where AutoAnnealing has the tail of the rate"
+            raise ValueError(bad_value("MCLModule", "learning_rate", demand, learning_rate))
 
-    def rule(self, epoch: float) -> AssignmentRule:
-        """Return the rule of an epoch."""
-        if self.auto is not None:
-            return self.auto.rule(epoch, self._n_epochs())
-        at: Any = self.rule_at
-        return at if isinstance(at, AssignmentRule) else at(epoch)
+    def rule_at(self, epoch: float) -> AssignmentRule:
+        """Return the rule of an epoch, of which AutoAnnealing takes fractions too."""
+        if isinstance(self.rule, AutoAnnealing):
+            assert self.course is not None
+            return self.course.rule(epoch, self._n_epochs())
+        return rule_at(self.rule, epoch)
 
     def _n_epochs(self) -> float:
         """Return how many epochs the training has, a fraction where `max_steps` ends it within one.
@@ -144,9 +143,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     def _steps_of_an_epoch(self) -> int:
         n_batches = self.trainer.num_training_batches
         if math.isinf(n_batches):
-            rule = "be set where `max_steps` ends a training on a loader without a length"
+            demand = "be set where `max_steps` ends a training on a loader without a length"
             advice = "It says how many batches an epoch of AutoAnnealing has."
-            raise ValueError(bad_value("MCLModule", "limit_train_batches", rule, "none", advice))
+            raise ValueError(bad_value("MCLModule", "limit_train_batches", demand, "none", advice))
         return math.ceil(n_batches / self.trainer.accumulate_grad_batches)
 
     def forward(self, inputs: Tensor) -> Predictions:
@@ -156,7 +155,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def step(self, batch: Batch, rule: AssignmentRule) -> StepOutput:
         """Return the step of the core on this module's model and cost."""
-        # gradients are shared between processes by hooks, which a graph would not call
+        # Hooks exchange the gradients between processes, and a graph would not call them.
         captured = self._captured if self._is_alone() else None
         return mcl_step(
             captured or self.model,
@@ -171,15 +170,15 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         """Return the loss of a batch."""
         batch = as_batch(batch)
         epoch: float = self.current_epoch
-        if self.auto is not None and self._trainer is not None:  # evenly within an epoch too
+        if self.course is not None and self._trainer is not None:  # evenly within an epoch too
             epoch += index / max(float(self.trainer.num_training_batches), index + 1)
-        output = self.step(batch, self.rule(epoch))
+        output = self.step(batch, self.rule_at(epoch))
         loss = self._joint_loss(output)
         self._waiting.append((index, output, batch))
         if self._guard.max_skipped and self._is_alone() and not bool(loss.isfinite()):
-            return loss  # will be left out, and should spoil neither the annealing nor the mean of the epoch
-        if self.auto is not None:
-            self.auto.see(output.matching, epoch, self.trainer.strategy)
+            return loss  # will be skipped, and should spoil neither the annealing nor the mean of the epoch
+        if self.course is not None:
+            self.course.observe(output.matching, epoch)
         when = {"on_step": True, "on_epoch": True, "prog_bar": True, "sync_dist": True}
         self.log("train_loss", loss.detach(), batch_size=output.matching.mask.numel(), **when)
         return loss
@@ -199,30 +198,30 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     def _evaluated(self, batch: Any, stage: str) -> StepOutput:
         output = self.step(as_batch(batch), WTA())
         n_real = max(int(output.matching.mask.sum()), 1)
-        for name, metric in self.validation.items():
+        for name, metric in self.metrics.items():
             self.log(f"{stage}_{name}", metric(output), prog_bar=True, on_epoch=True, batch_size=n_real, sync_dist=True)
         return output
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look at the loss and the gradient before they reach the weights.
+        """Check the loss and the gradient before they reach the weights.
 
         Raises:
-            NonFiniteLossError: if they are not finite, and no more batches may be left out.
+            NonFiniteLossError: if they are not finite, and no more batches may be skipped.
         """
         waiting, self._waiting = self._waiting, []
         losses = [output.loss.detach().float() for _, output, _ in waiting]
         if self.trainer.precision != "16-mixed":  # whose scaler meets infinities while it looks for its scale
             losses.append(largest_gradient(self._guard.parameters).to(self.device))
         bad = ~torch.stack(losses).isfinite().all()
-        if not self._is_alone():  # all leave the batch out, or none
+        if not self._is_alone():  # all skip the batch, or none
             bad = self.trainer.strategy.reduce(bad.float(), reduce_op="sum") > 0
         if not bool(bad):
             return
-        index, output, batch = next((one for one in waiting if not bool(one[1].loss.isfinite())), waiting[-1])
+        index, output, batch = next((entry for entry in waiting if not bool(entry[1].loss.isfinite())), waiting[-1])
         cause = first_not_finite(parts_of(output, batch, self._guard.parameters))
         place = f"batch {index} of epoch {self.current_epoch}"
-        self._guard.refuse("MCLModule", place, float(output.loss.detach()), cause)
-        if self.trainer.precision != "16-mixed":  # whose scaler leaves the step out by itself
+        self._guard.skip(place, float(output.loss.detach()), cause)
+        if self.trainer.precision != "16-mixed":  # whose scaler skips the step anyway
             for parameter in self._guard.parameters:
                 parameter.grad = None
 
@@ -241,7 +240,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         loss = shares[0] * output.assignment_loss
         return loss if output.score_loss is None else loss + self.score_weight * shares[1] * output.score_loss
 
-    # The optimizer, and what is kept between the runs of one training
+    # The optimizer, and what is saved besides the weights
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam, or what `make_optimizer` makes."""
@@ -249,31 +248,29 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         parameters = [parameter for parameter in self._guard.parameters if parameter.requires_grad]
         if self.make_optimizer is not None:
             return self.make_optimizer(parameters)
-        # Before the data are known; AutoAnnealing sets its rate when an epoch begins.
-        return torch.optim.Adam(parameters, lr=self._rate(0) if callable(self.learning_rate) else self.learning_rate)
-
-    def _rate(self, epoch: int) -> float:
-        if callable(self.learning_rate):
-            return float(self.learning_rate(epoch))
-        return self.learning_rate * (1.0 if self.auto is None else self.auto.rate(epoch, self._n_epochs()))
+        rate = self.learning_rate
+        return torch.optim.Adam(parameters, lr=float(rate(0)) if callable(rate) else rate)
 
     def on_train_epoch_start(self) -> None:
         """Set the learning rate of this epoch, if it is scheduled or decided in training."""
-        if callable(self.learning_rate) or self.auto is not None:
-            for optimizer in self.trainer.optimizers:
+        for optimizer in self.trainer.optimizers:
+            if self.course is not None:
+                self.course.to(self.device)
+                self.course.set_rates(optimizer, self.current_epoch, self._n_epochs())
+            elif callable(self.learning_rate):
                 for group in optimizer.param_groups:
-                    group["lr"] = self._rate(self.current_epoch)
+                    group["lr"] = float(self.learning_rate(self.current_epoch))
 
     def on_train_batch_start(self, batch: Any, index: int) -> None:
-        """Begin the random numbers of an epoch, which dropout and the like use."""
+        """Seed the random numbers of an epoch, which dropout and the like use."""
         if index == 0:
             key = np.random.SeedSequence((self.seed, self.current_epoch, self.global_rank))
             torch.manual_seed(int(key.generate_state(1)[0]))
 
     def on_train_epoch_end(self) -> None:
         """Lower the learning rate on a plateau; before the checkpoint, so that it is not lost with a kill."""
-        if self.auto is not None:
-            self.auto.end_epoch(self.current_epoch, self._n_epochs())
+        if self.course is not None:
+            self.course.end_epoch(self.current_epoch + 1, self._n_epochs())
         if self.plateau is None:
             return
         value = self.trainer.callback_metrics.get(self.plateau.monitor)
@@ -286,13 +283,17 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
                 group["lr"] *= factor
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what the weights and the optimizer do not hold."""
-        plateau = None if self.plateau is None else self.plateau.state_dict()
-        state = {"plateau": plateau, "rule_at": repr(self.rule_at), "n_skipped": self._guard.n_skipped}
-        checkpoint["torchmcl"] = state
+        """Add what neither the weights nor the optimizer hold."""
+        checkpoint["torchmcl"] = {
+            "epoch": self.current_epoch,
+            "rule": described_rule(self.rule, self.current_epoch),
+            "course": None if self.course is None else self.course.state_dict(),
+            "plateau": None if self.plateau is None else self.plateau.state_dict(),
+            "n_skipped": self._guard.n_skipped,
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take it back.
+        """Restore it.
 
         Raises:
             ValueError: if the checkpoint is of a training under another rule.
@@ -300,9 +301,11 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         state = checkpoint.get("torchmcl")
         if state is None:
             return
-        if state["rule_at"] != repr(self.rule_at) and " at 0x" not in state["rule_at"]:
-            rule = f"have been saved under the same rule, {self.rule_at!r}"
-            raise ValueError(bad_value("MCLModule", "checkpoint", rule, state["rule_at"], "Start in another folder."))
-        self._guard.n_skipped = state.get("n_skipped", 0)
+        if state["rule"] != (described := described_rule(self.rule, state["epoch"])):
+            demand = f"have been saved under the same rule, {described}"
+            raise ValueError(bad_value("MCLModule", "checkpoint", demand, state["rule"], "Start in another folder."))
+        self._guard.n_skipped = state["n_skipped"]
+        if self.course is not None:
+            self.course.load_state_dict(state["course"])
         if self.plateau is not None and state["plateau"] is not None:
             self.plateau.load_state_dict(state["plateau"])

@@ -1,4 +1,4 @@
-"""Halving the learning rate when the validation stands still."""
+"""Lowering the learning rate when the validation stops improving."""
 
 import math
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ __all__ = ["Plateau"]
 class Plateau:
     """Lower the learning rate after some epochs without a new best value.
 
-    Lightning steps its own schedulers after it has written the checkpoint of an epoch and leaves that
-    step out when it resumes; this one is stepped before.
+    Lightning steps its own schedulers after it has written the checkpoint of an epoch, and skips that step when it
+    resumes; this one is stepped before.
 
     Args:
         monitor: the logged value to watch.
@@ -54,9 +54,9 @@ class Plateau:
         return self.factor
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on later."""
+        """Return what is needed to resume."""
         return {"best": self.best, "n_stale": self.n_stale}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Resume from a saved state."""
         self.best, self.n_stale = float(state["best"]), int(state["n_stale"])

@@ -1,4 +1,4 @@
-"""Trainings in several processes: what the launcher has started, and what to say when a process is gone."""
+"""Trainings in several processes: what the launcher has started, and a note when a process is gone."""
 
 import os
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ _SIGNS = ("connection closed by peer", "connection reset by peer", "broken pipe"
 
 
 def launcher_options(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the options of `Trainer` for the processes that torchrun or SLURM has started, {} where neither has.
+    """Return the options of `Trainer` for the processes that torchrun or SLURM has started, {} if neither has.
 
     Args:
-        environment: the variables that the launcher has set; those of this process unless told.
+        environment: the variables that the launcher has set; those of this process by default.
 
     Example:
         >>> from torchmcl.lightning import launcher_options
@@ -27,12 +27,12 @@ def launcher_options(environment: Mapping[str, str] | None = None) -> dict[str, 
         >>> launcher_options({})
         {}
     """
-    found = os.environ if environment is None else environment
-    if "TORCHELASTIC_RUN_ID" in found:
-        n_nodes, n_per_node = int(found["GROUP_WORLD_SIZE"]), int(found["LOCAL_WORLD_SIZE"])
-    elif "SLURM_NTASKS" in found and found.get("SLURM_JOB_NAME") not in (None, "bash", "interactive"):
-        n_nodes = int(found.get("SLURM_NNODES", 1))
-        n_per_node = int(found["SLURM_NTASKS"]) // n_nodes
+    variables = os.environ if environment is None else environment
+    if "TORCHELASTIC_RUN_ID" in variables:
+        n_nodes, n_per_node = int(variables["GROUP_WORLD_SIZE"]), int(variables["LOCAL_WORLD_SIZE"])
+    elif "SLURM_NTASKS" in variables and variables.get("SLURM_JOB_NAME") not in (None, "bash", "interactive"):
+        n_nodes = int(variables.get("SLURM_NNODES", 1))
+        n_per_node = int(variables["SLURM_NTASKS"]) // n_nodes
     else:
         return {}
     strategy = {"strategy": "ddp"} if n_nodes * n_per_node > 1 else {}
@@ -42,21 +42,21 @@ def launcher_options(environment: Mapping[str, str] | None = None) -> dict[str, 
 def note_lost_process(error: BaseException, *, rank: int, n_processes: int, saved: str) -> bool:
     """Add a note to an error that another process of the training has caused by ending; return whether it is one.
 
-    Python prints the note behind the error, which of itself speaks of sockets only.
+    Python prints the note after the error, which alone speaks of sockets only.
 
     Args:
         error: that ends this process.
         rank: of this process.
         n_processes: of the training.
-        saved: in words, what the next run goes on from.
+        saved: in words, where the next run resumes.
 
     Example:
         >>> error = RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer")
-        >>> note_lost_process(error, rank=0, n_processes=4, saved="Saved are 3 epochs in 'run'.")
+        >>> note_lost_process(error, rank=0, n_processes=4, saved="3 epochs are saved in 'run'.")
         True
         >>> print(error.__notes__[0])
         torchmcl: process 0 of 4 ends because another process of the training is gone or silent: look for its message,
-        or for one of the machine it ran on (out of memory, killed). Saved are 3 epochs in 'run'.
+        or for one of the machine it ran on (out of memory, killed). 3 epochs are saved in 'run'.
     """
     known = isinstance(error, torch.distributed.DistError) if torch.distributed.is_available() else False
     if n_processes < 2 or not isinstance(error, RuntimeError):

@@ -1,4 +1,4 @@
-"""Weights shared out to processes (FSDP2), in the same checkpoints as those of one process."""
+"""Weights split across processes (FSDP2), in the same checkpoints as those of one process."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,22 +8,22 @@ from torch import Tensor, nn
 
 from torchmcl.lightning._backend import pl
 
-__all__ = ["ShardedStrategy", "sharded_weights", "shared_out"]
+__all__ = ["ShardedStrategy", "sharded_like", "sharded_weights"]
 
 
 class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name-defined]
     """Lightning's strategy for weights that do not fit one device, with checkpoints of safetensors and JSON.
 
-    Share the weights out in `configure_model` of the module, with PyTorch's `fully_shard`. A checkpoint holds the whole
+    Split the weights in `configure_model` of the module, with PyTorch's `fully_shard`. A checkpoint holds the whole
     weights and moments, gathered tensor by tensor in the memory of the first process and written by it alone; each
-    process reads the file and keeps its part. It is the file that one process would write: a training can go on with
+    process reads the file and keeps its part. It is the file that one process would write: a training can resume with
     another number of processes, and with or without sharding.
 
     Args:
-        data_parallel_size: how many processes share a model and its batch; "auto" is one for each node.
+        data_parallel_size: how many processes share a model and its batch; "auto" is one per node.
         tensor_parallel_size: how many share single layers; "auto" is all of a node.
-        process_group_backend: "gloo" or "nccl"; by the device unless told.
-        timeout: how long to wait for another process; that of PyTorch unless told.
+        process_group_backend: "gloo" or "nccl"; chosen by the device by default.
+        timeout: how long to wait for another process; that of PyTorch by default.
 
     Example:
         >>> from torch.distributed.fsdp import fully_shard
@@ -50,52 +50,52 @@ class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name
         return True
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return the weights, shared out as they are."""
+        """Return the weights, sharded as they are."""
         state: dict[str, Any] = self.lightning_module.state_dict()
         return state
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """Return the moments, shared out as they are."""
+        """Return the moments, sharded as they are."""
         state: dict[str, Any] = getattr(optimizer, "_optimizer", optimizer).state_dict()
         return state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Gather what is shared out, which all processes take part in, and let the first one write it."""
+        """Gather sharded tensors, which all processes take part in, and let the first one write them."""
         whole = _gathered(checkpoint, keep=self.is_global_zero)
         if self.is_global_zero:
             self.checkpoint_io.save_checkpoint(whole, filepath, storage_options=storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Return a checkpoint as a whole."""
-        found: dict[str, Any] = self.checkpoint_io.load_checkpoint(checkpoint_path)
-        return found
+        checkpoint: dict[str, Any] = self.checkpoint_io.load_checkpoint(checkpoint_path)
+        return checkpoint
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Take this process's part of the weights."""
+        """Load this process's part of the weights."""
         module = self.lightning_module
-        here = module.state_dict()
-        saved = {name: shared_out(value, here.get(name)) for name, value in checkpoint["state_dict"].items()}
+        current = module.state_dict()
+        saved = {name: sharded_like(value, current.get(name)) for name, value in checkpoint["state_dict"].items()}
         module.load_state_dict(saved, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Take this process's part of the moments."""
+        """Load this process's part of the moments."""
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             numbers = [number for group in saved["param_groups"] for number in group["params"]]
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             of_number = dict(zip(numbers, weights, strict=True))
             state = {
-                number: {name: shared_out(value, of_number[number]) for name, value in moments.items()}
+                number: {name: sharded_like(value, of_number[number]) for name, value in moments.items()}
                 for number, moments in saved["state"].items()
             }
             optimizer.load_state_dict({**saved, "state": state})
 
 
-def shared_out(value: Any, like: Any) -> Any:
-    """Return a whole tensor in parts like another of its shape; anything else as it is.
+def sharded_like(value: Any, like: Any) -> Any:
+    """Return a whole tensor sharded like another of its shape; anything else as it is.
 
-    All processes must call it, with the same whole.
+    All processes must call it, with the same whole tensor.
     """
-    if not _is_shared_out(like) or not isinstance(value, Tensor) or _is_shared_out(value) or value.shape != like.shape:
+    if not _is_sharded(like) or not isinstance(value, Tensor) or _is_sharded(value) or value.shape != like.shape:
         return value
     from torch.distributed.tensor import distribute_tensor
 
@@ -103,7 +103,7 @@ def shared_out(value: Any, like: Any) -> Any:
 
 
 def sharded_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of a model by name, shared out also where a forward pass has left them whole."""
+    """Return the weights of a model by name, sharded even if a forward pass has left them whole."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         from torch.distributed.fsdp import FSDPModule
 
@@ -113,13 +113,13 @@ def sharded_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.data for name, parameter in model.named_parameters()}
 
 
-def _is_shared_out(tensor: Any) -> bool:
+def _is_sharded(tensor: Any) -> bool:
     return isinstance(tensor, Tensor) and hasattr(tensor, "full_tensor")
 
 
 def _gathered(value: Any, *, keep: bool) -> Any:
-    """Return a nested value with whole tensors, in the memory of the host; without `keep` take part and forget."""
-    if _is_shared_out(value):
+    """Return a nested value with whole tensors, in the memory of the host; without `keep`, None for sharded ones."""
+    if _is_sharded(value):
         whole = value.full_tensor()
         return whole.detach().cpu() if keep else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What loaders give, as batches: tuples, lists and dictionaries in, `Batch` out, and samples put together."""
+"""From what a loader yields to a `Batch`: tuples, lists and dictionaries in, `Batch` out; collating samples."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,11 +18,11 @@ _FORMS = "be a Batch, (inputs, targets), (inputs, targets, mask), or a dictionar
 
 
 def as_batch(loaded: Any) -> Batch:
-    """Return what a loader gave as a `Batch`.
+    """Return what a loader yields as a `Batch`.
 
     Args:
         loaded: a `Batch`; a tuple or list `(inputs, targets)` or `(inputs, targets, mask)`, as
-            `DataLoader(TensorDataset(x, y))` gives it; or a dictionary with these names.
+            `DataLoader(TensorDataset(x, y))` yields it; or a dictionary with these names.
 
     Raises:
         TypeError: if it is something else.
@@ -43,20 +43,20 @@ def as_batch(loaded: Any) -> Batch:
 
 
 def inputs_of(loaded: Any) -> Any:
-    """Return the inputs of what a loader gave, with or without targets, for predictions."""
+    """Return the inputs of what a loader yields, with or without targets, for predictions."""
     if isinstance(loaded, Mapping) and "inputs" in loaded:
         return loaded["inputs"]
     return loaded[0] if isinstance(loaded, (tuple, list)) and loaded else loaded
 
 
 def collate_batches(samples: Sequence[Batch], *, collate_fn_map: dict[Any, Callable[..., Any]] | None = None) -> Batch:
-    """Put samples of a dataset together into one batch; a missing mask says that all targets are real.
+    """Collate samples of a dataset into one batch; a missing mask means that all targets are real.
 
-    A `DataLoader` over a dataset of `Batch` calls it by itself.
+    A `DataLoader` over a dataset of `Batch` calls it automatically.
 
     Args:
         samples: of equal shapes, without the axis of the batch.
-        collate_fn_map: what `torch.utils.data.default_collate` passes on; not used.
+        collate_fn_map: passed by `torch.utils.data.default_collate`; not used.
 
     Example:
         >>> samples = [Batch(torch.rand(3), torch.rand(1, 2)) for _ in range(5)]
@@ -71,7 +71,7 @@ def collate_batches(samples: Sequence[Batch], *, collate_fn_map: dict[Any, Calla
     return Batch(default_collate(list(inputs)), default_collate(list(targets)), mask)
 
 
-# The way that PyTorch documents for types of one's own; a plain namedtuple with a None in it cannot be collated.
+# The way that PyTorch documents for custom types; a plain namedtuple with a None in it cannot be collated.
 default_collate_fn_map[Batch] = collate_batches
 
 
@@ -79,10 +79,10 @@ def with_targets_axis(owner: str, batch: Batch, hypotheses: Tensor, cost_fn: Cal
     """Return the targets with their axis of several targets, added where the batch has one target per sample.
 
     Args:
-        owner: who asks.
+        owner: named in messages.
         batch: with targets [..., targets, dim] or [..., dim], or class ids [..., targets] or [...].
         hypotheses: [..., hypotheses, dim], with the same leading axes.
-        cost_fn: what the targets are for: only of known costs it is known how many axes a target has.
+        cost_fn: decides how many axes a target has, if it is one of ours.
 
     Raises:
         ValueError: if the axis is missing and it is not clear where.

@@ -1,4 +1,4 @@
-"""Forward and backward pass of a model as two CUDA graphs: thousands of launches become two."""
+"""The forward and backward passes of a model as two CUDA graphs: thousands of launches become two."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,15 +12,15 @@ __all__ = ["CapturedModel"]
 
 
 class CapturedModel:
-    """Call a model as it is, but replay recorded CUDA graphs where that gives the same.
+    """Call a model, replaying recorded CUDA graphs where that gives the same result.
 
     A network of many small kernels, such as `torchmcl.nn.DPRNN`, keeps a GPU waiting for Python. The passes of
     the first training batch are recorded and replayed for every later batch of that shape; other shapes,
     evaluation and other devices take the model itself. Parameters and gradients are those of the model:
-    optimizers, clipping and checkpoints notice nothing.
+    optimizers, clipping and checkpoints work as usual.
 
-    The model must do the same for every batch of one shape: no dropout of its own random numbers, no look at
-    values to decide what comes next. Keep the predictions of a batch only until the next one, which overwrites them.
+    The model must do the same for every batch of one shape: no random numbers outside of PyTorch's, no data-dependent
+    control flow. Use the predictions of a batch before the next one, which overwrites them.
 
     Args:
         model: takes one tensor, returns `Predictions`.

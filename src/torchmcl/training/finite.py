@@ -1,4 +1,4 @@
-"""A loss that is NaN or infinite: said at once, with the batch, before it reaches the weights."""
+"""A loss that is NaN or infinite: reported at once, with its batch, before it reaches the weights."""
 
 import math
 import warnings
@@ -33,8 +33,8 @@ class FiniteGuard:
     It reads one number from the device for each step.
 
     Args:
-        parameters: of the model, whose gradients are looked at.
-        max_skipped: how many bad batches to leave out, with a warning for each; the next one is an error.
+        parameters: of the model, whose gradients are checked.
+        max_skipped: how many bad batches to skip, with a warning for each; the next one is an error.
 
     Example:
         >>> import torch, torchmcl as mcl
@@ -49,8 +49,8 @@ class FiniteGuard:
         ...     if guard(output, batch, f"batch {number}"):
         ...         optimizer.step()
         Traceback (most recent call last):
-        torchmcl.training.finite.NonFiniteLossError: FiniteGuard: the loss of batch 1 is nan; not finite are first the
-        inputs. The weights are those from before it. ...
+        torchmcl.training.finite.NonFiniteLossError: FiniteGuard: the loss of batch 1 is nan; the first values that
+        are not finite are in the inputs. The weights are those from before it. ...
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], *, max_skipped: int = 0) -> None:
@@ -68,33 +68,38 @@ class FiniteGuard:
             place: the batch in words, "batch 17 of epoch 3" for example.
 
         Raises:
-            NonFiniteLossError: for a bad batch when no more may be left out.
+            NonFiniteLossError: for a bad batch when no more may be skipped.
         """
         loss = output.loss.detach()
         if bool(torch.stack([loss.sum(), largest_gradient(self.parameters).to(loss)]).isfinite().all()):
             return True
         cause = first_not_finite(parts_of(output, batch, self.parameters))
-        self.refuse("FiniteGuard", place, float(loss.sum()), cause)
+        self.skip(place, float(loss.sum()), cause)
         return False
 
-    def refuse(self, owner: str, place: str, loss: float, cause: str) -> None:
-        """Count a bad batch.
+    def skip(self, place: str, loss: float, cause: str) -> None:
+        """Count a bad batch, and warn.
+
+        Args:
+            place: the batch in words.
+            loss: of the batch; finite if its gradient is not.
+            cause: the first part that is not finite, "" when unknown.
 
         Raises:
-            NonFiniteLossError: when no more may be left out.
+            NonFiniteLossError: when no more may be skipped.
         """
         self.n_skipped += 1
         what = f"loss of {place} is {loss:g}" if not math.isfinite(loss) else f"gradient of {place} is not finite"
-        found = f"; not finite are first the {cause}" if cause else ""
-        message = f"{owner}: the {what}{found}. The weights are those from before it."
+        where = f"; the first values that are not finite are in the {cause}" if cause else ""
+        message = f"FiniteGuard: the {what}{where}. The weights are those from before it."
         if self.n_skipped > self.max_skipped:
             advice = (
-                " Look at the data, lower the learning rate or clip the gradient; or leave such batches out with "
+                " Look at the data, lower the learning rate or clip the gradient; or skip such batches with "
                 f"`max_skipped`, now {self.max_skipped}."
             )
             raise NonFiniteLossError(message + advice, place, cause)
         warnings.warn(
-            f"{message} It is left out, the {self.n_skipped}. of at most {self.max_skipped}.",
+            f"{message} Skipped ({self.n_skipped} of at most {self.max_skipped}).",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -104,11 +109,11 @@ def parts_of(output: StepOutput, batch: Batch, parameters: Iterable[Tensor]) -> 
     """Return what a step was made of, in the order in which one thing follows from another."""
     batch = as_batch(batch)
     targets = batch.targets
-    if batch.mask is not None:  # what pads the targets does not matter
+    if batch.mask is not None:  # the contents of padded targets are ignored
         mask = batch.mask.view(*batch.mask.shape, *[1] * (targets.ndim - batch.mask.ndim))
         targets = targets.masked_fill(~mask, 0)
-    here = [_local(parameter.detach()).reshape(-1) for parameter in parameters]
-    weights = torch.cat(here or [torch.zeros(0)])
+    flat = [_local(parameter.detach()).reshape(-1) for parameter in parameters]
+    weights = torch.cat(flat or [torch.zeros(0)])
     return {
         "inputs": batch.inputs,
         "targets": targets,
@@ -134,10 +139,10 @@ def largest_gradient(parameters: Iterable[Tensor]) -> Tensor:
     if not gradients:
         return torch.zeros(())
     largest = torch._foreach_norm(gradients, math.inf)
-    return torch.stack([one.to(gradients[0].device, torch.float32) for one in largest]).max()
+    return torch.stack([norm.to(gradients[0].device, torch.float32) for norm in largest]).max()
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Return what this process holds of a tensor that may be shared out to several (a DTensor)."""
+    """Return the part of a tensor that this process holds; a DTensor is split across several."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part

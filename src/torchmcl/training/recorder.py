@@ -1,4 +1,4 @@
-"""A recorder for any training loop: the course of an annealing at little cost."""
+"""A recorder for any training loop: how an annealing proceeds, at little cost."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +18,12 @@ __all__ = ["Recorder"]
 
 # Without probes the hypotheses of these first rows of a batch are kept.
 _N_ROWS = 4
-# Records stay on the device until so many are waiting: one transfer for all of them.
+# Records stay on the device until this many are waiting: one transfer for all of them.
 _N_WAITING = 200
 
 
 class Recorder:
-    """Call it after each step; every k-th one is written down.
+    """Call it after each step; every k-th one is recorded.
 
     It records temperature, distortion, soft distortion, entropy, free energy, rate, usage, and hypotheses, from which
     the number of distinct ones follows. All but the hypotheses at `probes` come from what the step computed, and
@@ -31,19 +31,19 @@ class Recorder:
 
     Args:
         every: steps between records.
-        model: asked for the hypotheses at `probes`.
-        probes: [probes, ...], inputs whose hypotheses are recorded; the first rows of the batch unless told.
+        model: gives the hypotheses at `probes`.
+        probes: [probes, ...], inputs whose hypotheses are recorded; the first rows of the batch by default.
         path: a .jsonl file that is kept up to date, and complete at the end of a `with` block.
 
     Example:
         >>> import torchmcl as mcl
         >>> model = mcl.MultiHypothesisMLP(1, 1, n_hypotheses=3, hidden=(8,))
         >>> optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        >>> rule_at = mcl.annealed(mcl.AnnealedWTA(0.5), temperature=mcl.Linear(0.5, 0.0, 40))
+        >>> cooling = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.5, 0.0, 40))
         >>> batch = mcl.Batch(torch.rand(64, 1), torch.randn(64, 1, 1))
         >>> recorder = Recorder(every=10, model=model, probes=torch.tensor([[0.5]]))
         >>> for step in range(40):
-        ...     rule = rule_at(step)
+        ...     rule = cooling(step)
         ...     output = mcl.mcl_step(model, batch, rule)
         ...     optimizer.zero_grad()
         ...     output.loss.backward()
@@ -78,7 +78,7 @@ class Recorder:
 
     @torch.no_grad()
     def __call__(self, step: int, output: StepOutput, rule: AssignmentRule) -> None:
-        """Record a step, if it is the turn of it.
+        """Record a step, if it is due.
 
         Args:
             step: of the training.

@@ -1,4 +1,4 @@
-"""The main path: batch -> predictions -> cost -> matching -> loss. Written here and nowhere else."""
+"""The main path: batch -> predictions -> cost -> matching -> loss. It defines what the fast backends compute."""
 
 from collections.abc import Callable
 
@@ -30,15 +30,15 @@ def mcl_step(
 
     Args:
         model: takes `batch.inputs`, returns `Predictions`.
-        batch: inputs, targets and mask, or what a loader gave, see `torchmcl.training.as_batch`; the contents of
+        batch: inputs, targets and mask, or what a loader yields, see `torchmcl.training.as_batch`; the contents of
             padded targets are ignored. Of one target per sample without a mask, the axis of the targets may be
             missing: [batch, dim], or class ids [batch].
-        rule: an assignment rule, for example `rule_at(step)`.
+        rule: an assignment rule; of an annealed one, `rule(step)`, or `scheduler.rule` of a `RuleScheduler`.
         cost_fn: any `pairwise_*` function or `pairwise(fn)`.
         score_weight: weight of the score loss; it is not computed at 0 or without score logits.
         score_rule: the hard rule behind the score labels; `WTA()` by default, `PIT()` for one-to-one.
         stacked: everything has a leading axis of independent models, and so have the losses, [models].
-        sample_weights: [batch], how much each sample counts, of mean 1; None when all count alike.
+        sample_weights: [batch], how much each sample counts, with mean 1; None when all count equally.
 
     Returns:
         StepOutput; call `.loss.backward()`.

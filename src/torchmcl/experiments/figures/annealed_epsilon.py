@@ -28,8 +28,8 @@ def run_annealed_epsilon(folder: Path, settings: FigureSettings, *, progress: bo
     start = time.perf_counter()
     epsilon = settings.linear(START)
     rules = [
-        annealed(RelaxedWTA(START), epsilon=epsilon),
-        annealed(AnnealedWTA(0.6), temperature=settings.exponential()),
+        annealed(RelaxedWTA, epsilon=epsilon),
+        annealed(AnnealedWTA, temperature=settings.exponential()),
     ]
     courses = train_without_input(settings, rules, three_gaussians, progress=progress, what="annealed epsilon")
     points = held_out_points(settings, three_gaussians)

@@ -23,7 +23,7 @@ PROBES = (0.1, 0.6, 0.9)
 def train_conditional(settings: FigureSettings, *, progress: bool) -> tuple[list[AnnealingRecords], float]:
     """Return the records of each seed and the seconds it took; kept, as two figures show the same training."""
     start = time.perf_counter()
-    cooling = annealed(AnnealedWTA(1.0), temperature=settings.linear(1.0))
+    cooling = annealed(AnnealedWTA, temperature=settings.linear(1.0))
     (seeds,) = train(
         settings,
         [cooling],

@@ -27,7 +27,7 @@ _N_FRAMES = 60
 def run_figure1(folder: Path, settings: FigureSettings, *, progress: bool = True) -> list[Claim]:
     """Train 49 answers by three methods; write `results.csv`, `frames.csv`, `points.csv`, `summary.json`."""
     start = time.perf_counter()
-    rules = [WTA(), RelaxedWTA(0.1), annealed(AnnealedWTA(0.6), temperature=settings.exponential())]
+    rules = [WTA(), RelaxedWTA(0.1), annealed(AnnealedWTA, temperature=settings.exponential())]
     courses = train_without_input(settings, rules, three_gaussians, progress=progress, what="figure 1")
     points = held_out_points(settings, three_gaussians)
     results = [

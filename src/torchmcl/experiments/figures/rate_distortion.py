@@ -28,7 +28,7 @@ _SLACK = 0.1
 def run_rate_distortion(folder: Path, settings: FigureSettings, *, progress: bool = True) -> list[Claim]:
     """Train both methods; write `trajectories.csv`, `curve.csv`, `summary.json`."""
     start = time.perf_counter()
-    rules = [WTA(), annealed(AnnealedWTA(0.6), temperature=settings.exponential())]
+    rules = [WTA(), annealed(AnnealedWTA, temperature=settings.exponential())]
     courses = train_without_input(settings, rules, _gaussian, progress=progress, what="rate-distortion")
     write_table(
         folder / "trajectories.csv",

@@ -32,7 +32,7 @@ __all__ = [
     "shipped_configs",
 ]
 
-RULES = ("pit", "mcl", "relaxed-wta", "amcl", "sinkhorn")
+RULES = ("pit", "mcl", "relaxed-wta", "amcl", "sinkhorn", "auto")
 LAYOUTS = ("auto", "tables", "wsj0", "librimix")
 
 
@@ -93,10 +93,10 @@ class ObjectiveConfig:
     """Which rule trains the separator, on the negative SI-SDR in decibels.
 
     Args:
-        rule: "pit", "mcl" (winner takes all), "relaxed-wta", "amcl" (annealed) or "sinkhorn".
+        rule: "pit", "mcl" (winner takes all), "relaxed-wta", "amcl" (annealed), "sinkhorn", or "auto": annealed by
+            `torchmcl.AutoAnnealing`, which decides on temperature and tail of the learning rate in training.
         epsilon: of "relaxed-wta".
-        temperature: where "amcl" begins, or the one of "sinkhorn", in decibels; "auto" lets "amcl" decide on its
-            temperature and on the tail of the learning rate in training (`torchmcl.annealing.AutoAnnealing`).
+        temperature: where "amcl" begins, or the one of "sinkhorn", in decibels.
         annealing_epochs: epochs after which the temperature of "amcl" is 0.
         decay: cool "amcl" by this factor an epoch, Eq. (44), instead of linearly, Eq. (43).
         score_weight: of the score loss, if the model gives scores.
@@ -104,7 +104,7 @@ class ObjectiveConfig:
 
     rule: str = "amcl"
     epsilon: float = 0.05
-    temperature: float | str = 0.1
+    temperature: float = 0.1
     annealing_epochs: int = 100
     decay: float | None = None
     score_weight: float = 1.0
@@ -113,11 +113,7 @@ class ObjectiveConfig:
         """Check the fields."""
         check_choice("objective", "rule", self.rule, RULES)
         check_positive_int("objective", "annealing_epochs", self.annealing_epochs)
-        if isinstance(self.temperature, str):
-            check_choice("objective", "temperature", self.temperature, ("auto",))
-            check_choice("objective", "rule", self.rule, ("amcl",))
-        else:
-            check_non_negative("objective", "temperature", self.temperature)
+        check_non_negative("objective", "temperature", self.temperature)
         check_fraction("objective", "epsilon", self.epsilon)
         if self.decay is not None:
             check_fraction("objective", "decay", self.decay)

@@ -1,10 +1,8 @@
 """The objectives of the study: the core's rules on the core's cost, chosen by name."""
 
-from collections.abc import Callable
-
 from torch import Tensor
 
-from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.annealing import AutoAnnealing, RuleLike
 from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 from torchmcl.experiments.separation.config import ObjectiveConfig
 from torchmcl.losses import match, mcl_loss
@@ -15,8 +13,8 @@ from torchmcl.types import Matching, StepOutput
 __all__ = ["mcl_si_sdr", "pit_si_sdr", "rule_of", "si_sdr_under"]
 
 
-def rule_of(objective: ObjectiveConfig) -> Callable[[float], AssignmentRule] | AssignmentRule | AutoAnnealing:
-    """Return the rule of an objective, epoch -> rule for an annealed one, or the policy of one that decides itself.
+def rule_of(objective: ObjectiveConfig) -> RuleLike:
+    """Return the rule that an objective spells: a rule, a function epoch -> rule, or `AutoAnnealing`.
 
     Example:
         >>> rule_of(ObjectiveConfig(rule="amcl", temperature=0.1, annealing_epochs=100))(50)
@@ -25,18 +23,18 @@ def rule_of(objective: ObjectiveConfig) -> Callable[[float], AssignmentRule] | A
     Reference:
         Eq. (38) for PIT, (39) to (41) for the others; Eq. (43) and (44) for the schedules.
     """
-    if isinstance(objective.temperature, str):
-        return AutoAnnealing()
     if objective.rule == "amcl":
         start, end = objective.temperature, objective.annealing_epochs
         cooling = Linear(start, 0.0, end) if objective.decay is None else Exponential(start, objective.decay)
-        return annealed(AnnealedWTA(start), temperature=Until(cooling, end))
-    return {
+        return annealed(AnnealedWTA, temperature=Until(cooling, end))
+    rules: dict[str, RuleLike] = {
         "pit": PIT(),
         "mcl": WTA(),
         "relaxed-wta": RelaxedWTA(objective.epsilon),
         "sinkhorn": Sinkhorn(objective.temperature),
-    }[objective.rule]
+        "auto": AutoAnnealing(),
+    }
+    return rules[objective.rule]
 
 
 def si_sdr_under(rule: AssignmentRule, matching: Matching) -> Tensor:

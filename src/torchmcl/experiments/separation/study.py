@@ -99,15 +99,15 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
         for temperature in (0.1, 5, 23)
     ]
     # Nothing but the schedule is different; by hand, the seeds that the table of methods does not have.
-    annealed = (*_speakers(2), *_annealed(epochs[2]), "objective.rule=amcl")
+    annealed = (*_speakers(2), *_annealed(epochs[2]))
     seeds = range(1 if quick else 4)
     runs += [
         StudyRun(f"automatic/{name}-{seed}", "automatic", "study", (*annealed, *how, f"training.seed={seed}"))
-        for name, how, some in (
-            ("2-amcl", ("objective.temperature=auto",), seeds),
-            ("2-hand-amcl", (), seeds[n_seeds:]),
+        for name, how, seeds_of_part in (
+            ("2-amcl", ("objective.rule=auto",), seeds),
+            ("2-hand-amcl", ("objective.rule=amcl",), seeds[n_seeds:]),
         )
-        for seed in some
+        for seed in seeds_of_part
     ]
     return [StudyRun(run.name, run.part, run.config, (*run.changes, *_QUICK)) for run in runs] if quick else runs
 

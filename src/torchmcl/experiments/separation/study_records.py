@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,8 +31,6 @@ PARTS = ("methods", "hypotheses", "transition", "automatic")
 SPEAKERS_FILE = "speakers.csv"
 # Where and with how many helpers the data was read decides nothing.
 _OF_THE_MACHINE = ("root", "pack", "n_workers")
-# A temperature that sets itself is a tensor on some device, and is written as one.
-_TEMPERATURE = re.compile(r"temperature=(?:tensor\()?([0-9.e+-]+)")
 _MEASURES = {"pit": "pit_si_sdr", "mcl": "mcl_si_sdr", "input": "input_si_sdr"}
 
 
@@ -86,12 +83,12 @@ class RunRecords:
     @property
     def sets_itself(self) -> bool:
         """Whether the temperature was left to what is measured in training."""
-        return bool(self.config["objective"]["temperature"] == "auto")
+        return self.rule == "auto"
 
     @property
     def temperatures(self) -> list[float]:
         """Return the temperature of each epoch of an annealed training."""
-        return [float(_TEMPERATURE.findall(record["rule"])[0]) for record in self.epochs]
+        return [float(record["temperature"]) for record in self.epochs]
 
     def values(self, measure: str) -> dict[str, float]:
         """Return one measure by mixture."""

@@ -101,7 +101,7 @@ def train_separator(
         score_rule=PIT() if config.objective.rule == "pit" else None,
         learning_rate=training.learning_rate if cosine is None or decides else cosine,
         plateau=None if cosine or decides else plateau,
-        validation={"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr},
+        metrics={"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr},
         captured=training.captured,
         max_skipped=training.max_skipped,
         seed=training.seed,

@@ -74,15 +74,15 @@ def _relaxed(epsilon: float) -> Method:
 
 
 def _annealed_epsilon(n_epochs: int) -> Any:
-    return annealed(RelaxedWTA(0.5), epsilon=Linear(0.5, 0.0, n_epochs))
+    return annealed(RelaxedWTA, epsilon=Linear(0.5, 0.0, n_epochs))
 
 
 def _exponential(n_epochs: int) -> Any:
-    return annealed(AnnealedWTA(0.5), temperature=Exponential(0.5, 0.95, floor=5e-4))
+    return annealed(AnnealedWTA, temperature=Exponential(0.5, 0.95, cutoff=5e-4))
 
 
 def _linear(n_epochs: int) -> Any:
-    return annealed(AnnealedWTA(0.5), temperature=Linear(0.5, 0.0, n_epochs))
+    return annealed(AnnealedWTA, temperature=Linear(0.5, 0.0, n_epochs))
 
 
 METHODS = {

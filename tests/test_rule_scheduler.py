@@ -1,0 +1,294 @@
+"""`RuleScheduler` in a plain loop: any rule, the decisions of the policy, and exact resumption."""
+
+import pickle
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import torchmcl as mcl
+from torchmcl.annealing import cost_scale
+
+N_ROWS, BATCH_SIZE, N_EPOCHS = 96, 32, 20
+
+
+def cooling(n_steps=4):
+    return mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, n_steps))
+
+
+def network():
+    torch.manual_seed(0)
+    return mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=2, hidden=(16,))
+
+
+def loader():
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.rand(N_ROWS, 1, generator=generator)
+    targets = torch.where(torch.rand(N_ROWS, 1, generator=generator) < 0.5, inputs, -inputs)
+    return DataLoader(TensorDataset(inputs, targets), batch_size=BATCH_SIZE)
+
+
+class Training:
+    """A plain loop with a scheduler of rules, which notes what every epoch used."""
+
+    def __init__(self, rule=None, groups=None, device="cpu", **options):
+        self.model = network().to(device)
+        groups = self.model.parameters() if groups is None else groups(self.model)
+        self.optimizer = torch.optim.AdamW(groups, lr=0.02, weight_decay=0.0)
+        rule = mcl.AutoAnnealing() if rule is None else rule
+        self.scheduler = mcl.RuleScheduler(rule, self.optimizer, **{"n_epochs": N_EPOCHS} | options)
+        self.loader, self.device = loader(), device
+        self.matchings, self.used = [], []
+
+    def train(self, n_epochs):
+        for _ in range(n_epochs):
+            for batch in self.loader:
+                batch = [part.to(self.device) for part in batch]
+                output = mcl.mcl_step(self.model, batch, self.scheduler.rule)
+                self.optimizer.zero_grad()
+                output.loss.backward()
+                self.optimizer.step()
+                self.scheduler.observe(output)
+                self.matchings.append(output.matching)
+            group = self.optimizer.param_groups[0]
+            self.used.append((float(self.scheduler.rule.temperature), group["lr"], group["weight_decay"]))
+            self.scheduler.step()
+        return self
+
+    def state(self):
+        parts = (self.model, self.optimizer, self.scheduler)
+        return {str(number): part.state_dict() for number, part in enumerate(parts)}
+
+    def load(self, state):
+        for number, part in enumerate((self.model, self.optimizer, self.scheduler)):
+            part.load_state_dict(state[str(number)])
+        return self
+
+
+# ------------------------------------------------------------------ any rule
+
+
+def test_a_function_of_the_step_is_followed():
+    scheduler = mcl.RuleScheduler(cooling())
+    temperatures = []
+    for _ in range(6):
+        temperatures.append(scheduler.rule.temperature)
+        scheduler.step()
+    assert temperatures == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+
+
+def test_a_rule_stays():
+    scheduler = mcl.RuleScheduler(mcl.WTA())
+    scheduler.step()
+    assert scheduler.rule == mcl.WTA()
+
+
+@pytest.mark.parametrize("rule", [mcl.WTA(), cooling(N_EPOCHS)], ids=["rule", "function"])
+def test_the_same_loop_serves_rules_that_need_no_measurement(rule):
+    model, scheduler = network(), mcl.RuleScheduler(rule)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for batch in loader():
+        output = mcl.mcl_step(model, batch, scheduler.rule)
+        output.loss.backward()
+        optimizer.step()
+        scheduler.observe(output)
+    scheduler.step()
+    assert scheduler.n_steps == 1
+    assert optimizer.param_groups[0]["lr"] == 0.02
+
+
+# ------------------------------------------------------------------ AutoAnnealing
+
+
+def test_a_training_learns_both_answers_and_ends_cold_and_slow():
+    training = Training(n_epochs=100).train(100)
+    temperatures, rates, decays = zip(*training.used, strict=True)
+    assert temperatures[0] > 0.5
+    assert temperatures[-1] == 0
+    assert rates[0] == 0.02 > rates[-1] > 0
+    assert set(decays) == {0.0}  # the number of rows was not given
+    assert training.optimizer.param_groups[0]["lr"] == 0
+    answers = training.model(torch.tensor([[0.9]])).hypotheses.flatten().sort().values
+    torch.testing.assert_close(answers, torch.tensor([-0.9, 0.9]), atol=0.15, rtol=0)
+
+
+def expected_values(training, n_steps):
+    """Return what the policy says, fed as a fleet feeds it: measured before training and after every epoch."""
+    policy, n_batches = mcl.AutoAnnealing(), len(training.loader)
+    measured = [cost_scale(matching).scale for matching in training.matchings]
+    state = policy.init(measured[0])
+    values = []
+    for epoch in range(N_EPOCHS):
+        values.append(policy.value(state, epoch, N_EPOCHS, N_ROWS, n_steps))
+        of_epoch = torch.stack(measured[epoch * n_batches : (epoch + 1) * n_batches])
+        policy.update(state, of_epoch.mean(), epoch + 1, N_EPOCHS)
+    return [[float(number) for number in value] for value in values]
+
+
+def test_it_does_what_the_policy_of_a_fleet_does_with_the_same_measurements():
+    n_steps = 4000
+    training = Training(n_rows=N_ROWS, n_optimizer_steps=n_steps).train(N_EPOCHS)
+    expected = [(t, 0.02 * rate, decay) for t, rate, decay in expected_values(training, n_steps)]
+    torch.testing.assert_close(torch.tensor(training.used), torch.tensor(expected), rtol=1e-5, atol=1e-8)
+    assert max(decay for _, _, decay in training.used) > 0.1
+    assert training.used[0][1] == pytest.approx(0.01)  # four times the steps of a full rate
+
+
+def test_the_first_batch_is_infinitely_warm():
+    training = Training()
+    weights = training.scheduler.rule(torch.rand(4, 1, 2))
+    torch.testing.assert_close(weights, torch.full_like(weights, 0.5))
+
+
+def two_groups(model):
+    weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    biases = [parameter for parameter in model.parameters() if parameter.ndim == 1]
+    return [{"params": weights, "weight_decay": 0.2}, {"params": biases, "lr": 0.002}]
+
+
+def test_groups_keep_the_ratio_of_their_rates_and_those_without_decay_stay_so():
+    training = Training(groups=two_groups, n_rows=N_ROWS)
+    decays = []
+    for _ in range(N_EPOCHS - 1):
+        training.train(1)
+        weights, biases = training.optimizer.param_groups
+        assert weights["lr"] == pytest.approx(10 * biases["lr"])
+        assert biases["weight_decay"] == 0
+        decays.append(weights["weight_decay"])
+    assert min(decays) == 0.2 < max(decays)
+    assert 0 < weights["lr"] < 0.02
+
+
+def test_rates_that_are_tensors_stay_the_same_tensors():
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.02))
+    rate = optimizer.param_groups[0]["lr"]
+    scheduler = mcl.RuleScheduler(mcl.AutoAnnealing(), optimizer, n_epochs=1)
+    scheduler.observe(mcl.mcl_step(model, next(iter(loader())), scheduler.rule))
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] is rate
+
+
+def test_a_cost_without_a_zero_is_cooled_from_the_first_batch():
+    training = Training()
+    cost = torch.randn(8, 1, 2) - 5
+    output = mcl.mcl_step(training.model, next(iter(training.loader)), mcl.WTA())
+    training.scheduler.observe(output._replace(matching=mcl.match(cost, mcl.WTA())))
+    first = float(training.scheduler.rule.temperature)
+    training.scheduler.step()
+    assert float(training.scheduler.rule.temperature) < first < 10
+
+
+def test_a_forgotten_observe_is_an_error():
+    with pytest.raises(RuntimeError, match=r"AutoAnnealing has not seen a batch\. Call `observe\(output\)`"):
+        Training().scheduler.step()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_nothing_waits_for_the_device_within_an_epoch():
+    training = Training(device="cuda", n_rows=N_ROWS).train(1)
+    batch = [part.cuda() for part in next(iter(training.loader))]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(2):
+            output = mcl.mcl_step(training.model, batch, training.scheduler.rule)
+            training.scheduler.observe(output)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    training.load(training.state()).train(1)
+    assert training.scheduler.rule.temperature.is_cuda
+
+
+# ------------------------------------------------------------------ states
+
+
+@pytest.mark.parametrize("n_epochs", [0, 1, 5, 12])
+def test_an_interrupted_training_resumes_to_the_same_bits(n_epochs, tmp_path):
+    whole = Training(n_rows=N_ROWS, groups=two_groups).train(N_EPOCHS)
+    torch.save(Training(n_rows=N_ROWS, groups=two_groups).train(n_epochs).state(), tmp_path / "state.pt")
+    resumed = Training(n_rows=N_ROWS, groups=two_groups).load(torch.load(tmp_path / "state.pt", weights_only=True))
+    resumed.train(N_EPOCHS - n_epochs)
+    assert resumed.used == whole.used[n_epochs:]
+    for part in (lambda run: run.model.state_dict(), lambda run: run.scheduler.state_dict()["course"]):
+        torch.testing.assert_close(part(resumed), part(whole), rtol=0, atol=0)
+
+
+def test_a_state_does_not_follow_the_training():
+    training = Training().train(1)
+    state = training.scheduler.state_dict()
+    before = pickle.dumps(state)
+    training.train(2)
+    assert pickle.dumps(state) == before
+
+
+def test_a_scheduler_resumes_and_can_be_pickled():
+    scheduler = mcl.RuleScheduler(cooling())
+    for _ in range(3):
+        scheduler.step()
+    other = mcl.RuleScheduler(cooling())
+    other.load_state_dict(scheduler.state_dict())
+    assert other.rule == pickle.loads(pickle.dumps(scheduler)).rule == mcl.AnnealedWTA(0.25)
+    other.step()
+    assert other.rule == mcl.AnnealedWTA(0.0)
+
+
+def test_functions_are_compared_by_the_rule_they_give():
+    scheduler = mcl.RuleScheduler(lambda step: mcl.AnnealedWTA(1.0 / (1 + step)))
+    scheduler.step()
+    other = mcl.RuleScheduler(lambda step: mcl.AnnealedWTA(1.0 / (1 + step)))
+    other.load_state_dict(scheduler.state_dict())
+    assert other.rule == mcl.AnnealedWTA(0.5)
+    with pytest.raises(ValueError, match=r"RuleScheduler: `state` must have been saved under the same rule, .*0\.9"):
+        mcl.RuleScheduler(lambda step: mcl.AnnealedWTA(0.9**step)).load_state_dict(scheduler.state_dict())
+
+
+def test_a_state_of_another_policy_is_refused():
+    state = Training().scheduler.state_dict()
+    with pytest.raises(ValueError, match=r"must have been saved under the same rule, .*'hold_gain': 2\.0"):
+        Training(mcl.AutoAnnealing(hold_gain=2.0)).scheduler.load_state_dict(state)
+
+
+@pytest.mark.parametrize("state", [{}, {"n_steps": 1}, {"last_epoch": 1, "rule": ""}])
+def test_a_state_with_other_keys_is_refused(state):
+    with pytest.raises(ValueError, match=r"RuleScheduler: `state` must have the keys \['course', 'n_steps', 'rule'\]"):
+        mcl.RuleScheduler(cooling()).load_state_dict(state)
+
+
+def test_a_damaged_course_is_refused():
+    training = Training()
+    state = training.scheduler.state_dict() | {"course": {"first": torch.tensor(1.0)}}
+    with pytest.raises(ValueError, match="AutoAnnealing: `state` must have the keys"):
+        training.scheduler.load_state_dict(state)
+
+
+@pytest.mark.parametrize("n_steps", [-1, 1.5, True, "3", None])
+def test_a_state_with_a_bad_count_is_refused(n_steps):
+    scheduler = mcl.RuleScheduler(cooling())
+    with pytest.raises(ValueError, match="must have an integer n_steps >= 0, got"):
+        scheduler.load_state_dict(scheduler.state_dict() | {"n_steps": n_steps})
+    assert scheduler.n_steps == 0
+
+
+# ------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (("auto",), TypeError, r"`rule` must be an assignment rule, a function step -> rule or AutoAnnealing\(\), got"),
+        ((mcl.AnnealedWTA,), TypeError, "`rule` must be an assignment rule, a function step -> rule"),
+        ((mcl.AutoAnnealing(),), ValueError, "`optimizer` must be given with AutoAnnealing, got None"),
+        ((mcl.WTA(), None, 0), ValueError, "`n_epochs` must be >= 1, got 0"),
+    ],
+)
+def test_bad_arguments_are_refused_in_words(arguments, error, words):
+    options = dict(zip(("rule", "optimizer", "n_epochs"), arguments, strict=False))
+    with pytest.raises(error, match=f"RuleScheduler: {words}"):
+        mcl.RuleScheduler(**options)
+
+
+def test_the_length_of_an_automatic_training_must_be_known():
+    optimizer = torch.optim.Adam(network().parameters())
+    with pytest.raises(ValueError, match=r"`n_epochs` must be given with AutoAnnealing, got None\. For example"):
+        mcl.RuleScheduler(mcl.AutoAnnealing(), optimizer)
