@@ -18,13 +18,12 @@ from scipy.stats import wilcoxon
 
 import torchmcl as mcl
 from _common import parser, report
-from torchmcl._files import write_atomically
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.data.uci import load_uci, uci_set
 from torchmcl.experiments.uci.published import published_cells
 from torchmcl.experiments.uci.run import UciStudy
-from torchmcl.fleet import Candidate, Fleet, FleetData, hard_distortion
-from torchmcl.fleet.search import default_candidates
+from torchmcl.extending import write_atomically
+from torchmcl.fleet import Candidate, Fleet, FleetData, default_candidates, hard_distortion
 from torchmcl.schedules import Cosine, Exponential, Linear, annealed
 
 N_EPOCHS = 1000

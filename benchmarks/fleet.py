@@ -18,7 +18,6 @@ from _common import parser, report
 from torchmcl.data.uci import load_uci
 from torchmcl.experiments.uci.methods import METHODS
 from torchmcl.fleet import Fleet, FleetData
-from torchmcl.kernels import native
 
 _NAMES = ("mcl", "relaxed-0.1", "relaxed-0.5", "relaxed-annealed", "amcl-exponential", "amcl-linear")
 
@@ -42,14 +41,6 @@ def fleet_seconds(folds: list, rules: list, n_models: int, n_epochs: int, device
     fleet = Fleet(build, n_models, rules=spread, lr=0.01, device=device)
     start = time.perf_counter()
     fleet.fit(data, n_epochs, batch_size="all", progress=False)
-    return time.perf_counter() - start
-
-
-def compiler_seconds(device: str) -> float | None:
-    """Return how long a process waits for the C compiler, once, or None where it does without."""
-    start = time.perf_counter()
-    if device != "cpu" or not native.available():
-        return None
     return time.perf_counter() - start
 
 
@@ -130,7 +121,6 @@ if __name__ == "__main__":
     folds, device = sets(options.data), options.device
     rules = [METHODS[name].rule(options.epochs) for name in _NAMES]
     annealed = rules[4]
-    compiler = compiler_seconds(device)
     fleet_seconds(folds, rules, 12, 5, device)  # warm-up
     plain_seconds(folds, annealed, 5, device)
     lightning_seconds(folds, annealed, 5, device)
@@ -150,7 +140,6 @@ if __name__ == "__main__":
                 "seconds": seconds,
                 "models_per_second": n_models / seconds,
                 "times_lightning": n_models * lightning / seconds,
-                "times_lightning_with_compiler": n_models * lightning / (seconds + (compiler or 0)),
                 "times_plain_loop": n_models * plain / seconds,
                 "gflop_per_second": gflops,
                 "share_of_product_peak": gflops / peak,
@@ -162,7 +151,6 @@ if __name__ == "__main__":
             "baseline_plain_seconds_per_model": plain,
             "baseline_lightning_seconds_per_model": lightning,
             "product_peak_gflop_per_second": peak,
-            "compiler_seconds": compiler,
             "epochs": options.epochs,
             "must_show": "times_lightning >= 100 (CPU, 120), >= 3000 (H200, 120), >= 10000 (H200, 1280)",
         }

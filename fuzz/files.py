@@ -159,8 +159,7 @@ def _model_folders() -> list[tuple[dict[str, bytes], Callable[[Path], Any]]]:
     from torchmcl.data.table import Table
     from torchmcl.estimators import load_estimator
     from torchmcl.estimators.table import TableFit, fit_table, load_table_model, save_table_model, table_records
-    from torchmcl.nn import DPRNN
-    from torchmcl.nn.saved import load_model, save_model
+    from torchmcl.nn import DPRNN, load_model, save_model
 
     torch.manual_seed(0)
     place = folder() / "seeds"
@@ -185,10 +184,7 @@ def _model_folders() -> list[tuple[dict[str, bytes], Callable[[Path], Any]]]:
                 raise
 
     def load_table(path: Path) -> None:
-        from torchmcl.reports.table import _head
-
-        records = table_records("fuzz", load_table_model("fuzz", path))
-        _ = _head, records
+        table_records("fuzz", load_table_model("fuzz", path))
 
     loaders = (load_model, load_estimator, load_estimator, load_table, load_snapshots)
     files = [{path.name: path.read_bytes() for path in (place / str(i)).iterdir()} for i in range(5)]
@@ -358,9 +354,9 @@ def configurations(feed: Feed) -> None:
     """A configuration in YAML, and changes of it, are read or refused."""
     from importlib import resources
 
-    from torchmcl.experiments.separation.config import load_config, shipped_configs
+    from torchmcl.separation import load_config, shipped_configs
 
-    shipped = resources.files("torchmcl.experiments.separation") / "configs" / feed.pick(shipped_configs())
+    shipped = resources.files("torchmcl.separation") / "configs" / feed.pick(shipped_configs())
     path = folder() / "config.yaml"
     path.write_bytes(feed.mutated(shipped.read_bytes()))
     config = load_config(path)

@@ -22,8 +22,6 @@ pytest.importorskip("lightning")
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from torchmcl.experiments.separation.config import SeparationConfig  # noqa: E402
-from torchmcl.experiments.separation.evaluate import trained_precision  # noqa: E402
 from torchmcl.experiments.separation.study import PARTS, run_separation_study, study_runs  # noqa: E402
 from torchmcl.experiments.separation.study_records import (  # noqa: E402
     StudyRecords,
@@ -43,6 +41,8 @@ from torchmcl.reports.separation_study import (  # noqa: E402
     transition_rows,
     write_separation_study_page,
 )
+from torchmcl.separation.config import SeparationConfig  # noqa: E402
+from torchmcl.separation.evaluate import trained_precision  # noqa: E402
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 HOSTILE = "<script>alert(1)</script>"

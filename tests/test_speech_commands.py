@@ -286,11 +286,11 @@ def test_a_device_that_is_not_there_is_refused_and_nothing_is_written(place, tmp
 
 def test_functions_behind_the_commands_check_too(place, tmp_path):
     from torchmcl.data.speech import MixPlan
-    from torchmcl.experiments.separation.config import DataConfig, load_config
-    from torchmcl.experiments.separation.evaluate import evaluate_separator
-    from torchmcl.experiments.separation.separate import separate_recording
     from torchmcl.experiments.separation.study import run_separation_study
-    from torchmcl.experiments.separation.train import train_separator
+    from torchmcl.separation.config import DataConfig, load_config
+    from torchmcl.separation.evaluate import evaluate_separator
+    from torchmcl.separation.separate import separate_recording
+    from torchmcl.separation.train import train_separator
 
     model = place / "trained" / "model"
     for chunk in (0, float("nan"), float("inf"), -1.0):

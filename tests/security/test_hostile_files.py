@@ -496,7 +496,7 @@ YAML = [
 def test_a_configuration_holds_plain_values_of_the_right_types(tmp_path, text, message):
     pytest.importorskip("yaml")
     pytest.importorskip("lightning")
-    from torchmcl.experiments.separation.config import load_config
+    from torchmcl.separation.config import load_config
 
     (tmp_path / "hostile.yaml").write_text(text)
     with pytest.raises((ValueError, TypeError), match=message):
@@ -506,7 +506,7 @@ def test_a_configuration_holds_plain_values_of_the_right_types(tmp_path, text, m
 def test_a_billion_laughs_are_not_laughed(tmp_path):
     pytest.importorskip("yaml")
     pytest.importorskip("lightning")
-    from torchmcl.experiments.separation.config import load_config
+    from torchmcl.separation.config import load_config
 
     lines = ["a0: &a0 [ha, ha]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
     (tmp_path / "laughs.yaml").write_text("\n".join(lines))

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from torchmcl._checks import bad_value
-from torchmcl._optional import optional_import
+from torchmcl.extending import bad_value, optional_import
 
 __all__ = ["connected", "results_from"]
 

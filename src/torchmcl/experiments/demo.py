@@ -6,6 +6,7 @@ a thousand targets, and all methods and seeds train as one fleet.
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,11 @@ import torch
 from torch import Tensor
 
 from torchmcl import metrics
-from torchmcl._files import write_atomically
-from torchmcl._optional import optional_import
 from torchmcl.assignment import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.data.synthetic import three_gaussians
+from torchmcl.data import three_gaussians
+from torchmcl.extending import optional_import, write_atomically
 from torchmcl.fleet import Fleet, FleetData
-from torchmcl.fleet.stacked import StackedModules
 from torchmcl.losses import match
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Cosine, Exponential, annealed
@@ -127,7 +126,7 @@ class _Recorder:
         self.distortions: list[list[float]] = []
         self.frames: list[list[list[list[float]]]] = []
 
-    def __call__(self, epoch: int, rows: slice, models: StackedModules) -> None:
+    def __call__(self, epoch: int, rows: slice, models: Callable[[Tensor], Predictions]) -> None:
         if (epoch + 1) % self.every and epoch + 1 != self.settings.n_epochs:
             return
         with torch.no_grad():

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from torchmcl._checks import available_device, bad_value, nearest_hint
 from torchmcl.experiments.figures.annealed_epsilon import run_annealed_epsilon
 from torchmcl.experiments.figures.distortion_vs_temperature import run_distortion_vs_temperature
 from torchmcl.experiments.figures.figure1 import run_figure1
@@ -12,6 +11,7 @@ from torchmcl.experiments.figures.phase_transitions import run_phase_transitions
 from torchmcl.experiments.figures.rate_distortion import run_rate_distortion
 from torchmcl.experiments.figures.records import Claim
 from torchmcl.experiments.figures.settings import PRESETS, FigureSettings, conditional, unconditional
+from torchmcl.extending import available_device, bad_value, nearest_hint
 
 __all__ = ["FIGURES", "PRESETS", "Claim", "FigureSettings", "run_figure"]
 

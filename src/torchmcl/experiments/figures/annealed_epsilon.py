@@ -8,7 +8,7 @@ import torch
 
 from torchmcl.annealing import AnnealingRecords
 from torchmcl.assignment import AnnealedWTA, RelaxedWTA
-from torchmcl.data.synthetic import CENTRES, three_gaussians
+from torchmcl.data import CENTRES, three_gaussians
 from torchmcl.experiments.figures.figure1 import frames, starved
 from torchmcl.experiments.figures.records import Claim, write_summary, write_table
 from torchmcl.experiments.figures.settings import FigureSettings

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchmcl.annealing import AnnealingRecords
 from torchmcl.assignment import AnnealedWTA
-from torchmcl.data.synthetic import conditional_covariance, conditional_three_gaussians
+from torchmcl.data import conditional_covariance, conditional_three_gaussians
 from torchmcl.experiments.figures.settings import FigureSettings
 from torchmcl.experiments.figures.training import train
 from torchmcl.schedules import annealed

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from torchmcl.annealing import AnnealingRecords, phase_transitions
-from torchmcl.data.synthetic import three_gaussians
+from torchmcl.data import three_gaussians
 from torchmcl.experiments.figures.conditional import PROBES, critical_temperatures, train_conditional
 from torchmcl.experiments.figures.records import Claim, write_summary, write_table
 from torchmcl.experiments.figures.settings import FigureSettings

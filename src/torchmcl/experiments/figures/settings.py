@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from torchmcl._checks import bad_value, check_choice, check_positive_int
+from torchmcl.extending import bad_value, check_choice, check_positive_int
 from torchmcl.fleet import SGD, Adam
-from torchmcl.fleet.optimizers import FleetOptimizer
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Cosine, Exponential, Linear
 
@@ -44,7 +43,7 @@ class FigureSettings:
     batch_size: int
     targets_per_row: int
     hidden: tuple[int, ...]
-    optimizer: FleetOptimizer
+    optimizer: Adam | SGD
     learning_rate: float | Cosine
     n_held_out: int
     n_records: int

@@ -4,14 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchmcl._checks import available_device, bad_value, check_positive_int, nearest_hint
-from torchmcl._files import write_atomically
-from torchmcl._reading import read_json
-from torchmcl.experiments.separation.config import DataConfig, SeparationConfig, load_config
-from torchmcl.experiments.separation.data import listed_mixtures
-from torchmcl.experiments.separation.evaluate import evaluate_separator, speaker_genders
 from torchmcl.experiments.separation.study_records import PARTS, SPEAKERS_FILE
-from torchmcl.experiments.separation.train import differing_options, train_separator
+from torchmcl.extending import (
+    available_device,
+    bad_value,
+    check_positive_int,
+    nearest_hint,
+    read_json,
+    write_atomically,
+)
+from torchmcl.separation import (
+    DataConfig,
+    SeparationConfig,
+    differing_options,
+    evaluate_separator,
+    listed_mixtures,
+    load_config,
+    speaker_genders,
+    train_separator,
+)
 
 __all__ = ["PARTS", "StudyRun", "run_separation_study", "study_runs"]
 

@@ -12,16 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import bad_value
-from torchmcl._files import write_atomically
-from torchmcl._progress import Progress
-from torchmcl._reading import read_json
-from torchmcl._version import __version__
+from torchmcl import __version__
 from torchmcl.data.uci import Fold, load_uci
 from torchmcl.experiments.cluster import connected, results_from
 from torchmcl.experiments.uci.records import Records
 from torchmcl.experiments.uci.run import forget_unit, open_records, saved_training, train_unit
 from torchmcl.experiments.uci.study import UciStudy, Unit, check_device, units_of
+from torchmcl.extending import Progress, bad_value, read_json, write_atomically
 
 __all__ = ["run_study_on_cluster"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchmcl._checks import nearest_hint
 from torchmcl.assignment import WTA, AnnealedWTA, RelaxedWTA
+from torchmcl.extending import nearest_hint
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Exponential, Linear, annealed
 from torchmcl.types import Predictions

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import available_device, device_of
-from torchmcl.checkpoints.files import digest_of_json
+from torchmcl.checkpoints import digest_of_json
 from torchmcl.data.uci import UCI_SETS, uci_set
 from torchmcl.experiments.uci.methods import METHODS, Method, method_named
 from torchmcl.experiments.uci.records import Records
+from torchmcl.extending import available_device, device_of
 
 __all__ = [
     "PROTOCOLS",

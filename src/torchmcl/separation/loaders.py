@@ -6,9 +6,9 @@ from torch.utils.data import DataLoader
 
 from torchmcl._checks import bad_value
 from torchmcl.data.speech import DrawSampler, DynamicMixing, SpeechMixtures
-from torchmcl.experiments.separation.config import DataConfig, TrainingConfig
-from torchmcl.experiments.separation.data import listed_mixtures, store_of
 from torchmcl.lightning._backend import pl
+from torchmcl.separation.config import DataConfig, TrainingConfig
+from torchmcl.separation.data import listed_mixtures, store_of
 from torchmcl.types import Batch
 
 __all__ = ["SpeechData"]

@@ -18,9 +18,6 @@ from torchmcl._files import write_atomically
 from torchmcl._reading import read_json
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_neg_si_sdr
-from torchmcl.experiments.separation.config import SeparationConfig
-from torchmcl.experiments.separation.loaders import SpeechData
-from torchmcl.experiments.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
 from torchmcl.lightning import (
     Checkpoints,
     CollapseWarning,
@@ -35,6 +32,9 @@ from torchmcl.lightning._backend import pl
 from torchmcl.nn.dprnn import DPRNN
 from torchmcl.nn.saved import save_model
 from torchmcl.schedules import Cosine
+from torchmcl.separation.config import SeparationConfig
+from torchmcl.separation.loaders import SpeechData
+from torchmcl.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
 from torchmcl.transport import PIT
 
 __all__ = ["differing_options", "train_separator"]

@@ -13,7 +13,7 @@ from torchmcl.data.speech import (
     wsj0_mixtures,
 )
 from torchmcl.data.speech.stores import AudioStore
-from torchmcl.experiments.separation.config import DataConfig
+from torchmcl.separation.config import DataConfig
 
 __all__ = ["layout_of", "listed_mixtures", "store_of"]
 
