@@ -148,6 +148,7 @@ def test_a_claim_that_does_not_hold_is_said_to(figures, tmp_path):
     assert "not borne out by this run" in write_figures_page(tmp_path).read_text()
 
 
+@pytest.mark.slow
 def test_the_page_shows_all_figures_and_the_film(figures):
     folder, claims = figures
     with opened(write_figures_page(folder)) as driver:
@@ -167,6 +168,7 @@ def test_the_page_shows_all_figures_and_the_film(figures):
         assert console_errors(driver) == []
 
 
+@pytest.mark.slow
 def test_the_page_fits_a_phone(figures):
     folder, _ = figures
     with opened(write_figures_page(folder), width=500) as driver:

@@ -356,6 +356,7 @@ def page(committed, tmp_path_factory):
     return write_separation_study_page(folder)
 
 
+@pytest.mark.slow
 def test_the_page_shows_tables_and_pictures_without_console_errors(page):
     with opened(page) as driver:
         text = driver.find_element("tag name", "body").text

@@ -35,6 +35,7 @@ CHECKED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.filterwarnings("ignore:can't convert np.ndarray of type:UserWarning")
 @parametrize_with_checks(CHECKED)
