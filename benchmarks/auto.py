@@ -69,7 +69,7 @@ def searched_policies() -> dict[str, list[Candidate]]:
 
 
 def shipped_search() -> dict[str, list[Candidate]]:
-    """Return what `FleetSearch` tries unless told: the policy in 48 ways, MCL and Relaxed-WTA in 16."""
+    """Return what `FleetSearch` tries by default: the policy in 48 ways, MCL and Relaxed-WTA in 16."""
     return {"fleet-search": default_candidates(N_EPOCHS)}
 
 

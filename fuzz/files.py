@@ -264,29 +264,29 @@ def models(feed: Feed) -> None:
 
 @cache
 def _half_trained() -> tuple[Path, Callable[[Path], Any], list[Path]]:
-    """Return the folder of a fleet that was saved on the way, what goes on with it, and its saved states."""
+    """Return the folder of a fleet that was saved during training, a function that resumes it, and its saved states."""
     import torch
 
     from torchmcl.fleet import Fleet, FleetData
 
     data = FleetData.shared(torch.linspace(0, 1, 6).view(6, 1), torch.linspace(1, 0, 6).view(6, 1, 1), 2)
 
-    def go_on(place: Path) -> None:
+    def resume(place: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a damaged state is passed over with a warning
             fleet = Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2, hidden=(3,)), 2, seeds=[0, 1])
             fleet.fit(data, 4, checkpoint=place, checkpoint_every=1, progress=False)
 
     place = folder() / "half trained"
-    go_on(place)
-    return place, go_on, sorted(place.glob("chunk-*"))
+    resume(place)
+    return place, resume, sorted(place.glob("chunk-*"))
 
 
 def checkpoints(feed: Feed) -> None:
-    """A saved state is read or refused, also one with a checksum of its own; a fleet goes on from what is whole."""
+    """A saved state is read or refused, also one with a forged checksum; a fleet resumes from what is intact."""
     from torchmcl.checkpoints import joined, read_checkpoint, write_checkpoint
 
-    trained, go_on, states = _half_trained()
+    trained, resume, states = _half_trained()
     place = folder() / "checkpoint"
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(trained, place)
@@ -306,7 +306,7 @@ def checkpoints(feed: Feed) -> None:
             name = feed.pick(sorted(tensors))
             tensors[name] = tensors[name].flatten()[: feed.below(3)]
         write_checkpoint(newest, whole.kind, state=state, tensors=tensors)
-    go_on(place)
+    resume(place)
 
 
 # ---- records and pages

@@ -1,4 +1,4 @@
-"""Temperatures from 1e-12 to 1e12, costs from 1e-30 to 1e30, one hypothesis and 100 000, no target at all, three dtypes.
+"""Temperatures from 1e-12 to 1e12, costs from 1e-30 to 1e30, one hypothesis and 100 000, no target at all, 3 dtypes.
 
 Everything is finite, and within the error that docs/speed_and_numerics.rst states of a float64 oracle that is given the
 same rounded numbers.

@@ -189,7 +189,7 @@ def test_the_study_runs_goes_on_and_refuses_another_one(speech, tmp_path, capsys
     )
     assert [len((folder / "evaluation-tt.jsonl").read_text().splitlines()) for folder in more] == [2, 2, 2]
     assert records.read_text() == before
-    with pytest.raises(ValueError, match=r"separation study: `out` must hold this very study, got .* differs in"):
+    with pytest.raises(ValueError, match=r"separation study: `out` must hold this study, got .* differs in"):
         run_separation_study(tmp_path, parts=["transition"], changes=[f"data.root={json.dumps(str(speech))}"])
 
 

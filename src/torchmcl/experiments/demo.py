@@ -6,7 +6,6 @@ a thousand targets, and all methods and seeds train as one fleet.
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +125,7 @@ class _Recorder:
         self.distortions: list[list[float]] = []
         self.frames: list[list[list[list[float]]]] = []
 
-    def __call__(self, epoch: int, rows: slice, models: Callable[[Tensor], Predictions]) -> None:
+    def __call__(self, epoch: int, rows: slice, models: Any) -> None:
         if (epoch + 1) % self.every and epoch + 1 != self.settings.n_epochs:
             return
         with torch.no_grad():

@@ -26,7 +26,7 @@ __all__ = [
     "train_separator",
 ]
 
-# Each needs packages of its own: evaluating does not load Lightning, reading a configuration no audio.
+# Loaded one by one: evaluating needs no Lightning, reading a configuration no audio.
 _HOMES = {
     "config": ("DataConfig", "SeparationConfig", "load_config", "shipped_configs"),
     "data": ("listed_mixtures",),

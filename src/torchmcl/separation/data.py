@@ -36,10 +36,10 @@ def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
 
 
 def layout_of(config: DataConfig) -> str:
-    """Return the layout of the data: as configured, or else what the folder looks like.
+    """Return the layout of the data: as configured, or else recognised by the folder's contents.
 
     Raises:
-        ValueError: if it looks like none.
+        ValueError: if it resembles none.
     """
     if config.layout != "auto":
         return config.layout

@@ -44,7 +44,7 @@ def evaluate_separator(
         data: where the mixtures are; crops are not taken.
         part: "tt" for the test part.
         out: folder for `evaluation-<part>.jsonl`; nothing is written without.
-        limit: look at the first ones only.
+        limit: evaluate only this many of the first mixtures.
         device: where to compute; on a GPU, in the precision of the training.
         progress: whether to show a bar.
 

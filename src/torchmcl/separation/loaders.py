@@ -45,7 +45,7 @@ class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
             raise ValueError(bad_value("training", "batch_size", rule, self.batch_size, advice))
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Return a loader that begins with the epoch at hand, which is not 0 when a training goes on.
+        """Return a loader that begins with the current epoch, which is not 0 in a resumed training.
 
         Lightning tells the sampler too, but only after the workers have begun with what they were told here.
         """

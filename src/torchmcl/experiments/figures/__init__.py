@@ -31,14 +31,21 @@ FIGURES = {
 
 
 def run_figure(
-    name: str, folder: Path, *, preset: str = "quick", device: str = "cpu", progress: bool = True
+    name: str,
+    folder: Path,
+    *,
+    preset: str = "quick",
+    n_epochs: int | None = None,
+    device: str = "cpu",
+    progress: bool = True,
 ) -> list[Claim]:
     """Train what a figure needs and write its records into `folder / name`.
 
     Args:
         name: one of `FIGURES`.
-        folder: for all figures; each gets a folder of its own below it.
+        folder: for all figures; each gets a subfolder.
         preset: "quick" for two cores, "paper" for the settings of the appendix.
+        n_epochs: length of the training, that of the preset by default.
         device: where to train.
         progress: show a bar.
 
@@ -53,4 +60,7 @@ def run_figure(
         raise ValueError(bad_value("reproduce", "figure", f"be one of {', '.join(FIGURES)}", repr(name), hint))
     available_device("reproduce", device)
     figure = FIGURES[name]
-    return figure.run(folder / name, figure.settings(preset, device), progress=progress)
+    settings = figure.settings(preset, device)
+    if n_epochs is not None:
+        settings = settings.lasting(n_epochs)
+    return figure.run(folder / name, settings, progress=progress)

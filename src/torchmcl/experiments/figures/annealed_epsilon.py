@@ -19,7 +19,7 @@ __all__ = ["METHODS", "run_annealed_epsilon"]
 
 METHODS = ("annealed epsilon", "annealed MCL")
 START = 0.98
-# Every point within this distance of the middle is more than three deviations from all three centres.
+# Every point within this distance of the middle is more than three standard deviations from all three centres.
 RADIUS = 0.2
 
 

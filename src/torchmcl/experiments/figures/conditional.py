@@ -15,7 +15,7 @@ from torchmcl.schedules import annealed
 
 __all__ = ["PROBES", "critical_temperatures", "train_conditional"]
 
-# The inputs that the paper looks at.
+# The inputs of the paper's figures.
 PROBES = (0.1, 0.6, 0.9)
 
 

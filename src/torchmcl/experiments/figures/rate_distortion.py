@@ -18,8 +18,8 @@ from torchmcl.schedules import annealed
 __all__ = ["METHODS", "run_rate_distortion"]
 
 METHODS = ("MCL", "annealed MCL")
-# The paper does not say which Gaussian. With two different deviations R(D) and the Shannon lower bound part where the
-# narrow direction is not worth a bit, and both deviations are far inside the square of the answers.
+# The paper does not say which Gaussian. With two different standard deviations R(D) and the Shannon lower bound part
+# where the narrow direction is not worth a bit, and both are far inside the square of the answers.
 DEVIATIONS = (0.3, 0.15)
 # What a finite held-out set may be off by, in bits.
 _SLACK = 0.1

@@ -25,15 +25,15 @@ class FigureSettings:
         n_epochs: each with fresh points, the same for all networks.
         n_points: points of an epoch.
         batch_size: points of a step; the paper does not say how many.
-        targets_per_row: where p(y | x) is the same for all x, so many points share one row of input. The gradient is
-            that of as many rows; the network is asked less often.
+        targets_per_row: where p(y | x) is the same for all x, this many points share one row of input. The gradient is
+            that of as many rows; the network is evaluated less often.
         hidden: sizes of the hidden layers.
         n_hypotheses: answers of each network.
         optimizer: of all networks.
         learning_rate: a number, or a schedule of the epochs.
         n_held_out: fresh points to measure on.
-        n_records: how often to measure, at equal distances.
-        device: where.
+        n_records: measurements during the training, equally spaced.
+        device: where to train.
     """
 
     preset: str
@@ -58,6 +58,12 @@ class FigureSettings:
             rule = "divide into steps of `batch_size` and those into rows of `targets_per_row`"
             got = f"{self.n_points}, {self.batch_size} and {self.targets_per_row}"
             raise ValueError(bad_value("FigureSettings", "n_points", rule, got))
+
+    def lasting(self, n_epochs: int) -> "FigureSettings":
+        """Return the same for another number of epochs, with the rate falling over all of them."""
+        rate = self.learning_rate
+        rate = replace(rate, n_steps=n_epochs) if isinstance(rate, Cosine) else rate
+        return replace(self, n_epochs=n_epochs, learning_rate=rate)
 
     @property
     def record_every(self) -> int:

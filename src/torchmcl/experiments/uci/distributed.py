@@ -36,8 +36,8 @@ def run_study_on_cluster(study: UciStudy, out: Path, address: str, *, progress: 
     """Train what `out/records.jsonl` does not hold yet on the workers of a dask cluster, and return all records.
 
     Where the workers see `out`, because they share its filesystem, they save there what they train: the unit of a
-    lost worker goes on from its last save, and a finished one is never trained again. Elsewhere the unit of a lost
-    worker begins anew. The data must be at hand on the workers, or they download it.
+    lost worker resumes from its last save, and a finished one is never trained again. Elsewhere the unit of a lost
+    worker starts from scratch. The data must be available on the workers, or they download it.
 
     Args:
         study: what to run; its device is that of the workers.
