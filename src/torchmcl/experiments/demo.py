@@ -146,8 +146,8 @@ class _Recorder:
 
 
 def _temperature(rule: Any, epoch: int) -> float:
-    made = rule if isinstance(rule, (WTA, RelaxedWTA)) else rule(epoch - 1)
-    return float(getattr(made, "temperature", 0.0))
+    current = rule if isinstance(rule, (WTA, RelaxedWTA)) else rule(epoch - 1)
+    return float(getattr(current, "temperature", 0.0))
 
 
 def _kmeans(points: Tensor, held_out: Tensor, settings: DemoSettings) -> dict[str, float]:
