@@ -4,17 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check docs bench fuzz audit clean
+.PHONY: help install demo test test-all check docs bench fuzz audit clean
 
 help:
-	@echo "make demo    set up, train the demonstration, write out/demo/index.html"
-	@echo "make test    set up, run the tests"
-	@echo "make check   ruff, types, import floors, doctests"
-	@echo "make docs    build the documentation into docs/_build/html"
-	@echo "make bench   run the benchmarks of the core on this machine"
-	@echo "make fuzz    feed 100 000 generated inputs to the public edges (about ten minutes)"
-	@echo "make audit   look for known vulnerabilities of the pinned packages (needs a network)"
-	@echo "make clean   remove what the above made"
+	@echo "make demo      set up, train the demonstration, write out/demo/index.html"
+	@echo "make test      set up, run the fast tests and the doctests (6 minutes on 2 cores)"
+	@echo "make test-all  also the slow tests: processes, browsers, coverage floor (20 minutes on 2 cores)"
+	@echo "make check     ruff and types (1 minute)"
+	@echo "make docs      build the documentation into docs/_build/html (3 minutes)"
+	@echo "make bench     run the benchmarks of the core on this machine"
+	@echo "make fuzz      feed 100 000 generated inputs to the public edges (about ten minutes)"
+	@echo "make audit     search for known vulnerabilities of the pinned packages (needs a network)"
+	@echo "make clean     remove all output of the above"
 
 install: $(STAMP)
 
@@ -28,16 +29,20 @@ demo: install
 	$(BIN)/torchmcl demo --out out/demo
 
 test: install
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+test-all: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layers.py src
 
+# GALLERY=0 leaves out running the examples, which the slow tests do too.
+GALLERY ?= 1
 docs: install
-	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -q -D plot_gallery=$(GALLERY) -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 
 bench: install

@@ -15,7 +15,7 @@ FINE_LEVELS = (np.arange(99) + 0.5) / 99
 
 
 class Mixture(NamedTuple):
-    """Normal kernels for each row; those of deviation 0 are atoms.
+    """Normal kernels for each row; those with standard deviation 0 are atoms.
 
     Attributes:
         weights: [rows, kernels], summing to 1.
@@ -29,7 +29,7 @@ class Mixture(NamedTuple):
 
     @classmethod
     def of_atoms(cls, values: np.ndarray, weights: np.ndarray | None = None) -> "Mixture":
-        """Return atoms at values [rows, atoms], of equal weights unless told."""
+        """Return atoms at values [rows, atoms], of equal weights by default."""
         shares = (
             np.full(values.shape, 1 / values.shape[1]) if weights is None else np.broadcast_to(weights, values.shape)
         )

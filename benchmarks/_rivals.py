@@ -19,8 +19,8 @@ from sklearn.neural_network import MLPRegressor
 from torch import Tensor
 
 from _forecasts import FINE_LEVELS, MID_LEVELS, Forecast, Mixture, best_points, one_interval
-from torchmcl import WTA, Cosine, MCLRegressor, MultiHypothesisMLP
-from torchmcl.estimators._networks import Training, default_batch_size, default_n_epochs
+from torchmcl import Cosine, MCLRegressor, MultiHypothesisMLP
+from torchmcl.fleet import Fleet, FleetData, default_batch_size, even_batch_size
 
 Predict = Callable[[np.ndarray], Forecast]
 
@@ -64,24 +64,24 @@ def mixture_density_network(inputs: np.ndarray, targets: np.ndarray, seed: int) 
     """A mixture of five normals, on the fleet: trunk, optimiser, rate, decay and number of steps as ours."""
     parts = train_test_split(inputs, targets, test_size=0.1, random_state=seed)
     train_x, held_x, train_y, held_y = (torch.from_numpy(part).float() for part in parts)
-    batch = default_batch_size(len(train_x))
-    n_epochs = default_n_epochs(len(train_x), batch, N_STEPS)
-    training = Training(
-        n_models=1,
-        rule=WTA(),
-        learning_rate=Cosine(0.02, 0.0, n_epochs),
+    batch = even_batch_size(len(train_x), default_batch_size(len(train_x)))
+    n_epochs = max(20, min(1000, round(N_STEPS / math.ceil(len(train_x) / batch))))  # as MCLRegressor
+    fleet = Fleet(
+        lambda: MultiHypothesisMLP(inputs.shape[1], 3, N_POINTS, hidden=HIDDEN, scores=False),
+        1,
+        lr=Cosine(0.02, 0.0, n_epochs),
         weight_decay=0.05,
-        n_epochs=n_epochs,
-        batch_size=batch,
-        patience=None,
         seeds=[seed],
         cost_fn=mixture_neg_log_likelihood,
     )
-    network = training.run(
-        lambda: MultiHypothesisMLP(inputs.shape[1], 3, N_POINTS, hidden=HIDDEN, scores=False),
-        (train_x, train_y.view(-1, 1, 1), np.ones(len(train_x))),
-        (held_x, held_y.view(-1, 1, 1), np.ones(len(held_x))),
-    ).modules[0]
+    fleet.fit(
+        FleetData.shared(train_x, train_y.view(-1, 1, 1), 1),
+        n_epochs,
+        batch_size=batch,
+        validation=FleetData.shared(held_x, held_y.view(-1, 1, 1), 1),
+        progress=False,
+    )
+    network = fleet.best_models[0].eval()
 
     def predict(rows: np.ndarray) -> Forecast:
         with torch.no_grad():

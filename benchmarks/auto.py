@@ -18,13 +18,12 @@ from scipy.stats import wilcoxon
 
 import torchmcl as mcl
 from _common import parser, report
-from torchmcl._files import write_atomically
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.data.uci import load_uci, uci_set
 from torchmcl.experiments.uci.published import published_cells
 from torchmcl.experiments.uci.run import UciStudy
-from torchmcl.fleet import Candidate, Fleet, FleetData, Validation, hard_distortion
-from torchmcl.fleet.search import default_candidates
+from torchmcl.extending import write_atomically
+from torchmcl.fleet import Candidate, Fleet, FleetData, Validation, default_candidates, hard_distortion
 from torchmcl.schedules import Cosine, Exponential, Linear, annealed
 
 N_EPOCHS = 1000
@@ -70,7 +69,7 @@ def searched_policies() -> dict[str, list[Candidate]]:
 
 
 def shipped_search() -> dict[str, list[Candidate]]:
-    """Return what `FleetSearch` tries unless told: the policy in 48 ways, MCL and Relaxed-WTA in 16."""
+    """Return what `FleetSearch` tries by default: the policy in 48 ways, MCL and Relaxed-WTA in 16."""
     return {"fleet-search": default_candidates(N_EPOCHS)}
 
 

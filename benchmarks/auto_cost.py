@@ -19,8 +19,7 @@ import torchmcl as mcl
 from _common import parser, report
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.data.uci import load_uci
-from torchmcl.fleet import Fleet, FleetData, FleetSearch
-from torchmcl.fleet.search import default_candidates
+from torchmcl.fleet import Fleet, FleetData, FleetSearch, default_candidates
 
 BATCH = 100
 

@@ -17,7 +17,7 @@ import torchmcl as mcl
 from _common import parser, report
 from torchmcl import MCLRegressor
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.data.synthetic import three_gaussians
+from torchmcl.data import three_gaussians
 from torchmcl.experiments.figures.settings import unconditional
 from torchmcl.experiments.figures.training import held_out_points, train_without_input
 

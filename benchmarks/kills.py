@@ -26,7 +26,7 @@ import torch
 
 import torchmcl as mcl
 from _common import parser, report
-from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.annealing import AutoAnnealing
 from torchmcl.checkpoints import write_checkpoint
 from torchmcl.fleet import Checkpointing, Fleet, FleetData
 
@@ -74,10 +74,10 @@ def fleet(folder: Path) -> None:
 
 def lightning(folder: Path) -> None:
     """Train with Lightning: dropout, a plateau, averaged weights, records, a checkpoint after each epoch."""
+    import lightning.pytorch as pl
     from torch.utils.data import DataLoader
 
     from torchmcl.lightning import Checkpoints, ExponentialAverage, MCLModule, Plateau, RecordWriter, RuleLogger
-    from torchmcl.lightning._backend import pl
 
     generator = torch.Generator().manual_seed(0)
     inputs, targets = torch.randn(80, 2, generator=generator), torch.randn(80, 1, 1, generator=generator)

@@ -14,7 +14,7 @@ import torch
 
 import torchmcl as mcl
 from _common import parser, report
-from torchmcl.data.synthetic import conditional_three_gaussians
+from torchmcl.data import conditional_three_gaussians
 from torchmcl.fleet import Fleet, FleetRecorder, FreshRows
 from torchmcl.training import Recorder
 

@@ -2,7 +2,7 @@
 
 python benchmarks/scaling.py [--largest 10000000] [--out ...]
 
-Every point is measured in a process of its own on one core: the processor's seconds of an epoch (which a busy machine
+Every point is measured in a separate process on one core: the processor's seconds of an epoch (which a busy machine
 does not change), those of building the models, and the peak of memory above that of the bare process. Units of work
 go through a dask scheduler in this process, whose own seconds are counted; the worker's are not. Adding the records
 of a unit to those of a study is the shortest of five times by the clock, disk included. The points of
@@ -53,7 +53,7 @@ def _peak() -> float:
 
 
 def apart(work: Callable[..., dict[str, float]], *arguments: object) -> dict[str, float]:
-    """Return what `work` returns in a process of its own."""
+    """Return what `work` returns in a separate process."""
     with multiprocessing.get_context("fork").Pool(1) as pool:
         return pool.apply(work, arguments)
 

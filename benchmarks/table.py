@@ -1,6 +1,6 @@
 """A large table through the command line: memory of `torchmcl fit`, seconds of an epoch, rows per second of `predict`.
 
-The commands run as a user runs them, each in a process of its own, on a generated table of 1 000 000 rows and 20
+The commands run as a user runs them, each in a separate process, on a generated table of 1 000 000 rows and 20
 columns (16 of numbers with 2 % missing, 4 of categories) and a target. The start-up of `predict`, mostly imports, is
 what it takes for two rows.
 """

@@ -20,9 +20,9 @@ from scipy.stats import wilcoxon
 from _common import parser, report
 from _forecasts import measures
 from _rivals import METHODS, Predict
-from torchmcl._files import write_atomically
-from torchmcl.data.synthetic import folded_response
+from torchmcl.data import folded_response
 from torchmcl.data.uci import load_uci
+from torchmcl.extending import write_atomically
 
 # How many of the official folds, counted from the first: all, but for a large set, which tells more with each.
 FOLDS = {"yacht": 20, "boston": 20, "energy": 20, "concrete": 20, "wine": 20, "inverse": 3, "kin8nm": 10}
@@ -197,11 +197,11 @@ def overall(rows: Rows) -> list[dict[str, object]]:
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument("--data", type=Path, help="folder of the UCI files")
-    arguments.add_argument("--records", type=Path, required=True, help="CSV file to go on from")
+    arguments.add_argument("--records", type=Path, required=True, help="CSV file to resume from")
     arguments.add_argument("--sets", default=",".join(FOLDS))
     arguments.add_argument("--methods", default=",".join(METHODS))
     arguments.add_argument("--redo", default="", help="methods to compute again, for example ours")
-    arguments.add_argument("--folds", type=int, help="so many folds of each set, instead of 20, or 10 of kin8nm")
+    arguments.add_argument("--folds", type=int, help="this many folds of each set, instead of 20, or 10 of kin8nm")
     options = arguments.parse_args()
     torch.set_num_threads(1)
     kept = Records(options.records)

@@ -11,7 +11,7 @@ import torch
 import torchmcl as mcl
 from _common import milliseconds, parser, report
 from torchmcl import theory
-from torchmcl.data.synthetic import three_gaussians
+from torchmcl.data import three_gaussians
 from torchmcl.theory.quantizers import DeterministicAnnealing, lloyd_max, scalar_distortion
 
 NORMAL = {

@@ -71,7 +71,7 @@ def _all(edges: list[str], n_inputs: int, seed: int, n_processes: int) -> list[R
     total = sum(EDGES[edge][1] for edge in edges)
     results = []
     shares = [-(-n_inputs * EDGES[edge][1] // total) for edge in edges]
-    with ThreadPoolExecutor(n_processes) as threads:  # each waits for a process of its own
+    with ThreadPoolExecutor(n_processes) as threads:  # each waits for a separate process
         running = threads.map(fuzz_edge, edges, shares, [seed] * len(edges))
         for edge, result in zip(edges, running, strict=True):
             results.append(result)

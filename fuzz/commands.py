@@ -26,7 +26,7 @@ _WORK = (
     "torchmcl.estimators.table.fit_table",
     "torchmcl.experiments.uci.run.run_study",
     "torchmcl.experiments.figures.run_figure",
-    "torchmcl.experiments.separation.train.train_separator",
+    "torchmcl.separation.train.train_separator",
 )
 _WORDS = (
     "fit", "predict", "report", "demo", "reproduce", "uci", "figure1", "all", "separation", "train", "evaluate", "separate",
@@ -54,8 +54,7 @@ def _place() -> Path:
     from torchmcl.data.speech import write_audio
     from torchmcl.data.table import Table
     from torchmcl.estimators.table import TableFit, fit_table, save_table_model
-    from torchmcl.nn import DPRNN
-    from torchmcl.nn.saved import save_model
+    from torchmcl.nn import DPRNN, save_model
 
     place = folder() / "commands"
     place.mkdir()

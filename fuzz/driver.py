@@ -1,4 +1,4 @@
-"""Our own driver: seeded inputs, each edge in a process of its own, so that a crash is a finding like any other.
+"""Our own driver: seeded inputs, each edge in a separate process, so that a crash is a finding like any other.
 
 It mutates inputs that came far (that ended without an error), which is what a coverage-guided fuzzer does better; under
 atheris the same edges run in that one.
@@ -111,7 +111,7 @@ def generated(chance: random.Random, accepted: list[bytes]) -> bytes:
 
 
 def _work(edge: str, n_inputs: int, seed: int, slot: str, pipe: Connection) -> None:
-    """Run in a process of its own: try inputs, with the current one in a file that outlives a crash."""
+    """Run in a separate process: try inputs, with the current one in a file that outlives a crash."""
     import torch
 
     sys.setrecursionlimit(1000)
@@ -143,7 +143,7 @@ def _work(edge: str, n_inputs: int, seed: int, slot: str, pipe: Connection) -> N
 
 
 def fuzz_edge(edge: str, n_inputs: int, seed: int = 0) -> Result:
-    """Return what came of so many inputs, tried in a process of its own."""
+    """Return the outcome of this many inputs, tried in a separate process."""
     import tempfile
 
     began = time.perf_counter()

@@ -35,7 +35,7 @@ class Feed:
         return part
 
     def below(self, n: int) -> int:
-        """Return a whole number from 0 to n - 1."""
+        """Return an integer from 0 to n - 1."""
         return int.from_bytes(self.bytes(2 if n > 256 else 1), "little") % n
 
     def one_in(self, n: int) -> bool:

@@ -159,8 +159,7 @@ def _model_folders() -> list[tuple[dict[str, bytes], Callable[[Path], Any]]]:
     from torchmcl.data.table import Table
     from torchmcl.estimators import load_estimator
     from torchmcl.estimators.table import TableFit, fit_table, load_table_model, save_table_model, table_records
-    from torchmcl.nn import DPRNN
-    from torchmcl.nn.saved import load_model, save_model
+    from torchmcl.nn import DPRNN, load_model, save_model
 
     torch.manual_seed(0)
     place = folder() / "seeds"
@@ -185,10 +184,7 @@ def _model_folders() -> list[tuple[dict[str, bytes], Callable[[Path], Any]]]:
                 raise
 
     def load_table(path: Path) -> None:
-        from torchmcl.reports.table import _head
-
-        records = table_records("fuzz", load_table_model("fuzz", path))
-        _ = _head, records
+        table_records("fuzz", load_table_model("fuzz", path))
 
     loaders = (load_model, load_estimator, load_estimator, load_table, load_snapshots)
     files = [{path.name: path.read_bytes() for path in (place / str(i)).iterdir()} for i in range(5)]
@@ -268,29 +264,29 @@ def models(feed: Feed) -> None:
 
 @cache
 def _half_trained() -> tuple[Path, Callable[[Path], Any], list[Path]]:
-    """Return the folder of a fleet that was saved on the way, what goes on with it, and its saved states."""
+    """Return the folder of a fleet that was saved during training, a function that resumes it, and its saved states."""
     import torch
 
     from torchmcl.fleet import Checkpointing, Fleet, FleetData
 
     data = FleetData.shared(torch.linspace(0, 1, 6).view(6, 1), torch.linspace(1, 0, 6).view(6, 1, 1), 2)
 
-    def go_on(place: Path) -> None:
+    def resume(place: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a damaged state is passed over with a warning
             fleet = Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2, hidden=(3,)), 2, seeds=[0, 1])
             fleet.fit(data, 4, checkpoint=Checkpointing(place, every=1), progress=False)
 
     place = folder() / "half trained"
-    go_on(place)
-    return place, go_on, sorted(place.glob("chunk-*"))
+    resume(place)
+    return place, resume, sorted(place.glob("chunk-*"))
 
 
 def checkpoints(feed: Feed) -> None:
-    """A saved state is read or refused, also one with a checksum of its own; a fleet goes on from what is whole."""
+    """A saved state is read or refused, also one with a forged checksum; a fleet resumes from what is intact."""
     from torchmcl.checkpoints import joined, read_checkpoint, write_checkpoint
 
-    trained, go_on, states = _half_trained()
+    trained, resume, states = _half_trained()
     place = folder() / "checkpoint"
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(trained, place)
@@ -310,7 +306,7 @@ def checkpoints(feed: Feed) -> None:
             name = feed.pick(sorted(tensors))
             tensors[name] = tensors[name].flatten()[: feed.below(3)]
         write_checkpoint(newest, whole.kind, state=state, tensors=tensors)
-    go_on(place)
+    resume(place)
 
 
 # ---- records and pages
@@ -358,9 +354,9 @@ def configurations(feed: Feed) -> None:
     """A configuration in YAML, and changes of it, are read or refused."""
     from importlib import resources
 
-    from torchmcl.experiments.separation.config import load_config, shipped_configs
+    from torchmcl.separation import load_config, shipped_configs
 
-    shipped = resources.files("torchmcl.experiments.separation") / "configs" / feed.pick(shipped_configs())
+    shipped = resources.files("torchmcl.separation") / "configs" / feed.pick(shipped_configs())
     path = folder() / "config.yaml"
     path.write_bytes(feed.mutated(shipped.read_bytes()))
     config = load_config(path)

@@ -1,6 +1,6 @@
 """The edges under atheris: coverage of torchmcl decides which inputs are worth changing further.
 
-Each edge runs in a process of its own, for so many seconds; libFuzzer's log of it becomes a row of the record.
+Each edge runs in a separate process, for this many seconds; libFuzzer's log of it becomes a row of the record.
 """
 
 import json
@@ -121,12 +121,12 @@ def _warm_up(edge: str, n_inputs: int = 64, seconds: float = 15) -> Iterator[byt
             return
 
 
-# ---- all edges, each in a process of its own
+# ---- all edges, each in a separate process
 
 
 def run_edges(edges: Sequence[str], seconds: int, n_processes: int, grace: float = _GRACE) -> Iterator[Guided]:
-    """Run edges side by side for so many seconds each; give what came of them in order."""
-    with ThreadPoolExecutor(n_processes) as threads:  # each waits for a process of its own
+    """Run edges side by side for this many seconds each; return the outcomes in order."""
+    with ThreadPoolExecutor(n_processes) as threads:  # each waits for a separate process
         yield from threads.map(_in_a_process, edges, [seconds] * len(edges), [grace] * len(edges))
 
 

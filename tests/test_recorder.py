@@ -91,13 +91,13 @@ def test_records_can_be_asked_for_on_the_way():
     assert len(recorder.records()) == 8
 
 
-def test_nothing_is_fetched_from_the_device_before_many_records_wait(monkeypatch):
-    fetched = []
-    monkeypatch.setattr(Recorder, "_fetch", lambda self: fetched.append(len(self._waiting)))
-    run(Recorder(every=1), network(), batch_of(), n_steps=20)
-    assert fetched == []
-    run(Recorder(every=1), network(), batch_of(), n_steps=200)
-    assert fetched == [200]
+def test_nothing_is_fetched_from_the_device_before_many_records_wait(tmp_path):
+    path = tmp_path / "run.jsonl"  # written with what was fetched
+    recorder = Recorder(every=1, path=path)
+    run(recorder, network(), batch_of(), n_steps=20)
+    assert not path.exists()
+    run(recorder, network(), batch_of(), n_steps=180)
+    assert len(AnnealingRecords.load(path)) == 200
 
 
 @pytest.mark.parametrize("scores", [True, False])

@@ -33,17 +33,17 @@ from torchmcl.data.speech import (  # noqa: E402
     table_mixtures,
     write_audio,
 )
-from torchmcl.experiments.separation.config import (  # noqa: E402
+from torchmcl.nn.saved import load_model, save_model  # noqa: E402
+from torchmcl.separation.config import (  # noqa: E402
     ObjectiveConfig,
     SeparationConfig,
     load_config,
     shipped_configs,
 )
-from torchmcl.experiments.separation.evaluate import MEASURES, means_by, speaker_genders  # noqa: E402
-from torchmcl.experiments.separation.objectives import rule_of  # noqa: E402
-from torchmcl.experiments.separation.separate import separate_recording  # noqa: E402
-from torchmcl.experiments.separation.tables import evaluation_table  # noqa: E402
-from torchmcl.nn.saved import load_model, save_model  # noqa: E402
+from torchmcl.separation.evaluate import MEASURES, means_by, speaker_genders  # noqa: E402
+from torchmcl.separation.objectives import rule_of  # noqa: E402
+from torchmcl.separation.separate import separate_recording  # noqa: E402
+from torchmcl.separation.tables import evaluation_table  # noqa: E402
 
 TINY = """
 data: {layout: wsj0, n_speakers: [2], crop: 0.4, dynamic: true, samples_per_epoch: 6}
@@ -146,7 +146,7 @@ def test_training_leaves_models_records_and_logs(trained):
 def test_a_folder_with_another_training_is_refused(place, trained, capsys):
     assert main(train_command(place, trained, "--set", "objective.rule=pit")) == 2
     message = capsys.readouterr().err
-    assert "must be empty or hold this very training" in message
+    assert "must be empty or hold this training" in message
     assert "objective.rule" in message
 
 

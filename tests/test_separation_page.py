@@ -57,6 +57,7 @@ def durations(driver):
         }))).then(done);""")
 
 
+@pytest.mark.slow
 def test_the_page_shows_and_plays_mixture_and_outputs_in_order(tmp_path):
     page = separated(tmp_path)
     with opened(page) as driver:
@@ -76,6 +77,7 @@ def test_the_page_shows_and_plays_mixture_and_outputs_in_order(tmp_path):
         assert console_errors(driver) == []
 
 
+@pytest.mark.slow
 def test_a_click_into_a_picture_goes_there_and_one_sound_plays_at_a_time(tmp_path):
     with opened(separated(tmp_path)) as driver:
         durations(driver)
@@ -95,6 +97,7 @@ def test_a_click_into_a_picture_goes_there_and_one_sound_plays_at_a_time(tmp_pat
         assert console_errors(driver) == []
 
 
+@pytest.mark.slow
 def test_a_hostile_file_name_is_shown_and_not_run(tmp_path):
     page = separated(tmp_path, stem=HOSTILE, scores=(0.6, 0.4))
     with opened(page, width=400) as driver:
@@ -108,6 +111,7 @@ def test_a_hostile_file_name_is_shown_and_not_run(tmp_path):
         assert console_errors(driver) == []
 
 
+@pytest.mark.slow
 def test_long_recordings_are_played_from_the_files_beside_the_page(tmp_path):
     n_samples = 130 * RATE
     page = separated(tmp_path, stem=HOSTILE, n_samples=n_samples, scores=(1.0,), ordered_by="energy", gain=0.5)

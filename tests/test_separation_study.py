@@ -22,8 +22,6 @@ pytest.importorskip("lightning")
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from torchmcl.experiments.separation.config import SeparationConfig  # noqa: E402
-from torchmcl.experiments.separation.evaluate import trained_precision  # noqa: E402
 from torchmcl.experiments.separation.study import PARTS, run_separation_study, study_runs  # noqa: E402
 from torchmcl.experiments.separation.study_records import (  # noqa: E402
     StudyRecords,
@@ -43,6 +41,8 @@ from torchmcl.reports.separation_study import (  # noqa: E402
     transition_rows,
     write_separation_study_page,
 )
+from torchmcl.separation.config import SeparationConfig  # noqa: E402
+from torchmcl.separation.evaluate import trained_precision  # noqa: E402
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 HOSTILE = "<script>alert(1)</script>"
@@ -189,7 +189,7 @@ def test_the_study_runs_goes_on_and_refuses_another_one(speech, tmp_path, capsys
     )
     assert [len((folder / "evaluation-tt.jsonl").read_text().splitlines()) for folder in more] == [2, 2, 2]
     assert records.read_text() == before
-    with pytest.raises(ValueError, match=r"separation study: `out` must hold this very study, got .* differs in"):
+    with pytest.raises(ValueError, match=r"separation study: `out` must hold this study, got .* differs in"):
         run_separation_study(tmp_path, parts=["transition"], changes=[f"data.root={json.dumps(str(speech))}"])
 
 
@@ -356,6 +356,7 @@ def page(committed, tmp_path_factory):
     return write_separation_study_page(folder)
 
 
+@pytest.mark.slow
 def test_the_page_shows_tables_and_pictures_without_console_errors(page):
     with opened(page) as driver:
         text = driver.find_element("tag name", "body").text

@@ -8,15 +8,13 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import torchmcl
 from torchmcl.cli import _parser, main
-from voices import recordings, tables
+from voices import recordings
 
 soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("lightning")
@@ -30,7 +28,7 @@ TINY = [
     *(f"--set={change}" for change in ("training.epochs=1", "training.batch_size=2", "data.samples_per_epoch=2")),
     *(f"--set={change}" for change in ("data.validation_samples=2", "data.crop=0.3")),
 ]
-ROOMS = ("separation", "data", "reproduce")
+ROOMS = ("separation", "data")  # the others are run in test_every_flag.py
 TRAIN = ["separation", "train", "quick", "--data", "mixed", "--device", "cpu", *TINY]
 EVALUATE = ["separation", "evaluate", "--model", "trained/model"]
 SEPARATE = ["separation", "separate", "talk.wav", "--model", "trained/model"]
@@ -52,61 +50,25 @@ RUNS = [
     [*EVALUATE, "--out", "{out}", "--set", "data.sample_rate=8000", "--skip-bad", "--device", "cpu", "--quiet"],
     [*SEPARATE, "--out", "{out}"],
     [*SEPARATE, "-o", "{out}", "--chunk", "0.25", "--device", "cpu"],
-    [
-        *("reproduce", "uci", "--data", "uci", "--out", "{out}", "--quick", "--sets", "yacht", "--methods", "mcl"),
-        *("--protocol", "last", "--folds", "0", "--seeds", "1", "--epochs", "1", "--device", "cpu", "--quiet"),
-    ],
-    [
-        *("reproduce", "separation", "--data", "tables", "--pack", "tables.npz", "--out", "{out}", "--quick"),
-        *("--parts", "automatic", "--seeds", "1", "--device", "cpu", "--limit", "1", "--quiet"),
-    ],
-    *(
-        ["reproduce", figure, "--out", "{out}", "--preset", "quick", "--device", "cpu", "--quiet"]
-        for figure in ("figure1", "rate-distortion", "distortion-vs-temperature", "phase-transitions")
-    ),
-    *(
-        ["reproduce", figure, "--out", "{out}", "--preset", "quick", "--device", "cpu", "--quiet"]
-        for figure in ("annealed-epsilon", "all")
-    ),
 ]
-# What needs more than a few seconds has tests of its own.
-RUN_ELSEWHERE = {(("reproduce", "uci"), "--cluster"): "test_cluster.py"}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Return a folder with recordings of seven speakers, mixtures of them and a model, and data for the studies."""
+    """Return a folder with recordings of seven speakers, mixtures of them and a model."""
     folder = tmp_path_factory.mktemp("speech")
     recordings(folder / "recordings", n_speakers=9, n_utterances=2, n_samples=4000)
     (folder / "talk.wav").write_bytes(next((folder / "recordings" / "speaker0").iterdir()).read_bytes())
-    (folder / "uci" / "yacht").mkdir(parents=True)
-    np.savetxt(folder / "uci" / "yacht" / "data.txt", np.random.default_rng(0).normal(size=(308, 7)))
     before = Path.cwd()
     os.chdir(folder)
     try:
         assert main([*MIX, "--out", "mixed", "--quiet"]) == 0
         assert main([*TRAIN, "--out", "trained", "--quiet"]) == 0
-        assert main(["data", "pack", str(tables(folder / "tables")), "--out", "tables.npz", "--quiet"]) == 0
     finally:
         os.chdir(before)
     return folder
 
 
-@pytest.fixture
-def _short_figures(monkeypatch):
-    """Train the figures for three epochs: what is tested is the command."""
-    from torchmcl.experiments import figures
-
-    short = {"n_epochs": 3, "n_points": 1000, "batch_size": 500, "n_held_out": 500, "n_seeds": 1}
-
-    def shortened(figure):
-        return figure._replace(settings=lambda *options: replace(figure.settings(*options), **short))
-
-    short_figures = {name: shortened(figure) for name, figure in figures.FIGURES.items()}
-    monkeypatch.setattr(figures, "FIGURES", short_figures)
-
-
-@pytest.mark.usefixtures("_short_figures")
 @pytest.mark.parametrize("command", RUNS, ids=lambda command: " ".join(command[:2]))
 def test_every_flag_works(place, tmp_path, monkeypatch, command, capsys):
     monkeypatch.chdir(place)
@@ -142,7 +104,7 @@ def test_the_runs_cover_every_flag():
         }
         used |= {(words, names[argument.partition("=")[0]]) for argument in run if argument.partition("=")[0] in names}
     help_ = {(words, "--help") for words in commands}
-    assert sorted(known - used - help_) == sorted(RUN_ELSEWHERE)
+    assert sorted(known - used - help_) == []
 
 
 # ---------------------------------------------------------------------------- the documented path
@@ -286,11 +248,11 @@ def test_a_device_that_is_not_there_is_refused_and_nothing_is_written(place, tmp
 
 def test_functions_behind_the_commands_check_too(place, tmp_path):
     from torchmcl.data.speech import MixPlan
-    from torchmcl.experiments.separation.config import DataConfig, load_config
-    from torchmcl.experiments.separation.evaluate import evaluate_separator
-    from torchmcl.experiments.separation.separate import separate_recording
     from torchmcl.experiments.separation.study import run_separation_study
-    from torchmcl.experiments.separation.train import train_separator
+    from torchmcl.separation.config import DataConfig, load_config
+    from torchmcl.separation.evaluate import evaluate_separator
+    from torchmcl.separation.separate import separate_recording
+    from torchmcl.separation.train import train_separator
 
     model = place / "trained" / "model"
     for chunk in (0, float("nan"), float("inf"), -1.0):

@@ -47,6 +47,7 @@ def hostile_page(tmp_path_factory):
     return write_table_page(table_records("test", fitted), folder / "report.html")
 
 
+@pytest.mark.slow
 def test_the_page_shows_every_part_without_console_errors(page, records):
     with opened(page) as driver:
         text = driver.find_element("tag name", "body").text
@@ -76,6 +77,7 @@ def test_the_page_shows_every_part_without_console_errors(page, records):
         assert console_errors(driver) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["page", "hostile_page"])
 def test_the_page_is_readable_at_the_width_of_a_phone(name, request):
     with opened(request.getfixturevalue(name), width=500) as driver:
@@ -91,6 +93,7 @@ def test_the_page_is_readable_at_the_width_of_a_phone(name, request):
         assert min(sizes) >= 13
 
 
+@pytest.mark.slow
 def test_hostile_names_are_shown_and_not_run(hostile_page):
     with opened(hostile_page) as driver:
         assert driver.title.startswith("</script>")
@@ -106,6 +109,7 @@ def test_hostile_names_are_shown_and_not_run(hostile_page):
         assert console_errors(driver) == []
 
 
+@pytest.mark.slow
 def test_names_stay_text_even_without_the_policy_that_forbids_scripts(hostile_page, tmp_path):
     whole = hostile_page.read_text(encoding="utf-8")
     assert "Content-Security-Policy" in whole

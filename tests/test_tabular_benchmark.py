@@ -1,5 +1,6 @@
 """The benchmark of tables: its measures against plain definitions, and each method on a tiny case."""
 
+import functools
 import sys
 from pathlib import Path
 
@@ -9,9 +10,11 @@ from scipy.stats import norm
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import _rivals
 from _forecasts import FINE_LEVELS, Forecast, Mixture, best_points, measures, one_interval
 from _rivals import METHODS, QuantileForest
 from tabular import MEASURES, Records, complete, overall, run, summary, table_of
+from torchmcl import MCLRegressor
 
 PACKAGES = {"ngboost": "ngboost", "mapie": "mapie"}
 
@@ -82,8 +85,8 @@ def test_quantile_forest_of_one_leaf_gives_the_quantiles_of_the_table():
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_each_method_gives_finite_measures(method, tmp_path, monkeypatch):
-    for place in ("_rivals", "torchmcl.estimators._base"):
-        monkeypatch.setattr(f"{place}.default_n_epochs", lambda n_rows, batch_size, n_steps: 30)
+    monkeypatch.setattr(_rivals, "N_STEPS", 60)  # about 30 epochs of this small table
+    monkeypatch.setattr(_rivals, "MCLRegressor", functools.partial(MCLRegressor, n_epochs=30))
     if method in PACKAGES:
         reason = f"{PACKAGES[method]} is a rival: pip install 'torchmcl[rivals]'"
         pytest.importorskip(PACKAGES[method], reason=reason)

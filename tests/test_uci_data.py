@@ -37,10 +37,7 @@ def empty_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_download(monkeypatch):
-    def refuse(entry, **_):
-        raise AssertionError(f"a download of {entry.name} was attempted")
-
-    monkeypatch.setattr(uci, "_download", refuse)
+    monkeypatch.setattr("requests.get", lambda url, **_: pytest.fail(f"a download of {url} was attempted"))
 
 
 def yacht_table(seed=0):

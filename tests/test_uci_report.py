@@ -64,6 +64,7 @@ def test_published_tables_are_shipped_whole():
     assert cells["year", "pbp", "rmse"].std is None
 
 
+@pytest.mark.slow
 def test_the_page_shows_tables_and_plot_without_console_errors(page):
     with opened(page) as driver:
         text = driver.find_element("tag name", "body").text
@@ -85,6 +86,7 @@ def test_the_page_shows_tables_and_plot_without_console_errors(page):
         assert console_errors(driver) == []
 
 
+@pytest.mark.slow
 def test_the_page_fits_a_phone(page):
     with opened(page, width=500) as driver:
         assert driver.execute_script("return document.documentElement.scrollWidth <= window.innerWidth + 1")

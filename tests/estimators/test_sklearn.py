@@ -37,6 +37,7 @@ CHECKED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.filterwarnings("ignore:can't convert np.ndarray of type:UserWarning")
 @parametrize_with_checks(CHECKED)

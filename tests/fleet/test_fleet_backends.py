@@ -328,7 +328,7 @@ def test_models_that_anneal_by_themselves_decide_alike(held_out, n_epochs, cost_
     validation = (
         None if held_out is None else FleetData.of_sets([curve(held_out, seed=seed) for seed in (2, 3)], [0, 1, 0])
     )
-    rules = [AutoAnnealing(), AutoAnnealing(patience=2.0), mcl.WTA()]
+    rules = [AutoAnnealing(), AutoAnnealing(hold_gain=2.0), mcl.WTA()]
 
     def train(backend):
         fleet = Fleet(network, 3, rule=rules, learning_rate=1e-3, cost_fn=cost_fn, backend=backend)
@@ -346,7 +346,7 @@ def sets_with_something_to_learn():
 
 
 def patient_and_not(backend):
-    rules = [AutoAnnealing(0.02, cooling=0.6), AutoAnnealing(patience=2.0)]
+    rules = [AutoAnnealing(0.02, cooling=0.6), AutoAnnealing(hold_gain=2.0)]
     return Fleet(network, 2, rule=rules, learning_rate=1e-2, backend=backend)
 
 

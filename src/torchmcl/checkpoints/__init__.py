@@ -3,7 +3,7 @@
 Imported from ``torchmcl.checkpoints`` (``pip install torchmcl[checkpoint]``).
 """
 
-from torchmcl.checkpoints.files import Checkpoint, CheckpointError, read_checkpoint, write_checkpoint
+from torchmcl.checkpoints.files import Checkpoint, CheckpointError, digest_of_json, read_checkpoint, write_checkpoint
 from torchmcl.checkpoints.nested import joined, parted
 from torchmcl.checkpoints.series import CheckpointSeries
 from torchmcl.checkpoints.stopping import Stopped, stop_on_signals
@@ -13,6 +13,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointSeries",
     "Stopped",
+    "digest_of_json",
     "joined",
     "parted",
     "read_checkpoint",

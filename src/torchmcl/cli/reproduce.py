@@ -84,6 +84,7 @@ def _add_figure(studies: Commands, name: str, text: str) -> None:
         default="quick",
         help="quick: two cores, two minutes; paper: the settings of the appendix, for a GPU (default: %(default)s)",
     )
+    figure.add_argument("--epochs", type=positive, help="length of the training (default: that of the preset)")
     figure.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     figure.add_argument("--quiet", action="store_true", help="no progress bars")
     figure.set_defaults(check=_check_figures, run=_reproduce_figures, figure=name)
@@ -168,7 +169,14 @@ def _reproduce_figures(options: argparse.Namespace) -> None:
     from torchmcl.reports.figures import write_figure, write_figures_page
 
     for name in FIGURES if options.figure == "all" else [options.figure]:
-        claims = run_figure(name, options.out, preset=options.preset, device=options.device, progress=not options.quiet)
+        claims = run_figure(
+            name,
+            options.out,
+            preset=options.preset,
+            n_epochs=options.epochs,
+            device=options.device,
+            progress=not options.quiet,
+        )
         print(f"{name}: {write_figure(name, options.out)}")
         for claim in claims:
             print(f"  {'' if claim.holds else 'NOT BORNE OUT: '}{claim.text}")

@@ -183,8 +183,8 @@ def _check_pack(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from torchmcl.experiments.separation.config import load_config
-    from torchmcl.experiments.separation.train import train_separator
+    from torchmcl.separation.config import load_config
+    from torchmcl.separation.train import train_separator
 
     changes = [*options.set, *(["data.skip_bad=true"] if options.skip_bad else [])]
     config = load_config(options.config).changed(changes)
@@ -202,10 +202,10 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from torchmcl.experiments.separation.config import SeparationConfig
-    from torchmcl.experiments.separation.evaluate import evaluate_separator, speaker_genders
-    from torchmcl.experiments.separation.tables import evaluation_table
     from torchmcl.nn.saved import load_model
+    from torchmcl.separation.config import SeparationConfig
+    from torchmcl.separation.evaluate import evaluate_separator, speaker_genders
+    from torchmcl.separation.tables import evaluation_table
 
     trained = SeparationConfig.from_dict(load_model(options.model)[1].get("configuration", {}))
     changes = [*options.set, *(["data.skip_bad=true"] if options.skip_bad else [])]
@@ -224,8 +224,8 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _separate(options: argparse.Namespace) -> None:
-    from torchmcl.experiments.separation.separate import separate_recording
     from torchmcl.reports.separation import write_separation_page
+    from torchmcl.separation.separate import separate_recording
 
     result = separate_recording(
         options.recording, options.model, options.out, chunk_seconds=options.chunk, device=options.device

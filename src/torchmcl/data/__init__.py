@@ -5,9 +5,27 @@ from typing import TYPE_CHECKING
 from torchmcl._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from torchmcl.data.synthetic import conditional_three_gaussians, folded_response, three_gaussians
+    from torchmcl.data import speech, table, uci
+    from torchmcl.data.synthetic import (
+        CENTRES,
+        DEVIATION,
+        conditional_covariance,
+        conditional_three_gaussians,
+        folded_response,
+        three_gaussians,
+    )
 
-__all__ = ["conditional_three_gaussians", "folded_response", "three_gaussians"]
+__all__ = [
+    "CENTRES",
+    "DEVIATION",
+    "conditional_covariance",
+    "conditional_three_gaussians",
+    "folded_response",
+    "speech",
+    "table",
+    "three_gaussians",
+    "uci",
+]
 
-# Tables are read without torch, which these need.
+# Tables are read without torch, which these need; modules are found by their names.
 __getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, "torchmcl.data.synthetic"))

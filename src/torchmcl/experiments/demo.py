@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from torchmcl import metrics
-from torchmcl._files import write_atomically
-from torchmcl._optional import optional_import
 from torchmcl.assignment import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.data.synthetic import three_gaussians
+from torchmcl.data import three_gaussians
+from torchmcl.extending import optional_import, write_atomically
 from torchmcl.fleet import EpochEnd, Fleet, FleetData
 from torchmcl.losses import match
 from torchmcl.nn import MultiHypothesisMLP
@@ -147,8 +146,8 @@ class _Recorder:
 
 
 def _temperature(rule: Any, epoch: int) -> float:
-    made = rule if isinstance(rule, (WTA, RelaxedWTA)) else rule(epoch - 1)
-    return float(getattr(made, "temperature", 0.0))
+    current = rule if isinstance(rule, (WTA, RelaxedWTA)) else rule(epoch - 1)
+    return float(getattr(current, "temperature", 0.0))
 
 
 def _kmeans(points: Tensor, held_out: Tensor, settings: DemoSettings) -> dict[str, float]:

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from torchmcl._files import write_atomically
-from torchmcl._reading import as_written, read_json
+from torchmcl.extending import as_written, read_json, write_atomically
 from torchmcl.reports.film import film_player, film_script
 from torchmcl.reports.page import escape, image, page, table
 from torchmcl.reports.pictures import COLOURS, draw_answers, pyplot

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchmcl._checks import bad_value
-from torchmcl._files import write_atomically
-from torchmcl._reading import as_written, read_json, read_text
+from torchmcl.extending import as_written, bad_value, read_json, read_text, write_atomically
 from torchmcl.reports import figure_drawings as drawings
 from torchmcl.reports.film import film_player, film_script
 from torchmcl.reports.page import escape, image, page

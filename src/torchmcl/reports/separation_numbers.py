@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from torchmcl._optional import optional_import
 from torchmcl.experiments.separation.study_records import RunRecords, StudyRecords
+from torchmcl.extending import optional_import
 
 __all__ = [
     "LABELS",

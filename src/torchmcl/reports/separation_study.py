@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchmcl._files import write_atomically
 from torchmcl.experiments.separation.study_records import (
     RunRecords,
     StudyRecords,
     published_separation,
     read_study,
 )
+from torchmcl.extending import write_atomically
 from torchmcl.reports import separation_drawings as drawings
 from torchmcl.reports.page import escape, image, page, table
 from torchmcl.reports.pictures import pyplot

@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchmcl._files import write_atomically
-from torchmcl._optional import optional_import
-from torchmcl._reading import as_written, read_lines
 from torchmcl.data.uci import UCI_SETS
 from torchmcl.experiments.uci.methods import METHODS
 from torchmcl.experiments.uci.published import PublishedCell, published_cells
+from torchmcl.extending import as_written, optional_import, read_lines, write_atomically
 from torchmcl.reports.page import escape, image, page, table
 
 __all__ = ["Cell", "cells_of", "deviations", "write_uci_page"]

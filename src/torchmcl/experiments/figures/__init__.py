@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from torchmcl._checks import available_device, bad_value, nearest_hint
 from torchmcl.experiments.figures.annealed_epsilon import run_annealed_epsilon
 from torchmcl.experiments.figures.distortion_vs_temperature import run_distortion_vs_temperature
 from torchmcl.experiments.figures.figure1 import run_figure1
@@ -12,6 +11,7 @@ from torchmcl.experiments.figures.phase_transitions import run_phase_transitions
 from torchmcl.experiments.figures.rate_distortion import run_rate_distortion
 from torchmcl.experiments.figures.records import Claim
 from torchmcl.experiments.figures.settings import PRESETS, FigureSettings, conditional, unconditional
+from torchmcl.extending import available_device, bad_value, nearest_hint
 
 __all__ = ["FIGURES", "PRESETS", "Claim", "FigureSettings", "run_figure"]
 
@@ -31,14 +31,21 @@ FIGURES = {
 
 
 def run_figure(
-    name: str, folder: Path, *, preset: str = "quick", device: str = "cpu", progress: bool = True
+    name: str,
+    folder: Path,
+    *,
+    preset: str = "quick",
+    n_epochs: int | None = None,
+    device: str = "cpu",
+    progress: bool = True,
 ) -> list[Claim]:
     """Train what a figure needs and write its records into `folder / name`.
 
     Args:
         name: one of `FIGURES`.
-        folder: for all figures; each gets a folder of its own below it.
+        folder: for all figures; each gets a subfolder.
         preset: "quick" for two cores, "paper" for the settings of the appendix.
+        n_epochs: length of the training, that of the preset by default.
         device: where to train.
         progress: show a bar.
 
@@ -53,4 +60,7 @@ def run_figure(
         raise ValueError(bad_value("reproduce", "figure", f"be one of {', '.join(FIGURES)}", repr(name), hint))
     available_device("reproduce", device)
     figure = FIGURES[name]
-    return figure.run(folder / name, figure.settings(preset, device), progress=progress)
+    settings = figure.settings(preset, device)
+    if n_epochs is not None:
+        settings = settings.lasting(n_epochs)
+    return figure.run(folder / name, settings, progress=progress)

@@ -8,7 +8,7 @@ import torch
 
 from torchmcl.annealing import AnnealingRecords
 from torchmcl.assignment import AnnealedWTA, RelaxedWTA
-from torchmcl.data.synthetic import CENTRES, three_gaussians
+from torchmcl.data import CENTRES, three_gaussians
 from torchmcl.experiments.figures.figure1 import frames, starved
 from torchmcl.experiments.figures.records import Claim, write_summary, write_table
 from torchmcl.experiments.figures.settings import FigureSettings
@@ -19,7 +19,7 @@ __all__ = ["METHODS", "run_annealed_epsilon"]
 
 METHODS = ("annealed epsilon", "annealed MCL")
 START = 0.98
-# Every point within this distance of the middle is more than three deviations from all three centres.
+# Every point within this distance of the middle is more than three standard deviations from all three centres.
 RADIUS = 0.2
 
 

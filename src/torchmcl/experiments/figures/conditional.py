@@ -8,14 +8,14 @@ from torch import Tensor
 
 from torchmcl.annealing import AnnealingRecords
 from torchmcl.assignment import AnnealedWTA
-from torchmcl.data.synthetic import conditional_covariance, conditional_three_gaussians
+from torchmcl.data import conditional_covariance, conditional_three_gaussians
 from torchmcl.experiments.figures.settings import FigureSettings
 from torchmcl.experiments.figures.training import train
 from torchmcl.schedules import annealed
 
 __all__ = ["PROBES", "critical_temperatures", "train_conditional"]
 
-# The inputs that the paper looks at.
+# The inputs of the paper's figures.
 PROBES = (0.1, 0.6, 0.9)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from torchmcl.annealing import AnnealingRecords
-from torchmcl.data.synthetic import DEVIATION, conditional_covariance
+from torchmcl.data import DEVIATION, conditional_covariance
 from torchmcl.experiments.figures.conditional import critical_temperatures, train_conditional
 from torchmcl.experiments.figures.records import Claim, write_summary, write_table
 from torchmcl.experiments.figures.settings import FigureSettings

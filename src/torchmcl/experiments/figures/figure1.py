@@ -11,7 +11,7 @@ from torchmcl import metrics
 from torchmcl.annealing import AnnealingRecords
 from torchmcl.assignment import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.data.synthetic import three_gaussians
+from torchmcl.data import three_gaussians
 from torchmcl.experiments.figures.records import Claim, write_summary, write_table
 from torchmcl.experiments.figures.settings import FigureSettings
 from torchmcl.experiments.figures.training import held_out_points, train_without_input

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from torchmcl.annealing import AnnealingRecords, phase_transitions
-from torchmcl.data.synthetic import three_gaussians
+from torchmcl.data import CENTRES, three_gaussians
 from torchmcl.experiments.figures.conditional import PROBES, critical_temperatures, train_conditional
 from torchmcl.experiments.figures.records import Claim, write_summary, write_table
 from torchmcl.experiments.figures.settings import FigureSettings
@@ -80,7 +80,7 @@ def _points() -> list[tuple[float, ...]]:
     for x in PROBES:
         generator = torch.Generator().manual_seed(3)
         full = three_gaussians(600, generator)
-        centres = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]])
+        centres = torch.tensor(CENTRES)
         nearest = centres[torch.cdist(full, centres).argmin(dim=-1)]
         rows += [(x, *place) for place in (full + (x - 1) * nearest).tolist()]
     return rows

@@ -18,8 +18,8 @@ from torchmcl.schedules import annealed
 __all__ = ["METHODS", "run_rate_distortion"]
 
 METHODS = ("MCL", "annealed MCL")
-# The paper does not say which Gaussian. With two different deviations R(D) and the Shannon lower bound part where the
-# narrow direction is not worth a bit, and both deviations are far inside the square of the answers.
+# The paper does not say which Gaussian. With two different standard deviations R(D) and the Shannon lower bound part
+# where the narrow direction is not worth a bit, and both are far inside the square of the answers.
 DEVIATIONS = (0.3, 0.15)
 # What a finite held-out set may be off by, in bits.
 _SLACK = 0.1
@@ -70,14 +70,14 @@ def _columns(course: AnnealingRecords) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _claims(courses: list[list[AnnealingRecords]], covariance: Tensor, best: float, highest: float) -> list[Claim]:
     plain, cooled = courses
-    gaps = [course.rate - theory.gaussian_rate(course.soft_distortion.double(), covariance) for course in cooled]
-    low = min(float(gap.min()) for gap in gaps)
-    low = min(
-        low, *(float((c.rate - theory.gaussian_rate(c.soft_distortion.double(), covariance)).min()) for c in plain)
-    )
+    excess = [
+        [course.rate - theory.gaussian_rate(course.soft_distortion.double(), covariance) for course in seeds]
+        for seeds in courses
+    ]
+    low = min(float(rates.min()) for seeds in excess for rates in seeds)
     # Once the hypotheses have come together, the whole way down in distortion.
     lowest = [int(course.rate.argmin()) for course in cooled]
-    ways = [float(gap[start:].median()) for gap, start in zip(gaps, lowest, strict=True)]
+    ways = [float(gap[start:].median()) for gap, start in zip(excess[1], lowest, strict=True)]
     at_rest = [float(c.soft_distortion[i]) / float(covariance.trace()) for c, i in zip(cooled, lowest, strict=True)]
     ends = [[float(course.distortion[-1]) for course in seeds] for seeds in courses]
     last = [sum(values) / len(values) for values in ends]

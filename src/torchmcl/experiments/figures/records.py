@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchmcl._files import write_atomically
 from torchmcl.experiments.figures.settings import FigureSettings
+from torchmcl.extending import write_atomically
 
 __all__ = ["Claim", "write_summary", "write_table"]
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from torchmcl._checks import bad_value, check_choice, check_positive_int
+from torchmcl.extending import bad_value, check_choice, check_positive_int
 from torchmcl.fleet import SGD, Adam
-from torchmcl.fleet.optimizers import FleetOptimizer
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Cosine, Exponential, Linear
 
@@ -26,15 +25,15 @@ class FigureSettings:
         n_epochs: each with fresh points, the same for all networks.
         n_points: points of an epoch.
         batch_size: points of a step; the paper does not say how many.
-        targets_per_row: where p(y | x) is the same for all x, so many points share one row of input. The gradient is
-            that of as many rows; the network is asked less often.
+        targets_per_row: where p(y | x) is the same for all x, this many points share one row of input. The gradient is
+            that of as many rows; the network is evaluated less often.
         hidden: sizes of the hidden layers.
         n_hypotheses: answers of each network.
         optimizer: of all networks.
         learning_rate: a number, or a schedule of the epochs.
         n_held_out: fresh points to measure on.
-        n_records: how often to measure, at equal distances.
-        device: where.
+        n_records: measurements during the training, equally spaced.
+        device: where to train.
     """
 
     preset: str
@@ -44,7 +43,7 @@ class FigureSettings:
     batch_size: int
     targets_per_row: int
     hidden: tuple[int, ...]
-    optimizer: FleetOptimizer
+    optimizer: Adam | SGD
     learning_rate: float | Cosine
     n_held_out: int
     n_records: int
@@ -59,6 +58,12 @@ class FigureSettings:
             rule = "divide into steps of `batch_size` and those into rows of `targets_per_row`"
             got = f"{self.n_points}, {self.batch_size} and {self.targets_per_row}"
             raise ValueError(bad_value("FigureSettings", "n_points", rule, got))
+
+    def lasting(self, n_epochs: int) -> "FigureSettings":
+        """Return the same for another number of epochs, with the rate falling over all of them."""
+        rate = self.learning_rate
+        rate = replace(rate, n_steps=n_epochs) if isinstance(rate, Cosine) else rate
+        return replace(self, n_epochs=n_epochs, learning_rate=rate)
 
     @property
     def record_every(self) -> int:

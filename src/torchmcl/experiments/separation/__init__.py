@@ -1,1 +1,1 @@
-"""Speech separation with as many outputs as you like: train, evaluate, separate."""
+"""The paper's study of speech separation: its trainings, their records and its published numbers."""

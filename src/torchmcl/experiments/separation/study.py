@@ -4,14 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchmcl._checks import available_device, bad_value, check_positive_int, nearest_hint
-from torchmcl._files import write_atomically
-from torchmcl._reading import read_json
-from torchmcl.experiments.separation.config import DataConfig, SeparationConfig, load_config
-from torchmcl.experiments.separation.data import listed_mixtures
-from torchmcl.experiments.separation.evaluate import evaluate_separator, speaker_genders
 from torchmcl.experiments.separation.study_records import PARTS, SPEAKERS_FILE
-from torchmcl.experiments.separation.train import differing_options, train_separator
+from torchmcl.extending import (
+    available_device,
+    bad_value,
+    check_positive_int,
+    nearest_hint,
+    read_json,
+    write_atomically,
+)
+from torchmcl.separation import (
+    DataConfig,
+    SeparationConfig,
+    differing_options,
+    evaluate_separator,
+    listed_mixtures,
+    load_config,
+    speaker_genders,
+    train_separator,
+)
 
 __all__ = ["PARTS", "StudyRun", "run_separation_study", "study_runs"]
 
@@ -36,7 +47,7 @@ class StudyRun:
         name: of its folder.
         part: one of `PARTS`.
         config: a configuration that comes with the package.
-        changes: what is different here, as `part.option=value`.
+        changes: to that configuration, as `part.option=value`.
     """
 
     name: str
@@ -50,7 +61,7 @@ class StudyRun:
 
 
 def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
-    """Return every training of the study, the most wanted first.
+    """Return every training of the study, the most important first.
 
     Args:
         n_seeds: trainings of each method, for the table; the automatic schedule has four seeds, other parts one.
@@ -61,7 +72,7 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
         ['methods/2-pit-0', 'methods/2-mcl-0', 'methods/2-relaxed-wta-0', 'methods/2-amcl-0']
     """
     check_positive_int("separation study", "n_seeds", n_seeds)
-    # The rate falls to 0 over all epochs, so that each number of them is a training of its own.
+    # The rate falls to 0 over all epochs, so that a longer training is not the continuation of a shorter one.
     epochs = {2: 3, 3: 3} if quick else {2: 26, 3: 12}
     runs = [
         StudyRun(
@@ -113,7 +124,7 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
 
 
 def _annealed(n_epochs: int) -> tuple[str, ...]:
-    """Return a training of so many epochs, with a temperature for the first half of them."""
+    """Return a training of this many epochs, with a temperature for the first half of them."""
     return f"training.epochs={n_epochs}", f"objective.annealing_epochs={max(n_epochs // 2, 1)}"
 
 
@@ -132,7 +143,7 @@ def run_separation_study(
     limit: int | None = None,
     progress: bool = True,
 ) -> list[Path]:
-    """Train and evaluate all runs; what is there already is not done again.
+    """Train and evaluate all runs; finished ones are skipped.
 
     Args:
         out: folder; each run has one below it.
@@ -174,14 +185,14 @@ def run_separation_study(
 
 
 def _is_done(folder: Path, config: SeparationConfig, limit: int | None) -> bool:
-    """Return whether this very training is there, evaluated on as many mixtures."""
+    """Return whether this training is there, evaluated on as many mixtures."""
     evaluation = folder / "evaluation-tt.jsonl"
     if not evaluation.exists():
         return False
     if differs := differing_options(read_json("separation study", folder / "config.json"), config):
         got = f"{folder} which differs in {differs}"
-        advice = "Give another folder, or delete this one to start anew."
-        raise ValueError(bad_value("separation study", "out", "hold this very study", got, advice))
+        advice = "Choose another folder, or delete this one to start again."
+        raise ValueError(bad_value("separation study", "out", "hold this study", got, advice))
     return len(evaluation.read_text().splitlines()) == len(listed_mixtures(config.data, "tt")[:limit])
 
 

@@ -10,8 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import bad_value
-from torchmcl._reading import read_json, read_lines
+from torchmcl.extending import bad_value, read_json, read_lines
 
 __all__ = [
     "PARTS",

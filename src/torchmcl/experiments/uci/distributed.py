@@ -12,16 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import bad_value
-from torchmcl._files import write_atomically
-from torchmcl._progress import Progress
-from torchmcl._reading import read_json
-from torchmcl._version import __version__
+from torchmcl import __version__
 from torchmcl.data.uci import Fold, load_uci
 from torchmcl.experiments.cluster import connected, results_from
 from torchmcl.experiments.uci.records import Records
 from torchmcl.experiments.uci.run import forget_unit, open_records, saved_training, train_unit
 from torchmcl.experiments.uci.study import UciStudy, Unit, check_device, units_of
+from torchmcl.extending import Progress, bad_value, read_json, write_atomically
 
 __all__ = ["run_study_on_cluster"]
 
@@ -39,8 +36,8 @@ def run_study_on_cluster(study: UciStudy, out: Path, address: str, *, progress: 
     """Train what `out/records.jsonl` does not hold yet on the workers of a dask cluster, and return all records.
 
     Where the workers see `out`, because they share its filesystem, they save there what they train: the unit of a
-    lost worker goes on from its last save, and a finished one is never trained again. Elsewhere the unit of a lost
-    worker begins anew. The data must be at hand on the workers, or they download it.
+    lost worker resumes from its last save, and a finished one is never trained again. Elsewhere the unit of a lost
+    worker starts from scratch. The data must be available on the workers, or they download it.
 
     Args:
         study: what to run; its device is that of the workers.

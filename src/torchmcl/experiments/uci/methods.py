@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchmcl._checks import nearest_hint
 from torchmcl.assignment import WTA, AnnealedWTA, RelaxedWTA
+from torchmcl.extending import nearest_hint
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Exponential, Linear, annealed
 from torchmcl.types import Predictions
@@ -28,7 +28,7 @@ class Method:
         label: as in reports.
         published: its name in the published tables, "" if it is not there.
         rule: epochs -> rule, or epoch -> rule.
-        looks_every: epochs between looks at the checkpoint under `test-selected`, as in the authors' scripts.
+        looks_every: epochs between evaluations under `test-selected`, as in the authors' scripts.
         n_members: networks that are averaged into one answer; 1 for the multi-hypothesis methods.
         dropout: share of hidden units dropped, at prediction too.
     """

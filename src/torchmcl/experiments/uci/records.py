@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from torchmcl._files import write_atomically
-from torchmcl._reading import json_value, read_text
+from torchmcl.extending import json_value, read_text, write_atomically
 
 __all__ = ["KEYS", "Records"]
 

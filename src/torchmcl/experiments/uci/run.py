@@ -47,7 +47,7 @@ _SEED_STRIDE = 1000
 def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
     """Train what `out/records.jsonl` does not hold yet, and return all records.
 
-    What is being trained is saved in `out/checkpoints` on the way: a run that was killed goes on in the middle of a
+    What is being trained is saved in `out/checkpoints` on the way: a run that was killed resumes in the middle of a
     fleet, and its records are those of an undisturbed run.
     """
     check_device(study)
@@ -78,7 +78,7 @@ def train_unit(
         study: that the unit is part of.
         unit: what to train.
         folds: of its set, those of the study.
-        out: the folder to save the training in, and to go on from; None saves nothing.
+        out: the folder to save the training in, and to resume from; None saves nothing.
         progress: show a bar.
     """
     numbers = fold_numbers(study, unit.set)

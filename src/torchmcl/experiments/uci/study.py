@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import available_device, device_of
-from torchmcl.checkpoints.files import digest_of_json
+from torchmcl.checkpoints import digest_of_json
 from torchmcl.data.uci import UCI_SETS, uci_set
 from torchmcl.experiments.uci.methods import METHODS, Method, method_named
 from torchmcl.experiments.uci.records import Records
+from torchmcl.extending import available_device, device_of
 
 __all__ = [
     "PROTOCOLS",
@@ -58,7 +58,7 @@ class UciStudy:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        """Check the fields; whether the device is at hand is seen where it is used, see `check_device`."""
+        """Check the fields; whether the device is available is checked where it is used, see `check_device`."""
         device_of("reproduce uci", self.device)
         for name in self.sets:
             uci_set(name)
@@ -76,7 +76,7 @@ class UciStudy:
 
 
 def check_device(study: UciStudy) -> None:
-    """Check that the device of a study is at hand in this process.
+    """Check that the device of a study is available in this process.
 
     Raises:
         ValueError: if it is not.

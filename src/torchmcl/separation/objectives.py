@@ -4,9 +4,9 @@ from torch import Tensor
 
 from torchmcl.annealing import AutoAnnealing, RuleLike
 from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
-from torchmcl.experiments.separation.config import ObjectiveConfig
 from torchmcl.losses import match, mcl_loss
 from torchmcl.schedules import Exponential, Linear, Until, annealed
+from torchmcl.separation.config import ObjectiveConfig
 from torchmcl.transport import PIT, Sinkhorn
 from torchmcl.types import Matching, StepOutput
 

@@ -13,10 +13,10 @@ from torchmcl._checks import available_device, bad_value
 from torchmcl._files import write_atomically
 from torchmcl._limits import SHORTEST_CHUNK_SECONDS
 from torchmcl.data.speech.audio import audio_info, read_audio, write_audio
-from torchmcl.experiments.separation.evaluate import trained_precision
 from torchmcl.nn.long_recordings import separate_long
 from torchmcl.nn.saved import load_model
 from torchmcl.scoring import normalized_scores
+from torchmcl.separation.evaluate import trained_precision
 from torchmcl.types import Predictions
 
 __all__ = ["separate_recording"]

@@ -6,9 +6,9 @@ from torch.utils.data import DataLoader
 
 from torchmcl._checks import bad_value
 from torchmcl.data.speech import DrawSampler, DynamicMixing, SpeechMixtures
-from torchmcl.experiments.separation.config import DataConfig, TrainingConfig
-from torchmcl.experiments.separation.data import listed_mixtures, store_of
 from torchmcl.lightning._backend import pl
+from torchmcl.separation.config import DataConfig, TrainingConfig
+from torchmcl.separation.data import listed_mixtures, store_of
 from torchmcl.types import Batch
 
 __all__ = ["SpeechData"]
@@ -45,7 +45,7 @@ class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
             raise ValueError(bad_value("training", "batch_size", rule, self.batch_size, advice))
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Return a loader that begins with the epoch at hand, which is not 0 when a training goes on.
+        """Return a loader that begins with the current epoch, which is not 0 in a resumed training.
 
         Lightning tells the sampler too, but only after the workers have begun with what they were told here.
         """

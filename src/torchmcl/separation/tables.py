@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchmcl.experiments.separation.evaluate import MEASURES, means_by
+from torchmcl.separation.evaluate import MEASURES, means_by
 
 __all__ = ["evaluation_table"]
 

@@ -13,7 +13,7 @@ from torchmcl.data.speech import (
     wsj0_mixtures,
 )
 from torchmcl.data.speech.stores import AudioStore
-from torchmcl.experiments.separation.config import DataConfig
+from torchmcl.separation.config import DataConfig
 
 __all__ = ["layout_of", "listed_mixtures", "store_of"]
 
@@ -36,10 +36,10 @@ def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
 
 
 def layout_of(config: DataConfig) -> str:
-    """Return the layout of the data: as configured, or else what the folder looks like.
+    """Return the layout of the data: as configured, or else recognised by the folder's contents.
 
     Raises:
-        ValueError: if it looks like none.
+        ValueError: if it resembles none.
     """
     if config.layout != "auto":
         return config.layout

@@ -20,8 +20,8 @@ from torchmcl._checks import (
     nearest_hint,
 )
 from torchmcl._reading import read_text
-from torchmcl.experiments.separation.plain import check_types, shown, yaml_value
 from torchmcl.nn.dprnn import DPRNN
+from torchmcl.separation.plain import check_types, shown, yaml_value
 
 __all__ = [
     "DataConfig",
@@ -226,7 +226,7 @@ class SeparationConfig:
 
 def shipped_configs() -> list[str]:
     """Return the names of the configurations that come with the package."""
-    folder = resources.files("torchmcl.experiments.separation") / "configs"
+    folder = resources.files("torchmcl.separation") / "configs"
     return sorted(path.name for path in folder.iterdir() if path.name.endswith(".yaml"))
 
 
@@ -249,7 +249,7 @@ def load_config(name: Path | str) -> SeparationConfig:
         if wanted not in shipped or path.parent != Path():
             rule = f"be a file or one of {shipped}"
             raise ValueError(bad_value("separation", "config", rule, repr(str(name)), nearest_hint(wanted, shipped)))
-        text = (resources.files("torchmcl.experiments.separation") / "configs" / wanted).read_text()
+        text = (resources.files("torchmcl.separation") / "configs" / wanted).read_text()
     options = yaml_value("separation", str(name), text)
     if not isinstance(options, dict):
         raise ValueError(bad_value("separation", str(name), "hold options by name", shown(options)))

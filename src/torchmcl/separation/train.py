@@ -18,9 +18,6 @@ from torchmcl._files import write_atomically
 from torchmcl._reading import read_json
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_neg_si_sdr
-from torchmcl.experiments.separation.config import SeparationConfig
-from torchmcl.experiments.separation.loaders import SpeechData
-from torchmcl.experiments.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
 from torchmcl.lightning import (
     Checkpoints,
     CollapseWarning,
@@ -35,6 +32,9 @@ from torchmcl.lightning._backend import pl
 from torchmcl.nn.dprnn import DPRNN
 from torchmcl.nn.saved import save_model
 from torchmcl.schedules import Cosine
+from torchmcl.separation.config import SeparationConfig
+from torchmcl.separation.loaders import SpeechData
+from torchmcl.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
 from torchmcl.transport import PIT
 
 __all__ = ["differing_options", "train_separator"]
@@ -57,14 +57,14 @@ def train_separator(
     bilstm: Callable[[int, int], nn.Module] | None = None,
     compile_model: bool = False,
 ) -> Path:
-    """Train, or go on where the last run ended.
+    """Train, or resume where the last run ended.
 
     Args:
         config: what to train.
         out: folder for everything: `config.json`, `records.jsonl`, `checkpoints/`, `logs/`, `model/` (the
             best on the validation part) and `model-last/`.
         device: "auto", "cpu" or "cuda".
-        minutes: stop after the epoch in which this time is over; a later run goes on.
+        minutes: stop after the epoch in which this time is over; a later run resumes.
         progress: whether to show a bar.
         bilstm: another kind of LSTM than that of `torchmcl.nn.DPRNN`.
         compile_model: pass the blocks through `torch.compile`.
@@ -118,7 +118,7 @@ def train_separator(
         write_atomically(out / "config.json", json.dumps(config.as_dict(), indent=1) + "\n")
         try:
             trainer.fit(module, datamodule=data, ckpt_path=latest)
-        except SystemExit:  # Lightning has one of its own for SIGTERM
+        except SystemExit:  # Lightning raises it on SIGTERM
             checkpoints.stop_if_asked()
             raise
     if trainer.is_global_zero:
@@ -139,7 +139,7 @@ def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: 
         precision=config.training.precision,
         callbacks=callbacks,
         logger=_loggers(out),
-        use_distributed_sampler=False,  # our sampler shares the samples out itself
+        use_distributed_sampler=False,  # our sampler splits the samples itself
         enable_progress_bar=progress,
         enable_model_summary=False,
         num_sanity_val_steps=0,
@@ -182,8 +182,8 @@ def _check_folder(out: Path, config: SeparationConfig) -> None:
         and Checkpoints(out / _CHECKPOINTS).series.steps()
         and (differs := differing_options(read_json("separation train", path), config))
     ):
-        advice = "Give another folder, or delete this one to start anew."
-        rule = "be empty or hold this very training"
+        advice = "Choose another folder, or delete this one to start again."
+        rule = "be empty or hold this training"
         raise ValueError(bad_value("separation train", "out", rule, f"{out} which differs in {differs}", advice))
 
 
@@ -204,11 +204,11 @@ class BestModel(pl.Callback):  # type: ignore[name-defined]
             save_model(self.folder, module.model, {**self.notes, self.monitor: value, "epoch": trainer.current_epoch})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on later."""
+        """Return what is needed to resume."""
         return {"best": self.best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Resume from a saved state."""
         self.best = float(state["best"])
 
 
@@ -219,6 +219,6 @@ class StopAfter(pl.Callback):  # type: ignore[name-defined]
         self.ends = time.monotonic() + 60 * minutes
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Look at the clock: that of the first process, as all must stop after the same epoch."""
+        """Check the clock of the first process, as all must stop after the same epoch."""
         if math.isfinite(self.ends) and trainer.strategy.broadcast(time.monotonic() > self.ends):
             trainer.should_stop = True

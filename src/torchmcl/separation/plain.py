@@ -10,15 +10,15 @@ from torchmcl._optional import optional_import
 
 __all__ = ["check_types", "shown", "yaml_value"]
 
-# What may stand where the annotation says so. A whole number is a number; YAML reads 1e-3 as text, so both are numbers.
+# Which values an annotation admits. An integer is a number; YAML reads 1e-3 as text, so both are numbers.
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "str": ((str,), "text"),
-    "int": ((int,), "a whole number"),
+    "int": ((int,), "an integer"),
     "float": ((int, float), "a number (write 1.0e-3, not 1e-3)"),
     "bool": ((bool,), "true or false"),
     "None": ((type(None),), "null"),
     "Mapping[str, str]": ((Mapping,), "options by name"),
-    "Sequence[int]": ((list, tuple, int), "a list of whole numbers"),
+    "Sequence[int]": ((list, tuple, int), "a list of integers"),
 }
 
 
@@ -29,7 +29,7 @@ def yaml_value(owner: str, name: str, text: str) -> Any:
     are refused.
 
     Raises:
-        ValueError: if it is no YAML, or more than plain values.
+        ValueError: if it is not YAML, or more than plain values.
     """
     yaml = optional_import("yaml", extra="speech", needed_by="Reading a configuration")
     try:

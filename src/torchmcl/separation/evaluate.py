@@ -14,11 +14,11 @@ from torchmcl._progress import Progress
 from torchmcl.assignment import WTA
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.data.speech import SpeechMixtures
-from torchmcl.experiments.separation.config import DataConfig
-from torchmcl.experiments.separation.data import listed_mixtures, store_of
-from torchmcl.experiments.separation.objectives import mcl_si_sdr, pit_si_sdr, si_sdr_under
 from torchmcl.losses import match
 from torchmcl.nn.saved import load_model
+from torchmcl.separation.config import DataConfig
+from torchmcl.separation.data import listed_mixtures, store_of
+from torchmcl.separation.objectives import mcl_si_sdr, pit_si_sdr, si_sdr_under
 from torchmcl.training import mcl_step
 from torchmcl.types import Batch
 
@@ -44,7 +44,7 @@ def evaluate_separator(
         data: where the mixtures are; crops are not taken.
         part: "tt" for the test part.
         out: folder for `evaluation-<part>.jsonl`; nothing is written without.
-        limit: look at the first ones only.
+        limit: evaluate only this many of the first mixtures.
         device: where to compute; on a GPU, in the precision of the training.
         progress: whether to show a bar.
 
