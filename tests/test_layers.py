@@ -14,6 +14,7 @@ FLOORS = {
     "_eager": 0,
     "_environment": 0,
     "_files": 0,
+    "_headers": 0,
     "_lazy": 0,
     "_limits": 0,
     "_messages": 0,
