@@ -21,6 +21,7 @@ FLOORS = {
     "_optional": 0,
     "_progress": 0,
     "_reading": 0,
+    "_records": 0,
     "_resources": 0,
     "_version": 0,
     "checkpoints": 0,

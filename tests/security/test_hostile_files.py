@@ -369,7 +369,7 @@ def test_a_hundred_megabytes_of_brackets_are_refused_everywhere(
     os.link(brackets / file, records)
     with pytest.raises(ValueError, match=r"line 1 is not a record.*without end"):
         Records(records, {"epochs": 1})
-    with pytest.raises(ValueError, match=r"line 1 does not.*without end"):
+    with pytest.raises(ValueError, match=r"line 1 is not a record.*without end"):
         AnnealingRecords.load(records)
     records.unlink()
     assert time.monotonic() - began < 20

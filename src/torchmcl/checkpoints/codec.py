@@ -107,7 +107,7 @@ def record_form(kind: type[Any]) -> Form:
         >>> Codec({**FORMS, Pair: record_form(Pair)}).encode(Pair(1.0, 2.0))[0]
         {'$Pair': {'left': 1.0, 'right': 2.0}}
     """
-    names = kind._fields if issubclass(kind, tuple) else [field.name for field in fields(kind)]
+    names: Any = getattr(kind, "_fields", None) or [field.name for field in fields(kind)]
     return Form(
         lambda value, part: {f"${kind.__name__}": {name: part(name, getattr(value, name)) for name in names}},
         {kind.__name__: lambda contents, part: kind(**{name: part(item) for name, item in contents.items()})},

@@ -116,7 +116,8 @@ def _decode_network(contents: Any, part: Any) -> MultiHypothesisMLP:
 
 
 def _encode_known(value: Any, part: Any) -> Any:
-    return {"$known": value.__name__} if _KNOWN.get(value.__name__) is value else NotImplemented
+    name: str = value.__name__
+    return {"$known": name} if _KNOWN.get(name) is value else NotImplemented
 
 
 _RECORDS = [kind for kind in _KNOWN.values() if is_dataclass(kind) or hasattr(kind, "_fields")]

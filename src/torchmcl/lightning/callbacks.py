@@ -1,6 +1,5 @@
 """Callbacks: the scheduled values of the rule, records that a report can read, and a warning on collapse."""
 
-import json
 import time
 import warnings
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from torchmcl._checks import check_fraction
-from torchmcl._files import write_atomically
+from torchmcl._records import change_records
 from torchmcl.lightning._backend import pl
 from torchmcl.types import StepOutput
 
@@ -27,9 +26,9 @@ class RuleLogger(pl.Callback):  # type: ignore[name-defined]
 
 
 class RecordWriter(pl.Callback):  # type: ignore[name-defined]
-    """Write one line of JSON for each epoch: losses, metrics, learning rate and rule.
+    """Write one line of JSON for each epoch: losses, metrics, learning rate, rule and its temperature.
 
-    When a training goes on from a checkpoint, the lines of epochs that are run again are replaced.
+    When a training resumes from a checkpoint, the lines of epochs that are repeated are replaced.
 
     Args:
         path: of the file.
@@ -52,16 +51,22 @@ class RecordWriter(pl.Callback):  # type: ignore[name-defined]
             for name, value in trainer.callback_metrics.items()
             if name.startswith("val_") or name == "train_loss_epoch"
         }
+        rule = module.rule(trainer.current_epoch)
+        temperature = getattr(rule, "temperature", None)
         record = {
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
             **{name.removesuffix("_epoch"): value for name, value in metrics.items()},
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
-            "rule": repr(module.rule(trainer.current_epoch)),
+            "rule": repr(rule),
+            **({} if temperature is None else {"temperature": float(temperature)}),
             "seconds": round(time.perf_counter() - self._began, 3),
         }
-        kept = [line for line in _lines(self.path) if json.loads(line)["epoch"] < trainer.current_epoch]
-        write_atomically(self.path, "\n".join([*kept, json.dumps(record)]) + "\n")
+        change_records(
+            "RecordWriter",
+            self.path,
+            lambda records: [*(old for old in records if old["epoch"] < trainer.current_epoch), record],
+        )
 
 
 class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
@@ -104,7 +109,3 @@ class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
             )
             warnings.warn(message, stacklevel=2)
         self._n_before = len(starved)
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
