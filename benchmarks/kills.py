@@ -147,11 +147,10 @@ def the_end(folder: Path) -> dict[str, object]:
     if (folder / "model").exists():
         from torchmcl.checkpoints import read_checkpoint
 
-        tensors = read_checkpoint(folder / "model/weights.safetensors").tensors
-        end["weights"] = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
-        config = json.loads((folder / "model/config.json").read_text())
-        config["regressor"]["fitted"].pop("seconds_")
-        end["config"] = config
+        saved = read_checkpoint(folder / "model/model.safetensors")
+        end["weights"] = {name: tensor.numpy().tobytes() for name, tensor in saved.tensors.items()}
+        saved.state["regressor"]["fitted"].pop("seconds_")
+        end["regressor"] = saved.state["regressor"]
     return end
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from torchmcl.experiments.separation.study_records import read_packed_study
 from torchmcl.reports import separation_drawings as drawings
-from torchmcl.reports.pictures import pyplot
 from torchmcl.reports.separation_study import (
     AUTOMATIC_HEAD,
     HYPOTHESES_HEAD,
@@ -69,7 +68,6 @@ def main():
         ("separation_automatic", drawings.draw_automatic(*by_hand_and_automatic(study))),
     ):
         figure.savefig(HERE / "_static" / f"{name}.png", dpi=110, bbox_inches="tight", metadata={"Software": None})
-        pyplot("the documentation").close(figure)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Phase transitions and the hypothesis tree, on hand-made coolings and on a network that was really annealed."""
 
+from pathlib import Path
+
 import matplotlib as mpl
 import pytest
 import torch
@@ -265,10 +267,33 @@ def test_snapshots_on_disk_read_back(tmp_path):
         torch.testing.assert_close(left, right)
 
 
+def test_snapshots_of_the_first_version_can_be_read_for_ever():
+    folder = Path(__file__).parent / "fixtures" / "formats" / "snapshots-1"
+    replay = Snapshots.load(folder, mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,))).replay(
+        torch.tensor([[0.25]])
+    )
+    assert replay.temperatures.tolist() == [1.0, 0.5]
+    expected = [-0.591591, -0.858524, 0.242839, -0.492734]
+    assert replay.hypotheses.flatten().tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def test_changed_or_other_snapshots_are_refused(tmp_path):
+    snapshots = Snapshots(network())
+    snapshots.add(1.0, network())
+    snapshots.save(tmp_path)
+    with pytest.raises(ValueError, match=r"Snapshots.load: `folder` must be as `Snapshots.save` wrote it"):
+        Snapshots.load(tmp_path, mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,)))
+    content = bytearray((tmp_path / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"Snapshots.load: .* has changed since it was written"):
+        Snapshots.load(tmp_path, network())
+
+
 def test_snapshots_must_cool_and_be_two():
     snapshots = Snapshots(network())
     snapshots.add(0.5, network())
-    with pytest.raises(ValueError, match=r"`temperature` must not rise above the one before 0.5, got 1"):
+    with pytest.raises(ValueError, match=r"`temperature` must not rise above the previous one 0.5, got 1"):
         snapshots.add(1.0, network())
     with pytest.raises(ValueError, match="`temperature` must be >= 0"):
         snapshots.add(-1.0, network())

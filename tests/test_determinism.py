@@ -77,7 +77,7 @@ def test_torchmcl_fit_has_the_same_bits_with_any_number_of_threads(tmp_path):
         with threads(n_threads):
             size = ["--target", "y", "--epochs", "30", "--quiet"]
             assert main(["fit", str(tmp_path / "table.csv"), "-o", str(out), *size]) == 0
-        found.append(read_checkpoint(out / "weights.safetensors").tensors)
+        found.append(read_checkpoint(out / "model.safetensors").tensors)
     assert found[0].keys() == found[1].keys()
     for name, tensor in found[0].items():
         assert torch.equal(tensor, found[1][name]), name

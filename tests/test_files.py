@@ -1,4 +1,4 @@
-"""Files and folders are replaced whole or not at all, by whoever writes, at the place that was meant."""
+"""Files are replaced completely or not at all, whoever writes them, at the intended place."""
 
 import ast
 import os
@@ -15,39 +15,11 @@ import torch
 
 import torchmcl
 from torchmcl import _files
-from torchmcl._files import replaced_file, replaced_folder, single_writer, write_atomically
+from torchmcl._files import replaced_file, single_writer, write_atomically
 
 SOURCE = Path(torchmcl.__file__).parent
 TEMPORARY = ".torchmcl-0123456789abcdef.tmp"
 on_posix = pytest.mark.skipif(os.name != "posix", reason="needs locks, links and permissions of POSIX")
-
-
-@pytest.fixture(params=["file", "folder"])
-def write(request):
-    """Write a text to a file, or to the one file of a folder; `write.read` returns it."""
-
-    def write_file(path, text):
-        write_atomically(path, text)
-
-    def write_folder(path, text):
-        with replaced_folder(path) as new:
-            for name in ("one", "other"):
-                write_atomically(new / name, text)
-
-    def read_folder(path):
-        one, other = sorted(path.iterdir())
-        assert one.read_text() == other.read_text()
-        return one.read_text()
-
-    chosen, chosen_read = (write_file, Path.read_text) if request.param == "file" else (write_folder, read_folder)
-    chosen.read = chosen_read
-    return chosen
-
-
-@pytest.fixture(params=[True, False], ids=["exchange", "rename"])
-def _in_one_step(request, monkeypatch):
-    if not request.param:  # systems that cannot exchange two names
-        monkeypatch.setattr(_files, "_exchanged", lambda *_: False)
 
 
 def fail_halfway(write):
@@ -62,28 +34,6 @@ def names(folder):
 # ---------------------------------------------------------------------------- whole or not at all
 
 
-@pytest.mark.usefixtures("_in_one_step")
-def test_a_folder_is_replaced_and_nothing_else_is_left(tmp_path):
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "old").write_text("old")
-    with replaced_folder(folder) as new:
-        (new / "weights").write_text("new")
-    assert names(folder) == ["weights"]
-    assert names(tmp_path) == ["model"]
-
-
-@pytest.mark.usefixtures("_in_one_step")
-def test_a_failure_while_writing_leaves_the_old_folder(tmp_path):
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "old").write_text("old")
-    with pytest.raises(KeyboardInterrupt), replaced_folder(folder) as new:
-        fail_halfway(lambda: (new / "weights").write_text("half"))
-    assert (folder / "old").read_text() == "old"
-    assert names(tmp_path) == ["model"]
-
-
 def test_a_failure_while_writing_leaves_the_old_file(tmp_path):
     (tmp_path / "table.csv").write_text("old")
     with pytest.raises(KeyboardInterrupt), replaced_file(tmp_path / "table.csv") as file:
@@ -92,37 +42,11 @@ def test_a_failure_while_writing_leaves_the_old_file(tmp_path):
     assert names(tmp_path) == ["table.csv"]
 
 
-@pytest.mark.usefixtures("_in_one_step")
-def test_a_new_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "old").write_text("old")
-    with pytest.raises(FileNotFoundError), replaced_folder(folder) as new:
-        new.rmdir()
-    assert (folder / "old").read_text() == "old"
-    assert names(tmp_path) == ["model"]
-
-
-def test_a_file_is_not_replaced_by_a_folder_nor_a_folder_by_a_file(tmp_path):
-    (tmp_path / "file").write_text("old")
+def test_a_folder_is_not_replaced_by_a_file(tmp_path):
     (tmp_path / "folder").mkdir()
-    with pytest.raises(NotADirectoryError), replaced_folder(tmp_path / "file"):
-        pass
     with pytest.raises(IsADirectoryError):
         write_atomically(tmp_path / "folder", "new")
-    assert (tmp_path / "file").read_text() == "old"
-    assert names(tmp_path) == ["file", "folder"]
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux can exchange two names")
-def test_two_folders_change_places_in_one_step(tmp_path):
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-    assert _files._exchanged(tmp_path / "one", tmp_path / "other")
-    assert (tmp_path / "one" / "other").exists()
-    assert (tmp_path / "other" / "one").exists()
-    assert not _files._exchanged(tmp_path / "one", tmp_path / "nowhere")
+    assert names(tmp_path) == ["folder"]
 
 
 def test_a_file_and_its_name_are_flushed_to_the_disk(tmp_path, monkeypatch):
@@ -137,10 +61,6 @@ def test_a_file_and_its_name_are_flushed_to_the_disk(tmp_path, monkeypatch):
     write_atomically(tmp_path / "deep" / "file", "text")
     assert (tmp_path / "deep" / "file").read_text() == "text"
     assert flushed == [False, True]  # the file, then its folder
-    flushed.clear()
-    with replaced_folder(tmp_path / "model"):
-        pass
-    assert flushed == [True, True]  # the new folder, then the one above it
 
 
 @on_posix
@@ -159,36 +79,36 @@ def test_a_pipe_or_device_is_written_to_and_not_replaced(tmp_path):
 
 
 @on_posix
-def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path, write):
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    write(tmp_path / "elsewhere" / "real", "old")
+    write_atomically(tmp_path / "elsewhere" / "real", "old")
     (tmp_path / "link").symlink_to(Path("elsewhere") / "real")
-    write(tmp_path / "link", "new")
+    write_atomically(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
-    assert write.read(tmp_path / "elsewhere" / "real") == "new"
+    assert (tmp_path / "elsewhere" / "real").read_text() == "new"
     assert (names(tmp_path), names(tmp_path / "elsewhere")) == (["elsewhere", "link"], ["real"])
 
 
 @on_posix
-def test_a_link_to_what_is_not_there_yet_is_followed(tmp_path, write):
+def test_a_link_to_what_is_not_there_yet_is_followed(tmp_path):
     (tmp_path / "link").symlink_to("real")
-    write(tmp_path / "link", "new")
+    write_atomically(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
-    assert write.read(tmp_path / "real") == "new"
+    assert (tmp_path / "real").read_text() == "new"
 
 
 @on_posix
-def test_links_in_a_circle_are_refused(tmp_path, write):
+def test_links_in_a_circle_are_refused(tmp_path):
     (tmp_path / "one").symlink_to("other")
     (tmp_path / "other").symlink_to("one")
     with pytest.raises(OSError, match=r"[Ss]ymbolic links"):
-        write(tmp_path / "one", "new")
+        write_atomically(tmp_path / "one", "new")
     assert names(tmp_path) == ["one", "other"]
 
 
 @on_posix
 @pytest.mark.parametrize("guessed", [True, False])
-def test_links_planted_at_temporary_names_are_not_followed(tmp_path, monkeypatch, guessed, write):
+def test_links_planted_at_temporary_names_are_not_followed(tmp_path, monkeypatch, guessed):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     tokens = iter(["0123456789abcdef", "fedcba9876543210"])
@@ -198,32 +118,29 @@ def test_links_planted_at_temporary_names_are_not_followed(tmp_path, monkeypatch
         (tmp_path / name).symlink_to(victim)
     if guessed:
         with pytest.raises(FileExistsError):
-            write(tmp_path / "out", "new")
+            write_atomically(tmp_path / "out", "new")
     else:
-        write(tmp_path / "out", "new")
-        assert write.read(tmp_path / "out") == "new"
+        write_atomically(tmp_path / "out", "new")
+        assert (tmp_path / "out").read_text() == "new"
     assert victim.read_text() == "precious"
 
 
 @on_posix
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
-def test_permissions_are_those_that_open_and_mkdir_give(tmp_path, umask):
+def test_permissions_are_those_that_open_gives(tmp_path, umask):
     before = os.umask(umask)
     try:
         write_atomically(tmp_path / "file", "text")
-        with replaced_folder(tmp_path / "folder"):
-            pass
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o666 & ~umask
-    assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o777 & ~umask
 
 
 @on_posix
-def test_what_only_its_owner_may_read_stays_so_when_it_is_replaced(tmp_path, write):
-    write(tmp_path / "private", "old")
+def test_what_only_its_owner_may_read_stays_so_when_it_is_replaced(tmp_path):
+    write_atomically(tmp_path / "private", "old")
     (tmp_path / "private").chmod(0o700)
-    write(tmp_path / "private", "new")
+    write_atomically(tmp_path / "private", "new")
     assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o700
 
 
@@ -238,12 +155,11 @@ def save_again_and_again(write, path, text, failures, n_times=12):
             failures.append(error)
 
 
-@pytest.mark.usefixtures("_in_one_step")
-def test_threads_that_save_to_one_place_all_succeed(tmp_path, write):
+def test_threads_that_save_to_one_place_all_succeed(tmp_path):
     failures = []
     texts = [str(thread) * 1000 for thread in range(3)]
     threads = [
-        threading.Thread(target=save_again_and_again, args=(write, tmp_path / "model", text, failures))
+        threading.Thread(target=save_again_and_again, args=(write_atomically, tmp_path / "model", text, failures))
         for text in texts
     ]
     for thread in threads:
@@ -251,26 +167,7 @@ def test_threads_that_save_to_one_place_all_succeed(tmp_path, write):
     for thread in threads:
         thread.join()
     assert failures == []
-    assert write.read(tmp_path / "model") in texts
-    assert names(tmp_path) == ["model"]
-
-
-SAVER = """
-import sys
-from pathlib import Path
-from torchmcl._files import replaced_folder, write_atomically
-for _ in range(15):
-    with replaced_folder(Path(sys.argv[1])) as new:
-        for name in ("one", "other"):
-            write_atomically(new / name, sys.argv[2])
-"""
-
-
-def test_processes_that_save_to_one_folder_all_succeed(tmp_path):
-    savers = [subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path / "model"), text]) for text in "abc"]
-    assert [saver.wait() for saver in savers] == [0, 0, 0]
-    one, other = (tmp_path / "model").iterdir()
-    assert one.read_text() == other.read_text()
+    assert (tmp_path / "model").read_text() in texts
     assert names(tmp_path) == ["model"]
 
 
@@ -295,24 +192,17 @@ def test_files_that_belong_together_are_those_of_one_writer(tmp_path):
 HANGING_SAVER = """
 import sys, time
 from pathlib import Path
-from torchmcl._files import replaced_file, replaced_folder
-target = Path(sys.argv[2])
-if sys.argv[1] == "file":
-    with replaced_file(target) as file:
-        file.write(b"half")
-        print("writing", flush=True)
-        time.sleep(60)
-with replaced_folder(target) as new:
-    (new / "half").write_text("half")
+from torchmcl._files import replaced_file
+with replaced_file(Path(sys.argv[1])) as file:
+    file.write(b"half")
     print("writing", flush=True)
     time.sleep(60)
 """
 
 
 @on_posix
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_a_killed_process_left_is_removed_by_the_next_writer_and_what_a_living_one_needs_is_not(tmp_path, kind):
-    command = [sys.executable, "-c", HANGING_SAVER, kind, str(tmp_path / "model")]
+def test_what_a_killed_process_left_is_removed_by_the_next_writer_and_what_a_living_one_needs_is_not(tmp_path):
+    command = [sys.executable, "-c", HANGING_SAVER, str(tmp_path / "model")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"writing\n"
         (left,) = names(tmp_path)
@@ -342,16 +232,6 @@ def test_a_pipe_or_a_link_with_a_temporary_name_is_left_alone(tmp_path):
     (tmp_path / TEMPORARY.replace("0", "1")).symlink_to(tmp_path)
     write_atomically(tmp_path / "out", "text")
     assert len(names(tmp_path)) == 3
-
-
-@pytest.mark.usefixtures("_in_one_step")
-def test_a_stale_temporary_folder_is_never_carried_into_a_saved_model(tmp_path):
-    for stale in (f".model.{os.getpid()}.tmp", TEMPORARY):
-        (tmp_path / stale).mkdir()
-        (tmp_path / stale / "payload").write_text("stale")
-    with replaced_folder(tmp_path / "model") as new:
-        (new / "weights").write_text("new")
-    assert names(tmp_path / "model") == ["weights"]
 
 
 def test_a_file_that_another_process_took_for_abandoned_is_made_again(tmp_path, monkeypatch):
@@ -394,7 +274,7 @@ def test_estimators_save_through_links_and_from_several_threads(tmp_path):
     for thread in threads:
         thread.join()
     assert failures == []
-    assert (names(tmp_path), names(tmp_path / "real")) == (["model", "real"], ["model.json", "model.safetensors"])
+    assert (names(tmp_path), names(tmp_path / "real")) == (["model", "real"], ["model.safetensors"])
     MCLRegressor.load(tmp_path / "model")
 
 

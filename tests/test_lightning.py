@@ -174,6 +174,7 @@ def test_records_hold_losses_metrics_rate_and_rule(tmp_path):
     assert [line["epoch"] for line in lines] == [0, 1]
     assert lines[1].keys() == {"epoch", "step", "train_loss", "val_distortion", "learning_rate", "rule", "temperature"}
     assert lines[1]["rule"] == "AnnealedWTA(temperature=0.75)"
+    assert [line["temperature"] for line in lines] == [1.0, 0.75]
     assert lines[1]["step"] == 8
     assert run.callback_metrics["temperature"] == 0.75
 

@@ -164,7 +164,11 @@ def test_a_rule_with_a_temperature_for_each_sample_is_refused():
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("", "at least one record, got an empty file"), ("{}\n", "line 1 does not"), ("[1\n", "line 1 does not")],
+    [
+        ("", "at least one record, got an empty file"),
+        ("{}\n", "line 1 is not a record"),
+        ("[1\n", "line 1 is not a record"),
+    ],
 )
 def test_files_that_hold_something_else_are_refused(tmp_path, content, words):
     (tmp_path / "run.jsonl").write_text(content)

@@ -32,7 +32,8 @@ from torchmcl.experiments.separation.study_records import (  # noqa: E402
     read_study,
 )
 from torchmcl.nn import DPRNN  # noqa: E402
-from torchmcl.reports.separation_numbers import by_genders, difference, over_seeds, seeds_apart, spread_of  # noqa: E402
+from torchmcl.reports.numbers import difference, spread_of  # noqa: E402
+from torchmcl.reports.separation_numbers import by_genders, over_seeds, seeds_apart  # noqa: E402
 from torchmcl.reports.separation_study import (  # noqa: E402
     automatic_rows,
     by_hand_and_automatic,
@@ -154,7 +155,7 @@ def test_bad_arguments_of_the_study_are_refused(speech, tmp_path, capsys):
     assert "Did you mean 'methods'?" in shown
     with pytest.raises(ValueError, match=r"separation study: `n_seeds` must be >= 1, got 0"):
         study_runs(0)
-    with pytest.raises(ValueError, match=r"separation study: `folder` must hold a run that is trained and evaluated"):
+    with pytest.raises(ValueError, match=r"separation study: `folder` must hold a run that was trained and evaluated"):
         read_study(tmp_path)
     assert main(command(tmp_path / "nowhere", tmp_path)) == 2
     assert "nowhere" in capsys.readouterr().err

@@ -135,7 +135,7 @@ def test_reading_parquet_without_arrow_names_the_extra(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["a", "a"], "must have different names for its columns, got 'a' twice"),
+        (["a", "a"], "must have different names for its columns, got 'a' for columns 1 and 2"),
         (["a", ""], "must name every column, got an empty name for column 2"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Reading files that may be broken or hostile: sizes are looked at first, and nothing in a file is ever run."""
+"""Reading files that may be broken or hostile: sizes are checked first, and nothing in a file is ever executed."""
 
 import gzip
 import json
@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torchmcl._limits import RATIO, RATIO_FREE_BYTES, LimitError, check_limit, limit
+from torchmcl._limits import RATIO, RATIO_FREE_BYTES, check_limit, limit
 from torchmcl._messages import bad_value
 
 __all__ = [
     "as_written",
     "json_value",
     "plain_name",
-    "read_description",
     "read_json",
-    "read_lines",
     "read_text",
     "unpacked",
 ]
@@ -25,10 +23,10 @@ _PIECE = 1 << 20
 
 
 def read_text(owner: str, path: Path, size: str = "json_bytes") -> str:
-    """Return a text file in UTF-8, after a look at its size.
+    """Return the contents of a text file in UTF-8 after checking its size.
 
     Raises:
-        ValueError: if it is larger than the limit `size`, or no text.
+        ValueError: if it is larger than the limit `size`, or not text.
         OSError: if it cannot be read.
     """
     with path.open("rb") as file:
@@ -38,14 +36,16 @@ def read_text(owner: str, path: Path, size: str = "json_bytes") -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(bad_value(owner, path.name, "be text in UTF-8", f"byte {error.start} that is none")) from error
+        raise ValueError(
+            bad_value(owner, path.name, "be text in UTF-8", f"an invalid byte at {error.start}")
+        ) from error
 
 
 def json_value(owner: str, name: str, text: str) -> Any:
     """Return the value of a text in JSON.
 
     Raises:
-        ValueError: if the text is no JSON, or lists stand in lists without end.
+        ValueError: if the text is not JSON, or nested without end.
     """
     try:
         return json.loads(text)
@@ -56,66 +56,22 @@ def json_value(owner: str, name: str, text: str) -> Any:
 
 
 def read_json(owner: str, path: Path) -> Any:
-    """Return what a JSON file holds.
+    """Return the contents of a JSON file.
 
     Raises:
-        ValueError: if it is too large or no JSON.
+        ValueError: if it is too large or not JSON.
         OSError: if it cannot be read.
     """
     return json_value(owner, path.name, read_text(owner, path))
 
 
-def read_description(owner: str, argument: str, path: Path, *, kind: str, newest: int, by: str) -> dict[str, Any]:
-    """Return the JSON file that says what a folder holds.
-
-    Args:
-        owner: whom errors speak for.
-        argument: what they call the folder.
-        path: of the file.
-        kind: what must stand under "kind".
-        newest: the newest "format" that can be read.
-        by: who writes such folders.
-
-    Raises:
-        ValueError: if it is not there, describes something else, or is of a newer version.
-    """
-    rule = f"be a folder that {by} wrote"
-    if not path.is_file():
-        got = f"{str(path.parent)!r}, which {f'has no {path.name}' if path.parent.exists() else 'does not exist'}"
-        raise ValueError(bad_value(owner, argument, rule, got, f"It has a file {path.name} in it."))
-    try:
-        found = read_json(owner, path)
-    except LimitError:
-        raise
-    except ValueError as error:
-        raise ValueError(bad_value(owner, argument, rule, f"{str(path)!r}, which is not JSON")) from error
-    if not isinstance(found, dict) or found.get("kind") != kind or not isinstance(found.get("format"), int):
-        raise ValueError(bad_value(owner, argument, rule, f"{str(path)!r}, which describes something else"))
-    if found["format"] > newest:
-        rule = f"hold a model of format {newest} or older"
-        got = f"format {found['format']} (written by torchmcl {found.get('torchmcl', 'of unknown version')})"
-        raise ValueError(bad_value(owner, argument, rule, got, "Upgrade torchmcl: pip install -U torchmcl."))
-    return found
-
-
-def read_lines(owner: str, path: Path) -> Iterator[tuple[int, Any]]:
-    """Return the number and the value of each line of a file of JSON lines.
-
-    Raises:
-        ValueError: if the file is too large or a line is no JSON; it names the line.
-        OSError: if it cannot be read.
-    """
-    for number, line in enumerate(read_text(owner, path, "records_bytes").splitlines(), start=1):
-        yield number, json_value(owner, f"{path.name} line {number}", line)
-
-
 def unpacked(owner: str, path: Path, size: str) -> bytes:
-    """Return the content of a gzip file, unless it is far larger than its file.
+    """Return the contents of a gzip file, after checking that it is not far larger than its file.
 
     Raises:
-        ValueError: if it exceeds the limit `size` or has the ratio of a bomb.
+        ValueError: if it exceeds the limit `size` or is compressed too well to be honest.
         EOFError, zlib.error: if it is cut short or broken.
-        OSError: if it cannot be read or is no gzip file.
+        OSError: if it cannot be read or is not a gzip file.
     """
     packed = path.stat().st_size
     pieces: list[bytes] = []
@@ -134,7 +90,7 @@ def unpacked(owner: str, path: Path, size: str) -> bytes:
 
 @contextmanager
 def as_written(owner: str, argument: str, by: str) -> Iterator[None]:
-    """Turn what goes wrong with the content of a file into one error that names the file.
+    """Turn errors about the contents of a file into one error that names the file.
 
     Raises:
         ValueError: if the block fails for a value that is missing, of another type or impossible.
@@ -151,7 +107,7 @@ def plain_name(owner: str, argument: str, name: Any) -> str:
     """Return the name of a file beside another one; a name that leads elsewhere is refused.
 
     Raises:
-        ValueError: if it is no text or leads out of the folder.
+        ValueError: if it is not text or leads out of the folder.
     """
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         rule = "name a file in the same folder"

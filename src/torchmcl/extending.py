@@ -21,13 +21,16 @@ from torchmcl._checks import (
 from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
 from torchmcl._progress import Progress
-from torchmcl._reading import as_written, json_value, read_json, read_lines, read_text
+from torchmcl._reading import as_written, json_value, read_json, read_text
+from torchmcl._records import append_records, change_records, read_records, records_text
 
 __all__ = [
     "Progress",
+    "append_records",
     "as_written",
     "available_device",
     "bad_value",
+    "change_records",
     "check_choice",
     "check_event_pair",
     "check_fraction",
@@ -41,7 +44,8 @@ __all__ = [
     "nearest_hint",
     "optional_import",
     "read_json",
-    "read_lines",
+    "read_records",
     "read_text",
+    "records_text",
     "write_atomically",
 ]

@@ -61,7 +61,7 @@ def fit_command(folder, out, n_epochs=150):
 
 
 def numbers(model):
-    tensors = read_checkpoint(model / "weights.safetensors").tensors
+    tensors = read_checkpoint(model / "model.safetensors").tensors
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from house_tables import houses, write_csv
+from torchmcl.checkpoints import read_checkpoint
 from torchmcl.cli import main
 
 UCI = Path(__file__).resolve().parents[3] / "shared" / "data" / "uci"
@@ -156,15 +157,15 @@ def test_folders_that_are_no_model_give_exit_code_2(fitted, tmp_path, capsys):
     new = str(write_csv(tmp_path / "new.csv", houses(5)))
     out = str(tmp_path / "answers.csv")
     assert main(["predict", str(tmp_path), new, "-o", out]) == 2
-    assert "has no config.json" in capsys.readouterr().err
+    assert "has no model.safetensors" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "none")]) == 2
     assert "which does not exist" in capsys.readouterr().err
     newer = tmp_path / "newer"
     newer.mkdir()
-    config = json.loads((fitted / "config.json").read_text()) | {"format": 2, "torchmcl": "9.9"}
-    (newer / "config.json").write_text(json.dumps(config))
+    content = (fitted / "model.safetensors").read_bytes()
+    (newer / "model.safetensors").write_bytes(content.replace(rb"\"version\": 1", rb"\"version\": 2"))
     assert main(["predict", str(newer), new, "-o", out]) == 2
-    assert "format 1 or older, got format 2 (written by torchmcl 9.9). Upgrade torchmcl" in capsys.readouterr().err
+    assert "version 1 or older, got version 2 (written by torchmcl" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["new.csv", "newer"]
 
 
@@ -246,12 +247,12 @@ def test_a_model_is_replaced_only_when_told_so(tmp_path, capsys):
     path = write_csv(tmp_path / "houses.csv", houses(60))
     command = ["fit", str(path), "--target", "price", "-o", str(tmp_path / "model"), *FAST]
     assert main(command) == 0
-    before = (tmp_path / "model" / "weights.safetensors").read_bytes()
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
     assert main([*command, "--seed", "1"]) == 2
     assert "which holds a model. Give another name, or add --overwrite to replace the model." in capsys.readouterr().err
-    assert (tmp_path / "model" / "weights.safetensors").read_bytes() == before
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
     assert main([*command, "--seed", "1", "--overwrite"]) == 0
-    assert (tmp_path / "model" / "weights.safetensors").read_bytes() != before
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() != before
 
 
 def test_the_files_that_are_read_are_never_written(fitted, tmp_path, capsys):
@@ -306,9 +307,8 @@ def test_an_unfinished_training_by_other_options_is_named_and_can_be_discarded(t
     assert "differs in --hidden, --learning-rate. Rerun that command to resume it, add --restart to discard it" in error
     assert main([*command, "--hidden", "6", "--restart"]) == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["houses.csv", "model"]
-    assert json.loads((tmp_path / "model" / "config.json").read_text())["regressor"]["parameters"]["hidden"] == {
-        "$tuple": [6]
-    }
+    state = read_checkpoint(tmp_path / "model" / "model.safetensors").state
+    assert state["regressor"]["parameters"]["hidden"] == {"$tuple": [6]}
 
 
 def test_an_unfinished_training_on_other_rows_is_named(tmp_path, monkeypatch, capsys):

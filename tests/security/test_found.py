@@ -1,7 +1,6 @@
 """What the fuzzer found, kept as tests: each was a crash, a stranger's exception, or a number that was wrong."""
 
 import io
-import json
 import math
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from forged import forge
 from torchmcl import metrics
 from torchmcl.cli import main
 from torchmcl.data.speech.packed import read_packed
@@ -152,8 +152,7 @@ def test_an_estimator_of_no_name_is_refused(tmp_path):
 
     inputs = np.random.default_rng(0).normal(size=(40, 1))
     mcl.MCLRegressor(n_hypotheses=2, hidden=(2,), n_epochs=1).fit(inputs, inputs[:, 0]).save(tmp_path / "model")
-    path = tmp_path / "model" / "model.json"
-    path.write_text(path.read_text().replace('"MCLRegressor"', '["MCLRegressor"]'))
+    forge(tmp_path / "model", estimator=["MCLRegressor"])
     with pytest.raises(ValueError, match="must hold a saved MCLRegressor or MCLClassifier"):
         load_estimator(tmp_path / "model")
 
@@ -251,10 +250,8 @@ def test_a_size_of_a_saved_network_that_no_network_has_is_refused(tmp_path, valu
     model = DPRNN(2, n_filters=4, kernel_size=4, stride=2, segment_size=4, hidden_size=3, n_blocks=1)
     for name in ("width", "hidden_size", "n_blocks"):
         save_model(tmp_path, model)
-        description = json.loads((tmp_path / "model.json").read_text())
-        description["config"][name] = value
-        (tmp_path / "model.json").write_text(json.dumps(description))
-        with pytest.raises(ValueError, match=rf"as model.json describes it, got {name} is .*, which"):
+        forge(tmp_path, **{f"config__{name}": value})
+        with pytest.raises(ValueError, match=rf"as `save_model` wrote it, got ValueError: {name} is .*, which"):
             load_model(tmp_path)
 
 

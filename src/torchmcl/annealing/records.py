@@ -1,8 +1,7 @@
-"""The course of an annealing: records of a training on the CPU, on disk, and as a trajectory of the theory."""
+"""The records of an annealed training: on the CPU, on disk, and as a trajectory of the theory."""
 
 import csv
 import io
-import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from torch import Tensor
 from torchmcl import theory
 from torchmcl._checks import bad_value
 from torchmcl._files import write_atomically
-from torchmcl._reading import as_written, json_value, read_text
+from torchmcl._reading import as_written
+from torchmcl._records import read_records, write_records
 from torchmcl.annealing.measure import SCALARS
 
 __all__ = ["AnnealingRecords", "network_tolerance"]
@@ -35,7 +35,7 @@ def network_tolerance(temperatures: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class AnnealingRecords:
-    """What a recorder wrote down, one entry for each record, in order.
+    """The measurements of a recorder, one entry for each record, in order.
 
     Attributes:
         step: [records], of the training.
@@ -90,7 +90,7 @@ class AnnealingRecords:
         if path.suffix == ".csv":
             write_atomically(path, self._as_csv())
         elif path.suffix == ".jsonl":
-            write_atomically(path, "".join(json.dumps(row) + "\n" for row in self._rows()))
+            write_records(path, self._rows())
         else:
             raise ValueError(bad_value("AnnealingRecords.save", "path", "end in .jsonl or .csv", repr(str(path))))
 
@@ -101,23 +101,16 @@ class AnnealingRecords:
         Raises:
             ValueError: if the file holds something else.
         """
-        rows = []
-        lines = read_text("AnnealingRecords.load", Path(path), "records_bytes").splitlines()
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json_value("AnnealingRecords.load", "path", line)
-                rows.append({field.name: row[field.name] for field in fields(cls)})
-            except (ValueError, KeyError, TypeError) as error:
-                rule = f"hold records of an annealing, but line {number} does not"
-                raise ValueError(bad_value("AnnealingRecords.load", "path", rule, repr(error))) from error
+        names = [field.name for field in fields(cls)]
+        rows = read_records("AnnealingRecords.load", Path(path), lambda row: [row[name] for name in names])
         if not rows:
             raise ValueError(bad_value("AnnealingRecords.load", "path", "hold at least one record", "an empty file"))
         probes = rows[0]["probes"]
         with as_written("AnnealingRecords.load", "path", "`save`"):
             columns = {
                 name: torch.tensor([row[name] for row in rows])
-                for name, value in rows[0].items()
-                if name != "probes" and value is not None
+                for name in names
+                if name != "probes" and rows[0][name] is not None
             }
             return cls(**columns, probes=None if probes is None else torch.tensor(probes))
 

@@ -1,7 +1,6 @@
-"""Copies of a model along its cooling, which can be asked again: annealing at inference time."""
+"""Copies of a model along its cooling, which can be replayed: annealing at inference time."""
 
 import copy
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,13 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_non_negative
-from torchmcl._files import single_writer, write_atomically
-from torchmcl._optional import optional_import
-from torchmcl._reading import as_written, read_json
+from torchmcl._headers import MODEL_FILE
+from torchmcl._reading import as_written
+from torchmcl.checkpoints.files import read_saved, write_checkpoint
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions
 
 __all__ = ["Replay", "Snapshots"]
+
+_KIND = "torchmcl snapshots"
 
 
 class Replay(NamedTuple):
@@ -64,18 +65,18 @@ class Snapshots:
         """Keep a copy of the weights of `model` as they are at a temperature, which must not rise.
 
         Raises:
-            ValueError: if the temperature is above the one before.
+            ValueError: if the temperature is above the previous one.
         """
         check_non_negative("Snapshots.add", "temperature", temperature)
         if self.temperatures and temperature > self.temperatures[-1]:
-            rule = f"not rise above the one before {self.temperatures[-1]:g}"
+            rule = f"not rise above the previous one {self.temperatures[-1]:g}"
             raise ValueError(bad_value("Snapshots.add", "temperature", rule, f"{temperature:g}"))
         self.temperatures.append(float(temperature))
         self.states.append({name: value.detach().cpu().clone() for name, value in model.state_dict().items()})
 
     @torch.no_grad()
     def replay(self, inputs: Tensor) -> Replay:
-        """Return what the model answered to inputs [inputs, ...] at each temperature.
+        """Return the answers of the model to inputs [inputs, ...] at each temperature.
 
         Raises:
             ValueError: if there are fewer than two snapshots.
@@ -97,34 +98,25 @@ class Snapshots:
         )
 
     def save(self, folder: str | Path) -> None:
-        """Write the temperatures as JSON and the weights as safetensors."""
-        safetensors = optional_import("safetensors.torch", extra="checkpoint", needed_by="Snapshots.save")
+        """Write `model.safetensors`, the temperatures and the weights, into a folder."""
         tensors = {f"{i}.{name}": value for i, state in enumerate(self.states) for name, value in state.items()}
-        with single_writer(Path(folder)):
-            write_atomically(Path(folder) / "weights.safetensors", safetensors.save(tensors))
-            write_atomically(Path(folder) / "snapshots.json", json.dumps({"temperatures": self.temperatures}))
+        state = {"temperatures": self.temperatures}
+        write_checkpoint(Path(folder) / MODEL_FILE, _KIND, state=state, tensors=tensors)
 
     @classmethod
     def load(cls, folder: str | Path, model: nn.Module) -> "Snapshots":
         """Read what `save` wrote, for a model of the same structure.
 
         Raises:
-            ValueError: if the folder holds something else.
-            RuntimeError: if the weights are of another structure.
+            ValueError: if the folder holds something else, or weights of another structure.
         """
-        safetensors = optional_import("safetensors.torch", extra="checkpoint", needed_by="Snapshots.load")
-        broken = optional_import("safetensors", extra="checkpoint", needed_by="Snapshots.load").SafetensorError
-        path = Path(folder) / "weights.safetensors"
-        try:
-            tensors = safetensors.load(path.read_bytes())
-        except broken as error:
-            raise ValueError(bad_value("Snapshots.load", path.name, "be a safetensors file", str(error))) from error
-        described = read_json("Snapshots.load", Path(folder) / "snapshots.json")
+        checkpoint = read_saved("Snapshots.load", Path(folder), _KIND, "`Snapshots.save`")
         snapshots = cls(model)
-        with as_written("Snapshots.load", "folder", "`save`"):
-            snapshots.temperatures = [float(temperature) for temperature in described["temperatures"]]
-        for i in range(len(snapshots.temperatures)):
-            state = {name.partition(".")[2]: v for name, v in tensors.items() if name.partition(".")[0] == str(i)}
-            snapshots._template.load_state_dict(state)  # refuses weights of another structure by name
-            snapshots.states.append(state)
+        with as_written("Snapshots.load", "folder", "`Snapshots.save`"):
+            snapshots.temperatures = [float(temperature) for temperature in checkpoint.state["temperatures"]]
+            for i in range(len(snapshots.temperatures)):
+                prefix = f"{i}."
+                state = {n.removeprefix(prefix): v for n, v in checkpoint.tensors.items() if n.startswith(prefix)}
+                snapshots._template.load_state_dict(state)  # raises for weights of another structure
+                snapshots.states.append(state)
         return snapshots

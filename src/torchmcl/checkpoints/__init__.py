@@ -1,10 +1,10 @@
-"""Saved states: one format for fleets, Lightning and estimators, the last few of a run, and stopping on signals.
+"""Saved states: one format for all of them, the last few of a run, and stopping on signals.
 
 Imported from ``torchmcl.checkpoints`` (``pip install torchmcl[checkpoint]``).
 """
 
+from torchmcl.checkpoints.codec import decode, encode
 from torchmcl.checkpoints.files import Checkpoint, CheckpointError, digest_of_json, read_checkpoint, write_checkpoint
-from torchmcl.checkpoints.nested import joined, parted
 from torchmcl.checkpoints.series import CheckpointSeries
 from torchmcl.checkpoints.stopping import Stopped, stop_on_signals
 
@@ -13,9 +13,9 @@ __all__ = [
     "CheckpointError",
     "CheckpointSeries",
     "Stopped",
+    "decode",
     "digest_of_json",
-    "joined",
-    "parted",
+    "encode",
     "read_checkpoint",
     "stop_on_signals",
     "write_checkpoint",

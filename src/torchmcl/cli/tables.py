@@ -247,14 +247,14 @@ def _check_predict(options: argparse.Namespace) -> None:
     owner = "torchmcl predict"
     check_extra("polars", "sklearn", "safetensors", extra="table", needed_by=owner)
     from torchmcl.data.table import read_table, table_format
-    from torchmcl.data.table.places import check_file, model_config
+    from torchmcl.data.table.places import check_file, check_model
 
     kind, _ = table_format(owner, options.out)
     if options.escape_formulas and kind not in ("csv", "tsv"):
         rule, got = "go with a CSV or TSV file", repr(str(options.out))
         raise ValueError(bad_value(owner, "--escape-formulas", rule, got, "Other formats hold no formulas."))
     check_file(owner, options.out, options.table)
-    model_config(owner, options.model)
+    check_model(owner, options.model)
     options.read = read_table(owner, options.table)
     for name in options.keep:
         options.read.column(owner, name, "--keep")
@@ -280,9 +280,9 @@ def _check_report(options: argparse.Namespace) -> None:
     owner = "torchmcl report"
     check_extra("polars", "sklearn", "safetensors", "matplotlib", extra="table", needed_by=owner)
     from torchmcl.data.table import read_table
-    from torchmcl.data.table.places import check_file, model_config
+    from torchmcl.data.table.places import check_file, check_model
 
-    model_config(owner, options.model)
+    check_model(owner, options.model)
     check_file(owner, options.out or options.model / "report.html", options.data)
     options.read = None if options.data is None else read_table(owner, options.data)
 

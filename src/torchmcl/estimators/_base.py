@@ -119,9 +119,9 @@ class MCLEstimator(BaseEstimator):
     # ------------------------------------------------------------------ saving
 
     def save(self, folder: str | Path) -> None:
-        """Write the fitted estimator to a folder: `model.json` and `model.safetensors`.
+        """Write the fitted estimator to a folder: `model.safetensors`.
 
-        A folder that holds a saved model is replaced at once; nothing half-written is ever left.
+        A saved model in it is replaced; nothing half-written is ever left.
 
         Raises:
             ValueError: if the folder holds something else, or a parameter is not of the kind that JSON can hold.

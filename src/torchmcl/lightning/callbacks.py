@@ -1,6 +1,5 @@
 """Callbacks: the scheduled values of the rule, records that a report can read, and a warning on collapse."""
 
-import json
 import time
 import warnings
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from torchmcl._checks import check_fraction
-from torchmcl._files import write_atomically
+from torchmcl._records import change_records
 from torchmcl.annealing.course import described_rule
 from torchmcl.lightning._backend import pl
 from torchmcl.types import StepOutput
@@ -63,8 +62,11 @@ class RecordWriter(pl.Callback):  # type: ignore[name-defined]
             **{name: value for name, value in described_rule(rule, 0).items() if name != "kind"},
             "seconds": round(time.perf_counter() - self._began, 3),
         }
-        kept = [line for line in _lines(self.path) if json.loads(line)["epoch"] < trainer.current_epoch]
-        write_atomically(self.path, "\n".join([*kept, json.dumps(record)]) + "\n")
+        change_records(
+            "RecordWriter",
+            self.path,
+            lambda records: [*(old for old in records if old["epoch"] < trainer.current_epoch), record],
+        )
 
 
 class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
@@ -107,7 +109,3 @@ class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
             )
             warnings.warn(message, stacklevel=2)
         self._n_before = len(starved)
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []

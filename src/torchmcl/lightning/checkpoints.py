@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl._checks import bad_value, check_positive_int
-from torchmcl.checkpoints import CheckpointSeries, joined, parted, read_checkpoint, write_checkpoint
+from torchmcl.checkpoints import CheckpointSeries, decode, encode, read_checkpoint, write_checkpoint
 from torchmcl.checkpoints.stopping import begin_saving, check_stop, end_saving, stop_requested
 from torchmcl.lightning._backend import pl
 from torchmcl.lightning.processes import note_lost_process
@@ -29,7 +29,7 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
             TypeError: if something in it is neither a tensor nor what JSON can hold.
             OSError: if it cannot be written; the old file, if any, is untouched.
         """
-        state, tensors = parted(checkpoint)
+        state, tensors = encode(checkpoint)
         write_checkpoint(path, _KIND, state=state, tensors=tensors)
 
     def load_checkpoint(
@@ -41,7 +41,7 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
             CheckpointError: if it is damaged or something else.
         """
         saved = read_checkpoint(path, _KIND)
-        checkpoint: dict[str, Any] = joined(saved.state, saved.tensors)
+        checkpoint: dict[str, Any] = decode(saved.state, saved.tensors)
         return checkpoint
 
     def remove_checkpoint(self, path: Path | str) -> None:

@@ -1,6 +1,5 @@
 """The page of the demonstration, from its records."""
 
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,9 @@ import torch
 
 from torchmcl.extending import as_written, read_json, write_atomically
 from torchmcl.reports.film import film_player, film_script
+from torchmcl.reports.numbers import mean_error, spread_of
 from torchmcl.reports.page import escape, image, page, table
-from torchmcl.reports.pictures import COLOURS, draw_answers, pyplot
+from torchmcl.reports.pictures import INK, SOFT, draw_answers, method_colour, new_figure
 from torchmcl.theory import first_critical_temperature
 
 __all__ = ["demo_summary", "write_demo_page"]
@@ -34,13 +34,14 @@ def demo_summary(records: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     best = records["kmeans"]["distortion"]
     rows = []
     for method in records["methods"]:
-        excess = [100 * (value / best - 1) for value in method["distortion"]]
+        distortion, starved = spread_of(method["distortion"]), spread_of(method["starved"])
+        excess = spread_of([100 * (value / best - 1) for value in method["distortion"]])
         rows.append(
             (
                 method["label"],
-                _mean_and_std(method["distortion"], ".5f"),
-                _mean_and_std(excess, "+.1f") + " %",
-                _mean_and_std(method["starved"], ".1f"),
+                mean_error(distortion.mean, distortion.std, decimals=5),
+                f"+{mean_error(excess.mean, excess.std, decimals=1)} %".replace("+-", "-"),
+                mean_error(starved.mean, starved.std, decimals=1),
             )
         )
     return rows
@@ -49,16 +50,9 @@ def demo_summary(records: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 def _page(records: dict[str, Any]) -> str:
     settings = records["settings"]
     n, n_seeds = int(settings["n_hypotheses"]), int(settings["n_seeds"])
-    rows: list[tuple[str, ...]] = [tuple(map(escape, row)) for row in demo_summary(records)]
-    kmeans = f"{records['kmeans']['distortion']:.5f}"
-    rows.append(
-        (
-            f"k-means, best of {escape(settings['n_restarts'])} restarts",
-            kmeans,
-            "reference",
-            escape(records["kmeans"]["starved"]),
-        )
-    )
+    kmeans = records["kmeans"]
+    label = f"k-means, best of {settings['n_restarts']} restarts"
+    rows = [*demo_summary(records), (label, f"{kmeans['distortion']:.5f}", "reference", kmeans["starved"])]
     keys = [method["key"] for method in records["methods"]]
     body = f"""
 <h1>{n} answers to one question</h1>
@@ -109,23 +103,21 @@ the same {settings["n_points"]:,} training points, without a network in between.
 
 
 def _predictions(records: dict[str, Any]) -> Any:
-    plt = pyplot("torchmcl demo")
-    figure, axes = plt.subplots(1, len(records["methods"]), figsize=(13, 4.6), sharex=True, sharey=True)
-    points = records["points"]
+    figure = new_figure(13, 4.6, layout="tight")
+    axes = figure.subplots(1, len(records["methods"]), sharex=True, sharey=True)
     for axis, method in zip(axes, records["methods"], strict=True):
-        draw_answers(axis, points, method["frames"][-1])
-        n = len(method["frames"][-1])
-        axis.set_title(f"{method['label']}\n{method['starved'][0]} of {n} starved", fontsize=12)
-    figure.tight_layout()
+        answers = method["frames"][-1]
+        draw_answers(axis, records["points"], answers)
+        axis.set_title(f"{method['label']}\n{method['starved'][0]} of {len(answers)} starved", fontsize=12)
     return figure
 
 
 def _curves(records: dict[str, Any]) -> Any:
-    plt = pyplot("torchmcl demo")
-    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4.2))
+    figure = new_figure(13, 4.2, layout="tight")
+    left, right = figure.subplots(1, 2)
     epochs = records["epochs"]
     for method in records["methods"]:
-        colour = COLOURS[method["key"]]
+        colour = method_colour(method["key"])
         if any(method["temperature"]):
             shown = [(e, t) for e, t in zip(epochs, method["temperature"], strict=True) if t > 0]
             left.plot(*zip(*shown, strict=True), color=colour, lw=2)
@@ -133,16 +125,10 @@ def _curves(records: dict[str, Any]) -> Any:
             label = method["label"] if number == 0 else None
             right.plot(epochs, curve, color=colour, lw=1.2, alpha=0.75, label=label)
     critical = float(first_critical_temperature(torch.tensor(records["points"])))
-    left.axhline(critical, color="#555", ls="--", lw=1)
-    left.text(epochs[-1], critical * 1.15, "first critical temperature", ha="right", fontsize=10, color="#555")
+    left.axhline(critical, color=SOFT, ls="--", lw=1)
+    left.text(epochs[-1], critical * 1.15, "first critical temperature", ha="right", fontsize=10, color=SOFT)
     left.set(xlabel="epoch", ylabel="temperature", yscale="log", xlim=(0, epochs[-1]), title="Cooling")
-    right.axhline(records["kmeans"]["distortion"], color="#222", ls=":", lw=1.5, label="k-means, best restart")
+    right.axhline(records["kmeans"]["distortion"], color=INK, ls=":", lw=1.5, label="k-means, best restart")
     right.set(xlabel="epoch", ylabel="distortion", yscale="log", xlim=(0, epochs[-1]), title="Distortion")
     right.legend(frameon=False, fontsize=10)
-    figure.tight_layout()
     return figure
-
-
-def _mean_and_std(values: list[float], form: str) -> str:
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.fmean(values):{form}} ± {deviation:{form.lstrip('+')}}"

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from torchmcl.reports.pictures import COLOURS, draw_answers, pyplot
+from torchmcl.extending import optional_import
+from torchmcl.reports.pictures import AMCL, GREY, INK, MCL, SOFT, draw_answers, method_colour, new_figure
 
 __all__ = [
     "draw_annealed_epsilon",
@@ -15,20 +16,11 @@ __all__ = [
 
 Tables = dict[str, list[dict[str, Any]]]
 
-_COLOUR_OF = {
-    "MCL": COLOURS["mcl"],
-    "Relaxed-WTA": COLOURS["relaxed"],
-    "annealed epsilon": COLOURS["relaxed"],
-    "annealed MCL": COLOURS["amcl"],
-}
-_NEEDED_BY = "torchmcl reproduce"
-
 
 def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
     """Draw the answers of the first seed above, distortion and starved answers of all seeds below."""
-    plt = pyplot(_NEEDED_BY)
     methods = _names(tables["results"], "method")
-    figure = plt.figure(figsize=(12, 7))
+    figure = new_figure(12, 7)
     grid = figure.add_gridspec(2, 6, height_ratios=(1.75, 1), hspace=0.18, wspace=0.9)
     points = [(row["y1"], row["y2"]) for row in tables["points"]]
     for column, method in enumerate(methods):
@@ -40,8 +32,8 @@ def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
         for place, method in enumerate(methods):
             values = [row[name] for row in tables["results"] if row["method"] == method]
             spread = [place + 0.3 * (i / max(len(values) - 1, 1) - 0.5) for i in range(len(values))]
-            axis.plot(spread, values, "o", color=_COLOUR_OF[method], alpha=0.8)
-            axis.plot([place - 0.25, place + 0.25], [sum(values) / len(values)] * 2, color="#222", lw=1.5)
+            axis.plot(spread, values, "o", color=method_colour(method), alpha=0.8)
+            axis.plot([place - 0.25, place + 0.25], [sum(values) / len(values)] * 2, color=INK, lw=1.5)
         axis.set(xticks=range(len(methods)), xticklabels=methods, ylabel=label, xlim=(-0.5, len(methods) - 0.5))
         if name == "distortion":
             axis.set_yscale("log")
@@ -71,49 +63,49 @@ def film_of_figure1(tables: Tables) -> dict[str, Any]:
 
 def draw_rate_distortion(tables: Tables, summary: dict[str, Any]) -> Any:
     """Draw R(D), its lower bound, the + and the way of every training."""
-    plt = pyplot(_NEEDED_BY)
-    figure, axis = plt.subplots(figsize=(8, 5.4))
+    figure = new_figure(8, 5.4)
+    axis = figure.subplots()
     marks, curve = summary["marks"], tables["curve"]
     distortion = [row["distortion"] for row in curve]
-    axis.plot(distortion, [row["rate"] for row in curve], color="#222", lw=2, label="R(D)")
+    axis.plot(distortion, [row["rate"] for row in curve], color=INK, lw=2, label="R(D)")
     bound = [max(row["shannon_lower_bound"], 0.0) for row in curve]
-    axis.plot(distortion, bound, color="#777", lw=1.5, ls="--", label="Shannon lower bound")
+    axis.plot(distortion, bound, color=GREY, lw=1.5, ls="--", label="Shannon lower bound")
     for method in _names(tables["trajectories"], "method"):
         own = [row for row in tables["trajectories"] if row["method"] == method]
         for seed in sorted({row["seed"] for row in own}):
             rows = [row for row in own if row["seed"] == seed]
             x, y = [row["soft_distortion"] for row in rows], [row["rate"] for row in rows]
             label = method if seed == 0 else None
-            axis.plot(x, y, "-", color=_COLOUR_OF[method], lw=1, alpha=0.7 if seed == 0 else 0.25, label=label)
-            axis.plot(x[0], y[0], "o", color=_COLOUR_OF[method], ms=4, mfc="white")
-            axis.plot(x[-1], y[-1], "s", color=_COLOUR_OF[method], ms=5)
-    axis.axhline(marks["highest_rate"], color="#999", lw=0.8, ls=":")
-    axis.text(marks["max_distortion"], marks["highest_rate"] + 0.1, "log2 n", ha="right", color="#555")
-    axis.axvline(marks["max_distortion"], color="#999", lw=0.8, ls=":")
-    axis.text(marks["max_distortion"] * 0.97, 3, "a single answer", color="#555", rotation=90, ha="right", fontsize=9)
-    axis.plot(marks["best_distortion"], marks["highest_rate"], "+", color="#222", ms=14, mew=2.5, zorder=5)
+            axis.plot(x, y, "-", color=method_colour(method), lw=1, alpha=0.7 if seed == 0 else 0.25, label=label)
+            axis.plot(x[0], y[0], "o", color=method_colour(method), ms=4, mfc="white")
+            axis.plot(x[-1], y[-1], "s", color=method_colour(method), ms=5)
+    axis.axhline(marks["highest_rate"], color=GREY, lw=0.8, ls=":")
+    axis.text(marks["max_distortion"], marks["highest_rate"] + 0.1, "log2 n", ha="right", color=SOFT)
+    axis.axvline(marks["max_distortion"], color=GREY, lw=0.8, ls=":")
+    axis.text(marks["max_distortion"] * 0.97, 3, "a single answer", color=SOFT, rotation=90, ha="right", fontsize=9)
+    axis.plot(marks["best_distortion"], marks["highest_rate"], "+", color=INK, ms=14, mew=2.5, zorder=5)
     axis.set(xscale="log", xlabel="distortion D", ylabel="rate R (bits)", ylim=(-0.2, marks["highest_rate"] + 0.6))
     axis.legend(frameon=False, loc="lower left")
-    axis.set_title("circle: start of training, square: end", fontsize=10, color="#555")
+    axis.set_title("circle: start of training, square: end", fontsize=10, color=SOFT)
     return figure
 
 
 def draw_distortion_vs_temperature(tables: Tables, summary: dict[str, Any]) -> Any:
     """Draw the curves and the critical temperatures."""
-    plt = pyplot(_NEEDED_BY)
-    figure, axis = plt.subplots(figsize=(8, 5))
+    figure = new_figure(8, 5)
+    axis = figure.subplots()
     marks, curve = summary["marks"], tables["curve"]
     for seed in sorted({row["seed"] for row in curve}):
         rows = [row for row in curve if row["seed"] == seed]
         x, y = [row["temperature"] for row in rows], [row["distortion"] for row in rows]
-        axis.plot(x, y, color=COLOURS["amcl"], lw=1.4, alpha=0.8 if seed == 0 else 0.4)
+        axis.plot(x, y, color=AMCL, lw=1.4, alpha=0.8 if seed == 0 else 0.4)
     for name, label, style in (
         ("upper_bound", r"$T_0^c$ (upper bound) = {:.2f}", "--"),
         ("of_one_gaussian", r"$2\sigma^2$ = {:.2f}", ":"),
     ):
-        axis.axvline(marks[name], color="#222", lw=1.2, ls=style, label=label.format(marks[name]))
-    axis.axhline(marks["single_answer"], color="#999", lw=0.8)
-    axis.text(1.0, marks["single_answer"] * 1.03, "a single answer", ha="right", va="bottom", color="#555", fontsize=9)
+        axis.axvline(marks[name], color=INK, lw=1.2, ls=style, label=label.format(marks[name]))
+    axis.axhline(marks["single_answer"], color=GREY, lw=0.8)
+    axis.text(1.0, marks["single_answer"] * 1.03, "a single answer", ha="right", va="bottom", color=SOFT, fontsize=9)
     axis.set(xlabel="temperature (training goes from right to left)", ylabel="distortion", xlim=(-0.02, 1.02))
     axis.set_ylim(0, marks["single_answer"] * 1.15)
     axis.legend(frameon=False, loc="lower right")
@@ -122,12 +114,11 @@ def draw_distortion_vs_temperature(tables: Tables, summary: dict[str, Any]) -> A
 
 def draw_phase_transitions(tables: Tables, summary: dict[str, Any]) -> Any:
     """Draw the answers at each temperature and input, and the number of distinct answers against temperature."""
-    plt = pyplot(_NEEDED_BY)
     hypotheses, points, counts = tables["hypotheses"], tables["points"], tables["counts"]
     temperatures = sorted({row["temperature"] for row in hypotheses}, reverse=True)
     inputs = sorted({row["x"] for row in hypotheses})
     n_rows, n_columns = len(inputs), len(temperatures)
-    figure = plt.figure(figsize=(2.4 * n_columns + 4.4, 2.45 * n_rows))
+    figure = new_figure(2.4 * n_columns + 4.4, 2.45 * n_rows)
     grid = figure.add_gridspec(
         n_rows, n_columns + 2, width_ratios=[1] * n_columns + [0.12, 1.6], wspace=0.12, hspace=0.12
     )
@@ -146,8 +137,8 @@ def draw_phase_transitions(tables: Tables, summary: dict[str, Any]) -> Any:
         for seed in sorted({row["seed"] for row in counts}):
             own = [row for row in counts if row["x"] == x and row["seed"] == seed]
             t, n = [row["temperature"] for row in own], [row["n_distinct"] for row in own]
-            axis.plot(t, n, color=COLOURS["amcl"], lw=1.2, alpha=0.8 if seed == 0 else 0.35)
-        axis.axvline(summary["marks"][f"critical_temperature_at_{x:g}"], color="#222", lw=1, ls="--")
+            axis.plot(t, n, color=AMCL, lw=1.2, alpha=0.8 if seed == 0 else 0.35)
+        axis.axvline(summary["marks"][f"critical_temperature_at_{x:g}"], color=INK, lw=1, ls="--")
         axis.set(xscale="log", yscale="log", ylabel="distinct answers", xlim=(min(temperatures) / 1.3, 1.1))
         axis.invert_xaxis()
         axis.yaxis.tick_right()
@@ -163,12 +154,12 @@ def draw_phase_transitions(tables: Tables, summary: dict[str, Any]) -> Any:
 
 def draw_annealed_epsilon(tables: Tables, summary: dict[str, Any]) -> Any:
     """Draw some frames of the first seed, and the answers in the middle of all seeds."""
-    plt = pyplot(_NEEDED_BY)
+    patches = optional_import("matplotlib.patches", extra="demo", needed_by="Drawing the figures of a report")
     frames, counts = tables["frames"], tables["counts"]
     points = [(row["y1"], row["y2"]) for row in tables["points"]]
     epochs = sorted({row["epoch"] for row in frames})
     shown = [epochs[round(share * (len(epochs) - 1))] for share in (0.25, 0.6, 0.9, 1.0)]
-    figure = plt.figure(figsize=(15, 2.7))
+    figure = new_figure(15, 2.7)
     grid = figure.add_gridspec(1, len(shown) + 2, width_ratios=[1] * len(shown) + [0.12, 1.5], wspace=0.12)
     # The mean of the three Gaussians.
     middle = [sum(p[i] for p in points) / len(points) for i in (0, 1)]
@@ -176,7 +167,7 @@ def draw_annealed_epsilon(tables: Tables, summary: dict[str, Any]) -> Any:
         axis = figure.add_subplot(grid[0, column])
         own = [row for row in frames if row["epoch"] == epoch]
         draw_answers(axis, points, [(row["y1"], row["y2"], row["score"]) for row in own])
-        axis.add_patch(plt.Circle(middle, summary["marks"]["radius"], fill=False, color="#D55E00", lw=1, ls="--"))
+        axis.add_patch(patches.Circle(middle, summary["marks"]["radius"], fill=False, color=MCL, lw=1, ls="--"))
         axis.set(xticks=(), yticks=())
         axis.set_title(rf"$\varepsilon$ = {own[0]['epsilon']:.2f}")
     axis = figure.add_subplot(grid[0, len(shown) + 1])
@@ -184,7 +175,7 @@ def draw_annealed_epsilon(tables: Tables, summary: dict[str, Any]) -> Any:
         for seed in sorted({row["seed"] for row in counts}):
             own = [row for row in counts if row["method"] == method and row["seed"] == seed]
             x, y = [row["epoch"] for row in own], [row["in_the_middle"] for row in own]
-            axis.plot(x, y, color=_COLOUR_OF[method], lw=1.2, alpha=0.5, label=method if seed == 0 else None)
+            axis.plot(x, y, color=method_colour(method), lw=1.2, alpha=0.5, label=method if seed == 0 else None)
     axis.set(xlabel="epoch", ylabel="answers in the middle", ylim=(-1, summary["settings"]["n_hypotheses"] + 2))
     axis.legend(frameon=False, loc="center right", fontsize=9)
     axis.yaxis.tick_right()

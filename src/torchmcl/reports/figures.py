@@ -10,12 +10,12 @@ from torchmcl.extending import as_written, bad_value, read_json, read_text, writ
 from torchmcl.reports import figure_drawings as drawings
 from torchmcl.reports.film import film_player, film_script
 from torchmcl.reports.page import escape, image, page
-from torchmcl.reports.pictures import pyplot, save_picture
+from torchmcl.reports.pictures import save_picture
 
 __all__ = ["read_table", "write_figure", "write_figures_page"]
 
 Row = dict[str, Any]
-_NEEDED_BY = "torchmcl reproduce"
+_OWNER = "torchmcl reproduce"
 
 
 class _Picture(NamedTuple):
@@ -90,11 +90,10 @@ def write_figure(name: str, folder: Path) -> Path:
     if name not in _PICTURES:
         raise ValueError(bad_value("write_figure", "name", f"be one of {', '.join(_PICTURES)}", repr(name)))
     target = folder / name / name
-    with as_written(_NEEDED_BY, str(folder / name), "`torchmcl reproduce`"):
+    with as_written(_OWNER, str(folder / name), "`torchmcl reproduce`"):
         figure, _ = _drawn(name, folder)
         caption = _caption(name, folder)
     save_picture(figure, target)
-    pyplot(_NEEDED_BY).close(figure)
     write_atomically(folder / name / "caption.txt", caption + "\n")
     return target.with_suffix(".png")
 
@@ -106,7 +105,7 @@ def write_figures_page(folder: Path) -> Path:
         ValueError: if records are not as `torchmcl reproduce` wrote them.
     """
     target = folder / "index.html"
-    with as_written(_NEEDED_BY, str(folder), "`torchmcl reproduce`"):
+    with as_written(_OWNER, str(folder), "`torchmcl reproduce`"):
         content = _page(folder)
     write_atomically(target, content)
     return target
@@ -129,7 +128,6 @@ def _page(folder: Path) -> str:
             f"{settings['n_points']:,} fresh points, {escape(settings['n_seeds'])} seeds, {summary['seconds']:.0f} s. "
             f'<a href="{name}/{name}.png">PNG</a>, <a href="{name}/{name}.svg">SVG</a>, {files}.</p>'
         )
-        pyplot(_NEEDED_BY).close(figure)
         if name == "figure1":
             film = drawings.film_of_figure1(_tables(name, folder))
             parts.append("<h3>Watch it</h3>" + film_player(len(film["epochs"])))

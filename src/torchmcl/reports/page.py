@@ -4,10 +4,10 @@ import base64
 import hashlib
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["escape", "image", "page", "table"]
+__all__ = ["Html", "escape", "image", "page", "side_by_side", "table"]
 
 _STYLE = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --paper: #ffffff; --accent: #0b6e99; --wash: #f4f6f8; }
@@ -26,6 +26,8 @@ figure { margin: 0; } figcaption { color: var(--soft); font-size: .92rem; margin
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .95rem; }
 th, td { padding: .4rem .8rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid var(--ink); }
+td small, th small { color: var(--soft); display: block; font-weight: 400; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1.4rem; }
 tr.best td { font-weight: 650; } td u { text-underline-offset: 3px; }
 button { font: inherit; padding: .3rem 1rem; border-radius: 6px; border: 1px solid var(--line);
   background: var(--wash); color: var(--ink); cursor: pointer; }
@@ -34,11 +36,15 @@ input[type=range] { flex: 1; min-width: 8rem; accent-color: var(--accent); }
 canvas { width: 100%; border: 1px solid var(--line); border-radius: 6px; background: #fff; display: block; }
 code { background: var(--wash); padding: .1rem .3rem; border-radius: 4px; font-size: .9em; }
 """
-# Nothing is loaded from anywhere; sounds may lie beside the page.
+# Nothing is loaded from the network; sounds may be files beside the page.
 _POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; media-src data: 'self' file:; "
     "style-src 'unsafe-inline'"
 )
+
+
+class Html(str):
+    """Text that is HTML already; what comes from outside has been escaped in it."""
 
 
 def escape(text: object) -> str:
@@ -47,7 +53,7 @@ def escape(text: object) -> str:
 
 
 def page(title: str, body: str, script: str = "", *, style: str = "") -> str:
-    """Return a whole page. `body`, `script` and `style` are trusted: escape what comes from outside.
+    """Return a complete page. `body`, `script` and `style` are trusted: escape what comes from outside.
 
     The page allows its own script, by the checksum of its text, and no other, should an escape ever be forgotten.
     """
@@ -65,17 +71,38 @@ def page(title: str, body: str, script: str = "", *, style: str = "") -> str:
     )
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None, identity: str = "") -> str:
-    """Return a table; cells are HTML already, so escape what comes from outside."""
-    head = "".join(f"<th>{cell}</th>" for cell in header)
+def table(
+    header: Iterable[object], rows: Iterable[Iterable[object]], best: int | None = None, identity: str = ""
+) -> str:
+    """Return a table.
+
+    Args:
+        header: a cell for each column; text is escaped, and what follows " | " is a smaller line below; `Html` stays.
+        rows: of cells.
+        best: the row to set in bold.
+        identity: of the element, for links and styles.
+    """
+    head = "".join(f"<th>{_cell(cell)}</th>" for cell in header)
     lines = []
-    for number, row in enumerate(rows):
-        mark = ' class="best"' if number == best else ""
-        lines.append(f"<tr{mark}>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>")
+    for place, row in enumerate(rows):
+        mark = ' class="best"' if place == best else ""
+        lines.append(f"<tr{mark}>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>")
     name = f' id="{escape(identity)}"' if identity else ""
     return (
         f'<div class="scroll"><table{name}><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
     )
+
+
+def _cell(content: object) -> str:
+    if isinstance(content, Html):
+        return content
+    main, *below = str(content).split(" | ")
+    return escape(main) + "".join(f"<small>{escape(line)}</small>" for line in below)
+
+
+def side_by_side(parts: Iterable[str]) -> str:
+    """Return parts of a page beside each other where there is room."""
+    return '<div class="pair">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>"
 
 
 def image(figure: Any, alternative: str, caption: str = "") -> str:

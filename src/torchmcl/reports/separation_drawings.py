@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchmcl.experiments.separation.study_records import RunRecords
-from torchmcl.reports.pictures import COLOURS, pyplot
+from torchmcl.reports.pictures import AMCL, INK, MCL, PALETTE, method_colour, new_figure
 from torchmcl.reports.separation_numbers import LABELS, METHODS
 
 __all__ = ["draw_automatic", "draw_hypotheses", "draw_learning_curves", "draw_transition"]
 
-_COLOURS = {"pit": "#222222", "mcl": COLOURS["mcl"], "relaxed-wta": COLOURS["relaxed"], "amcl": COLOURS["amcl"]}
 _DASHES = {"pit": "-", "mcl": "--", "relaxed-wta": ":", "amcl": "-"}
-_NEEDED_BY = "torchmcl reproduce separation"
 
 
 def draw_learning_curves(runs: Sequence[RunRecords]) -> Any:
@@ -20,7 +18,8 @@ def draw_learning_curves(runs: Sequence[RunRecords]) -> Any:
     Seeds after the first one are lighter.
     """
     numbers = sorted({run.n_speakers for run in runs})
-    figure, axes = pyplot(_NEEDED_BY).subplots(1, len(numbers), figsize=(4.8 * len(numbers), 3.9), squeeze=False)
+    figure = new_figure(4.8 * len(numbers), 3.9, layout="tight")
+    axes = figure.subplots(1, len(numbers), squeeze=False)
     first = min((run.seed for run in runs), default=0)
     for axis, number in zip(axes[0], numbers, strict=True):
         labelled = set()
@@ -29,7 +28,7 @@ def draw_learning_curves(runs: Sequence[RunRecords]) -> Any:
             axis.plot(
                 [record["step"] for record in run.epochs],
                 [record["val_pit_si_sdr"] for record in run.epochs],
-                color=_COLOURS[run.rule],
+                color=method_colour(run.rule),
                 ls=_DASHES[run.rule],
                 lw=1.6,
                 alpha=1 if run.seed == first else 0.4,
@@ -39,13 +38,13 @@ def draw_learning_curves(runs: Sequence[RunRecords]) -> Any:
         axis.set(title=f"{number} speakers", xlabel="training steps", ylabel="validation PIT SI-SDR in dB")
         axis.grid(alpha=0.25)
         axis.legend(frameon=False, fontsize=9, loc="lower right")
-    figure.tight_layout()
     return figure
 
 
 def draw_hypotheses(runs: Sequence[RunRecords]) -> Any:
     """Return MCL SI-SDR of the test mixtures by the number of outputs: quartiles, median, and a point for the mean."""
-    figure, axis = pyplot(_NEEDED_BY).subplots(figsize=(6.4, 4.0))
+    figure = new_figure(6.4, 4.0)
+    axis = figure.subplots()
     numbers = sorted({run.n_outputs for run in runs})
     rules = [rule for rule in METHODS if any(run.rule == rule for run in runs)]
     for place, rule in enumerate(rules):
@@ -60,12 +59,12 @@ def draw_hypotheses(runs: Sequence[RunRecords]) -> Any:
             showmeans=True,
             patch_artist=True,
             manage_ticks=False,
-            medianprops={"color": "#222222", "lw": 1.4},
-            meanprops={"marker": "o", "mfc": "#ffffff", "mec": "#222222", "ms": 5},
+            medianprops={"color": INK, "lw": 1.4},
+            meanprops={"marker": "o", "mfc": "#ffffff", "mec": INK, "ms": 5},
         )
         for box in boxes["boxes"]:
-            box.set(facecolor=_COLOURS[rule], alpha=0.55)
-        axis.plot([], [], color=_COLOURS[rule], lw=8, alpha=0.55, label=LABELS[rule])
+            box.set(facecolor=method_colour(rule), alpha=0.55)
+        axis.plot([], [], color=method_colour(rule), lw=8, alpha=0.55, label=LABELS[rule])
     axis.set_xticks(range(len(numbers)), [str(number) for number in numbers])
     axis.set(xlabel="outputs of the network", ylabel="MCL SI-SDR in dB")
     axis.grid(axis="y", alpha=0.25)
@@ -75,9 +74,9 @@ def draw_hypotheses(runs: Sequence[RunRecords]) -> Any:
 
 def draw_transition(runs: Sequence[RunRecords]) -> Any:
     """Return the negative MCL SI-SDR of the validation against the temperature, which falls from right to left."""
-    figure, axis = pyplot(_NEEDED_BY).subplots(figsize=(6.8, 4.0))
-    colours = ("#009E73", "#0072B2", "#D55E00", "#CC79A7")
-    for run, colour in zip(sorted(runs, key=lambda run: run.temperature), colours, strict=False):
+    figure = new_figure(6.8, 4.0)
+    axis = figure.subplots()
+    for run, colour in zip(sorted(runs, key=lambda run: run.temperature), PALETTE, strict=False):
         points = [
             (temperature, -record["val_mcl_si_sdr"])
             for temperature, record in zip(run.temperatures, run.epochs, strict=True)
@@ -93,8 +92,9 @@ def draw_transition(runs: Sequence[RunRecords]) -> Any:
 
 def draw_automatic(by_hand: Sequence[RunRecords], automatic: Sequence[RunRecords]) -> Any:
     """Return temperature and validation SI-SDR over training, of schedules set by hand and of one that sets itself."""
-    figure, (left, right) = pyplot(_NEEDED_BY).subplots(1, 2, figsize=(9.6, 3.7))
-    for runs, colour, label in ((by_hand, _COLOURS["amcl"], "by hand"), (automatic, "#D55E00", "automatic")):
+    figure = new_figure(9.6, 3.7, layout="tight")
+    left, right = figure.subplots(1, 2)
+    for runs, colour, label in ((by_hand, AMCL, "by hand"), (automatic, MCL, "automatic")):
         for place, run in enumerate(runs):
             style = {"color": colour, "alpha": 1 if place == 0 else 0.4, "lw": 1.6}
             named = label if place == 0 else None
@@ -108,5 +108,4 @@ def draw_automatic(by_hand: Sequence[RunRecords], automatic: Sequence[RunRecords
     for axis in (left, right):
         axis.grid(alpha=0.25)
         axis.legend(frameon=False, fontsize=9)
-    figure.tight_layout()
     return figure

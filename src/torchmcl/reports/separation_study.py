@@ -1,4 +1,4 @@
-"""The page of the study of separation: table, tests, curves, boxes and the phase transition, from records."""
+"""The page of the separation study: table, tests, curves, boxes and the phase transition, from records."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,19 +13,9 @@ from torchmcl.experiments.separation.study_records import (
 )
 from torchmcl.extending import write_atomically
 from torchmcl.reports import separation_drawings as drawings
-from torchmcl.reports.page import escape, image, page, table
-from torchmcl.reports.pictures import pyplot
-from torchmcl.reports.separation_numbers import (
-    LABELS,
-    METHODS,
-    Difference,
-    Spread,
-    by_genders,
-    difference,
-    over_seeds,
-    seeds_apart,
-    spread_of,
-)
+from torchmcl.reports.numbers import Difference, Spread, difference, mean_error, p_value, signed, spread_of
+from torchmcl.reports.page import escape, image, page, side_by_side, table
+from torchmcl.reports.separation_numbers import LABELS, METHODS, by_genders, over_seeds, seeds_apart
 
 __all__ = [
     "automatic_rows",
@@ -39,7 +29,7 @@ __all__ = [
 
 Rows = list[list[str]]
 
-# What stands after a bar is another, smaller line of a cell.
+# What follows a bar is a smaller line of the cell.
 METHOD_HEAD = (
     *("method", "PIT SI-SDR", "MCL SI-SDR", "improvement", "against PIT"),
     "published PIT SI-SDR | WSJ0-mix: not comparable",
@@ -47,7 +37,7 @@ METHOD_HEAD = (
 HYPOTHESES_HEAD = ("outputs", "method", "MCL SI-SDR", "median", "against fewest outputs", "against MCL")
 TRANSITION_HEAD = ("from", "to", "outputs are the mixture until", "PIT SI-SDR", "MCL SI-SDR")
 AUTOMATIC_HEAD = ("schedule", "seed", "PIT SI-SDR", "MCL SI-SDR", "improvement", "against by hand, same seed")
-# Below it an output is the mixture itself: what it gains in dB is rounding.
+# An output that gains less, in dB, is the mixture itself up to rounding.
 _UNSPLIT = 0.2
 
 
@@ -103,7 +93,7 @@ def transition_rows(study: StudyRecords) -> Rows:
 
 
 def automatic_rows(study: StudyRecords) -> Rows:
-    """Return the lines of aMCL with a schedule set by hand and with one that sets itself, under `AUTOMATIC_HEAD`."""
+    """Return the lines of aMCL with a schedule set by hand and with an automatic one, under `AUTOMATIC_HEAD`."""
     by_hand, automatic = by_hand_and_automatic(study)
     rows = []
     for label, runs in (("by hand", by_hand), ("automatic", automatic)):
@@ -154,10 +144,7 @@ def _page(study: StudyRecords) -> str:
 
 
 _STYLE = """
-th { vertical-align: bottom; } td { vertical-align: top; } .scroll { margin: .8rem 0; }
-td small, th small { color: var(--soft); display: block; font-weight: 400; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(22rem, 100%), 1fr)); gap: 1.2rem; }
-.alone { max-width: 44rem; }
+th { vertical-align: bottom; } td { vertical-align: top; } .scroll { margin: .8rem 0; } .alone { max-width: 44rem; }
 """
 
 
@@ -172,19 +159,19 @@ def _methods_part(study: StudyRecords) -> list[str]:
         n_mixtures = len(first.mixtures)
         body.append(f"<h3>{number} speakers, {n_mixtures} mixtures</h3>")
         body.append(f'<p class="note">{escape(_network(first))}, {first.epochs[-1]["step"]:,} steps.</p>')
-        body.append(_shown(METHOD_HEAD, method_rows(study, number), f"methods-{number}"))
+        body.append(table(METHOD_HEAD, method_rows(study, number), identity=f"methods-{number}"))
     read = (
         "Mean ± standard deviation over mixtures, below it the standard error of the mean. Against PIT, in PIT SI-SDR: "
         "mean difference ± standard error over the same mixtures, its median, and the p of Wilcoxon's test, which "
         "tells apart networks, not objectives. Each method is trained once, so that the numbers say nothing about "
-        "luck with the seed. "
+        "the choice of the seed. "
     )
     if n_seeds > 1:
         read = (
             f"Mean over {n_seeds} seeds, in brackets each of them; below it standard deviation and standard error over "
             "mixtures, each with its mean over the seeds. Against PIT: difference in PIT SI-SDR. The p of mixtures is "
             "that of Wilcoxon's test, which tells apart networks, not objectives; the p of seeds is that of Tukey's "
-            "test, in which a training is one value: it asks about objectives, with few trainings to go by. "
+            "test, in which a training is one value: it asks about objectives, with few trainings. "
         )
     body.append(
         f'<p class="note">{read}'
@@ -192,11 +179,14 @@ def _methods_part(study: StudyRecords) -> list[str]:
         "deviation over three seeds: they are <b>not comparable</b> with the others, and show what the paper found.</p>"
     )
     body.append("<h2>Learning curves</h2>")
-    pictures = ""
-    for number in sorted({run.n_speakers for run in runs}):
-        curves = drawings.draw_learning_curves([run for run in runs if run.n_speakers == number])
-        pictures += _picture(curves, f"Validation SI-SDR over training, {number} speakers")
-    body.append(f'<div class="pair">{pictures}</div>')
+    pictures = [
+        image(
+            drawings.draw_learning_curves([run for run in runs if run.n_speakers == number]),
+            f"Validation SI-SDR over training, {number} speakers",
+        )
+        for number in sorted({run.n_speakers for run in runs})
+    ]
+    body.append(side_by_side(pictures))
     body.append(
         '<p class="note">PIT SI-SDR on crops of validation mixtures, after each epoch; seeds after the first are '
         "lighter.</p>"
@@ -205,7 +195,7 @@ def _methods_part(study: StudyRecords) -> list[str]:
         body.append("<h2>By gender</h2>")
         for number in sorted({run.n_speakers for run in runs}):
             head, rows = gender_rows(study, number)
-            body.append(f"<h3>{number} speakers</h3>" + _shown(head, rows, f"genders-{number}"))
+            body.append(f"<h3>{number} speakers</h3>" + table(head, rows, identity=f"genders-{number}"))
         body.append(
             '<p class="note">Improvement in dB, mean ± standard error over mixtures. F and M as the readers '
             "are listed.</p>"
@@ -225,7 +215,7 @@ def _hypotheses_part(study: StudyRecords) -> list[str]:
     return [
         "<h2>More outputs than speakers</h2>",
         _alone(drawings.draw_hypotheses(runs), "MCL SI-SDR by the number of outputs", caption),
-        _shown(HYPOTHESES_HEAD, hypotheses_rows(study), "hypotheses"),
+        table(HYPOTHESES_HEAD, hypotheses_rows(study), identity="hypotheses"),
         '<p class="note">More outputs are more chances to be near a speaker: the best of many is chosen with the '
         "answer at hand, so that a part of the gain is choice and not separation. Differences are paired, ± standard "
         "error, with the p of Wilcoxon's test.</p>",
@@ -245,7 +235,7 @@ def _transition_part(study: StudyRecords) -> list[str]:
     return [
         "<h2>Phase transition</h2>",
         _alone(drawings.draw_transition(runs), "Negative MCL SI-SDR against temperature", caption),
-        _shown(TRANSITION_HEAD, transition_rows(study), "transition"),
+        table(TRANSITION_HEAD, transition_rows(study), identity="transition"),
         '<p class="note">The last two columns: whole test mixtures, mean ± standard error. All trainings are equally '
         "long, so that one that begins hot has had less time at a temperature at which something is learned.</p>",
     ]
@@ -257,20 +247,20 @@ def _automatic_part(study: StudyRecords) -> list[str]:
         return []
     caption = "aMCL with 2 speakers. Both have equally many steps; on crops of validation mixtures."
     return [
-        "<h2>A schedule that sets itself</h2>",
-        _picture(drawings.draw_automatic(by_hand, runs), "Temperature and SI-SDR over training", caption),
-        _shown(AUTOMATIC_HEAD, automatic_rows(study), "automatic"),
+        "<h2>An automatic schedule</h2>",
+        image(drawings.draw_automatic(by_hand, runs), "Temperature and SI-SDR over training", escape(caption)),
+        table(AUTOMATIC_HEAD, automatic_rows(study), identity="automatic"),
         '<p class="note">Whole test mixtures, mean ± standard error over them. The difference is in PIT SI-SDR.</p>',
     ]
 
 
 def by_hand_and_automatic(study: StudyRecords) -> tuple[list[RunRecords], list[RunRecords]]:
-    """Return the trainings of aMCL with a schedule set by hand, and those with one that sets itself, by seed."""
-    own = study.of_part("automatic")
+    """Return the trainings of aMCL with a schedule set by hand, and those with an automatic one, by seed."""
+    runs = study.of_part("automatic")
     # Those by hand have the seeds that the table of methods did not have then; by now it may.
-    by_hand = {run.seed: run for run in own if not run.sets_itself}
+    by_hand = {run.seed: run for run in runs if not run.sets_itself}
     by_hand |= {run.seed: run for run in _methods(study, 2).get("amcl", [])}
-    automatic = {run.seed: run for run in own if run.sets_itself}
+    automatic = {run.seed: run for run in runs if run.sets_itself}
     first, second = ([runs[seed] for seed in sorted(runs)] for runs in (by_hand, automatic))
     return first, second
 
@@ -286,24 +276,8 @@ def _methods(study: StudyRecords, n_speakers: int) -> dict[str, list[RunRecords]
     return {rule: group for rule, group in groups.items() if group}
 
 
-def _shown(head: Sequence[str], rows: Rows, identity: str) -> str:
-    return table([_cell(cell) for cell in head], [[_cell(cell) for cell in row] for row in rows], identity=identity)
-
-
-def _cell(text: str) -> str:
-    """Return a cell as HTML, with what stands after a bar below it in small."""
-    main, *below = text.split(" | ")
-    return escape(main) + "".join(f"<small>{escape(line)}</small>" for line in below)
-
-
 def _alone(figure: Any, alternative: str, caption: str) -> str:
-    return f'<div class="alone">{_picture(figure, alternative, caption)}</div>'
-
-
-def _picture(figure: Any, alternative: str, caption: str = "") -> str:
-    shown = image(figure, alternative, escape(caption))
-    pyplot("the report about separation").close(figure)
-    return shown
+    return f'<div class="alone">{image(figure, alternative, escape(caption))}</div>'
 
 
 def _scored(scores: Mapping[str, float], runs: Sequence[RunRecords], measure: str) -> str:
@@ -332,31 +306,23 @@ def _against_pit(groups: Mapping[str, Sequence[RunRecords]], rule: str) -> str:
     pairs = [(one, other) for one in ours for other in theirs if one.seed == other.seed]
     if found is None or len(pairs) < 2:
         return _against(found)
-    seeds = ", ".join(_signed(one.mean("pit_si_sdr") - other.mean("pit_si_sdr")) for one, other in pairs)
+    seeds = ", ".join(signed(one.mean("pit_si_sdr") - other.mean("pit_si_sdr")) for one, other in pairs)
     p = seeds_apart({name: [run.mean("pit_si_sdr") for run in runs] for name, runs in groups.items()}, rule, "pit")
-    by_seed = "" if p is None else f" | seeds {_p(p)}"
-    return f"{_signed(found.mean)} ({seeds}) | SE {found.error:.2f} | mixtures {_p(found.p)}{by_seed}"
+    by_seed = "" if p is None else f" | seeds {p_value(p)}"
+    return f"{signed(found.mean)} ({seeds}) | SE {found.error:.2f} | mixtures {p_value(found.p)}{by_seed}"
 
 
 def _full(spread: Spread) -> str:
-    return f"{spread.mean:.2f} ± {spread.std:.2f} | SE {spread.error:.2f}"
+    return f"{mean_error(spread.mean, spread.std, decimals=2)} | SE {spread.error:.2f}"
 
 
 def _mean_error(spread: Spread) -> str:
-    return f"{spread.mean:.2f} ± {spread.error:.2f}"
+    return mean_error(spread.mean, spread.error, decimals=2)
 
 
-def _against(found: Difference | None) -> str:
+def _against(paired: Difference | None) -> str:
     """Return a paired difference | its median and the p of its test."""
-    if found is None:
+    if paired is None:
         return ""
-    p = "" if found.p is None else f", {_p(found.p)}"
-    return f"{_signed(found.mean)} ± {found.error:.2f} | median {_signed(found.median)}{p}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")  # noqa: RUF001
-
-
-def _p(p: float | None) -> str:
-    return "p = 1" if p is None else "p < 1e-10" if p < 1e-10 else f"p = {p:.2g}"
+    p = "" if paired.p is None else f", {p_value(paired.p)}"
+    return f"{signed(paired.mean)} ± {paired.error:.2f} | median {signed(paired.median)}{p}"

@@ -10,16 +10,16 @@ __all__ = ["decibels_over_time", "extremes_over_time", "spectrogram_png", "wavef
 
 Array = npt.NDArray[np.float64]
 
-# More columns than a page is wide are not seen.
+# A page is not wider: more columns would not be visible.
 _N_COLUMNS = 1000
-# Of a long recording this many moments are looked at for each column; their mean stands for all.
+# In a long recording the mean of this many frames represents a column.
 _FRAMES_A_COLUMN = 8
 # 32 ms tell the harmonics of most voices apart and still follow syllables.
 _WINDOW_SECONDS = 0.032
-# Below the loudest moment by more than this, speech is not heard over the rest.
+# Speech that is quieter than the loudest moment by more than this is inaudible.
 _RANGE_DB = 70.0
 # From silent to loud, each lighter than the one before, so that it reads without colours too.
-_COLOURS = ("#0c1024", "#35215f", "#7b2a74", "#c8475f", "#f28c4f", "#fdf2c0")
+_SHADES = ("#0c1024", "#35215f", "#7b2a74", "#c8475f", "#f28c4f", "#fdf2c0")
 
 
 def extremes_over_time(samples: npt.ArrayLike) -> Array:
@@ -88,7 +88,7 @@ def spectrogram_png(decibels: Array, loudest: float) -> bytes:
     shade = np.clip((decibels - loudest) / _RANGE_DB + 1, 0, 1)
     rows = np.round(255 * shade[::-1]).astype(np.uint8)
     height, width = rows.shape
-    stops = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _COLOURS], dtype=np.float64)
+    stops = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _SHADES], dtype=np.float64)
     places = np.linspace(0, len(stops) - 1, 256)
     palette = np.stack([np.interp(places, np.arange(len(stops)), stop) for stop in stops.T], axis=-1)
     lines = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1)  # each line begins with its filter, none

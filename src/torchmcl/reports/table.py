@@ -1,13 +1,12 @@
-"""The page about a model of a table, from its records: how far to trust it, and where it is of several minds."""
+"""The page about a model of a table, from its records: how far to trust it, and which rows are ambiguous."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torchmcl._files import write_atomically
-from torchmcl._messages import number_text
 from torchmcl._reading import as_written
-from torchmcl.reports.page import escape, image, page, table
+from torchmcl.reports.numbers import number, percent
+from torchmcl.reports.page import Html, escape, image, page, side_by_side, table
 from torchmcl.reports.table_figures import (
     answers_figure,
     calibration_figure,
@@ -25,7 +24,6 @@ _STYLE = """
 .tile { background: var(--wash); border-radius: 8px; padding: .8rem 1rem; }
 .tile b { display: block; font-size: 1.5rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: .9rem; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1.4rem; }
 figure { max-width: 44rem; }
 .row { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; margin: .8rem 0; }
 .row h3 { margin: 0 0 .3rem; font-size: 1rem; }
@@ -34,8 +32,10 @@ figure { max-width: 44rem; }
 svg { display: block; width: 100%; height: auto; } svg.bars { width: 7.5rem; height: 1.7rem; fill: var(--accent); }
 .line { max-width: 40rem; } .ends { display: flex; justify-content: space-between; color: var(--soft);
   font-size: .82rem; padding: 0 5%; font-variant-numeric: tabular-nums; }
-td.name { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; max-width: 20rem; }
-td.text { text-align: left; white-space: normal; min-width: 12rem; max-width: 26rem; overflow-wrap: anywhere; }
+#targets td:first-child, #columns td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 7rem;
+  max-width: 20rem; }
+#columns td:last-child { text-align: left; white-space: normal; min-width: 12rem; max-width: 26rem;
+  overflow-wrap: anywhere; }
 h1, p, figcaption { overflow-wrap: anywhere; }
 """
 
@@ -76,10 +76,10 @@ def _head(records: dict[str, Any], targets: list[str]) -> str:
     nine = next((entry for entry in found["coverage"] if entry["level"] == 0.9), None)
     for place, name in enumerate(targets):
         of = f" ({escape(name)})" if len(targets) > 1 else ""
-        tiles.append((_number(measures["rmse"][place]), f"error of the mean answer{of}"))
-        tiles.append((_number(measures["nearest_rmse"][place]), f"error of the nearest of {n} answers{of}"))
+        tiles.append((number(measures["rmse"][place]), f"error of the mean answer{of}"))
+        tiles.append((number(measures["nearest_rmse"][place]), f"error of the nearest of {n} answers{of}"))
         if nine is not None:
-            tiles.append((f"{100 * nine['covered'][place]:.0f} %", f"of the truth lies in the 90 % sets{of}"))
+            tiles.append((percent(nine["covered"][place]), f"of the truth lies in the 90 % sets{of}"))
     cards = "".join(f'<div class="tile"><b>{value}</b><span>{text}</span></div>' for value, text in tiles)
     what = " and ".join(f"<i>{escape(name)}</i>" for name in targets)
     return f"""<h1>{n} answers for {what}</h1>
@@ -102,8 +102,8 @@ def _gain(measures: dict[str, Any], n: int) -> str:
 
 
 def _answers_and_numbers(records: dict[str, Any], targets: list[str]) -> list[str]:
-    parts = [_answers(records, targets), _by_number(records)]
-    return [_pair(parts)] if len(targets) == 1 else parts
+    parts = [_answers(records, targets), _bynumber(records)]
+    return [side_by_side(parts)] if len(targets) == 1 else parts
 
 
 def _answers(records: dict[str, Any], targets: list[str]) -> str:
@@ -118,10 +118,10 @@ def _answers(records: dict[str, Any], targets: list[str]) -> str:
                 "mark the nearest answer of each row. Several bands mean several branches.",
             )
         )
-    return "<h2>Answers against the truth</h2>\n" + (_pair(figures) if len(figures) > 1 else figures[0])
+    return "<h2>Answers against the truth</h2>\n" + (side_by_side(figures) if len(figures) > 1 else figures[0])
 
 
-def _by_number(records: dict[str, Any]) -> str:
+def _bynumber(records: dict[str, Any]) -> str:
     found = records["evaluation"]["by_number"]
     floor = (
         "The dashed line is the rate-distortion floor: no n answers could do better, if the model's own density were "
@@ -151,7 +151,7 @@ def _trust(records: dict[str, Any]) -> str:
         "Of the answers given with some probability, how many were the nearest? On the line the probabilities mean "
         f"what they say; on average they are off by {100 * calibration['error']:.1f} points.",
     )
-    return "<h2>Can the probabilities be trusted?</h2>\n" + _pair([first, second])
+    return "<h2>Can the probabilities be trusted?</h2>\n" + side_by_side([first, second])
 
 
 def _coverage(records: dict[str, Any], targets: list[str]) -> str:
@@ -164,20 +164,20 @@ def _coverage(records: dict[str, Any], targets: list[str]) -> str:
     )
     rows = []
     for entry in found:
-        cells = [f"{100 * entry['level']:.0f} %"]
+        cells = [percent(entry["level"])]
         for covered, width in zip(entry["covered"], entry["width"], strict=True):
-            cells += [f"{100 * covered:.1f} %", "∞" if width is None else _number(width)]
-        rows.append([*cells, f"{100 * entry['pieces']:.0f} %"])
+            cells += [percent(covered, 1), "∞" if width is None else number(width)]
+        rows.append([*cells, percent(entry["pieces"])])
     header = ["promised"]
     for name in targets:
-        of = f" ({escape(name)})" if len(targets) > 1 else ""
+        of = f" ({name})" if len(targets) > 1 else ""
         header += [f"held{of}", f"median width{of}"]
-    made = table([*header, "in pieces"], rows, identity="coverage")
+    promises = table([*header, "in pieces"], rows, identity="coverage")
     note = (
         '<p class="note">The sets are calibrated on rows that nothing else has seen. A set in pieces leaves out the '
         "middle between branches, where the truth does not lie.</p>"
     )
-    return "<h2>Do the sets hold what they promise?</h2>\n" + _pair([picture, made + note])
+    return "<h2>Do the sets hold what they promise?</h2>\n" + side_by_side([picture, promises + note])
 
 
 def _ambiguous(records: dict[str, Any], targets: list[str]) -> str:
@@ -198,13 +198,13 @@ def _ambiguous(records: dict[str, Any], targets: list[str]) -> str:
         for place, name in enumerate(targets):
             own = [values[place] for values in row["hypotheses"]]
             said = ", ".join(
-                f"{_number(value, spreads[place])} ({100 * share:.0f} %)"
+                f"{number(value, spreads[place])} ({percent(share)})"
                 for value, share in zip(own, row["probabilities"], strict=True)
             )
             lines.append(line_of_answers(own, row["probabilities"], row["truth"][place], scales[place]))
             lines.append(
                 f'<div class="cells">{escape(name)}: {said}; '
-                f"truth <b>{_number(row['truth'][place], spreads[place])}</b></div>"
+                f"truth <b>{number(row['truth'][place], spreads[place])}</b></div>"
             )
         parts.append(
             f'<div class="row"><h3>Row {row["row"]:,}</h3><div class="cells">{cells}{more}</div>{"".join(lines)}</div>'
@@ -236,41 +236,28 @@ def _training(records: dict[str, Any]) -> str:
 def _data(records: dict[str, Any]) -> str:
     targets = []
     for target in records["evaluation"]["targets"]:
-        deviation = target["deviation"]
-        numbers = [_number(target[key], deviation) for key in ("mean", "least", "low", "median", "high", "most")]
-        numbers.insert(1, _number(deviation))
-        targets.append([_name(target["name"]), small_bars(target["histogram"]["counts"]), *numbers])
-    rows = []
-    for column in records["columns"]:
-        missing = f"{100 * column['missing']:.1f} %" if column["missing"] else ""
-        if column["kind"] == "number":
-            bars = small_bars(column["histogram"]["counts"]) if "histogram" in column else ""
-            spread = column.get("high", 0.0) - column.get("low", 0.0)
-            known = [_number(column[key], spread) for key in ("low", "median", "high") if key in column]
-            text = f"{known[1]} (90 % between {known[0]} and {known[2]})" if known else "no values"
-        else:
-            bars = small_bars([share for _, share in column["common"]])
-            text = f"{escape(column['n_categories'])}: " + ", ".join(
-                f"{escape(name)} {100 * share:.0f} %" for name, share in column["common"][:5]
-            )
-        rows.append([_name(column["name"]), bars, escape(column["kind"]), missing, f'<span class="text">{text}</span>'])
-    header = ["target", "", "mean", "deviation", "least", "5 %", "median", "95 %", "most"]
-    made = "<h2>The data</h2>\n" + table(header, targets, identity="targets")
+        std = target["deviation"]
+        mean, *numbers = (number(target[key], std) for key in ("mean", "least", "low", "median", "high", "most"))
+        bars = Html(small_bars(target["histogram"]["counts"]))
+        targets.append([target["name"], bars, mean, number(std), *numbers])
+    header = ["target", "", "mean", "std", "min", "5 %", "median", "95 %", "max"]
+    section = "<h2>The data</h2>\n" + table(header, targets, identity="targets")
+    rows = [_column(column) for column in records["columns"]]
     if rows:
-        made += "<p></p>" + table(["column", "", "kind", "missing", "values"], rows, identity="columns")
-    return made.replace('<td><span class="text">', '<td class="text"><span>').replace(
-        '<td><span class="name">', '<td class="name"><span>'
-    )
+        section += "<p></p>" + table(["column", "", "kind", "missing", "values"], rows, identity="columns")
+    return section
 
 
-def _name(text: str) -> str:
-    return f'<span class="name">{escape(text)}</span>'
-
-
-def _pair(parts: Sequence[str]) -> str:
-    return '<div class="pair">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>"
-
-
-def _number(value: float | None, scale: float | None = None) -> str:
-    """Return a number of a column whose values lie `scale` apart; by default, of one that stands by itself."""
-    return number_text(value, abs(value or 0.0) if scale is None else scale, grouped=True)
+def _column(column: dict[str, Any]) -> list[str]:
+    """Return the row of a column: its name, its distribution, its kind, what is missing, and its values."""
+    if column["kind"] == "number":
+        bars = small_bars(column["histogram"]["counts"]) if "histogram" in column else ""
+        spread = column.get("high", 0.0) - column.get("low", 0.0)
+        known = [number(column[key], spread) for key in ("low", "median", "high") if key in column]
+        text = f"{known[1]} (90 % between {known[0]} and {known[2]})" if known else "no values"
+    else:
+        bars = small_bars([share for _, share in column["common"]])
+        shares = ", ".join(f"{escape(name)} {percent(share)}" for name, share in column["common"][:5])
+        text = f"{escape(column['n_categories'])}: {shares}"
+    missing = percent(column["missing"], 1) if column["missing"] else ""
+    return [column["name"], Html(bars), column["kind"], missing, Html(text)]

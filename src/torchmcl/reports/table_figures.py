@@ -1,11 +1,11 @@
-"""The pictures of the page about a table. No text from outside is drawn in them: names stand in the page, escaped."""
+"""The pictures of the page about a table. They contain no text from outside: the page shows names, escaped."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from torchmcl._messages import number_text
-from torchmcl._optional import optional_import
+from torchmcl.reports.numbers import number
 from torchmcl.reports.page import escape
+from torchmcl.reports.pictures import GREY, INK, PALETTE, new_figure
 
 __all__ = [
     "answers_figure",
@@ -17,9 +17,7 @@ __all__ = [
     "training_figure",
 ]
 
-# Colours that stay apart for colour-blind readers (Okabe-Ito).
-_BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#8a94a1"
-_TARGET_COLOURS = (_BLUE, _ORANGE, _GREEN, "#CC79A7", "#56B4E9", "#E69F00")
+_BLUE, _ORANGE, _GREEN, *_ = PALETTE
 
 
 def answers_figure(found: dict[str, Any], place: int) -> Any:
@@ -41,7 +39,7 @@ def answers_figure(found: dict[str, Any], place: int) -> Any:
     )
     axis.scatter(truth, nearest, s=18, facecolors="none", edgecolors=_ORANGE, linewidths=0.6, alpha=0.7)
     low, high = min(truth), max(truth)
-    axis.plot([low, high], [low, high], color="#222", lw=0.8)
+    axis.plot([low, high], [low, high], color=INK, lw=0.8)
     # A stray answer must not push all others into a corner.
     values = sorted(p[1] for p in points)
     inner = values[len(values) // 200], values[-1 - len(values) // 200]
@@ -55,11 +53,11 @@ def number_figure(found: dict[str, Any], mean: float) -> Any:
     """Return distortion by the number of answers, with the floor where it is known."""
     figure, axis = _axes()
     axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="n of the answers")
-    axis.axhline(mean, color=_GREY, ls=":", lw=1.5, label="the mean answer")
+    axis.axhline(mean, color=GREY, ls=":", lw=1.5, label="the mean answer")
     if found["floor"]:
         known = [(n, d) for n, d in zip(found["numbers"], found["floor"], strict=True) if d is not None and d > 0]
         if known:
-            axis.plot(*zip(*known, strict=True), color="#222", ls="--", lw=1.2, label="R(D) floor")
+            axis.plot(*zip(*known, strict=True), color=INK, ls="--", lw=1.2, label="R(D) floor")
     if min(found["distortion"]) > 0:
         axis.set_yscale("log")
     axis.set(xlabel="number of answers", ylabel="distortion")
@@ -78,14 +76,14 @@ def calibration_figure(usage: dict[str, Any], calibration: dict[str, Any]) -> tu
     left.xaxis.get_major_locator().set_params(integer=True)
     left.legend(frameon=False, fontsize=9)
     second, right = _axes()
-    right.plot([0, 1], [0, 1], color="#222", lw=0.8)
+    right.plot([0, 1], [0, 1], color=INK, lw=0.8)
     largest = max(calibration["count"])
     sizes = [20 + 180 * count / largest for count in calibration["count"]]
     errors = [
         2 * (max(won * (1 - won), 1e-9) / count) ** 0.5
         for won, count in zip(calibration["won"], calibration["count"], strict=True)
     ]
-    right.errorbar(calibration["given"], calibration["won"], yerr=errors, fmt="none", ecolor=_GREY, lw=1)
+    right.errorbar(calibration["given"], calibration["won"], yerr=errors, fmt="none", ecolor=GREY, lw=1)
     right.scatter(calibration["given"], calibration["won"], s=sizes, color=_BLUE, alpha=0.8, linewidths=0, zorder=3)
     right.set(xlabel="probability given", ylabel="share that was the nearest", xlim=(0, 1), ylim=(0, 1))
     return first, second
@@ -97,11 +95,11 @@ def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
     levels = [entry["level"] for entry in found]
     errors = [2 * (level * (1 - level) / found[0]["n_rows"]) ** 0.5 for level in levels]
     low, high = ([level + sign * e for level, e in zip(levels, errors, strict=True)] for sign in (-1, 1))
-    axis.fill_between(levels, low, high, color=_GREY, alpha=0.25, linewidth=0)
-    axis.plot(levels, levels, color="#222", lw=0.8)
+    axis.fill_between(levels, low, high, color=GREY, alpha=0.25, linewidth=0)
+    axis.plot(levels, levels, color=INK, lw=0.8)
     for place in range(n_targets):
         covered = [entry["covered"][place] for entry in found]
-        axis.plot(levels, covered, marker="o", lw=1.6, color=_TARGET_COLOURS[place % len(_TARGET_COLOURS)])
+        axis.plot(levels, covered, marker="o", lw=1.6, color=PALETTE[place % len(PALETTE)])
     axis.set(xlabel="promised", ylabel="held")
     return figure
 
@@ -110,11 +108,11 @@ def training_figure(found: dict[str, Any]) -> Any:
     """Return loss, distortion and temperature by epoch."""
     figure, axis = _axes((8.4, 4.2))
     epochs = range(1, len(found["loss"]) + 1)
-    _curve(axis, epochs, found["loss"], _GREY, 1.2)
+    _curve(axis, epochs, found["loss"], GREY, 1.2)
     if found["validation"]:
         _curve(axis, epochs, found["validation"], _BLUE, 1.8)
     if found["kept_epoch"] >= 0:
-        axis.axvline(found["kept_epoch"] + 1, color="#222", lw=0.8)
+        axis.axvline(found["kept_epoch"] + 1, color=INK, lw=0.8)
     axis.set(xlabel="epoch", ylabel="loss and distortion", yscale="log", xlim=(1, max(len(found["loss"]), 2)))
     if found["temperature"]:
         other = axis.twinx()
@@ -133,9 +131,7 @@ def _curve(axis: Any, epochs: Sequence[int], values: Sequence[float | None], col
 
 
 def _axes(size: tuple[float, float] = (6.2, 4.4)) -> tuple[Any, Any]:
-    needed = {"extra": "table", "needed_by": "torchmcl report"}
-    figures = optional_import("matplotlib.figure", **needed)
-    figure = figures.Figure(figsize=size, layout="tight")
+    figure = new_figure(*size, layout="tight")
     axis = figure.add_subplot()
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
@@ -167,10 +163,10 @@ def line_of_answers(values: Sequence[float], shares: Sequence[float], truth: flo
         for value, share in zip(values, shares, strict=True)
     )
     at = place(truth)
-    ends = "".join(f"<span>{escape(number_text(end, span, grouped=True))}</span>" for end in (low, high))
+    ends = "".join(f"<span>{escape(number(end, span))}</span>" for end in (low, high))
     return (
         f'<div class="line"><svg viewBox="0 0 400 44" role="img" aria-label="answers on a line">'
-        f'<line x1="20" x2="380" y1="22" y2="22" stroke="{_GREY}" stroke-width="1"/>{discs}'
+        f'<line x1="20" x2="380" y1="22" y2="22" stroke="{GREY}" stroke-width="1"/>{discs}'
         f'<line x1="{at:.1f}" x2="{at:.1f}" y1="2" y2="42" stroke="{_ORANGE}" stroke-width="2.5"/></svg>'
         f'<div class="ends">{ends}</div></div>'
     )

@@ -1,7 +1,6 @@
 """The page of the UCI study: the paper's tables 1, 2, 4 and 5 from records, beside the published values."""
 
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,8 +9,10 @@ from typing import Any, NamedTuple
 from torchmcl.data.uci import UCI_SETS
 from torchmcl.experiments.uci.methods import METHODS
 from torchmcl.experiments.uci.published import PublishedCell, published_cells
-from torchmcl.extending import as_written, optional_import, read_lines, write_atomically
-from torchmcl.reports.page import escape, image, page, table
+from torchmcl.extending import as_written, read_records, write_atomically
+from torchmcl.reports.numbers import difference, mean_error, p_value, signed, spread_of
+from torchmcl.reports.page import Html, escape, image, page, table
+from torchmcl.reports.pictures import method_colour, new_figure
 
 __all__ = ["Cell", "cells_of", "deviations", "write_uci_page"]
 
@@ -47,12 +48,12 @@ class Cell(NamedTuple):
     @property
     def mean(self) -> float:
         """Mean over folds and seeds."""
-        return statistics.fmean(self.values.values())
+        return spread_of([*self.values.values()]).mean
 
     @property
     def std(self) -> float:
         """Standard deviation over folds and seeds."""
-        return statistics.stdev(self.values.values()) if len(self.values) > 1 else 0.0
+        return spread_of([*self.values.values()]).std
 
     def deviation(self, published: PublishedCell, n_folds: int) -> float | None:
         """Return how many combined standard errors we are above the published mean."""
@@ -92,7 +93,7 @@ def write_uci_page(folder: Path) -> Path:
     Raises:
         ValueError: if the records are not as `torchmcl reproduce uci` wrote them.
     """
-    rows = [row for _, row in read_lines("reproduce uci", folder / "records.jsonl")]
+    rows = read_records("reproduce uci", folder / "records.jsonl")
     target = folder / "index.html"
     with as_written("reproduce uci", "records.jsonl", "`torchmcl reproduce uci`"):
         content = _page(rows)
@@ -131,20 +132,20 @@ def _table(
     present = [m for m in methods if any((name, m, protocol, metric) in cells for name in UCI_SETS)]
     if not present:
         return ""
+    with_pbp = metric == "rmse" and "mc-dropout" in methods
     lines = []
     for name in reversed(UCI_SETS):
         own = {m: cells[name, m, protocol, metric] for m in present if (name, m, protocol, metric) in cells}
         if not own:
             continue
         order = sorted(own, key=lambda m: own[m].mean)
-        line = [escape(name)]
-        if metric == "rmse" and "mc-dropout" in methods:
-            line.append(f'<span class="note">{escape(published[name, "pbp", "rmse"].text)}</span>')
+        line: list[str] = [name]
+        if with_pbp:
+            line.append(Html(f'<span class="note">{escape(published[name, "pbp", "rmse"].text)}</span>'))
         for method in present:
             line.append(_cell_text(name, method, metric, own, order, published) if method in own else "")
         lines.append(line)
-    header = ["set", *(["PBP (published)"] if metric == "rmse" and "mc-dropout" in methods else [])]
-    header += [escape(METHODS[m].label) for m in present]
+    header = ["set", *["PBP (published)"] * with_pbp, *(METHODS[method].label for method in present)]
     return f"<h3>{escape(title)}</h3>" + table(header, lines, identity=f"{protocol}-{title.split(':')[0]}-{metric}")
 
 
@@ -157,7 +158,7 @@ def _cell_text(
     published: dict[tuple[str, str, str], PublishedCell],
 ) -> str:
     cell = own[method]
-    text = f"{_number(cell.mean)} ± {_number(cell.std)}"
+    text = mean_error(cell.mean, cell.std)
     if method == order[0]:
         text = f"<b>{text}</b>"
     elif method == order[1]:
@@ -165,31 +166,31 @@ def _cell_text(
     reference = published.get((name, METHODS[method].published, metric))
     if reference is not None:
         deviation = cell.deviation(reference, UCI_SETS[name].n_splits)
-        shown = "" if deviation is None else f" ({deviation:+.1f} SE)"
+        shown = "" if deviation is None else f" ({signed(deviation, 1)} SE)"
         text += f'<br><span class="note">{escape(reference.text)}{shown}</span>'
-    return text
+    return Html(text)
 
 
 def _paired_tests(protocol: str, cells: dict[tuple[str, str, str, str], Cell]) -> str:
     """Return Wilcoxon signed-rank tests of annealed MCL against the others, fold by fold."""
-    stats = optional_import("scipy.stats", extra="transport", needed_by="the UCI report")
-    reference, lines = "amcl-exponential", []
+    reference, others, lines = "amcl-exponential", ("mcl", "relaxed-0.1", "amcl-linear"), []
     for name in reversed(UCI_SETS):
         ours = cells.get((name, reference, protocol, "distortion"))
         if ours is None or len(ours.values) < 5:
             continue
-        line = [escape(name)]
-        for other in ("mcl", "relaxed-0.1", "amcl-linear"):
-            theirs = cells.get((name, other, protocol, "distortion"))
-            common = sorted(ours.values.keys() & theirs.values.keys()) if theirs else []
-            differences = [ours.values[key] - theirs.values[key] for key in common] if theirs else []
-            if len(differences) < 5 or not any(differences):
-                line.append("")
-                continue
-            p = float(stats.wilcoxon(differences).pvalue)
-            better = "lower" if statistics.median(differences) < 0 else "higher"
-            line.append(f"{better}, p = {p:.2g}")
-        lines.append(line)
+        theirs = (cells.get((name, other, protocol, "distortion")) for other in others)
+        paired = [None if cell is None else difference(ours.values, cell.values) for cell in theirs]
+        lines.append(
+            [
+                name,
+                *(
+                    ""
+                    if entry is None or entry.p is None
+                    else f"{'lower' if entry.median < 0 else 'higher'}, {p_value(entry.p)}"
+                    for entry in paired
+                ),
+            ]
+        )
     if not lines:
         return ""
     header = ["set", "aMCL against MCL", "against Relaxed-WTA (0.1)", "against aMCL (linear)"]
@@ -202,29 +203,24 @@ def _paired_tests(protocol: str, cells: dict[tuple[str, str, str, str], Cell]) -
 
 
 def _scatter(cells: dict[tuple[str, str, str, str], Cell], protocols: list[str]) -> str:
-    """Return the (RMSE, distortion) plane of the year set, or protein where year is not there."""
+    """Return the (RMSE, distortion) plane of the year set, or of protein if there is no year."""
     name = next((n for n in ("year", "protein") if any(key[0] == n for key in cells)), None)
     if name is None:
         return ""
-    matplotlib = optional_import("matplotlib", extra="demo", needed_by="the UCI report")
-    matplotlib.use("Agg")
-    plt = optional_import("matplotlib.pyplot", extra="demo", needed_by="the UCI report")
-    figure, axes = plt.subplots(1, len(protocols), figsize=(4.6 * len(protocols), 4.4), squeeze=False)
-    markers = {"mcl": ("#D55E00", "s"), "relaxed": ("#CC79A7", "o"), "amcl": ("#0072B2", "D")}
+    figure = new_figure(4.6 * len(protocols), 4.4, layout="tight")
+    axes = figure.subplots(1, len(protocols), squeeze=False)
+    markers = {"mcl": "s", "relaxed": "o", "amcl": "D"}
     for axis, protocol in zip(axes[0], protocols, strict=True):
         for method, entry in METHODS.items():
             rmse, distortion = (cells.get((name, method, protocol, metric)) for metric in ("rmse", "distortion"))
             if rmse is None or distortion is None:
                 continue
-            colour, marker = markers[method.split("-")[0]]
-            axis.errorbar(
-                rmse.mean, distortion.mean, xerr=rmse.std, yerr=distortion.std, color=colour, fmt=marker, ms=6
-            )
+            style = {"color": method_colour(method), "fmt": markers[method.split("-")[0]], "ms": 6}
+            axis.errorbar(rmse.mean, distortion.mean, xerr=rmse.std, yerr=distortion.std, **style)
             label = entry.label.replace("Relaxed-WTA ", "")
             axis.annotate(label, (rmse.mean, distortion.mean), xytext=(6, 4), textcoords="offset points", fontsize=8)
         axis.set(xlabel="RMSE", ylabel="distortion", yscale="log", title=protocol)
         axis.margins(x=0.35)
-    figure.tight_layout()
     caption = "Orange: MCL, pink: Relaxed-WTA by epsilon, blue: aMCL. Down and left is better."
     return f"<h2>RMSE against distortion, {escape(name)}</h2>" + image(
         figure, f"RMSE and distortion on {name}", caption
@@ -238,7 +234,7 @@ def _agreement(rows: list[dict[str, Any]]) -> str:
     ours = [entry for entry in found if entry[1] != "mcl"]
     within = sum(abs(entry[3]) <= 2 for entry in ours)
     far = sorted((entry for entry in found if abs(entry[3]) > 2), key=lambda entry: -abs(entry[3]))
-    lines = [[escape(n), escape(METHODS[m].label), escape(metric), f"{d:+.1f}"] for n, m, metric, d in far]
+    lines = [[name, METHODS[method].label, metric, signed(d, 1)] for name, method, metric, d in far]
     return (
         "<h2>Agreement with the published tables</h2>"
         f"<p>Under <b>test-selected</b>, {within} of {len(ours)} published aMCL and Relaxed-WTA cells lie within two "
@@ -246,9 +242,3 @@ def _agreement(rows: list[dict[str, Any]]) -> str:
         + table(["set", "method", "metric", "deviation in SE"], lines, identity="deviations")
         + '<p class="note">A published deviation of 0.00 is a rounded one, so that its standard error is too small.</p>'
     )
-
-
-def _number(value: float) -> str:
-    if value == 0:
-        return "0"
-    return f"{value:.2e}" if abs(value) < 1e-3 else f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"

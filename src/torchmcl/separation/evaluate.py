@@ -1,7 +1,6 @@
 """How well a separator does on mixtures it has not seen, mixture by mixture."""
 
 import csv
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,8 @@ from typing import Any
 import torch
 
 from torchmcl._checks import available_device, check_positive_int
-from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
+from torchmcl._records import write_records
 from torchmcl.assignment import WTA
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.data.speech import SpeechMixtures
@@ -83,8 +82,7 @@ def evaluate_separator(
             )
             bar.step(note=f"{one_to_one:.1f} dB")
     if out is not None:
-        lines = "".join(json.dumps(record) + "\n" for record in records)
-        write_atomically(Path(out) / f"evaluation-{part}.jsonl", lines)
+        write_records(Path(out) / f"evaluation-{part}.jsonl", records)
     return records
 
 

@@ -1,7 +1,7 @@
 """Parquet files through Arrow, batch by batch, into a polars data frame.
 
-The reader of polars ends the process when a damaged file asks for more memory than there is; Arrow's raises an error.
-What comes out of it is checked in full (offsets, UTF-8) before polars, which takes that for granted, sees it.
+The Parquet reader of polars ends the process when a damaged file asks for more memory than there is; Arrow raises an
+error. Its result is fully validated (offsets, UTF-8) before polars, which assumes that it is valid, sees it.
 """
 
 from pathlib import Path
@@ -10,30 +10,31 @@ from typing import Any
 from torchmcl._limits import check_limit, limit
 from torchmcl._messages import bad_value
 from torchmcl._optional import optional_import
+from torchmcl.data.table.names import check_names
 from torchmcl.data.table.parquet import check_parquet
 
 __all__ = ["read_parquet"]
 
 # Batches of a few megabytes: fewer rows take longer, more take memory.
-_MOST_ROWS = 1 << 16
-# What a batch can become at worst is a quarter of what a table may have; what it became is counted afterwards.
+_MAX_ROWS = 1 << 16
+# A batch takes at most a quarter of the bytes that a table may have; its actual size is counted afterwards.
 _BATCHES_OF_A_TABLE = 4
 
 
 def read_parquet(owner: str, path: Path) -> Any:
     """Return the table in a Parquet file as a polars data frame.
 
-    Lists and structures, which no model takes, are not decoded: their columns keep name and type, and hold nulls.
+    Lists and structures, which no model accepts, are not decoded: their columns keep name and type, and hold nulls.
 
     Raises:
         ValueError: if the file is damaged, or larger than the limits allow.
         OSError: if it cannot be read.
     """
     widest = check_parquet(owner, path)
-    arrow = optional_import("pyarrow", extra="table", needed_by="Reading Parquet files")
+    arrow = _package("pyarrow")
     batch_size = limit("table_bytes") // _BATCHES_OF_A_TABLE // max(widest, 1)
     try:
-        return _frame(owner, path, min(max(batch_size, 1), _MOST_ROWS))
+        return _frame(owner, path, min(max(batch_size, 1), _MAX_ROWS))
     except MemoryError as error:
         got = f"{str(path)!r}, which asks for more memory than there is"
         raise ValueError(bad_value(owner, "file", "be a Parquet file", got)) from error
@@ -45,12 +46,10 @@ def read_parquet(owner: str, path: Path) -> Any:
 
 
 def _frame(owner: str, path: Path, batch_size: int) -> Any:
-    arrow = optional_import("pyarrow", extra="table", needed_by="Reading Parquet files")
-    parquet = optional_import("pyarrow.parquet", extra="table", needed_by="Reading Parquet files")
-    pl = optional_import("polars", extra="table", needed_by="Reading Parquet files")
+    arrow, parquet, pl = _package("pyarrow"), _package("pyarrow.parquet"), _package("polars")
     with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
         schema, n_rows = file.schema_arrow, file.metadata.num_rows
-        _check_names(owner, path, schema.names)
+        check_names(owner, path, schema.names)
         nested = {field.name for field in schema if arrow.types.is_nested(_storage(field.type))}
         flat = [name for name in schema.names if name not in nested]
         frames = [_empty(schema, flat)]
@@ -75,14 +74,13 @@ def _frame(owner: str, path: Path, batch_size: int) -> Any:
 
 def _empty(schema: Any, names: list[str]) -> Any:
     """Return a frame of some columns without rows: tables without any have types, too."""
-    arrow = optional_import("pyarrow", extra="table", needed_by="Reading Parquet files")
+    arrow = _package("pyarrow")
     return _plain(arrow.RecordBatch.from_pylist([], schema=schema), names)
 
 
 def _plain(batch: Any, names: list[str]) -> Any:
     """Return a batch as a frame, with the values of dictionaries and extension types in their place."""
-    arrow = optional_import("pyarrow", extra="table", needed_by="Reading Parquet files")
-    pl = optional_import("polars", extra="table", needed_by="Reading Parquet files")
+    arrow, pl = _package("pyarrow"), _package("polars")
     columns = []
     for name in names:
         column = batch.column(name)
@@ -96,12 +94,5 @@ def _storage(kind: Any) -> Any:
     return getattr(kind, "storage_type", kind)
 
 
-def _check_names(owner: str, path: Path, names: list[str]) -> None:
-    seen: set[str] = set()
-    for place, name in enumerate(names, start=1):
-        if not name:
-            raise ValueError(bad_value(owner, path.name, "name every column", f"an empty name for column {place}"))
-        if name in seen:
-            rule = "have different names for its columns"
-            raise ValueError(bad_value(owner, path.name, rule, f"{name!r} twice", "Rename one of them."))
-        seen.add(name)
+def _package(name: str) -> Any:
+    return optional_import(name, extra="table", needed_by="Reading Parquet files")

@@ -1,6 +1,6 @@
 """Tables on disk: CSV, TSV, Parquet and JSON lines, the text formats also with gzip.
 
-Text comes in as text. What a column holds is decided in `schema.py`, from all of its values and not from the first
+Columns of text files are read as text. `schema.py` decides their type from all of their values, not from the first
 hundred, so that a message can name the row that does not fit.
 """
 
@@ -21,10 +21,11 @@ from torchmcl._messages import bad_value, nearest_hint
 from torchmcl._optional import optional_import
 from torchmcl._reading import unpacked
 from torchmcl.data.table.arrow import read_parquet
+from torchmcl.data.table.names import check_names
 
 __all__ = ["FORMATS", "Table", "polars", "read_table", "table_format", "write_table"]
 
-# How each file name ends, and the format that it means.
+# The format of each ending of a file name.
 FORMATS = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -34,12 +35,12 @@ FORMATS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }
-# What may separate the columns of a .csv file; many programs write semicolons where the comma is in numbers.
+# Possible separators of a .csv file; many programs write semicolons where numbers have a decimal comma.
 _SEPARATORS = (",", ";", "\t")
 # A header of more bytes names more columns than are allowed.
 _LONGEST_HEADER = 64 << 20
-# How gzip, zlib and zstd begin.
 _MARK = "\ufeff".encode()
+# The first bytes of gzip, zlib and zstd.
 _PACKED = (b"\x1f\x8b", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _BRACKETS = re.compile(rb"[\[\]{}]")
@@ -76,7 +77,7 @@ class Table:
         """Return a column as a polars series.
 
         Raises:
-            ValueError: if there is none of that name; the nearest one is suggested.
+            ValueError: if there is no such column; the nearest name is suggested.
         """
         if name not in self.frame.columns:
             known = self.columns
@@ -96,7 +97,7 @@ def table_format(owner: str, path: Path) -> tuple[str, bool]:
     """Return the format of a file by its name, and whether it is compressed.
 
     Raises:
-        ValueError: if the name ends in none of the known ways.
+        ValueError: if the ending is unknown.
 
     Example:
         >>> table_format("example", Path("houses.csv.gz"))
@@ -104,7 +105,7 @@ def table_format(owner: str, path: Path) -> tuple[str, bool]:
     """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     zipped = bool(suffixes) and suffixes[-1] == ".gz"
-    kind = FORMATS.get((suffixes[:-1] if zipped else suffixes)[-1] if suffixes[: -1 if zipped else None] else "")
+    kind = FORMATS.get("".join((suffixes[:-1] if zipped else suffixes)[-1:]))
     if kind is None or (zipped and kind == "parquet"):
         rule = f"end in {', '.join(FORMATS)} (text formats also with .gz)"
         raise ValueError(bad_value(owner, "file", rule, repr(str(path))))
@@ -140,12 +141,12 @@ def read_table(owner: str, path: Path) -> Table:
             frame = pl.read_ndjson(source, infer_schema_length=None)
         else:
             frame = _read_text(owner, path, source, kind)
-    except _panics() as error:
+    except pl.exceptions.PanicException as error:  # not an Exception: a failed assertion inside polars
         raise ValueError(bad_value(owner, "file", "be a table", f"{str(path)!r} that cannot be read")) from error
     except (pl.exceptions.PolarsError, UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error, csv.Error) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         rule = f"be a table in {kind} format, UTF-8" if kind != "parquet" else "be a Parquet file"
-        raise ValueError(bad_value(owner, "file", rule, f"{str(path)!r}: {_plain(reason)}")) from error
+        raise ValueError(bad_value(owner, "file", rule, f"{str(path)!r}: {reason.rstrip('.')}")) from error
     if frame.height == 0 or frame.width == 0:
         raise ValueError(bad_value(owner, "file", "have at least one row under its header", repr(str(path))))
     check_limit(owner, path.name, "table_cells", frame.height * frame.width)
@@ -153,20 +154,20 @@ def read_table(owner: str, path: Path) -> Table:
 
 
 def _read_text(owner: str, path: Path, source: Any, kind: str) -> Any:
-    """Read a table with a header; the header is taken as it stands, so that names that stand twice are seen."""
+    """Read a table with a header; the header is read as a row, so that duplicate names are detected."""
     pl = polars()
     separator = _separator(owner, path, source, ("\t",) if kind == "tsv" else _SEPARATORS)
     raw = pl.read_csv(_never_unpacked(source), has_header=False, infer_schema=False, separator=separator)
-    names = [_name(value) for value in raw.row(0)]
-    _check_names(owner, path, names)
+    names = [(value or "").removeprefix("\ufeff").strip() for value in raw.row(0)]
+    check_names(owner, path, names)
     return raw.slice(1).rename(dict(zip(raw.columns, names, strict=True)))
 
 
 def _separator(owner: str, path: Path, source: Any, marks: tuple[str, ...]) -> str:
-    """Return what splits the header into most parts; the first where nothing does.
+    """Return the separator that splits the header into most columns; the first one if none does.
 
     Raises:
-        ValueError: if there are more columns than any table has.
+        ValueError: if there are more columns than a table may have.
     """
     with _lines(source) as file:
         text = file.readline(_LONGEST_HEADER).decode("utf-8", errors="replace")
@@ -178,10 +179,10 @@ def _separator(owner: str, path: Path, source: Any, marks: tuple[str, ...]) -> s
 
 
 def _never_unpacked(source: Any) -> Any:
-    """Return content that polars takes as it stands.
+    """Return content that polars does not unpack.
 
-    It unpacks what begins like gzip, zlib or zstd, whatever that becomes, and takes a table whose first name begins
-    with x^ for zlib. Behind a byte order mark it does neither.
+    It unpacks what begins like gzip, zlib or zstd without a limit, and takes a table whose first name begins with x^
+    for zlib. After a byte order mark it does neither.
     """
     with _lines(source) as file:
         start = file.read(4)
@@ -189,7 +190,7 @@ def _never_unpacked(source: Any) -> Any:
 
 
 def _check_nesting(owner: str, path: Path, source: Any) -> None:
-    """Refuse lists in lists without end: the parser of polars ends the process at a thousand."""
+    """Refuse deeply nested lists: the parser of polars ends the process at a depth of a thousand."""
     with _lines(source) as file:
         for number, line in enumerate(file, start=1):
             if line.count(b"{") + line.count(b"[") <= NESTING:  # nearly always, and quick
@@ -215,38 +216,11 @@ def _lines(source: Any) -> Iterator[Any]:
             yield file
 
 
-def _name(value: str | None) -> str:
-    return (value or "").removeprefix("\ufeff").strip()
-
-
-def _check_names(owner: str, path: Path, names: list[str]) -> None:
-    advice = "The first line must hold the names of the columns."
-    first: dict[str, int] = {}  # a table can have a hundred thousand columns
-    for place, name in enumerate(names, start=1):
-        if not name:
-            rule = "name every column"
-            raise ValueError(bad_value(owner, path.name, rule, f"an empty name for column {place}", advice))
-        if first.setdefault(name, place) != place:
-            rule = "have different names for its columns"
-            got = f"{name!r} for columns {first[name]} and {place}"
-            raise ValueError(bad_value(owner, path.name, rule, got, "Rename one of them."))
-
-
-def _panics() -> type[BaseException]:
-    """Return what polars raises where its own checks fail; it is no Exception."""
-    found: type[BaseException] = polars().exceptions.PanicException
-    return found
-
-
-def _plain(reason: str) -> str:
-    return reason.rstrip(".")
-
-
 def write_table(owner: str, path: Path, frame: Any) -> None:
-    """Write a polars data frame in the format of the file's name; nothing half-written is ever left.
+    """Write a polars data frame in the format of the file's name; a half-written file is never left behind.
 
     Raises:
-        ValueError: if the name ends in none of the known ways.
+        ValueError: if the ending is unknown.
         OSError: if the file cannot be written.
     """
     kind, zipped = table_format(owner, path)

@@ -2,7 +2,13 @@
 
 A few kilobytes of Parquet can stand for terabytes: runs of one value, pages that compress a thousandfold, structures
 nested until the reader's stack ends. The headers say so; they are read here in Thrift's compact protocol, as far as
-sizes go and no further. A header that lies is held against the pages themselves.
+sizes go and no further. Headers are compared with the pages themselves.
+
+Arrow has limits, too (size of Thrift strings and containers, depth of the schema, checksums of pages), and with
+these alone no file of the fuzzer ended the process. They do not bound memory: a value that a dictionary or a prefix
+(DELTA_BYTE_ARRAY) stores once is copied to each row of a batch before the batch can be counted, and pyarrow does not
+tell the sizes of dictionaries and pages. A file of 50 kB then allocated six times the limit of the test, in
+proportion to the rows of a batch. The widest row, found here, decides how many rows a batch may have.
 """
 
 from collections.abc import Iterator
@@ -24,20 +30,20 @@ _DATA_PAGES = ((5, 2), (8, 4))  # of version 1 and 2, each with the place of its
 # Values by their numbers there.
 _REPEATED, _BYTES, _FIXED_BYTES, _DELTA_BYTES = 2, 6, 7, 7
 _LONGEST_FOOTER = 64 << 20
-# A header holds a few numbers and the least and the greatest value of the page.
+# A header holds a few numbers and the smallest and the largest value of the page.
 _USUAL_PAGE_HEADER, _LONGEST_PAGE_HEADER = 1 << 10, 1 << 20
 
 Struct = dict[int, Any]
 
 
 def check_parquet(owner: str, path: Path) -> int:
-    """Check what a file would become.
+    """Check how large a file would become.
 
     Returns:
-        The most bytes that one row can become.
+        The maximum number of bytes of one row.
 
     Raises:
-        ValueError: if it is no Parquet file, contradicts itself, or would become more than the limits allow.
+        ValueError: if it is not a Parquet file, contradicts itself, or would exceed the limits.
     """
     size = path.stat().st_size
     try:
@@ -80,7 +86,7 @@ class _Leaf(NamedTuple):
 
 
 class _Broken(Exception):  # noqa: N818  (a statement about a file)
-    """Bytes that are no Thrift."""
+    """Bytes that are not Thrift."""
 
 
 def _footer(file: BinaryIO, size: int) -> Struct:
@@ -96,7 +102,7 @@ def _footer(file: BinaryIO, size: int) -> Struct:
 
 
 def _leaves(owner: str, path: Path, elements: list[Struct]) -> list[_Leaf]:
-    """Walk the elements, which stand in depth-first order, each with the number of its children."""
+    """Return the leaves of the elements, which are in depth-first order, each with the number of its children."""
     leaves: list[_Leaf] = []
     above: list[tuple[int, bool]] = []  # of each open structure: children to come, whether it is repeated
     for element in elements:
@@ -121,7 +127,7 @@ def _leaves(owner: str, path: Path, elements: list[Struct]) -> list[_Leaf]:
 
 
 def _check_counts(n_rows: int, groups: list[tuple[list[Struct], int]], leaves: list[_Leaf]) -> None:
-    """Hold the numbers of rows and values against one another; readers take memory for them in good faith."""
+    """Compare the numbers of rows and values; readers allocate memory for them without checking."""
     if any(n_group < 0 for _, n_group in groups) or n_rows != sum(n_group for _, n_group in groups):
         raise _Broken("its groups of rows are not as many rows as it promises")
     for chunks, n_group in groups:
@@ -133,9 +139,9 @@ def _check_counts(n_rows: int, groups: list[tuple[list[Struct], int]], leaves: l
 
 
 def _pages(file: BinaryIO, chunk: Struct, size: int) -> Iterator[tuple[int, bool]]:
-    """Yield of each page of a column its unpacked size, and whether all of it can stand in every row.
+    """Yield the unpacked size of each page of a column, and whether every row can contain all of it.
 
-    It can if it is a dictionary, and if each value begins with a part of the one before (DELTA_BYTE_ARRAY).
+    That is so for a dictionary, and if each value begins with a part of the previous one (DELTA_BYTE_ARRAY).
     """
     places = [place for place in (chunk.get(_DICTIONARY_PAGE), chunk[_DATA_PAGE]) if place is not None and place > 0]
     start = min(places, default=0)
@@ -188,7 +194,7 @@ class _Thrift:
         number = 0
         while (head := self._byte()) != 0:
             kind = head & 15
-            number = number + (head >> 4) if head >> 4 else self._whole()
+            number = number + (head >> 4) if head >> 4 else self._integer()
             fields[number] = kind == 1 if kind in (1, 2) else self._value(kind)
         self.depth -= 1
         return fields
@@ -199,7 +205,7 @@ class _Thrift:
         if kind == 3:
             return self._byte()
         if kind in (4, 5, 6):
-            return self._whole()
+            return self._integer()
         if kind == 7:
             return self._skip(8)
         if kind == 8:
@@ -218,11 +224,11 @@ class _Thrift:
         self.depth += 1
         if self.depth > NESTING:
             raise _Broken("its headers are nested without end")
-        made = [self._value(head & 15) for _ in range(length)]
+        items = [self._value(head & 15) for _ in range(length)]
         self.depth -= 1
-        return made
+        return items
 
-    def _whole(self) -> int:
+    def _integer(self) -> int:
         value = self._unsigned()
         return (value >> 1) ^ -(value & 1)  # zigzag
 

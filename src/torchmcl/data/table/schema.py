@@ -1,12 +1,12 @@
-"""What the columns of a table are: numbers, categories, targets; found on the table to learn from, kept ever after.
+"""The columns of a table: numbers, categories and targets, inferred from the training table and kept with the model.
 
-Text that is a number everywhere makes a column of numbers, other text a column of categories. A column that is
-sometimes the one and sometimes the other is refused, for a typing error in one cell would change what a column means.
+A column whose texts are all numbers is a column of numbers; other text is a category. A column that mixes both is
+refused, because a typing error in one cell would change the meaning of the column.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any, NamedTuple
 
@@ -27,18 +27,18 @@ __all__ = [
     "infer_schema",
 ]
 
-# What stands for a missing value in text, besides nothing.
+# Texts of a missing value.
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?")
-# With fewer rows there is nothing to set apart.
+# With fewer rows nothing can be held out.
 MIN_ROWS = 10
-# A category with a column of its own should be common; the others of a column share one.
-_MOST_CATEGORIES = 50
+# Only common categories get their own input; the rare ones of a column share one.
+_MAX_CATEGORIES = 50
 # More different texts than this are names or notes, not categories.
-_MOST_TEXTS = 1000
+_MAX_TEXTS = 1000
 _MANY_TEXTS = 20
-# A number as programs write it. Leading zeros are none of a number.
+# A number as programs write it, without leading zeros.
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
-# Beyond them an exponent is the shorter text.
+# Beyond this an exponent is shorter.
 _PLAIN_DIGITS = 30
 
 
@@ -48,7 +48,7 @@ class NumberColumn:
 
     Attributes:
         name: of the column.
-        missing: whether values were missing in the table that was learned from.
+        missing: whether values were missing in the training table.
     """
 
     name: str
@@ -61,10 +61,10 @@ class CategoryColumn:
 
     Attributes:
         name: of the column.
-        categories: those that are told apart, the commonest first.
-        rare: known ones that are treated alike.
-        missing: whether values were missing in the table that was learned from.
-        numeric: whether all of them are numbers, which have one text however they are written: 3 for 3.0.
+        categories: with their own input, the most common first.
+        rare: known categories that share an input.
+        missing: whether values were missing in the training table.
+        numeric: whether all of them are numbers, which are written in one way: 3 for 3.0.
     """
 
     name: str
@@ -107,41 +107,23 @@ class TableSchema:
         """Return [rows, features]: numbers with NaN where they are missing, then codes of categories.
 
         Args:
-            owner: who asks.
+            owner: whom errors speak for.
             table: with at least the columns of `features`; others are ignored.
-            new_categories: take categories that were never seen as none of the known; else they are an error.
+            new_categories: accept unknown categories, as none of the known ones; by default they are an error.
 
         Raises:
             ValueError: if a column is missing, holds text among numbers or an infinite value, or a new category.
         """
-        made = np.empty((len(table), len(self.features)), order="F")
+        values = np.empty((len(table), len(self.features)), order="F")
         for place, number in enumerate(self.numbers):
-            made[:, place] = _finite_numbers(owner, table, number.name)
+            values[:, place] = _finite_numbers(owner, table, number.name)
         for place, category in enumerate(self.categories, start=len(self.numbers)):
-            made[:, place] = _codes(owner, table, category, new_categories)
-        return made
+            values[:, place] = _codes(owner, table, category, new_categories)
+        return values
 
     def target_values(self, owner: str, table: Table) -> NDArray[np.float64]:
         """Return [rows, targets], NaN where a value is missing."""
         return np.stack([_finite_numbers(owner, table, name) for name in self.targets], axis=1)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, made: dict[str, Any]) -> "TableSchema":
-        """Return the schema of `to_json`."""
-        return cls(
-            tuple(NumberColumn(**column) for column in made["numbers"]),
-            tuple(
-                CategoryColumn(
-                    c["name"], tuple(c["categories"]), tuple(c["rare"]), c["missing"], c.get("numeric", False)
-                )
-                for c in made["categories"]
-            ),
-            tuple(made["targets"]),
-        )
 
 
 def check_rows(owner: str, table: Table) -> None:
@@ -158,17 +140,17 @@ def infer_schema(
     drop: Sequence[str] = (),
     categorical: Sequence[str] = (),
 ) -> TableSchema:
-    """Return the schema of a table to learn from.
+    """Return the schema of a training table.
 
     Args:
-        owner: who asks.
+        owner: whom errors speak for.
         table: all of it.
         targets: the columns to predict.
-        drop: columns to leave out.
-        categorical: columns of numbers or of both kinds to take as categories.
+        drop: columns to ignore.
+        categorical: columns of numbers, or of both types, to treat as categories.
 
     Raises:
-        ValueError: if a column does not exist, is wholly missing, has two types, infinite values or is no feature.
+        ValueError: if a column does not exist, has no values, two types or infinite values, or cannot be a feature.
     """
     for argument, names in (("--target", targets), ("--drop", drop), ("--categorical", categorical)):
         for name in names:
@@ -196,7 +178,7 @@ def infer_schema(
 
 
 class _Numbers(NamedTuple):
-    """A column read as numbers: values with nulls, how many there are, and the first text that is none."""
+    """A column read as numbers: values with nulls, their number, and the first text that is not a number."""
 
     values: Any
     n_numbers: int
@@ -214,7 +196,7 @@ def _read_numbers(series: Any) -> _Numbers:
         return _Numbers(pl.Series(series.name, [None] * len(series), dtype=pl.Float64), 0, None, "", 0)
     values = series.cast(pl.Float64, strict=False)
     failed = values.is_null() & series.is_not_null()
-    if failed.any():  # only here is a second look worth its time
+    if failed.any():  # stripping all texts would take time
         values = series.str.strip_chars().cast(pl.Float64, strict=False)
         failed = values.is_null() & series.is_not_null() & ~series.str.strip_chars().is_in(list(MISSING))
     values = values.fill_nan(None)
@@ -267,12 +249,12 @@ def _texts(series: Any) -> Any:
 
 
 def _is_numeric(texts: Any) -> bool:
-    """Return whether all texts are numbers. With leading zeros they are codes, which 7 and 007 tell apart."""
+    """Return whether all texts are numbers. With leading zeros they are codes: 7 differs from 007."""
     return all(NUMBER.fullmatch(text) for text in texts.drop_nulls().unique())
 
 
 def _with_plain_numbers(texts: Any) -> Any:
-    """Return texts in which a number is written in one way, whatever wrote the file: 3 for 3.0, 1000 for 1e3."""
+    """Return texts in which each number is written in one way: 3 for 3.0, 1000 for 1e3."""
     known = texts.drop_nulls().unique().to_list()
     plain = {text: plain_number(text) for text in known if NUMBER.fullmatch(text)}
     return texts.replace({text: number for text, number in plain.items() if text != number})
@@ -301,12 +283,12 @@ def _category(owner: str, table: Table, name: str, *, chosen: bool) -> CategoryC
     texts = _with_plain_numbers(texts) if numeric else texts
     counts = texts.drop_nulls().alias("text").value_counts(name="n").sort(["n", "text"], descending=[True, False])
     n_texts, n_given = counts.height, len(texts) - texts.null_count()
-    if n_texts > _MOST_TEXTS or (not chosen and n_texts > max(_MANY_TEXTS, n_given / 2)):
-        rule = f"hold categories (at most {_MOST_TEXTS}, each more than once)"
+    if n_texts > _MAX_TEXTS or (not chosen and n_texts > max(_MANY_TEXTS, n_given / 2)):
+        rule = f"hold categories (at most {_MAX_TEXTS}, each more than once)"
         got = f"{n_texts} different texts in {n_given} rows"
         raise ValueError(bad_value(owner, subject, rule, got, leave_out))
     known = tuple(counts.get_column("text").to_list())
-    most = _MOST_CATEGORIES if len(known) > _MOST_CATEGORIES + 1 else len(known)
+    most = _MAX_CATEGORIES if len(known) > _MAX_CATEGORIES + 1 else len(known)
     return CategoryColumn(name, known[:most], known[most:], bool(texts.null_count()), numeric)
 
 
@@ -314,8 +296,7 @@ def _codes(owner: str, table: Table, column: CategoryColumn, new_categories: boo
     pl = polars()
     series = _of_known_type(owner, table, column.name)
     texts = _texts(series)
-    # Models of earlier versions know no `numeric`, but integers in columns of floats.
-    texts = _with_plain_numbers(texts) if column.numeric or series.dtype.is_numeric() else texts
+    texts = _with_plain_numbers(texts) if column.numeric else texts
     codes = texts.replace_strict(column.codes, default=-1, return_dtype=pl.Int32)
     codes = codes.set(texts.is_null(), column.missing_code)
     new = codes == -1
@@ -323,7 +304,7 @@ def _codes(owner: str, table: Table, column: CategoryColumn, new_categories: boo
         row = new.arg_max()
         known = [*column.categories, *column.rare]
         listed = ", ".join(map(_short, known[:8])) + (" ..." if len(known) > 8 else "")
-        advice = "With --allow-new-categories such rows are answered as if it were none of them."
+        advice = "With --allow-new-categories such rows are answered as if they had none of them."
         rule = f"hold categories that the model knows ({listed})"
         got = f"{_short(texts[row])} in row {row + 1}"
         raise ValueError(bad_value(owner, f"{table.name}, column {column.name!r}", rule, got, advice))

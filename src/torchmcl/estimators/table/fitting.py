@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,7 @@ def table_records(owner: str, model: TableModel, data: Table | None = None) -> d
         raise ValueError(bad_value(owner, "--data", rule, got, "Name a table that the model has not learned from."))
     return {
         "source": model.source,
-        "schema": model.schema.to_json(),
+        "schema": asdict(model.schema),
         "parameters": {"n_hypotheses": int(model.regressor.n_hypotheses), "rule": str(model.regressor.rule)},
         "metrics": model.metrics,
         "columns": stored.get("columns", []),

@@ -1,29 +1,32 @@
-"""Models of tables on disk: a folder that describes itself, of JSON and safetensors. No pickle."""
+"""Models of tables on disk: a folder with a checkpoint, and metrics and evaluation as JSON. No pickle.
+
+The evaluation holds rows of the table. It is a file that can be removed before the model is passed on.
+"""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import bad_value
-from torchmcl._files import replaced_folder, write_atomically
+from torchmcl._files import write_atomically
+from torchmcl._headers import MODEL_FILE
 from torchmcl._optional import optional_import
-from torchmcl._reading import read_json
-from torchmcl._version import __version__
-from torchmcl.checkpoints.folders import check_beside, read_numbers, write_numbers
-from torchmcl.data.table import ColumnEncoder, TableSchema
-from torchmcl.data.table.places import MODEL_CONFIG, MODEL_FORMAT, MODEL_KIND, check_folder, model_config
+from torchmcl._reading import as_written, read_json
+from torchmcl.checkpoints.codec import FORMS, Codec, record_form
+from torchmcl.checkpoints.files import digest_of_json, read_saved, write_checkpoint
+from torchmcl.data.table import CategoryColumn, ColumnEncoder, NumberColumn, TableSchema
+from torchmcl.data.table.places import MODEL_KIND, check_folder
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.saving import from_state, to_state
 from torchmcl.estimators.table.model import TableModel
 
 __all__ = ["load_table_model", "save_table_model"]
 
-_SCHEMA, _METRICS, _EVALUATION = "schema.json", "metrics.json", "evaluation.json"
-_WEIGHTS = "weights.safetensors"
+_METRICS, _EVALUATION = "metrics.json", "evaluation.json"
+_CODEC = Codec({**FORMS, **{kind: record_form(kind) for kind in (CategoryColumn, NumberColumn, TableSchema)}})
 
 
 def save_table_model(model: TableModel, folder: Path) -> None:
-    """Write the model to a folder, which is replaced at once: config, schema, metrics, evaluation and weights.
+    """Write the model to a folder: `model.safetensors`, `metrics.json` and `evaluation.json`.
 
     Raises:
         ValueError: if the folder exists and holds something else.
@@ -31,50 +34,43 @@ def save_table_model(model: TableModel, folder: Path) -> None:
     """
     optional_import("safetensors.torch", extra="table", needed_by="torchmcl fit")
     check_folder("torchmcl fit", folder)
-    settings, arrays = to_state(model.regressor)
-    config = {"kind": MODEL_KIND, "format": MODEL_FORMAT, "torchmcl": __version__, "source": model.source}
-    files = {MODEL_CONFIG: config | {"regressor": settings}, _SCHEMA: model.schema.to_json(), _METRICS: model.metrics}
-    if model.evaluation is not None:
-        files[_EVALUATION] = model.evaluation
-    texts = {name: _json(content) for name, content in files.items()}
-    with replaced_folder(folder) as new:
-        beside = {name: json.loads(text) for name, text in texts.items()}
-        write_numbers(new / _WEIGHTS, MODEL_KIND, {**arrays, **model.encoder.state()}, beside)
-        for name, text in texts.items():
-            write_atomically(new / name, text)
+    regressor, weights = to_state(model.regressor)
+    evaluation, metrics = _json(model.evaluation), _json(model.metrics)
+    content = {
+        "source": model.source,
+        "schema": model.schema,
+        "encoder": model.encoder.state(),
+        "metrics": model.metrics,
+        "evaluation": digest_of_json(json.loads(evaluation)),
+    }
+    state, tensors = _CODEC.encode(content)
+    write_checkpoint(folder / MODEL_FILE, MODEL_KIND, state=state | {"regressor": regressor}, tensors=weights | tensors)
+    if model.evaluation is None:
+        (folder / _EVALUATION).unlink(missing_ok=True)
+    else:
+        write_atomically(folder / _EVALUATION, evaluation)
+    write_atomically(folder / _METRICS, metrics)
 
 
 def load_table_model(owner: str, folder: Path) -> TableModel:
     """Return the model in a folder.
 
     Raises:
-        ValueError: if the folder holds none, an incomplete one, or one of a newer version.
+        ValueError: if the folder holds none, a damaged one, or one of a newer version.
     """
-    config = model_config(owner, folder)
     optional_import("safetensors.torch", extra="table", needed_by=owner)
-    for name in (_SCHEMA, _METRICS, _WEIGHTS):
-        if not (folder / name).is_file():
-            advice = "The folder is not complete; fit it again."
-            raise ValueError(bad_value(owner, "model folder", f"hold {name}", "none", advice))
-    try:
-        arrays, checksums = read_numbers(folder / _WEIGHTS, MODEL_KIND)
-        files = {name: _read(folder / name) for name in (_SCHEMA, _METRICS)} | {MODEL_CONFIG: config}
-        if (folder / _EVALUATION).is_file():
-            files[_EVALUATION] = _read(folder / _EVALUATION)
-        schema = TableSchema.from_json(files[_SCHEMA])
-        regressor = from_state(config["regressor"], arrays, {"MCLRegressor": MCLRegressor})
-        encoder = ColumnEncoder.from_state(schema, arrays)
-        check_beside(folder, checksums, files)
-        if not isinstance(files[_METRICS], dict) or not isinstance(files.get(_EVALUATION), dict | None):
-            raise TypeError("metrics and evaluation are not named values")
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
-        rule, advice = "be as `torchmcl fit` wrote it", "Fit it again."
-        raise ValueError(bad_value(owner, "model folder", rule, f"{type(error).__name__}: {error}", advice)) from error
-    return TableModel(schema, encoder, regressor, config.get("source", ""), files[_METRICS], files.get(_EVALUATION))
-
-
-def _read(path: Path) -> Any:
-    return read_json("model folder", path)
+    _, state, tensors, _ = read_saved(owner, folder, MODEL_KIND, "`torchmcl fit`")
+    evaluation = read_json(owner, folder / _EVALUATION) if (folder / _EVALUATION).is_file() else None
+    with as_written(owner, "folder", "`torchmcl fit`"):
+        regressor = from_state(state.pop("regressor"), tensors, {"MCLRegressor": MCLRegressor})
+        content = _CODEC.decode(state, tensors)
+        schema, metrics = content["schema"], content["metrics"]
+        if not isinstance(schema, TableSchema) or not isinstance(metrics, dict):
+            raise TypeError("the schema or the metrics are missing")
+        if evaluation is not None and digest_of_json(evaluation) != content["evaluation"]:
+            raise ValueError(f"{_EVALUATION} has changed since it was written; the model works without it")
+        encoder = ColumnEncoder.from_state(schema, content["encoder"])
+        return TableModel(schema, encoder, regressor, content["source"], metrics, evaluation)
 
 
 def _json(value: Any) -> str:

@@ -1,8 +1,7 @@
-"""What the study of separation leaves behind: trainings, epoch by epoch, and evaluations, mixture by mixture."""
+"""The records of the separation study: trainings by epoch, and evaluations by mixture."""
 
 import csv
 import io
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from torchmcl.extending import bad_value, read_json, read_lines
+from torchmcl.extending import bad_value, read_json, read_records, records_text
 
 __all__ = [
     "PARTS",
@@ -24,11 +23,12 @@ __all__ = [
     "read_study",
 ]
 
-#: The parts of the study: the table, the number of hypotheses, the phase transition, a schedule that sets itself.
+#: The parts of the study: the table, the number of hypotheses, the phase transition, an automatic schedule.
 PARTS = ("methods", "hypotheses", "transition", "automatic")
 #: Who is of which gender, beside the runs.
 SPEAKERS_FILE = "speakers.csv"
-# Where and with how many helpers the data was read decides nothing.
+_OWNER = "separation study"
+# Where the data was read, and by how many processes, does not change the result.
 _OF_THE_MACHINE = ("root", "pack", "n_workers")
 _MEASURES = {"pit": "pit_si_sdr", "mcl": "mcl_si_sdr", "input": "input_si_sdr"}
 
@@ -76,7 +76,7 @@ class RunRecords:
 
     @property
     def temperature(self) -> float:
-        """Where the annealing began, in dB."""
+        """The initial temperature, in dB."""
         return float(self.config["objective"]["temperature"])
 
     @property
@@ -100,7 +100,7 @@ class RunRecords:
 
 @dataclass(frozen=True)
 class StudyRecords:
-    """All trainings that are there, the genders of the speakers where they are known, and notes on the making."""
+    """All trainings, the genders of the speakers if they are known, and notes."""
 
     runs: Sequence[RunRecords]
     genders: Mapping[str, str] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class StudyRecords:
 
 
 def read_study(folder: Path | str) -> StudyRecords:
-    """Return what a study has written below a folder; runs that are not evaluated yet are left out.
+    """Return the records of a study below a folder; runs that are not evaluated yet are skipped.
 
     Raises:
         ValueError: if there is none.
@@ -121,16 +121,16 @@ def read_study(folder: Path | str) -> StudyRecords:
     runs = [
         RunRecords(
             evaluation.parent.relative_to(folder).as_posix(),
-            read_json("separation study", evaluation.parent / "config.json"),
-            _json_lines(evaluation.parent / "records.jsonl"),
-            _json_lines(evaluation),
+            read_json(_OWNER, evaluation.parent / "config.json"),
+            read_records(_OWNER, evaluation.parent / "records.jsonl"),
+            read_records(_OWNER, evaluation),
         )
         for part in PARTS
         for evaluation in sorted((folder / part).glob("*/evaluation-tt.jsonl"))
     ]
     if not runs:
-        rule = "hold a run that is trained and evaluated"
-        raise ValueError(bad_value("separation study", "folder", rule, str(folder)))
+        rule = "hold a run that was trained and evaluated"
+        raise ValueError(bad_value(_OWNER, "folder", rule, str(folder)))
     return StudyRecords(runs, _genders(folder / SPEAKERS_FILE))
 
 
@@ -142,7 +142,7 @@ def joined_study(study: StudyRecords, more: StudyRecords) -> StudyRecords:
     """
     if twice := sorted({run.name for run in study.runs} & {run.name for run in more.runs}):
         advice = "Records are added, never replaced."
-        raise ValueError(bad_value("separation study", "more", "hold other trainings", ", ".join(twice), advice))
+        raise ValueError(bad_value(_OWNER, "more", "hold other trainings", ", ".join(twice), advice))
     runs = sorted([*study.runs, *more.runs], key=lambda run: (PARTS.index(run.part), run.name))
     return StudyRecords(runs, {**more.genders, **study.genders}, study.notes)
 
@@ -152,7 +152,7 @@ def packed_study(study: StudyRecords, notes: Mapping[str, Any]) -> tuple[str, st
 
     Args:
         study: what to pack.
-        notes: about its making.
+        notes: on how it was run.
 
     Returns:
         JSON lines, first the notes and genders, then the configuration and the epochs of each run; and a CSV table
@@ -173,14 +173,14 @@ def packed_study(study: StudyRecords, notes: Mapping[str, Any]) -> tuple[str, st
         for number, record in enumerate(run.mixtures):
             speakers = "+".join(record["speakers"])
             writer.writerow([run.name, number, speakers, *(f"{record[m]:.3f}" for m in _MEASURES.values())])
-    return "".join(json.dumps(line) + "\n" for line in lines), table.getvalue()
+    return records_text(lines), table.getvalue()
 
 
 def read_packed_study(training: Path | str, evaluation: Path | str) -> StudyRecords:
-    """Return a study from the two files made of `packed_study`."""
+    """Return a study from the two files of `packed_study`."""
     configs: dict[str, Any] = {}
     epochs: dict[str, list[Any]] = {}
-    notes, *lines = _json_lines(Path(training))
+    notes, *lines = read_records(_OWNER, Path(training))
     for line in lines:
         name = line.pop("run")
         if "config" in line:
@@ -215,10 +215,6 @@ def published_separation() -> dict[tuple[int, str, str], str]:
         )
         for row in csv.DictReader(source.read_text().splitlines())
     }
-
-
-def _json_lines(path: Path) -> list[dict[str, Any]]:
-    return [record for _, record in read_lines("separation study", path)]
 
 
 def _genders(path: Path) -> dict[str, str]:

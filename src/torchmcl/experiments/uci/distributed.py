@@ -2,10 +2,8 @@
 
 import functools
 import json
-import math
 import platform
 import threading
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +25,6 @@ _OWNER = "reproduce uci"
 # more seeds make more units.
 _MODELS_OF_A_UNIT = 200
 _RECORDS = "records.json"
-_WRITING_SHARE = 0.05
 # Initial weights and dropout come from torch's one generator: the threads of a worker train one after the other.
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -64,47 +61,14 @@ def run_study_on_cluster(study: UciStudy, out: Path, address: str, *, progress: 
         ):
             data = None if study.data is None else study.data.resolve()
             work = _Work(replace(study, data=data), str(token), __version__)
-            writer = _Writer(records, out)
-            with writer:
-                for part, rows in results_from(_OWNER, client, work, parts):
-                    writer.add(part, rows)
-                    bar.step(len(part.tasks))
+            for part, rows in results_from(_OWNER, client, work, parts):
+                records.add(rows)
+                forget_unit(part, out)
+                bar.step(len(part.tasks))
     finally:
         token.unlink(missing_ok=True)
     records.arrange(key for unit in units for key in unit.keys)
     return records
-
-
-class _Writer:
-    """Writes records as they come, but spends a small share of the time on it: the file is written whole."""
-
-    def __init__(self, records: Records, out: Path) -> None:
-        self.records, self.out = records, out
-        self._waiting: list[Unit] = []
-        self._ended, self._took = -math.inf, 0.0
-
-    def add(self, unit: Unit, rows: list[dict[str, Any]]) -> None:
-        """Add the records of a unit."""
-        self.records.keep(rows)
-        self._waiting.append(unit)
-        if time.monotonic() - self._ended >= self._took / _WRITING_SHARE:
-            self._write()
-
-    def _write(self) -> None:
-        began = time.monotonic()
-        self.records.write()
-        for unit in self._waiting:  # only now: until here the workers' own files are all there is
-            forget_unit(unit, self.out)
-        self._waiting = []
-        self._ended = time.monotonic()
-        self._took = self._ended - began
-
-    def __enter__(self) -> "_Writer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._waiting:
-            self._write()
 
 
 @dataclass(frozen=True)

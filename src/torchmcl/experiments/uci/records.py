@@ -1,63 +1,51 @@
 """The records of the study: one JSON line for each set, fold, method, protocol and seed."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from torchmcl.extending import json_value, read_text, write_atomically
+from torchmcl.extending import append_records, change_records, read_records
 
 __all__ = ["KEYS", "Records"]
 
+_OWNER = "reproduce uci"
 KEYS = ("set", "fold", "method", "protocol", "seed")
 
 
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in KEYS)
+
+
 class Records:
-    """Rows on disk, kept in memory, written whole and atomically: a file of them is small.
+    """Rows by key, in memory and on disk; several processes can add to one file.
 
     Raises:
-        ValueError: if the file holds something else.
+        ValueError: if the file holds something else, or records of another number of epochs.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self.path, self.settings = path, settings
         self.rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-        if path.exists():
-            lines = read_text("reproduce uci", path, "records_bytes").splitlines()
-            for number, line in enumerate(lines, start=1):
-                try:
-                    row = json_value("reproduce uci", path.name, line)
-                    key = tuple(row[name] for name in KEYS)
-                    hash(key)
-                except (ValueError, KeyError, TypeError) as error:
-                    raise ValueError(f"reproduce uci: {path} line {number} is not a record: {error!r}.") from error
-                if row.get("epochs") != settings["epochs"]:
-                    raise ValueError(
-                        f"reproduce uci: {path} was made with {row.get('epochs')} epochs, not {settings['epochs']}. "
-                        "Give another --out."
-                    )
-                self.rows[key] = row
+        for row in read_records(_OWNER, path, lambda row: hash(_key(row))) if path.exists() else []:
+            if row.get("epochs") != settings["epochs"]:
+                raise ValueError(
+                    f"{_OWNER}: {path} was made with {row.get('epochs')} epochs, not {settings['epochs']}. "
+                    "Give another --out."
+                )
+            self.rows.setdefault(_key(row), row)
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
         """Return whether there is a row for (set, fold, method, protocol, seed)."""
         return key in self.rows
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Add rows and write the file; what is there already stays as it is."""
-        self.keep(rows)
-        self.write()
-
-    def keep(self, rows: list[dict[str, Any]]) -> None:
-        """Add rows that `write` will write."""
-        for row in rows:
-            self.rows.setdefault(tuple(row[name] for name in KEYS), row | self.settings)
+        """Add rows to the file; rows that are there already stay as they are."""
+        new = {_key(row): row | self.settings for row in rows if _key(row) not in self.rows}
+        append_records(self.path, new.values())
+        self.rows |= new
 
     def arrange(self, keys: Iterable[tuple[Any, ...]]) -> None:
-        """Bring the rows of these keys into their order, behind all others, and write the file."""
-        for key in [key for key in keys if key in self.rows]:
-            self.rows[key] = self.rows.pop(key)
-        self.write()
-
-    def write(self) -> None:
-        """Write the file."""
-        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows.values()))
+        """Move the rows of these keys to the end of the file, in this order."""
+        places = {key: place for place, key in enumerate(keys)}
+        change_records(_OWNER, self.path, lambda rows: sorted(rows, key=lambda row: places.get(_key(row), -1)))
+        self.rows = dict(sorted(self.rows.items(), key=lambda item: places.get(item[0], -1)))
