@@ -4,6 +4,7 @@ Every method of the family is such a rule, and the loss is always `sum(weights *
 here treat each target by itself; those that couple several targets are in `torchmcl.transport`.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -202,9 +203,11 @@ def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
     """Return exp(-cost / T) / sum exp(-cost / T) over the last axis, for a positive temperature T."""
     # Both factors of the exponent stay finite: infinity times the 0 of the other would be NaN.
     largest = torch.finfo(cost.dtype).max
-    excess = (cost - cost.amin(dim=-1, keepdim=True)).clamp(max=largest)
+    excess = cost - cost.amin(dim=-1, keepdim=True)
     if isinstance(temperature, Tensor):
-        exponents = excess * (-LOG2_E / temperature).clamp(min=-largest)
+        exponents = excess.clamp(max=largest) * (-LOG2_E / temperature).clamp(min=-largest)
+    elif temperature == math.inf:
+        return torch.full_like(cost, 1 / cost.shape[-1])
     else:
         exponents = excess.mul_(max(-LOG2_E / temperature, -largest))
     weights = exponents.exp2_()

@@ -99,4 +99,4 @@ def _weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:
 
 def _nan_unless_finite(loss: Tensor) -> Tensor:
     """Return NaN for infinity: a cost that overflowed must not sort as a plausible loss."""
-    return loss + 0 * loss.detach()  # 0 * infinity is NaN
+    return loss + torch.where(loss.isfinite(), 0.0, torch.nan).to(loss.dtype)
