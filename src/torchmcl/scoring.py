@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_cost, check_mask, check_sample_weights, check_tensor
-from torchmcl.assignment import LOG2_E, WTA, AssignmentRule
+from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.kernels import accelerated
-from torchmcl.kernels.cross_entropy import _by_products, summed_cross_entropy
+from torchmcl.kernels.cross_entropy import summed_cross_entropy
 
-__all__ = ["cross_entropy_and_slope", "normalized_scores", "score_loss", "score_targets"]
+__all__ = ["normalized_scores", "score_loss", "score_targets"]
 
 
 def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule | None = None) -> Tensor:
@@ -120,15 +120,6 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
     check_tensor("normalized_scores", "score_logits", score_logits)
     score_logits = score_logits.to(torch.promote_types(score_logits.dtype, torch.float32))
     return torch.nn.functional.logsigmoid(score_logits).softmax(dim=-1)
-
-
-def cross_entropy_and_slope(logits: Tensor, labels: Tensor, slope: Tensor) -> Tensor:
-    """Return the cross-entropy summed over the last axis, and write its derivative in the logits into `slope`."""
-    powers = logits.abs().mul_(-LOG2_E).exp2_()
-    factors = powers + 1
-    # The sigmoid is 1 / (1 + e^-|x|) right of zero and e^-|x| / (1 + e^-|x|) left of it.
-    torch.maximum(torch.ge(logits, 0, out=slope), powers, out=slope).div_(factors).sub_(labels)
-    return _by_products(logits, labels)
 
 
 @accelerated(summed_cross_entropy, triton="rows.summed_cross_entropy")

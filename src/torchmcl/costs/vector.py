@@ -1,7 +1,5 @@
 """Costs between vectors: squared Euclidean, Euclidean, L1, Huber, cosine."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -9,7 +7,7 @@ from torchmcl._checks import check_event_pair, check_real
 from torchmcl.costs._products import SILENCE, inner_products
 from torchmcl.costs._shapes import aligned_pair
 from torchmcl.kernels import accelerated
-from torchmcl.kernels.coordinates import ABSOLUTE, MAX_TURNS, SQUARE, Element, sum_of_absolutes, sum_of_hubers
+from torchmcl.kernels.coordinates import sum_of_absolutes, sum_of_hubers
 from torchmcl.kernels.squares import squared_distances
 
 __all__ = [
@@ -160,10 +158,3 @@ def _huber(hypotheses: Tensor, targets: Tensor, delta: float) -> Tensor:
 def _differences(hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return hypothesis - target of every pair, [..., targets, hypotheses, dim]."""
     return hypotheses.unsqueeze(-3) - targets.unsqueeze(-2)
-
-
-def separable_element(cost_fn: Callable[..., Tensor], n_dims: int) -> Element | None:
-    """Return the function of a coordinate's difference that this cost sums, or None for any other cost."""
-    if cost_fn is pairwise_sq_euclidean and n_dims <= MAX_TURNS:
-        return SQUARE
-    return ABSOLUTE if cost_fn is pairwise_l1 else None

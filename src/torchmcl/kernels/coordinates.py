@@ -21,34 +21,34 @@ MAX_TURNS = 32
 _CHUNK_ENTRIES = 1 << 20
 
 
-class Element(NamedTuple):
+class _Element(NamedTuple):
     """A function of one coordinate's difference, and its derivative; both may overwrite their argument."""
 
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
 
 
-SQUARE = Element(lambda difference: difference.mul_(difference), lambda difference: difference.mul_(2))
-ABSOLUTE = Element(torch.abs, torch.sign)
+_SQUARE = _Element(lambda difference: difference.mul_(difference), lambda difference: difference.mul_(2))
+_ABSOLUTE = _Element(torch.abs, torch.sign)
 
 
-def _huber(delta: float) -> Element:
+def _huber(delta: float) -> _Element:
     def value(difference: Tensor) -> Tensor:
         distance = difference.abs()
         inside = distance.clamp(max=delta)
         return inside * (distance - 0.5 * inside)
 
-    return Element(value, lambda difference: difference.clamp(-delta, delta))
+    return _Element(value, lambda difference: difference.clamp(-delta, delta))
 
 
 def sum_of_squares(hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the squared Euclidean distances, [..., targets, hypotheses]."""
-    return _apply(hypotheses, targets, SQUARE)
+    return _apply(hypotheses, targets, _SQUARE)
 
 
 def sum_of_absolutes(hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the sums of absolute differences, [..., targets, hypotheses]."""
-    return _apply(hypotheses, targets, ABSOLUTE)
+    return _apply(hypotheses, targets, _ABSOLUTE)
 
 
 def sum_of_hubers(hypotheses: Tensor, targets: Tensor, delta: float) -> Tensor:
@@ -56,7 +56,7 @@ def sum_of_hubers(hypotheses: Tensor, targets: Tensor, delta: float) -> Tensor:
     return _apply(hypotheses, targets, _huber(delta))
 
 
-def _apply(hypotheses: Tensor, targets: Tensor, element: Element) -> Tensor:
+def _apply(hypotheses: Tensor, targets: Tensor, element: _Element) -> Tensor:
     cost: Tensor = _SumOverCoordinates.apply(hypotheses, targets, *element)
     return cost
 
