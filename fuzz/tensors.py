@@ -178,7 +178,7 @@ def metric_values(feed: Feed) -> None:
     values = {
         "distortion": metrics.distortion(matching),
         "usage": metrics.hypothesis_usage(matching),
-        "entropy": metrics.assignment_entropy(matching),
+        "entropy": metrics.usage_entropy(matching),
         "dead": metrics.n_dead_hypotheses(matching),
         "rmse": metrics.rmse_of_mean(answers, targets, mask),
         "oracle": metrics.oracle_rmse(answers, targets, mask),

@@ -339,7 +339,7 @@ def hypothesis_usage(weights, mask):
     return [sum(share[k] for share in rows) / len(rows) for k in range(len(rows[0]))]
 
 
-def assignment_entropy(weights, real):
+def usage_entropy(weights, real):
     """H of one sample's weights, averaged over its real targets."""
     rows = [share for share, is_real in zip(weights, real, strict=True) if is_real]
     if not rows:

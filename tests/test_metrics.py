@@ -50,8 +50,8 @@ def test_metrics_of_a_matching_agree_with_their_oracles(rule):
     assert metrics.distortion(matching).item() == pytest.approx(oracles.distortion(cost, reals))
     assert metrics.soft_distortion(matching).item() == pytest.approx(oracles.soft_distortion(cost, weights, reals))
     assert metrics.hypothesis_usage(matching).tolist() == pytest.approx(oracles.hypothesis_usage(weights, reals))
-    expected = [oracles.assignment_entropy(w, r) for w, r in zip(weights, reals, strict=True)]
-    assert metrics.assignment_entropy(matching).tolist() == pytest.approx(expected)
+    expected = [oracles.usage_entropy(w, r) for w, r in zip(weights, reals, strict=True)]
+    assert metrics.usage_entropy(matching).tolist() == pytest.approx(expected)
     assert metrics.n_dead_hypotheses(matching).item() == oracles.n_dead_hypotheses(cost, reals)
 
 
@@ -65,16 +65,22 @@ def test_distortion_is_the_same_under_every_rule_and_bounds_the_soft_one():
         assert metrics.soft_distortion(matching) >= metrics.distortion(hard) - 1e-12
 
 
+def test_distortions_of_models_are_kept_apart():
+    cost, mask = torch.rand(2, 6, 3, 4, dtype=torch.float64), make_mask().expand(2, 6, 3)
+    alone = torch.stack([metrics.distortion(mcl.match(c, mcl.WTA(), m)) for c, m in zip(cost, mask, strict=True)])
+    torch.testing.assert_close(metrics.distortion(mcl.match(cost, mcl.WTA(), mask), model_axes=1), alone)
+
+
 def test_usage_sums_to_one_and_entropy_lies_between_zero_and_log_n():
     for rule in ALL_RULES:
         matching = make_problem(rule=rule)[-1]
         assert metrics.hypothesis_usage(matching).sum().item() == pytest.approx(1)
-        entropy = metrics.assignment_entropy(matching)
+        entropy = metrics.usage_entropy(matching)
         assert (entropy >= 0).all()
         assert (entropy <= math.log(4) + 1e-6).all()
     uniform = make_problem(rule=mcl.AnnealedWTA(math.inf))[-1]
     counted = uniform.mask.any(-1)
-    torch.testing.assert_close(metrics.assignment_entropy(uniform), math.log(4) * counted.double(), check_dtype=False)
+    torch.testing.assert_close(metrics.usage_entropy(uniform), math.log(4) * counted.double(), check_dtype=False)
 
 
 def test_a_hypothesis_with_soft_weight_but_no_win_is_dead():
@@ -95,7 +101,7 @@ def test_leading_axes_are_free(shape):
     flat = mcl.match(matching.cost.reshape(-1, 3, 4), mcl.AnnealedWTA(0.5))
     for metric in (metrics.distortion, metrics.soft_distortion, metrics.hypothesis_usage, metrics.n_dead_hypotheses):
         torch.testing.assert_close(metric(matching), metric(flat))
-    assert metrics.assignment_entropy(matching).shape == shape[:-2]
+    assert metrics.usage_entropy(matching).shape == shape[:-2]
 
 
 def test_without_real_targets_means_are_nan_and_entropy_is_zero():
@@ -107,7 +113,7 @@ def test_without_real_targets_means_are_nan_and_entropy_is_zero():
     assert metrics.hypothesis_usage(empty).isnan().all()
     assert metrics.n_dead_hypotheses(empty).item() == 4
     assert metrics.score_calibration_error(answers, empty).isnan()
-    assert torch.equal(metrics.assignment_entropy(empty), torch.zeros(6, dtype=torch.float64))
+    assert torch.equal(metrics.usage_entropy(empty), torch.zeros(6, dtype=torch.float64))
     for metric in (metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score, metrics.wasserstein_to_samples):
         assert metric(answers, targets, nobody).isnan()
 
@@ -254,10 +260,10 @@ SHELLS = {
         lambda a, t, m, q: (a, t, m),
         lambda a, t, m: metrics.wasserstein_to_samples(a, t, m, order=2),
     ),
-    "AssignmentEntropy": (
-        lambda: metrics.AssignmentEntropy(),
+    "UsageEntropy": (
+        lambda: metrics.UsageEntropy(),
         lambda a, t, m, q: (q,),
-        lambda q: metrics.assignment_entropy(q)[q.mask.any(-1)].mean(),
+        lambda q: metrics.usage_entropy(q)[q.mask.any(-1)].mean(),
     ),
 }
 for_all_shells = pytest.mark.parametrize(("make", "pick", "function"), SHELLS.values(), ids=SHELLS.keys())

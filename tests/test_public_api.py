@@ -22,12 +22,12 @@ PUBLIC = {
     *("__version__", "value_checks"),
 }
 PUBLIC_METRICS = {
-    *("assignment_entropy", "distortion", "energy_score", "hypothesis_usage", "n_dead_hypotheses", "oracle_rmse"),
-    *("rmse_of_mean", "score_calibration_error", "soft_distortion", "wasserstein_to_samples"),
+    *("distortion", "energy_score", "hypothesis_usage", "n_dead_hypotheses", "oracle_rmse"),
+    *("rmse_of_mean", "score_calibration_error", "soft_distortion", "usage_entropy", "wasserstein_to_samples"),
 }
 SHELLS = {
-    *("AssignmentEntropy", "DeadHypotheses", "Distortion", "EnergyScore", "HypothesisUsage", "OracleRMSE"),
-    *("RMSEOfMean", "ScoreCalibrationError", "SoftDistortion", "WassersteinToSamples"),
+    *("DeadHypotheses", "Distortion", "EnergyScore", "HypothesisUsage", "OracleRMSE"),
+    *("RMSEOfMean", "ScoreCalibrationError", "SoftDistortion", "UsageEntropy", "WassersteinToSamples"),
 }
 # They need scikit-learn, so they are made on demand and stand apart.
 ESTIMATORS = {"MCLClassifier", "MCLRegressor"}

@@ -1,4 +1,3 @@
-import importlib
 import math
 
 import pytest
@@ -127,16 +126,14 @@ def test_derivatives_of_the_score_loss_agree_with_finite_differences():
     assert torch.autograd.gradgradcheck(mcl.score_loss, (logits, labels))
 
 
-def test_score_loss_in_chunks_equals_the_whole(monkeypatch):
-    logits = torch.randn(25_000, 49, requires_grad=True)
-    labels = torch.rand(25_000, 49)
-    many = mcl.score_loss(logits, labels)
-    (gradient,) = torch.autograd.grad(many, logits)
+def test_score_loss_of_a_large_batch_agrees_with_torch():
+    logits = torch.randn(45_000, 49, requires_grad=True)
+    labels = torch.rand(45_000, 49)
+    loss = mcl.score_loss(logits, labels)
+    (gradient,) = torch.autograd.grad(loss, logits)
     reference = torch.nn.functional.binary_cross_entropy_with_logits(logits.double(), labels.double())
-    torch.testing.assert_close(many.double(), reference, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(loss.double(), reference, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(gradient, (logits.sigmoid() - labels).detach() / logits.numel(), rtol=1e-4, atol=1e-10)
-    monkeypatch.setattr(importlib.import_module("torchmcl.scoring"), "_CHUNK_ENTRIES", 1000)
-    torch.testing.assert_close(mcl.score_loss(logits, labels), many)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

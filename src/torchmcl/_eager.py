@@ -1,9 +1,12 @@
-"""Whether operations run one by one on real tensors, so that tricks for eager mode apply."""
+"""The mode in which operations run: eager, compiled, transformed, in forward mode or under autocast."""
+
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["in_forward_mode", "is_plain_eager", "may_work_in_place"]
+__all__ = ["in_forward_mode", "is_plain_eager", "may_work_in_place", "without_autocast"]
 
 
 def is_plain_eager() -> bool:
@@ -31,3 +34,8 @@ def may_work_in_place() -> bool:
     where a shared tensor cannot take per-sample values.
     """
     return not torch.is_grad_enabled() and is_plain_eager()
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which products are not rounded to half precision; the meta device has no autocast."""
+    return nullcontext() if tensor.is_meta else torch.autocast(tensor.device.type, enabled=False)

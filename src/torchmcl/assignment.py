@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl import kernels
 from torchmcl._checks import (
     check_at_least_one,
     check_at_most,
@@ -22,7 +21,7 @@ from torchmcl._checks import (
     check_mask,
     check_non_negative,
 )
-from torchmcl._eager import is_plain_eager
+from torchmcl.kernels import accelerated
 
 __all__ = ["WTA", "AnnealedWTA", "AssignmentRule", "RelaxedWTA", "TopN"]
 
@@ -32,7 +31,7 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True, eq=False)
 class AssignmentRule(ABC):
-    """What all rules share: a rule is a frozen value, called on a cost.
+    """The base class of all rules: a rule is a frozen value, called on a cost.
 
     A subclass is a frozen dataclass (`eq=False`: equality is here) whose fields are floats or
     tensors that broadcast against the cost, with one method `_assign`. It gets a detached cost of
@@ -102,44 +101,14 @@ def as_operand(value: float | Tensor, cost: Tensor) -> float | Tensor:
     return value
 
 
+@accelerated(triton="rows.winner_weights")
 def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
-    """Return `winner` at the cheapest hypothesis of each row and `other` elsewhere."""
-    if (hits := _walked_winners(cost)) is not None:
-        same = isinstance(winner, float) and isinstance(other, float) and (winner, other) == (1.0, 0.0)
-        return hits if same else hits.mul_(winner - other).add_(other)
+    """Return `winner` at the (first) cheapest hypothesis of each row and `other` elsewhere."""
+    cheapest = cost.min(dim=-1, keepdim=True).indices  # twice as fast as argmin on CPUs
     if isinstance(winner, Tensor) or isinstance(other, Tensor):
-        index = cost.min(dim=-1, keepdim=True).indices
-        top = torch.as_tensor(winner, dtype=cost.dtype, device=cost.device).expand_as(cost)
-        rest = torch.as_tensor(other, dtype=cost.dtype, device=cost.device).expand_as(cost)
-        return rest.scatter(-1, index, top)
-    if kernels.usable(cost) and cost.shape[-1] <= kernels.MAX_ROW:
-        from torchmcl.kernels.rows import winner_rows
-
-        return winner_rows(cost, winner, other)
-    index = cost.min(dim=-1, keepdim=True).indices  # min with indices is twice as fast as argmin on CPUs
-    rest = torch.full_like(cost, other)
-    return rest.scatter_(-1, index, winner) if is_plain_eager() else rest.scatter(-1, index, winner)
-
-
-# Up to so many hypotheses a walk over them is faster on CPUs than asking for the place of the minimum.
-_FEW_HYPOTHESES = 12
-
-
-def _walked_winners(cost: Tensor) -> Tensor | None:
-    """Return 1 at the (first) cheapest hypothesis and 0 elsewhere, or None where this is not the faster way.
-
-    It is where all rows of one hypothesis lie side by side in memory, as they do in a fleet on CPUs.
-    """
-    few = 1 < cost.shape[-1] <= _FEW_HYPOTHESES and cost.stride(-1) != 1
-    if not few or cost.device.type != "cpu" or not is_plain_eager():
-        return None
-    hits = torch.gt(cost, cost.amin(dim=-1, keepdim=True), out=torch.empty_like(cost))  # of 0 and 1, not booleans
-    free: Tensor | None = None  # 1 as long as no winner was found
-    for column in hits.unbind(dim=-1):
-        still = column.clone() if free is None else free * column
-        torch.sub(torch.ones_like(still) if free is None else free, still, out=column)
-        free = still
-    return hits
+        wins = torch.zeros_like(cost, dtype=torch.bool).scatter(-1, cheapest, True)
+        return torch.where(wins, winner, other)
+    return torch.full_like(cost, other).scatter(-1, cheapest, winner)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,26 +198,19 @@ def hard_where_cold(
     return torch.where(cold, winner_weights(cost), soft(cost, temperature.masked_fill(cold, 1)))
 
 
+@accelerated(triton="rows.softmin")
 def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
-    """Return softmin(cost / temperature) over the last axis, for a positive temperature."""
-    # e^(-x / T) as 2^(-x log2(e) / T), which processors do faster; with a finite factor the winner's
-    # excess of 0 stays 0 for the tiniest temperature.
+    """Return exp(-cost / T) / sum exp(-cost / T) over the last axis, for a positive temperature T."""
+    # Both factors of the exponent stay finite: infinity times the 0 of the other would be NaN.
     largest = torch.finfo(cost.dtype).max
-    if not isinstance(temperature, Tensor):
-        if math.isinf(temperature):
-            return torch.full_like(cost, 1 / cost.shape[-1])
-        factor = max(-LOG2_E / temperature, -largest)
-        if kernels.usable(cost) and cost.shape[-1] <= kernels.MAX_ROW:
-            from torchmcl.kernels.rows import softmin_rows
-
-            return softmin_rows(cost, factor)
     excess = cost - cost.amin(dim=-1, keepdim=True)
     if isinstance(temperature, Tensor):
-        # A finite excess: an infinite one times the 0 of an infinite temperature is NaN.
-        excess = excess.clamp(max=largest) * (-LOG2_E / temperature).clamp(min=-largest)
+        exponents = excess.clamp(max=largest) * (-LOG2_E / temperature).clamp(min=-largest)
+    elif temperature == math.inf:
+        return torch.full_like(cost, 1 / cost.shape[-1])
     else:
-        excess = excess.mul_(factor)
-    weights = excess.exp2_()
+        exponents = excess.mul_(max(-LOG2_E / temperature, -largest))
+    weights = exponents.exp2_()
     return weights.div_(weights.sum(dim=-1, keepdim=True))
 
 

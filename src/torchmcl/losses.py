@@ -1,14 +1,11 @@
 """From a cost to a loss: `match` applies a rule, `mcl_loss` weighs the cost with it."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from torchmcl import kernels
 from torchmcl._checks import bad_value, check_choice, check_cost, check_finite, check_mask, check_sample_weights
-from torchmcl._eager import is_plain_eager
 from torchmcl.assignment import AssignmentRule
+from torchmcl.kernels import accelerated
 from torchmcl.types import Matching
 
 __all__ = ["match", "mcl_loss"]
@@ -94,32 +91,12 @@ def mcl_loss(
     return _nan_unless_finite(loss)
 
 
+@accelerated(triton="rows.weighted_sum")
 def _weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:
     """Return sum(weights * cost) over the hypotheses, [..., targets]."""
-    if weights.shape[-1] <= kernels.MAX_ROW and kernels.usable(weights, cost):
-        total: Tensor = _FusedWeightedSum.apply(cost, weights)
-        return total
     return (weights * cost).sum(dim=-1)
 
 
 def _nan_unless_finite(loss: Tensor) -> Tensor:
     """Return NaN for infinity: a cost that overflowed must not sort as a plausible loss."""
-    if is_plain_eager():
-        return torch.sub(loss, loss.detach(), alpha=0)  # 0 * infinity is NaN, in one operation
-    return torch.where(loss.isfinite(), loss, torch.nan)
-
-
-class _FusedWeightedSum(torch.autograd.Function):
-    """The weighted sum in one pass; only the cost gets a gradient, as weights are detached."""
-
-    @staticmethod
-    def forward(ctx: Any, cost: Tensor, weights: Tensor) -> Tensor:
-        from torchmcl.kernels.rows import dot_rows
-
-        ctx.save_for_backward(weights)
-        return dot_rows(cost, weights)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (weights,) = ctx.saved_tensors
-        return weights * grad.unsqueeze(-1), None
+    return loss + torch.where(loss.isfinite(), 0.0, torch.nan).to(loss.dtype)

@@ -5,21 +5,16 @@ hypothesis learns the probability mass of its Voronoi cell.
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchmcl import kernels
 from torchmcl._checks import bad_value, check_boolean, check_cost, check_mask, check_sample_weights, check_tensor
-from torchmcl._eager import in_forward_mode, is_plain_eager, may_work_in_place
-from torchmcl.assignment import LOG2_E, WTA, AssignmentRule
+from torchmcl.assignment import WTA, AssignmentRule
+from torchmcl.kernels import accelerated
+from torchmcl.kernels.cross_entropy import summed_cross_entropy
 
-__all__ = ["cross_entropy_and_slope", "normalized_scores", "score_loss", "score_targets"]
-
-# log(1 + e) is summed as the logarithm of a product of this many factors in (1, 2]: far from overflow.
-_FACTORS = 64
-_CHUNK_ENTRIES = 1 << 21
+__all__ = ["normalized_scores", "score_loss", "score_targets"]
 
 
 def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule | None = None) -> Tensor:
@@ -28,7 +23,7 @@ def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule
     Args:
         cost: [..., targets, hypotheses], lower is better.
         mask: [..., targets], True where a target is real; None when all are.
-        rule: the hard rule that decides who wins; `WTA()` unless told (`PIT()` for one-to-one).
+        rule: the hard rule that decides who wins; `WTA()` by default (`PIT()` for one-to-one).
 
     Returns:
         Labels [..., hypotheses] in [0, 1], detached; all 0 for a sample without real targets.
@@ -90,7 +85,7 @@ def score_loss(
         raise ValueError(bad_value("score_loss", "targets", rule, tuple(targets.shape), advice))
     dtype = torch.promote_types(score_logits.dtype, torch.float32)
     n_hypotheses = score_logits.shape[-1]
-    per_sample = _cross_entropy_of_samples(score_logits.to(dtype), targets.to(dtype))
+    per_sample = _cross_entropy(score_logits.to(dtype), targets.to(dtype))
     if sample_weights is not None:
         check_sample_weights("score_loss", sample_weights, per_sample.shape)
         per_sample = per_sample * sample_weights
@@ -127,75 +122,10 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
     return torch.nn.functional.logsigmoid(score_logits).softmax(dim=-1)
 
 
-def cross_entropy_and_slope(logits: Tensor, labels: Tensor, slope: Tensor) -> Tensor:
-    """Return the cross-entropy summed over the last axis, and write its derivative in the logits into `slope`."""
-    powers = logits.abs().mul_(-LOG2_E).exp2_()
-    factors = powers + 1
-    # The sigmoid is 1 / (1 + e^-|x|) right of zero and e^-|x| / (1 + e^-|x|) left of it.
-    torch.maximum(torch.ge(logits, 0, out=slope), powers, out=slope).div_(factors).sub_(labels)
-    return _summed_cross_entropy(logits, labels, factors)
+@accelerated(summed_cross_entropy, triton="rows.summed_cross_entropy")
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return -sum_k [y_k log s_k + (1 - y_k) log(1 - s_k)] of each sample, s being the sigmoid of the logits x.
 
-
-def _cross_entropy_of_samples(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy summed over the hypotheses, differentiable."""
-    if in_forward_mode():
-        return -(torch.nn.functional.logsigmoid(-logits) + logits * labels).sum(dim=-1)
-    total: Tensor = _SummedCrossEntropy.apply(logits, labels)
-    return total
-
-
-def _summed_cross_entropy(logits: Tensor, labels: Tensor, factors: Tensor | None = None) -> Tensor:
-    if factors is None:
-        factors = logits.abs().mul_(-LOG2_E).exp2_().add_(1)
-    n_hypotheses = factors.shape[-1]
-    if n_hypotheses > _FACTORS:
-        factors = torch.nn.functional.pad(factors, (0, -n_hypotheses % _FACTORS), value=1.0)
-        logs = factors.unflatten(-1, (-1, _FACTORS)).prod(dim=-1).log().sum(dim=-1)
-    else:
-        logs = factors.prod(dim=-1).log()
-    return logs + torch.addcmul(logits.clamp_min(0), logits, labels, value=-1).sum(dim=-1)
-
-
-class _SummedCrossEntropy(torch.autograd.Function):
-    """sum_k [ max(x, 0) - x y + log(1 + exp(-|x|)) ], keeping nothing but its inputs.
-
-    The sum of logarithms is taken as the logarithm of products, which needs one logarithm per 64
-    hypotheses: a transcendental function per entry is what the plain formula spends its time on.
+    As log s(x) = x + log s(-x), that is -sum_k [log s(-x_k) + x_k y_k].
     """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(logits: Tensor, labels: Tensor) -> Tensor:
-        if kernels.usable(logits, labels) and logits.shape[-1] <= kernels.MAX_ROW:
-            from torchmcl.kernels.rows import bce_rows
-
-            return bce_rows(logits, labels)
-        if logits.ndim == 1 or logits.device.type != "cpu" or not is_plain_eager():
-            return _summed_cross_entropy(logits, labels)
-        # Row by row in the cache: on CPUs fresh memory for the intermediates costs more than the arithmetic.
-        n_rows = max(1, _CHUNK_ENTRIES * len(logits) // max(logits.numel(), 1))
-        chunks = zip(logits.split(n_rows), labels.split(n_rows), strict=True)
-        return torch.cat([_summed_cross_entropy(x, y) for x, y in chunks])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        logits, labels = ctx.saved_tensors
-        grad = grad.unsqueeze(-1)
-        to_logits = None
-        if ctx.needs_input_grad[0]:
-            if may_work_in_place() and kernels.usable(logits, labels) and logits.shape[-1] <= kernels.MAX_ROW:
-                from torchmcl.kernels.rows import bce_rows_backward
-
-                to_logits = bce_rows_backward(logits, labels, grad.squeeze(-1))
-            elif may_work_in_place():
-                scores = logits.mul(-LOG2_E).exp2_().add_(1).reciprocal_()  # the sigmoid, a little faster
-                to_logits = scores.sub_(labels).mul_(grad)
-            else:
-                to_logits = (logits.sigmoid() - labels) * grad
-        to_labels = -logits * grad if ctx.needs_input_grad[1] else None
-        return to_logits, to_labels
+    return -(torch.nn.functional.logsigmoid(-logits) + logits * labels).sum(dim=-1)

@@ -3,7 +3,7 @@
 `Sinkhorn` runs on the device like the rules of `torchmcl.assignment`. `PIT` and `EMD` solve a
 combinatorial problem per sample with SciPy on the CPU: they wait for the device, and do not run
 inside `torch.compile(fullgraph=True)`, `torch.vmap` and other transforms of `torch.func`, or a
-captured CUDA graph. `PIT` of a few speakers is spared that on a GPU, which simply tries all assignments.
+captured CUDA graph. On a GPU, `PIT` of a few speakers avoids this by trying all assignments there.
 """
 
 import functools
@@ -23,8 +23,8 @@ from torchmcl.assignment import AssignmentRule, hard_where_cold
 
 __all__ = ["EMD", "PIT", "Sinkhorn"]
 
-# Trying so many is a few small kernels; waiting for the CPU takes a millisecond.
-_MOST_ASSIGNMENTS = 120
+# Trying this many takes a few small kernels; waiting for the CPU takes a millisecond.
+_MAX_ASSIGNMENTS = 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class PIT(AssignmentRule):
     """Permutation-invariant training: the cheapest one-to-one assignment of real targets.
 
     There may be more hypotheses than targets, never fewer. On a GPU up to 120 assignments (5 targets to 5
-    hypotheses, 2 to 11) are all tried. Else it needs SciPy (`pip install torchmcl[transport]`), solves on the
+    hypotheses, 2 to 11) are all tried. Otherwise it needs SciPy (`pip install torchmcl[transport]`), solves on the
     CPU and therefore waits for the device; see the module. A sample whose cost is not finite gets NaN weights.
 
     Raises:
@@ -106,8 +106,8 @@ class PIT(AssignmentRule):
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         n_targets, n_hypotheses = cost.shape[-2:]
-        # math.perm is 0 where there are more targets than hypotheses: the CPU says which sample it is.
-        if cost.device.type == "cuda" and 0 < math.perm(n_hypotheses, n_targets) <= _MOST_ASSIGNMENTS:
+        # math.perm is 0 where there are more targets than hypotheses: the solver on the CPU names the sample.
+        if cost.device.type == "cuda" and 0 < math.perm(n_hypotheses, n_targets) <= _MAX_ASSIGNMENTS:
             return _cheapest_of_all(cost, mask)
         return _solve_on_cpu(cost, mask, "PIT", _one_to_one)
 
@@ -138,7 +138,7 @@ def _all_assignments(n_targets: int, n_hypotheses: int, device: torch.device) ->
 
 
 def _cheapest_of_all(cost: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the weights of the cheapest one-to-one assignment, found by trying all, without a look at any value."""
+    """Return the weights of the cheapest one-to-one assignment, found by trying all of them on the device."""
     n_targets, n_hypotheses = cost.shape[-2:]
     real = torch.ones_like(cost[..., :1], dtype=torch.bool) if mask is None else mask.unsqueeze(-1)
     wide = cost.double().masked_fill(~real, 0)

@@ -224,7 +224,7 @@ def test_shapes_that_do_not_fit_are_refused():
         theory.soft_distortion(cost, weights)
     with pytest.raises(ValueError, match=r"assignment_entropy: `weights` must have shape"):
         theory.assignment_entropy(torch.rand(3))
-    with pytest.raises(TypeError, match=r"assignment_entropy: `weights` must be a floating tensor, got list"):
+    with pytest.raises(TypeError, match=r"assignment_entropy: `weights` must be a torch.Tensor, got list"):
         theory.assignment_entropy([[1.0]])
     with pytest.raises(ValueError, match=r"free_energy: `mean_axes` must be between 0 and .* 1, got 2"):
         theory.free_energy(cost, 1.0, mean_axes=2)

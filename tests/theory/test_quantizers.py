@@ -219,7 +219,7 @@ def test_the_same_seed_gives_the_same_points_and_generators_are_taken():
     np.testing.assert_array_equal(first.cluster_centers_, second.cluster_centers_)
     SimulatedAnnealing(4, n_steps=5, random_state=np.random.RandomState(0)).fit(samples)
     SimulatedAnnealing(4, n_steps=5).fit(samples)
-    with pytest.raises(TypeError, match=r"SimulatedAnnealing: `random_state` must be None or a whole number, got 'x'"):
+    with pytest.raises(TypeError, match=r"SimulatedAnnealing: `random_state` must be None or an integer, got 'x'"):
         SimulatedAnnealing(4, random_state="x").fit(samples)
 
 

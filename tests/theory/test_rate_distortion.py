@@ -34,7 +34,7 @@ def test_mutual_information_agrees_with_the_joint_distribution():
 
 def test_mutual_information_is_the_entropy_of_usage_less_that_of_the_rows():
     weights = torch.softmax(torch.randn(20, 4, dtype=torch.float64), dim=-1)
-    usage = mcl.metrics.assignment_entropy(mcl.Matching(weights, weights, torch.ones(20, dtype=torch.bool)))
+    usage = mcl.metrics.usage_entropy(mcl.Matching(weights, weights, torch.ones(20, dtype=torch.bool)))
     expected = (usage - theory.assignment_entropy(weights)) / math.log(2)
     torch.testing.assert_close(theory.mutual_information(weights), expected)
 

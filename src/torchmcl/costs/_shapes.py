@@ -1,11 +1,9 @@
-"""Preparation shared by the costs: at least float32, one set of leading axes, products as precise as their inputs."""
-
-from contextlib import AbstractContextManager, nullcontext
+"""Preparation shared by the costs: at least float32, and one set of leading axes."""
 
 import torch
 from torch import Tensor
 
-__all__ = ["aligned_pair", "without_autocast"]
+__all__ = ["aligned_pair"]
 
 
 def aligned_pair(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -17,8 +15,3 @@ def aligned_pair(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         hypotheses = hypotheses.expand(*leading, *hypotheses.shape[-2:])
         targets = targets.expand(*leading, *targets.shape[-2:])
     return hypotheses, targets
-
-
-def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
-    """Return a context in which products are not rounded to half precision; the meta device knows no autocast."""
-    return nullcontext() if tensor.is_meta else torch.autocast(tensor.device.type, enabled=False)

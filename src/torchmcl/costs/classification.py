@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_leading_axes, check_tensor, value_checks_enabled
-from torchmcl._eager import is_plain_eager
 
 __all__ = ["pairwise_cross_entropy"]
 
@@ -14,13 +13,13 @@ def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
 
     Args:
         hypotheses: logits [..., hypotheses, classes]
-        targets: class ids [..., targets], whole numbers from 0 to classes - 1, padded ones too.
+        targets: class ids [..., targets], integers from 0 to classes - 1, padded ones too.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in the logits.
 
     Raises:
-        TypeError: if the targets are not whole numbers.
+        TypeError: if the targets are not integers.
         ValueError: if the axes do not fit, or for an id out of range (on GPUs only inside `value_checks`).
 
     Example:
@@ -38,11 +37,9 @@ def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     # Normalising once per hypothesis and then picking needs no [..., targets, hypotheses, classes].
     log_probs = hypotheses.log_softmax(dim=-1).mT  # [..., classes, hypotheses]
     ids = ids.expand(*ids.shape[:-1], n_hypotheses)
-    if not is_plain_eager():
-        return -log_probs.gather(-2, ids)
     try:
         return -log_probs.gather(-2, ids)
-    except (RuntimeError, IndexError) as error:  # what the CPU says of an id out of range
+    except (RuntimeError, IndexError) as error:  # raised on the CPU for an id out of range
         if "out of bounds" not in str(error):
             raise
         rule = f"lie between 0 and {hypotheses.shape[-1] - 1}"
@@ -53,7 +50,7 @@ def _check(owner: str, hypotheses: Tensor, targets: Tensor) -> None:
     check_tensor(owner, "hypotheses", hypotheses)
     check_tensor(owner, "targets", targets, floating=False)
     if targets.is_floating_point() or targets.dtype == torch.bool:
-        rule = "hold class ids as whole numbers"
+        rule = "hold integer class ids"
         raise TypeError(bad_value(owner, "targets", rule, targets.dtype, "Convert them first: targets.long()."))
     if hypotheses.ndim < 2:
         rule = "have shape [..., hypotheses, classes]"

@@ -1,15 +1,14 @@
 """Costs between vectors: squared Euclidean, Euclidean, L1, Huber, cosine."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from torchmcl._checks import check_event_pair, check_real
-from torchmcl.costs._centred import centred_sq_euclidean
 from torchmcl.costs._products import SILENCE, inner_products
-from torchmcl.costs._separable import ABSOLUTE, SQUARE, Element, huber_element, separable_cost
 from torchmcl.costs._shapes import aligned_pair
+from torchmcl.kernels import accelerated
+from torchmcl.kernels.coordinates import sum_of_absolutes, sum_of_hubers
+from torchmcl.kernels.squares import squared_distances
 
 __all__ = [
     "pairwise_cosine",
@@ -17,11 +16,7 @@ __all__ = [
     "pairwise_huber",
     "pairwise_l1",
     "pairwise_sq_euclidean",
-    "separable_element",
 ]
-
-# Up to here differences are taken coordinate by coordinate; beyond, matrix products are faster.
-_MAX_EXACT_DIMS = 32
 
 
 def pairwise_sq_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
@@ -88,7 +83,7 @@ def pairwise_l1(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
         tensor([[7.]])
     """
     check_event_pair("pairwise_l1", hypotheses, targets)
-    return separable_cost(*aligned_pair(hypotheses, targets), ABSOLUTE)
+    return _l1(*aligned_pair(hypotheses, targets))
 
 
 def pairwise_huber(*, hypotheses: Tensor, targets: Tensor, delta: float = 1.0) -> Tensor:
@@ -114,7 +109,7 @@ def pairwise_huber(*, hypotheses: Tensor, targets: Tensor, delta: float = 1.0) -
     if delta <= 0:
         raise ValueError(f"pairwise_huber: `delta` must be > 0, got {delta!r}. pairwise_l1 is its limit at 0.")
     hypotheses, targets = aligned_pair(hypotheses, targets)
-    return separable_cost(hypotheses, targets, huber_element(min(delta, torch.finfo(hypotheses.dtype).max)))
+    return _huber(hypotheses, targets, min(delta, torch.finfo(hypotheses.dtype).max))
 
 
 def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
@@ -143,14 +138,23 @@ def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     return (1 - cosine).clamp(0, 2).to(hypotheses.dtype)
 
 
+@accelerated(squared_distances, triton="pairs.squared_distances")
 def _sq_euclidean(hypotheses: Tensor, targets: Tensor) -> Tensor:
-    if hypotheses.shape[-1] <= _MAX_EXACT_DIMS:
-        return separable_cost(hypotheses, targets, SQUARE)
-    return centred_sq_euclidean(hypotheses, targets)
+    return _differences(hypotheses, targets).square().sum(dim=-1)
 
 
-def separable_element(cost_fn: Callable[..., Tensor], n_dims: int) -> Element | None:
-    """Return the function of a coordinate's difference that this cost sums, or None if it is another kind of cost."""
-    if cost_fn is pairwise_sq_euclidean and n_dims <= _MAX_EXACT_DIMS:
-        return SQUARE
-    return ABSOLUTE if cost_fn is pairwise_l1 else None
+@accelerated(sum_of_absolutes)
+def _l1(hypotheses: Tensor, targets: Tensor) -> Tensor:
+    return _differences(hypotheses, targets).abs().sum(dim=-1)
+
+
+@accelerated(sum_of_hubers)
+def _huber(hypotheses: Tensor, targets: Tensor, delta: float) -> Tensor:
+    distances = _differences(hypotheses, targets).abs()
+    inside = distances.clamp(max=delta)
+    return (inside * (distances - inside / 2)).sum(dim=-1)
+
+
+def _differences(hypotheses: Tensor, targets: Tensor) -> Tensor:
+    """Return hypothesis - target of every pair, [..., targets, hypotheses, dim]."""
+    return hypotheses.unsqueeze(-3) - targets.unsqueeze(-2)

@@ -1,27 +1,65 @@
-"""Fused GPU kernels in Triton for what eager PyTorch would do in many passes over memory.
+"""Faster ways to compute what the rest of the package defines in plain formulas.
 
-Each has a plain counterpart in the package that defines what it must compute; the kernels serve
-float32 tensors on CUDA devices in eager mode, everything else takes the plain way.
+`accelerated` decorates a definition and is the only place that chooses between three ways to compute it:
+
+- a Triton kernel (`rows`, `pairs`) for float32 tensors on a CUDA device, in plain eager mode;
+- otherwise an `autograd.Function` (`coordinates`, `squares`, `products`, `cross_entropy`) that needs less memory
+  and time than the formula, on any device, compiled and under `torch.vmap` too;
+- in forward mode the definition itself, because plain operations are all that forward mode can follow.
 """
 
 import functools
+import importlib
 import importlib.util
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from torchmcl._eager import is_plain_eager
+from torchmcl._eager import in_forward_mode, is_plain_eager
 
-__all__ = ["MAX_FEATURES", "MAX_ROW", "runs_triton", "usable"]
-
-# A kernel of `rows` holds a whole row of hypotheses.
-MAX_ROW = 8192
+__all__ = ["MAX_FEATURES", "accelerated", "runs_triton", "usable"]
 
 # A kernel of `linear` holds the whole weight of a model.
 MAX_FEATURES = 128
 
 # The kernels index with 32-bit integers.
 _MAX_ENTRIES = 2**31 - 1
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def accelerated(lean: Callable[..., Any] | None = None, *, triton: str | None = None) -> Callable[[F], F]:
+    """Return a decorator that computes a definition by a faster function of the same signature.
+
+    Args:
+        lean: a function in plain torch, used wherever the kernel is not, except in forward mode.
+        triton: "module.function" of this package, imported when first needed. The function returns
+            `NotImplemented` for arguments that its kernel does not serve, such as too long rows.
+    """
+
+    def decorate(definition: F) -> F:
+        @functools.wraps(definition)
+        def fastest(*args: Any, **kwargs: Any) -> Any:
+            if triton is not None and usable(*(value for value in args if isinstance(value, Tensor))):
+                result = _kernel(triton)(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
+            if lean is None or in_forward_mode():
+                return definition(*args, **kwargs)
+            return lean(*args, **kwargs)
+
+        return cast(F, fastest)
+
+    return decorate
+
+
+@functools.cache
+def _kernel(name: str) -> Callable[..., Any]:
+    module, function = name.split(".")
+    kernel: Callable[..., Any] = getattr(importlib.import_module(f"torchmcl.kernels.{module}"), function)
+    return kernel
 
 
 @functools.cache
@@ -30,14 +68,13 @@ def _has_triton() -> bool:
 
 
 def runs_triton(tensor: Tensor) -> bool:
-    """Return whether Triton kernels of any type can run where this tensor is, here and now."""
+    """Return whether Triton kernels can run on the device of this tensor in the present mode."""
     return tensor.is_cuda and is_plain_eager() and _has_triton()
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Return whether the kernels can serve these tensors here and now."""
-    return (
-        all(t.is_cuda and t.dtype == torch.float32 and 0 < t.numel() <= _MAX_ENTRIES for t in tensors)
-        and is_plain_eager()
-        and _has_triton()
+    """Return whether the kernels for float32 can serve these tensors in the present mode."""
+    return all(
+        runs_triton(tensor) and tensor.dtype == torch.float32 and 0 < tensor.numel() <= _MAX_ENTRIES
+        for tensor in tensors
     )

@@ -1,18 +1,20 @@
 """Kernels of the pairwise squared Euclidean cost: coordinate by coordinate for few dimensions, by tiles for many."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = [
-    "sq_few_dims",
-    "sq_few_dims_to_hypotheses",
-    "sq_few_dims_to_targets",
-    "sq_many_dims",
-    "sq_many_dims_to_hypotheses",
-    "sq_many_dims_to_targets",
-]
+from torchmcl._eager import may_work_in_place
+from torchmcl.kernels.coordinates import MAX_TURNS
+from torchmcl.kernels.squares import centred_pull
+
+__all__ = ["squared_distances"]
+
+# The kernels for many dimensions hold all targets of a sample in one tile.
+_MAX_TILE = 64
 
 
 @triton.jit(do_not_specialize=("n_rows", "T", "K"))
@@ -64,8 +66,7 @@ def _few_blocks(K: int) -> dict[str, int]:
     return {"ROWS": max(1, 1024 // columns), "COLUMNS": columns}
 
 
-def sq_few_dims(h: Tensor, t: Tensor) -> Tensor:
-    """Return the cost [n, targets, hypotheses] of contiguous h [n, hypotheses, dim] and t [n, targets, dim]."""
+def _few_cost(h: Tensor, t: Tensor) -> Tensor:
     (n, K, D), T = h.shape, t.shape[1]
     cost = h.new_empty(n, T, K)
     blocks = _few_blocks(K)
@@ -74,8 +75,7 @@ def sq_few_dims(h: Tensor, t: Tensor) -> Tensor:
     return cost
 
 
-def sq_few_dims_to_hypotheses(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient at the hypotheses, [n, hypotheses, dim]."""
+def _few_pull_h(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
     (n, K, D), T = h.shape, t.shape[1]
     out = torch.empty_like(h)
     blocks = _few_blocks(K * D)
@@ -84,8 +84,7 @@ def sq_few_dims_to_hypotheses(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
     return out
 
 
-def sq_few_dims_to_targets(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient at the targets, [n, targets, dim]."""
+def _few_pull_t(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
     (n, K, D), T = h.shape, t.shape[1]
     out = torch.empty_like(t)
     blocks = _few_blocks(K)
@@ -163,28 +162,60 @@ def _many_blocks(T: int) -> dict[str, int]:
     return {"BT": max(16, triton.next_power_of_2(T)), "BK": 64, "BD": 64}
 
 
-def sq_many_dims(h: Tensor, t: Tensor, centre: Tensor) -> Tensor:
-    """Return the cost [n, targets, hypotheses]; both sets are centred on `centre` [n, 1, dim] as they are read."""
+def _many_cost(h: Tensor, t: Tensor) -> Tensor:
     (n, K, D), T = h.shape, t.shape[1]
     cost = h.new_empty(n, T, K)
     blocks = _many_blocks(T)
-    _many[(n, triton.cdiv(K, blocks["BK"]))](h, t, centre, cost, T, K, D, **blocks)
+    _many[(n, triton.cdiv(K, blocks["BK"]))](h, t, t.mean(dim=-2), cost, T, K, D, **blocks)
     return cost
 
 
-def sq_many_dims_to_hypotheses(h: Tensor, t: Tensor, centre: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient at the hypotheses, [n, hypotheses, dim]."""
+def _many_pull_h(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
     (n, K, D), T = h.shape, t.shape[1]
     out = torch.empty_like(h)
     blocks = _many_blocks(T)
-    _many_to_h[(n, triton.cdiv(K, blocks["BK"]))](h, t, centre, grad, out, T, K, D, **blocks)
+    _many_to_h[(n, triton.cdiv(K, blocks["BK"]))](h, t, t.mean(dim=-2), grad, out, T, K, D, **blocks)
     return out
 
 
-def sq_many_dims_to_targets(h: Tensor, t: Tensor, centre: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient at the targets, [n, targets, dim]."""
+def _many_pull_t(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
     (n, K, D), T = h.shape, t.shape[1]
     out = torch.empty_like(t)
     blocks = _many_blocks(T)
-    _many_to_t[(n, triton.cdiv(D, blocks["BD"]))](h, t, centre, grad, out, T, K, D, **blocks)
+    _many_to_t[(n, triton.cdiv(D, blocks["BD"]))](h, t, t.mean(dim=-2), grad, out, T, K, D, **blocks)
     return out
+
+
+def squared_distances(hypotheses: Tensor, targets: Tensor) -> Tensor:
+    """Return |h - t|^2 of every pair, [..., targets, hypotheses], for tensors with equal leading axes."""
+    if hypotheses.shape[-1] > MAX_TURNS and targets.shape[-2] > _MAX_TILE:
+        return NotImplemented
+    return _SquaredDistances.apply(hypotheses, targets)
+
+
+class _SquaredDistances(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hypotheses: Tensor, targets: Tensor) -> Tensor:
+        ctx.save_for_backward(hypotheses, targets)
+        kernel = _few_cost if hypotheses.shape[-1] <= MAX_TURNS else _many_cost
+        cost = kernel(_flat(hypotheses), _flat(targets))
+        return cost.view(*hypotheses.shape[:-2], targets.shape[-2], hypotheses.shape[-2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        hypotheses, targets = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        if not may_work_in_place():  # differentiated again
+            return centred_pull(hypotheses, targets, grad, needs)
+        few = hypotheses.shape[-1] <= MAX_TURNS
+        pull_h, pull_t = (_few_pull_h, _few_pull_t) if few else (_many_pull_h, _many_pull_t)
+        flat = [_flat(x) for x in (hypotheses, targets, grad)]
+        return (
+            pull_h(*flat).view(hypotheses.shape) if needs[0] else None,
+            pull_t(*flat).view(targets.shape) if needs[1] else None,
+        )
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Return a contiguous tensor [n, rows, columns]."""
+    return tensor.contiguous().view(-1, *tensor.shape[-2:])

@@ -1,21 +1,23 @@
 """Kernels that treat one row of hypotheses at a time: softmin, the winner, the score loss."""
 
+import math
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["bce_rows", "bce_rows_backward", "dot_rows", "mixed_rows", "softmin_rows", "winner_rows"]
+from torchmcl._eager import may_work_in_place
+from torchmcl.kernels.cross_entropy import cross_entropy_gradient
+
+__all__ = ["mixed_rows", "softmin", "summed_cross_entropy", "weighted_sum", "winner_weights"]
+
+# A program holds at least one complete row.
+_MAX_ROW = 8192
 
 # Compiled once for all sizes: a fleet of another size must not wait for the compiler.
 _SIZES = ("n_rows", "n_columns")
-
-
-def _launch(n_rows: int, n_columns: int) -> tuple[tuple[int], dict[str, int]]:
-    """Return a grid and block sizes: about two thousand entries for each program."""
-    columns = triton.next_power_of_2(n_columns)
-    rows = max(1, 2048 // columns)
-    return (triton.cdiv(n_rows, rows),), {"ROWS": rows, "COLUMNS": columns}
 
 
 @triton.jit
@@ -45,7 +47,7 @@ def _winner(cost, weights, top, rest, n_rows, n_columns, ROWS: tl.constexpr, COL
 
 @triton.jit(do_not_specialize=[*_SIZES, "rows_per_model"])
 def _mixed(  # type: ignore[no-untyped-def]
-    cost, factors, epsilons, weights, n_rows, n_columns, rows_per_model, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    cost, factors, epsilons, weights, rows_per_model, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     value = tl.load(cost + row * n_columns + column, mask=real, other=float("inf"))
@@ -89,23 +91,33 @@ def _bce_backward(logits, labels, upstream, gradient, n_rows, n_columns, ROWS: t
     tl.store(gradient + row * n_columns + column, (tl.sigmoid(x) - y) * scale, mask=real)
 
 
-def softmin_rows(cost: Tensor, factor: float) -> Tensor:
-    """Return 2^(factor * excess over the row's minimum), normalised, for a contiguous cost [..., hypotheses]."""
+def _launch(kernel: Any, rows: Tensor, *arguments: Any) -> None:
+    """Run a kernel on all rows, about two thousand entries for each program."""
+    n_columns = rows.shape[-1]
+    n_rows = rows.numel() // n_columns
+    columns = triton.next_power_of_2(n_columns)
+    block = max(1, 2048 // columns)
+    kernel[(triton.cdiv(n_rows, block),)](rows, *arguments, n_rows, n_columns, ROWS=block, COLUMNS=columns)
+
+
+def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
+    """Return the softmin of each row for a single finite temperature."""
+    if isinstance(temperature, Tensor) or math.isinf(temperature) or cost.shape[-1] > _MAX_ROW:
+        return NotImplemented
     cost = cost.contiguous()
     weights = torch.empty_like(cost)
-    n_columns = cost.shape[-1]
-    grid, blocks = _launch(cost.numel() // n_columns, n_columns)
-    _softmin[grid](cost, factor, weights, cost.numel() // n_columns, n_columns, **blocks)
+    factor = max(-math.log2(math.e) / temperature, -torch.finfo(cost.dtype).max)
+    _launch(_softmin, cost, factor, weights)
     return weights
 
 
-def winner_rows(cost: Tensor, top: float, rest: float) -> Tensor:
-    """Return `top` at the cheapest hypothesis of each row and `rest` elsewhere."""
+def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
+    """Return `winner` at the cheapest hypothesis of each row and `other` elsewhere, for numbers."""
+    if isinstance(winner, Tensor) or isinstance(other, Tensor) or cost.shape[-1] > _MAX_ROW:
+        return NotImplemented
     cost = cost.contiguous()
     weights = torch.empty_like(cost)
-    n_columns = cost.shape[-1]
-    grid, blocks = _launch(cost.numel() // n_columns, n_columns)
-    _winner[grid](cost, weights, top, rest, cost.numel() // n_columns, n_columns, **blocks)
+    _launch(_winner, cost, weights, winner, other)
     return weights
 
 
@@ -113,46 +125,63 @@ def mixed_rows(cost: Tensor, factors: Tensor, epsilons: Tensor) -> Tensor:
     """Return softmin weights where a model's factor is negative, winner weights where it is 0.
 
     Args:
-        cost: [models, ..., hypotheses], contiguous.
+        cost: [models, ..., hypotheses]
         factors: [models], -log2(e) / temperature, or 0 for hard weights.
-        epsilons: [models], what the winner leaves to the others under hard weights.
+        epsilons: [models], the weight that the winner leaves to the others under hard weights.
     """
     cost = cost.contiguous()
     weights = torch.empty_like(cost)
-    n_columns = cost.shape[-1]
-    n_rows = cost.numel() // n_columns
-    grid, blocks = _launch(n_rows, n_columns)
-    _mixed[grid](
-        cost, factors.contiguous(), epsilons.contiguous(), weights, n_rows, n_columns, n_rows // len(cost), **blocks
-    )
+    rows_per_model = cost[0].numel() // cost.shape[-1]
+    _launch(_mixed, cost, factors.contiguous(), epsilons.contiguous(), weights, rows_per_model)
     return weights
 
 
-def dot_rows(left: Tensor, right: Tensor) -> Tensor:
-    """Return the sum of products over the last axis."""
-    left, right = left.contiguous(), right.contiguous()
-    sums = left.new_empty(left.shape[:-1])
-    n_columns = left.shape[-1]
-    grid, blocks = _launch(sums.numel(), n_columns)
-    _dot[grid](left, right, sums, sums.numel(), n_columns, **blocks)
-    return sums
+def weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:
+    """Return the sum of weights * cost over the last axis."""
+    if weights.shape != cost.shape or cost.shape[-1] > _MAX_ROW:
+        return NotImplemented
+    return _WeightedSum.apply(cost, weights)
 
 
-def bce_rows(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the binary cross-entropy with logits, summed over the last axis."""
-    logits, labels = logits.contiguous(), labels.contiguous()
-    sums = logits.new_empty(logits.shape[:-1])
-    n_columns = logits.shape[-1]
-    grid, blocks = _launch(sums.numel(), n_columns)
-    _bce[grid](logits, labels, sums, sums.numel(), n_columns, **blocks)
-    return sums
+class _WeightedSum(torch.autograd.Function):
+    """Only the cost gets a gradient, as weights are detached."""
+
+    @staticmethod
+    def forward(ctx: Any, cost: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(weights)
+        sums = cost.new_empty(cost.shape[:-1])
+        _launch(_dot, cost.contiguous(), weights.contiguous(), sums)
+        return sums
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (weights,) = ctx.saved_tensors
+        return weights * grad.unsqueeze(-1), None
 
 
-def bce_rows_backward(logits: Tensor, labels: Tensor, upstream: Tensor) -> Tensor:
-    """Return its gradient in the logits, for the gradient [...] of the sums."""
-    logits, labels, upstream = logits.contiguous(), labels.contiguous(), upstream.contiguous()
-    gradient = torch.empty_like(logits)
-    n_columns = logits.shape[-1]
-    grid, blocks = _launch(upstream.numel(), n_columns)
-    _bce_backward[grid](logits, labels, upstream, gradient, upstream.numel(), n_columns, **blocks)
-    return gradient
+def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the binary cross-entropy of logits, summed over the last axis."""
+    if logits.shape[-1] > _MAX_ROW:
+        return NotImplemented
+    return _SummedCrossEntropy.apply(logits, labels)
+
+
+class _SummedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        ctx.save_for_backward(logits, labels)
+        sums = logits.new_empty(logits.shape[:-1])
+        _launch(_bce, logits.contiguous(), labels.contiguous(), sums)
+        return sums
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        logits, labels = ctx.saved_tensors
+        to_logits = None
+        if ctx.needs_input_grad[0]:
+            if may_work_in_place():
+                to_logits = torch.empty_like(logits, memory_format=torch.contiguous_format)
+                _launch(_bce_backward, logits.contiguous(), labels.contiguous(), grad.contiguous(), to_logits)
+            else:
+                to_logits = cross_entropy_gradient(logits, labels, grad.unsqueeze(-1))
+        return to_logits, -logits * grad.unsqueeze(-1) if ctx.needs_input_grad[1] else None

@@ -8,7 +8,6 @@ from typing import Any
 
 from torchmcl._optional import optional_import
 from torchmcl.metrics.functions import (
-    assignment_entropy,
     distortion,
     energy_score,
     hypothesis_usage,
@@ -17,11 +16,11 @@ from torchmcl.metrics.functions import (
     rmse_of_mean,
     score_calibration_error,
     soft_distortion,
+    usage_entropy,
     wasserstein_to_samples,
 )
 
 __all__ = [
-    "assignment_entropy",
     "distortion",
     "energy_score",
     "hypothesis_usage",
@@ -30,11 +29,11 @@ __all__ = [
     "rmse_of_mean",
     "score_calibration_error",
     "soft_distortion",
+    "usage_entropy",
     "wasserstein_to_samples",
 ]
 
 _SHELLS = (
-    "AssignmentEntropy",
     "DeadHypotheses",
     "Distortion",
     "EnergyScore",
@@ -43,6 +42,7 @@ _SHELLS = (
     "RMSEOfMean",
     "ScoreCalibrationError",
     "SoftDistortion",
+    "UsageEntropy",
     "WassersteinToSamples",
 )
 

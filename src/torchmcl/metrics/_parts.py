@@ -20,20 +20,24 @@ class RealValues(NamedTuple):
     values: Tensor
     counts: Tensor
 
-    @property
-    def total(self) -> Tensor:
-        """Sum of the values that count."""
-        return self.values.masked_fill(~self.counts, 0).sum()
+    def sums(self, model_axes: int = 0) -> tuple[Tensor, Tensor]:
+        """Return the sum of the values that count and their number, after the leading model axes."""
+        axes = tuple(range(model_axes, self.values.ndim))
+        return self.values.masked_fill(~self.counts, 0).sum(dim=axes), self.counts.sum(dim=axes)
 
-    @property
-    def n(self) -> Tensor:
-        """How many count."""
-        return self.counts.sum()
+    def mean(self, model_axes: int = 0) -> Tensor:
+        """Return the mean of the values that count, NaN if there are none."""
+        total, n = self.sums(model_axes)
+        return total / n
 
 
 def hard_costs(matching: Matching) -> RealValues:
     """Return the cost of the cheapest hypothesis of each target."""
-    return RealValues(matching.cost.amin(dim=-1), matching.mask)
+    return _cheapest(matching.cost, matching.mask)
+
+
+def _cheapest(cost: Tensor, mask: Tensor) -> RealValues:
+    return RealValues(cost.amin(dim=-1), mask)
 
 
 def soft_costs(matching: Matching) -> RealValues:
@@ -70,7 +74,7 @@ def squared_errors_of_best(predictions: Predictions, targets: Tensor, mask: Tens
     """Return the squared distance of each target to its nearest hypothesis."""
     mask = _checked_mask("oracle_rmse", predictions, targets, mask)
     cost = pairwise_sq_euclidean(hypotheses=predictions.hypotheses, targets=targets)
-    return RealValues(cost.amin(dim=-1), mask)
+    return _cheapest(cost, mask)
 
 
 def energy_scores(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:

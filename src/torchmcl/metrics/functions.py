@@ -7,7 +7,6 @@ from torchmcl.metrics import _parts
 from torchmcl.types import Matching, Predictions
 
 __all__ = [
-    "assignment_entropy",
     "distortion",
     "energy_score",
     "hypothesis_usage",
@@ -16,12 +15,17 @@ __all__ = [
     "rmse_of_mean",
     "score_calibration_error",
     "soft_distortion",
+    "usage_entropy",
     "wasserstein_to_samples",
 ]
 
 
-def distortion(matching: Matching) -> Tensor:
+def distortion(matching: Matching, *, model_axes: int = 0) -> Tensor:
     """Return the mean cost of the cheapest hypothesis over all real targets, whatever the weights.
+
+    Args:
+        matching: from `match`.
+        model_axes: how many leading axes are independent models, whose distortions are kept apart.
 
     Example:
         >>> import torch, torchmcl as mcl
@@ -31,8 +35,7 @@ def distortion(matching: Matching) -> Tensor:
     Reference:
         Eq. (1).
     """
-    costs = _parts.hard_costs(matching)
-    return costs.total / costs.n
+    return _parts.hard_costs(matching).mean(model_axes)
 
 
 def soft_distortion(matching: Matching) -> Tensor:
@@ -46,8 +49,7 @@ def soft_distortion(matching: Matching) -> Tensor:
     Reference:
         Eq. (7).
     """
-    costs = _parts.soft_costs(matching)
-    return costs.total / costs.n
+    return _parts.soft_costs(matching).mean()
 
 
 def rmse_of_mean(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -68,8 +70,7 @@ def rmse_of_mean(predictions: Predictions, targets: Tensor, mask: Tensor | None 
     Reference:
         The RMSE of the UCI study, with scores normalised to sum to 1.
     """
-    errors = _parts.squared_errors_of_mean(predictions, targets, mask)
-    return (errors.total / errors.n).sqrt()
+    return _parts.squared_errors_of_mean(predictions, targets, mask).mean().sqrt()
 
 
 def oracle_rmse(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -86,8 +87,7 @@ def oracle_rmse(predictions: Predictions, targets: Tensor, mask: Tensor | None =
         >>> oracle_rmse(Predictions(torch.tensor([[[0.0], [2.0]]])), torch.tensor([[[3.0]]]))
         tensor(1.)
     """
-    errors = _parts.squared_errors_of_best(predictions, targets, mask)
-    return (errors.total / errors.n).sqrt()
+    return _parts.squared_errors_of_best(predictions, targets, mask).mean().sqrt()
 
 
 def hypothesis_usage(matching: Matching) -> Tensor:
@@ -102,16 +102,17 @@ def hypothesis_usage(matching: Matching) -> Tensor:
     return weight / n_real
 
 
-def assignment_entropy(matching: Matching) -> Tensor:
+def usage_entropy(matching: Matching) -> Tensor:
     """Return the entropy of hypothesis usage in each sample, in nats, [...]; 0 without real targets.
 
     Example:
         >>> import torch, torchmcl as mcl
-        >>> assignment_entropy(mcl.match(torch.tensor([[[1.0, 2.0], [4.0, 3.0]]]), mcl.WTA()))
+        >>> usage_entropy(mcl.match(torch.tensor([[[1.0, 2.0], [4.0, 3.0]]]), mcl.WTA()))
         tensor([0.6931])
 
     Reference:
-        H(q) above Eq. (8), for the weights averaged over the targets of a sample.
+        H(q) above Eq. (8), for the weights averaged over the targets of a sample. The mean entropy of each
+        target's own weights is `torchmcl.theory.assignment_entropy`; their difference is the mutual information.
     """
     return _parts.sample_entropies(matching).values
 
@@ -168,8 +169,7 @@ def energy_score(predictions: Predictions, targets: Tensor, mask: Tensor | None 
         >>> energy_score(Predictions(torch.tensor([[[0.0], [2.0]]])), torch.tensor([[[1.0]]]))
         tensor(0.5000)
     """
-    scores = _parts.energy_scores(predictions, targets, mask)
-    return scores.total / scores.n
+    return _parts.energy_scores(predictions, targets, mask).mean()
 
 
 def wasserstein_to_samples(
@@ -193,5 +193,4 @@ def wasserstein_to_samples(
         tensor(0.5000)
     """
     check_positive_int("wasserstein_to_samples", "order", order)
-    distances = _parts.wasserstein_distances(predictions, samples, mask, order)
-    return distances.total / distances.n
+    return _parts.wasserstein_distances(predictions, samples, mask, order).mean()

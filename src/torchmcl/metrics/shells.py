@@ -11,7 +11,6 @@ from torchmcl.metrics import _parts
 from torchmcl.types import Matching, Predictions
 
 __all__ = [
-    "AssignmentEntropy",
     "DeadHypotheses",
     "Distortion",
     "EnergyScore",
@@ -20,6 +19,7 @@ __all__ = [
     "RMSEOfMean",
     "ScoreCalibrationError",
     "SoftDistortion",
+    "UsageEntropy",
     "WassersteinToSamples",
 ]
 
@@ -38,8 +38,9 @@ class _MeanOfReal(Metric):
         self.add_state("n", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     def _add(self, real: _parts.RealValues) -> None:
-        self.total = self.total + real.total
-        self.n = self.n + real.n
+        total, n = real.sums()
+        self.total = self.total + total
+        self.n = self.n + n
 
     def compute(self) -> Tensor:
         """Return the mean over everything seen."""
@@ -68,8 +69,8 @@ class SoftDistortion(_OfMatching):
     part = staticmethod(_parts.soft_costs)
 
 
-class AssignmentEntropy(_OfMatching):
-    """The mean of `torchmcl.metrics.assignment_entropy` over samples with a real target."""
+class UsageEntropy(_OfMatching):
+    """The mean of `torchmcl.metrics.usage_entropy` over samples with a real target."""
 
     part = staticmethod(_parts.sample_entropies)
 

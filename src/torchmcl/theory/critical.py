@@ -206,9 +206,9 @@ def thermal_tolerance(temperature: float | Tensor) -> Tensor:
 
 
 def distinct_representatives(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
-    """Return which hypotheses stand for a place of their own, [..., hypotheses], boolean.
+    """Return which hypotheses represent a distinct place, [..., hypotheses], boolean.
 
-    Taken in order, a hypothesis does so unless it is within `tolerance` of an earlier one that does.
+    Taken in order, a hypothesis represents its place unless it is within `tolerance` of an earlier representative.
     Every hypothesis is then within `tolerance` of a representative, and representatives are further
     apart than that; a chain of close neighbours is not taken for one place.
 
@@ -231,12 +231,12 @@ def distinct_representatives(hypotheses: Tensor, tolerance: float | Tensor = 0.0
     reach = torch.as_tensor(tolerance, dtype=squares.dtype, device=squares.device)[..., None, None]
     near_earlier = (squares <= reach * reach).tril(-1)
     # Each round settles at least one more hypothesis, in order; a few are enough unless there are long chains.
-    # Stopping early needs a look at the values, which GPUs and compilers should not wait for.
-    may_look = is_plain_eager() and not hypotheses.is_cuda
+    # Stopping early reads values on the host, for which GPUs and compilers should not wait.
+    may_stop_early = is_plain_eager() and not hypotheses.is_cuda
     stands = torch.ones(near_earlier.shape[:-1], dtype=torch.bool, device=hypotheses.device)
     for _ in range(hypotheses.shape[-2]):
         settled = ~(near_earlier & stands.unsqueeze(-2)).any(dim=-1)
-        if may_look and torch.equal(settled, stands):
+        if may_stop_early and torch.equal(settled, stands):
             break
         stands = settled
     return stands
@@ -251,7 +251,7 @@ def n_distinct(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
             suits targets of unit scale; `thermal_tolerance` suits a cooling of any scale.
 
     Returns:
-        [...], whole numbers; nothing is read on the host on GPUs.
+        [...], integers; nothing is read on the host on GPUs.
 
     Example:
         >>> n_distinct(torch.tensor([[[0.0], [0.001], [0.5]], [[0.0], [0.2], [0.5]]]))
@@ -270,10 +270,10 @@ def observed_transitions(
 
     Args:
         trajectory: temperatures [steps] from hot to cold, hypotheses [steps, hypotheses, dim].
-        tolerance: see `n_distinct`; a float, or one for each step. By default `thermal_tolerance` of
+        tolerance: see `n_distinct`; a float, or one per step. By default `thermal_tolerance` of
             each step's temperature.
         lasting: count only what stays apart for the rest of the cooling, so that a network's hypotheses that have not
-            come together yet, or part for a moment, are no split.
+            come together yet, or part for a moment, do not count as split.
 
     Returns:
         The transitions in order; empty if nothing split.
@@ -296,22 +296,22 @@ def observed_transitions(
         raise ValueError(bad_value(owner, "temperatures", rule, f"shape {tuple(temperatures.shape)}", advice))
     if hypotheses.ndim != 3 or len(hypotheses) != len(temperatures):
         rule = f"have shape [steps, hypotheses, dim] with {len(temperatures)} steps"
-        advice = "For several probe inputs call it once for each."
+        advice = "For several probe inputs call it once per input."
         raise ValueError(bad_value(owner, "hypotheses", rule, tuple(hypotheses.shape), advice))
     if not bool((temperatures.diff() <= 0).all()):
         step = int((temperatures.diff() > 0).nonzero()[0]) + 1
         got = f"a rise at step {step}"
-        raise ValueError(bad_value(owner, "temperatures", "fall or stay", got, "Turn the records round."))
+        raise ValueError(bad_value(owner, "temperatures", "fall or stay", got, "Reverse the records."))
     seen = n_distinct(hypotheses, thermal_tolerance(temperatures) if tolerance is None else tolerance)
     counts = (seen.flip(0).cummin(dim=0).values.flip(0) if lasting else seen).tolist()
-    found = []
-    most = counts[0]
+    transitions = []
+    highest = counts[0]
     for step in range(1, len(counts)):
-        if counts[step] > most:
-            here, before = temperatures[step].item(), temperatures[step - 1].item()
-            found.append(Transition(step, here, before, most, counts[step]))
-            most = counts[step]
-    return found
+        if counts[step] > highest:
+            after, before = temperatures[step].item(), temperatures[step - 1].item()
+            transitions.append(Transition(step, after, before, highest, counts[step]))
+            highest = counts[step]
+    return transitions
 
 
 def _moments(owner: str, samples: Tensor, mask: Tensor | None, *, centred: bool) -> Tensor:

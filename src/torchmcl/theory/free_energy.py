@@ -18,7 +18,15 @@ the axis before them too (the average over x of a batch), and so on; leading axe
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_cost, check_event_pair, check_mask, check_non_negative, check_positive
+from torchmcl._checks import (
+    bad_value,
+    check_cost,
+    check_event_pair,
+    check_mask,
+    check_non_negative,
+    check_positive,
+    check_tensor,
+)
 from torchmcl.assignment import AnnealedWTA
 from torchmcl.costs import pairwise_sq_euclidean
 
@@ -83,16 +91,15 @@ def soft_distortion(cost: Tensor, weights: Tensor, *, mask: Tensor | None = None
     """
     check_cost("soft_distortion", cost)
     _check_weights("soft_distortion", weights, cost.shape)
-    paid = cost.masked_fill(weights == 0, 0)  # what is never chosen costs nothing, infinite costs too
+    paid = cost.masked_fill(weights == 0, 0)  # a pair that is never chosen costs nothing, even at infinite cost
     return _average("soft_distortion", (weights * paid).sum(dim=-1), mask, mean_axes)
 
 
 def assignment_entropy(weights: Tensor, *, mask: Tensor | None = None, mean_axes: int = 1) -> Tensor:
     """Return H(q), the entropy of each target's weights, in nats.
 
-    This is the entropy given the target, which the free energy contains. The metric of the same
-    name is the entropy of the weights averaged over a sample's targets; their difference is the
-    mutual information.
+    This is the entropy given the target, which the free energy contains. `torchmcl.metrics.usage_entropy`
+    is that of the weights averaged over a sample's targets; their difference is the mutual information.
 
     Args:
         weights: [..., targets, hypotheses], real rows summing to 1.
@@ -210,8 +217,8 @@ def soft_barycentres(samples: Tensor, weights: Tensor, *, otherwise: Tensor | No
     Args:
         samples: [..., samples, dim], finite where padded.
         weights: [..., samples, hypotheses], 0 where padded.
-        otherwise: [..., hypotheses, dim], what to return for a hypothesis that no sample has
-            weight for, such as its present place; NaN when None.
+        otherwise: [..., hypotheses, dim], the result for a hypothesis without any weight,
+            such as its present place; NaN when None.
 
     Returns:
         [..., hypotheses, dim]
@@ -354,18 +361,14 @@ def _average(owner: str, values: Tensor, mask: Tensor | None, mean_axes: int) ->
 
 
 def _check_weights(owner: str, weights: Tensor, shape: torch.Size | None = None) -> None:
-    if not isinstance(weights, Tensor) or not weights.is_floating_point():
-        got = weights.dtype if isinstance(weights, Tensor) else type(weights).__name__
-        raise TypeError(bad_value(owner, "weights", "be a floating tensor", got))
+    check_tensor(owner, "weights", weights)
     if weights.ndim < 2 or (shape is not None and weights.shape != shape):
         rule = "have shape [..., targets, hypotheses]" + ("" if shape is None else f" of the cost {tuple(shape)}")
         raise ValueError(bad_value(owner, "weights", rule, tuple(weights.shape)))
 
 
 def _check_samples(owner: str, samples: Tensor, weights: Tensor) -> None:
-    if not isinstance(samples, Tensor) or not samples.is_floating_point():
-        got = samples.dtype if isinstance(samples, Tensor) else type(samples).__name__
-        raise TypeError(bad_value(owner, "samples", "be a floating tensor", got))
+    check_tensor(owner, "samples", samples)
     if samples.ndim < 2 or samples.shape[-2] != weights.shape[-2]:
         rule = f"have shape [..., samples, dim] with the {weights.shape[-2]} samples of the weights"
         raise ValueError(bad_value(owner, "samples", rule, tuple(samples.shape)))

@@ -181,7 +181,7 @@ def _variances(owner: str, covariance: float | Tensor, beside: float | Tensor = 
     if not bool(matrix.isfinite().all()):
         raise ValueError(bad_value(owner, "covariance", "be finite", matrix[~matrix.isfinite()][0].item()))
     variances = torch.linalg.eigvalsh(matrix)
-    # Rounding of a singular matrix may leave -1e-17; anything more is no covariance.
+    # Rounding of a singular matrix may leave -1e-17; a matrix with more is not a covariance.
     slack = 100 * torch.finfo(variances.dtype).eps * variances.abs().amax(dim=-1, keepdim=True)
     if bool((variances < -slack).any()):
         lowest = variances.min().item()

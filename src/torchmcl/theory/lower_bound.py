@@ -57,7 +57,7 @@ def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:
 
     Args:
         samples: [..., samples, dim], more than `n_neighbors` of them.
-        n_neighbors: which neighbour to look at. More give a smoother estimate, with more bias.
+        n_neighbors: which neighbour to use. A larger number gives a smoother estimate, with more bias.
 
     Returns:
         [...]

@@ -1,6 +1,6 @@
 """Rate-distortion of samples: mutual information, and R(D) by Blahut and Arimoto. Rates are in bits.
 
-R(D) is the least mutual information, in bits, of any soft assignment whose distortion is at most D.
+R(D) is the smallest mutual information, in bits, of any soft assignment whose distortion is at most D.
 Along the curve dR/dD = -1 / (T ln 2) in bits (-1 / T in nats, Prop. 3 (ii)), so every point is found
 at its temperature by minimising D + T I. With n hypotheses no rate above log2 n can be used.
 
@@ -32,12 +32,12 @@ __all__ = [
 # Updates in the log domain give the bound and keep the numbers in range. Between two of them come plain products of
 # matrices, ten times as fast: few at first, while masses change by orders of magnitude.
 _FIRST_QUICK_UPDATES = 8
-_MOST_QUICK_UPDATES = 64
+_MAX_QUICK_UPDATES = 64
 _QUICK_BELOW = 20.0  # only where no mass grows by more than e^20 in one update
 
 
 class RatePoints(NamedTuple):
-    """Points of a rate-distortion curve, one for each temperature.
+    """Points of a rate-distortion curve, one per temperature.
 
     Attributes:
         distortion: [...], expected cost of the assignment found.
@@ -80,7 +80,7 @@ def mutual_information(weights: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def max_distortion(samples: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return D_max, the least squared error with a single hypothesis: the trace of the covariance, [...].
+    """Return D_max, the smallest squared error with a single hypothesis: the trace of the covariance, [...].
 
     R(D) = 0 from here on.
 
@@ -114,7 +114,7 @@ def blahut_arimoto(
         temperature: > 0 and finite; a float, or a tensor [...] that broadcasts against the leading
             axes of the cost: [n] with a cost [sources, reproductions] gives n points of one curve.
         masses: [..., sources], the probabilities of the sources, summing to 1; None when all are alike.
-        n_iters: at most so many updates.
+        n_iters: maximum number of updates.
         tolerance: stop when every gap is below it, in bits.
 
     Raises:
@@ -160,7 +160,7 @@ def blahut_arimoto(
         if log_c.amax() < _QUICK_BELOW:
             n_quick = min(n_quick, n_iters - 1 - n_done)
             log_r = log_r + _quick_updates(log_q.exp(), log_g.exp(), log_c.exp(), n_quick)
-            n_done, n_quick = n_done + n_quick, min(2 * n_quick, _MOST_QUICK_UPDATES)
+            n_done, n_quick = n_done + n_quick, min(2 * n_quick, _MAX_QUICK_UPDATES)
     q = (log_p + log_q).exp()  # joint, [..., sources, reproductions], with marginal r
     distortion = (q * cost.masked_fill(cost == torch.inf, 0)).sum(dim=(-2, -1))
     rate = (q * (log_q - log_r.unsqueeze(-2))).nan_to_num().sum(dim=(-2, -1)).clamp_min(0) / math.log(2)
@@ -185,7 +185,7 @@ def rate_of_samples(
         temperature: > 0, as for `blahut_arimoto`.
         reproductions: [..., reproductions, dim], the places that hypotheses may take; the samples
             when None. A set too coarse for sqrt(T) raises the curve.
-        n_iters: at most so many updates.
+        n_iters: maximum number of updates.
         tolerance: stop when every gap is below it, in bits.
 
     Example:
@@ -203,7 +203,7 @@ def rate_of_samples(
 def distortion_at_rate(points: RatePoints, rate: float) -> Tensor:
     """Return D* with R(D*) = rate, by interpolation between the points of one curve.
 
-    With `rate = log2(n)` it is the least distortion that n hypotheses could reach. A curve is
+    With `rate = log2(n)` it is the smallest distortion that n hypotheses could reach. A curve is
     convex, so a straight line between two points is above it: D* is never too small.
 
     Args:
@@ -280,7 +280,7 @@ def _log_masses(owner: str, cost: Tensor, masses: Tensor | None) -> Tensor:
         raise ValueError(bad_value(owner, "masses", rule, tuple(masses.shape)))
     masses = masses.to(cost)
     if bool((masses < 0).any()) or not torch.allclose(masses.sum(dim=-1), cost.new_ones(()), atol=1e-4):
-        got = f"a sum of {masses.sum(dim=-1).flatten()[0].item():.4g} and a least value of {masses.min().item():.4g}"
+        got = f"a sum of {masses.sum(dim=-1).flatten()[0].item():.4g} and a minimum of {masses.min().item():.4g}"
         raise ValueError(bad_value(owner, "masses", "be >= 0 and sum to 1", got, "Divide them by their sum."))
     return (masses / masses.sum(dim=-1, keepdim=True)).log()
 

@@ -1,4 +1,4 @@
-"""What the quantisers share: the face of a scikit-learn clusterer, without scikit-learn."""
+"""The base class of the quantisers: the interface of a scikit-learn clusterer, without scikit-learn."""
 
 import inspect
 import sys
@@ -55,10 +55,10 @@ class Quantizer(ABC):
             rule = f"be at most the number of samples (n_samples={len(samples)})"
             raise ValueError(bad_value(owner, "n_hypotheses", rule, self.n_hypotheses))
         points, self.n_iter_ = self._place(samples, self._generator())
-        cost = pairwise_sq_euclidean(hypotheses=points, targets=samples).min(dim=-1)
+        squares, labels = pairwise_sq_euclidean(hypotheses=points, targets=samples).min(dim=-1)
         self.cluster_centers_ = points.cpu().numpy()
-        self.labels_ = cost.indices.cpu().numpy()
-        self.inertia_ = float(cost.values.sum())
+        self.labels_ = labels.cpu().numpy()
+        self.inertia_ = float(squares.sum())
         self.distortion_ = self.inertia_ / len(samples)
         self.n_features_in_ = samples.shape[1]
         return self
@@ -161,7 +161,7 @@ class Quantizer(ABC):
         if isinstance(state, np.random.RandomState):
             return generator.manual_seed(int(state.randint(2**31 - 1)))
         if isinstance(state, bool) or not isinstance(state, int | np.integer):
-            raise TypeError(bad_value(type(self).__name__, "random_state", "be None or a whole number", repr(state)))
+            raise TypeError(bad_value(type(self).__name__, "random_state", "be None or an integer", repr(state)))
         return generator.manual_seed(int(state))
 
 
@@ -182,7 +182,7 @@ def lloyd_steps(samples: Tensor, points: Tensor, n_steps: int, tolerance: float)
     Args:
         samples: [samples, dim]
         points: [hypotheses, dim]
-        n_steps: at most so many.
+        n_steps: maximum number of steps.
         tolerance: stop when no point moves further.
     """
     for step in range(n_steps):

@@ -16,7 +16,7 @@ from torchmcl.theory.rate_distortion import max_distortion
 
 __all__ = ["DeterministicAnnealing", "Lloyd", "SimulatedAnnealing"]
 
-# Relative to the spread of the data: where Lloyd's algorithm is called done.
+# Relative to the spread of the data: where Lloyd's algorithm stops.
 _AT_REST = 1e-7
 _MAX_LLOYD_STEPS = 1000
 # With fixed weights the free energy is bounded by a parabola around the barycentre, so any factor below 2 lowers it,
@@ -25,7 +25,7 @@ _OVERSHOOT = 1.8
 
 
 class Lloyd(Quantizer):
-    """Lloyd's algorithm from good starts: scikit-learn's KMeans, with the face of the others.
+    """Lloyd's algorithm from good starts: scikit-learn's KMeans, with the interface of the others.
 
     Needs scikit-learn (`pip install torchmcl[sklearn]`). KMeans moves starved points to where
     they are needed; `DeterministicAnnealing` does not have to.
@@ -33,9 +33,9 @@ class Lloyd(Quantizer):
     Args:
         n_hypotheses: number of points.
         init: "k-means++", "random" or the points to start from [hypotheses, dim].
-        n_init: the best of so many starts; 1 with given points.
-        max_iter: at most so many updates.
-        random_state: None or a whole number.
+        n_init: number of starts, of which the best is kept; 1 with given points.
+        max_iter: maximum number of updates.
+        random_state: None or an integer.
 
     Example:
         >>> Lloyd(2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]]).distortion_
@@ -89,10 +89,10 @@ class DeterministicAnnealing(Quantizer):
         coldest: last temperature before 0, in those units. By default 0.1 n^(-2 / dim): a tenth of
             the squared distance at which n points tell samples apart.
         decay: from one temperature to the next, in (0, 1).
-        n_updates: at most so many at each temperature.
+        n_updates: maximum number of updates at each temperature.
         tolerance: at rest when no point moves further, in units of the square root of T.
         push: size of the random push before each temperature, in the same units.
-        random_state: None or a whole number.
+        random_state: None or an integer.
 
     Attributes:
         trajectory_: `Trajectory` of the cooling, for `observed_transitions`.
@@ -187,7 +187,7 @@ class SimulatedAnnealing(Quantizer):
         n_hypotheses: number of points.
         n_steps: how many shakes.
         always_accept: keep every result, the cheaper stochastic relaxation of the same authors.
-        random_state: None or a whole number.
+        random_state: None or an integer.
 
     Example:
         >>> annealing = SimulatedAnnealing(2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
@@ -216,19 +216,19 @@ class SimulatedAnnealing(Quantizer):
         n = self.n_hypotheses
         start = torch.randperm(len(samples), generator=generator)[:n]
         points = best = samples[start.to(samples.device)]
-        here = lowest = float(distortion_of(samples, points))
+        current = lowest = float(distortion_of(samples, points))
         widest = float(max_distortion(samples)) * n ** (-2 / samples.shape[1])
         for step in range(self.n_steps if widest > 0 else 0):
             temperature = widest * (1 - step / self.n_steps) ** 3
             noise = torch.randn(points.shape, generator=generator, dtype=torch.float64).to(points)
             shaken = points + math.sqrt(temperature / points.shape[1]) * noise
             proposal, _ = lloyd_steps(samples, shaken, 1, 0.0)
-            there = float(distortion_of(samples, proposal))
-            luck = float(torch.rand((), generator=generator))
-            if self.always_accept or there <= here or luck < math.exp(-n * (there - here) / temperature):
-                points, here = proposal, there
-                if here < lowest:
-                    best, lowest = points, here
+            proposed = float(distortion_of(samples, proposal))
+            draw = float(torch.rand((), generator=generator))
+            if self.always_accept or proposed <= current or draw < math.exp(-n * (proposed - current) / temperature):
+                points, current = proposal, proposed
+                if current < lowest:
+                    best, lowest = points, current
         points, n_last = lloyd_steps(samples, best, _MAX_LLOYD_STEPS, _AT_REST * _spread(samples))
         return points, self.n_steps + n_last
 
