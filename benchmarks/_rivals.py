@@ -69,7 +69,7 @@ def mixture_density_network(inputs: np.ndarray, targets: np.ndarray, seed: int) 
     fleet = Fleet(
         lambda: MultiHypothesisMLP(inputs.shape[1], 3, N_POINTS, hidden=HIDDEN, scores=False),
         1,
-        lr=Cosine(0.02, 0.0, n_epochs),
+        learning_rate=Cosine(0.02, 0.0, n_epochs),
         weight_decay=0.05,
         seeds=[seed],
         cost_fn=mixture_neg_log_likelihood,
