@@ -367,7 +367,7 @@ def test_the_page_shows_tables_and_pictures_without_console_errors(page):
             "By gender",
             "More outputs than",
             "Phase transition",
-            "sets itself",
+            "An automatic schedule",
         ):
             assert words in text
         assert "not comparable" in text
