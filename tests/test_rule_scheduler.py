@@ -186,6 +186,7 @@ def test_a_forgotten_observe_is_an_error():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
 def test_nothing_waits_for_the_device_within_an_epoch():
     training = Training(device="cuda", n_rows=N_ROWS).train(1)
     batch = [part.cuda() for part in next(iter(training.loader))]

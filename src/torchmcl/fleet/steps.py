@@ -296,10 +296,10 @@ def why_not_compiled(
     fresh: bool,
 ) -> str | None:
     """Return why the compiled step cannot serve a training, None if it can."""
-    if not compiled.available():
-        return "The extension was not built when torchmcl was installed."
     if device.type != "cpu":
         return "It serves CPUs."
+    if not compiled.available():
+        return "The extension was not built when torchmcl was installed."
     if fresh:
         return "It serves rows that stay the same in all epochs."
     if not per_target:
