@@ -1,5 +1,5 @@
 """Reports: tables, figures and pages made from records, never from a model."""
 
-from torchmcl.reports import film, page, pictures
+from torchmcl.reports import film, numbers, page, pictures
 
-__all__ = ["film", "page", "pictures"]
+__all__ = ["film", "numbers", "page", "pictures"]
