@@ -258,12 +258,12 @@ BAD_CALLS = {
     "class ids as floats": (
         lambda: mcl.pairwise_cross_entropy(hypotheses=POINTS, targets=torch.zeros(2, 1)),
         TypeError,
-        r"pairwise_cross_entropy: `targets` must hold class ids as whole numbers, got torch\.float32\. Convert them",
+        r"pairwise_cross_entropy: `targets` must hold integer class ids, got torch\.float32\. Convert them",
     ),
     "class ids as booleans": (
         lambda: mcl.pairwise_cross_entropy(hypotheses=POINTS, targets=torch.zeros(2, 1, dtype=torch.bool)),
         TypeError,
-        r"must hold class ids as whole numbers, got torch\.bool",
+        r"must hold integer class ids, got torch\.bool",
     ),
     "class id alone": (
         lambda: mcl.pairwise_cross_entropy(hypotheses=POINTS, targets=torch.tensor(1)),

@@ -235,24 +235,6 @@ def test_a_cluster_that_does_not_answer_or_has_no_workers_is_refused():
         pass
 
 
-def test_records_are_written_often_while_that_is_quick_and_at_the_end_in_any_case(folder, tmp_path):
-    study = a_study(folder, n_epochs=3)
-    records = on_cluster.open_records(study, tmp_path)
-    units = list(units_of(study, "yacht", records))
-    rows = [[dict(zip(KEYS, key, strict=True)) for key in unit.keys] for unit in units]
-    quick = on_cluster._Writer(records, tmp_path)
-    saved = saved_training(units[0], tmp_path)
-    saved.mkdir(parents=True)
-    quick.add(units[0], rows[0])
-    assert len(rows_of(tmp_path)) == len(rows[0])
-    assert not saved.exists(), "the state of a unit is removed once its records are on disk"
-    quick._took = 1000.0  # as if the file were huge
-    with quick:
-        quick.add(units[1], rows[1])
-        assert len(rows_of(tmp_path)) == len(rows[0])
-    assert len(rows_of(tmp_path)) == len(rows[0]) + len(rows[1])
-
-
 def thread_of(_):
     return threading.current_thread().name
 

@@ -87,8 +87,8 @@ def test_help_needs_no_extra_and_no_torch(command, tmp_path):
         ("fit table.csv --target z -o model", "torchmcl fit: `--target` must name a column of table.csv, got 'z'"),
         ("fit table.csv --target y -o table.csv", "torchmcl fit: `folder` must be new, empty"),
         ("fit table.csv --target y -o model --seed x", "torchmcl fit: `--seed` must be an integer"),
-        ("predict model table.csv -o answers.csv", "torchmcl predict: `model folder` must be a folder that"),
-        ("report model", "torchmcl report: `model folder` must be a folder that"),
+        ("predict model table.csv -o answers.csv", "torchmcl predict: `folder` must be a folder that"),
+        ("report model", "torchmcl report: `folder` must be a folder that"),
     ],
 )
 def test_bad_input_is_found_before_torch_is_loaded(command, message, tmp_path):

@@ -130,12 +130,12 @@ def test_checkpoints_of_sharded_trainings_are_those_of_others_and_serve_both(run
 def test_a_gradient_that_is_not_finite_in_one_process_stops_all_also_when_it_is_sharded(runs):
     assert codes(runs, "sharded-nan") == [1]
     said = (runs[0] / "sharded-nan" / "node-0.txt").read_text()
-    assert "MCLModule: the gradient of batch 1 of epoch 0 is not finite" in said
+    assert "FiniteGuard: the gradient of batch 1 of epoch 0 is not finite" in said
 
 
 def test_a_strategy_that_writes_pickles_is_refused_with_the_one_that_does_not(runs):
     assert codes(runs, "refused") == [1]
-    words = "Checkpoints: `strategy` must be ShardedStrategy where weights are shared out, got ModelParallelStrategy."
+    words = "Checkpoints: `strategy` must be ShardedStrategy where weights are sharded, got ModelParallelStrategy."
     assert words in (runs[0] / "refused" / "node-0.txt").read_text()
 
 

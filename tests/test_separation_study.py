@@ -199,7 +199,7 @@ def test_the_automatic_part_runs_alone(speech, tmp_path):
     study = read_study(tmp_path)
     assert [line[0] for line in automatic_rows(study)] == ["automatic"]
     assert len(study.runs[0].temperatures) == 3
-    assert "A schedule that sets itself" in (tmp_path / "index.html").read_text()
+    assert "An automatic schedule" in (tmp_path / "index.html").read_text()
 
 
 @pytest.mark.parametrize(

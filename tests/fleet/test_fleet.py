@@ -183,7 +183,7 @@ def test_histories_of_chunks_are_joined_along_the_models():
         whole = torch.full((n,), n)
         decided = torch.full((4, n), 0.5) if n == 2 else None
         watched = torch.zeros(4, n)
-        return FleetHistory(torch.ones(4, n), whole.float(), whole, whole, whole, whole, watched, decided, 1.5)
+        return FleetHistory(torch.ones(4, n), whole.float(), whole, whole, whole, whole, watched, decided, watched, 1.5)
 
     joined = FleetHistory.joined([part(2), part(1)])
     assert joined.temperatures.nan_to_num(-1.0).tolist() == [[0.5, 0.5, -1.0]] * 4

@@ -74,7 +74,8 @@ def test_a_signal_ends_fit_with_its_code_and_the_same_command_goes_on(tmp_path, 
     assert main(fit_command(tmp_path, "stopped")) == 128 + number
     sent.join()
     message = capsys.readouterr().err
-    assert f"torchmcl: Stopped by {signal.Signals(number).name}. Saved in '{state}': the same again goes on" in message
+    name = signal.Signals(number).name
+    assert f"torchmcl: Stopped by {name}. Saved in '{state}': run the same again to resume" in message
     assert not (tmp_path / "stopped").exists()
     assert list(state.glob("chunk-*"))
     assert main(fit_command(tmp_path, "stopped")) == 0
@@ -140,7 +141,7 @@ def test_a_full_disk_ends_fit_with_a_clear_message_and_room_lets_it_go_on(tmp_pa
         assert main(command) == 2
         message = capsys.readouterr().err
         assert "No space left on device" in message
-        assert "MiB are free. What was there before is untouched; make room and run the same again" in message
+        assert "MiB are free. What was there before is untouched; make room and run it again" in message
         assert len(list(disk.glob("model.checkpoint/chunk-*"))) == 1
         assert not list(disk.rglob("*.tmp"))
         subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)

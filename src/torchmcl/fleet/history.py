@@ -27,7 +27,7 @@ class FleetHistory(NamedTuple):
         watched: [epochs, models], the monitored value of each epoch; NaN where it was not evaluated.
         temperatures: [epochs, models], decided by `AutoAnnealing`; NaN for models under another rule, and None if
             there is no such model.
-        learning_rates: [epochs, models], as they were used.
+        learning_rates: [epochs, models], as they were used; NaN after early stopping ended a model.
         seconds: wall time of the training itself.
     """
 
@@ -56,7 +56,7 @@ class FleetHistory(NamedTuple):
         failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1)
         best_value, best_epoch = state.best_value.cpu(), state.best_epoch.cpu()
         batches = failures.batches(failed)
-        rates = state.learning_rates.cpu()
+        rates = state.learning_rates.cpu().masked_fill(after, torch.nan)
         return cls(losses, best_value, best_epoch, stopped, failed, batches, watched, temperatures, rates, seconds)
 
     def first_failure(self, model: int) -> str:
