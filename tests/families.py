@@ -91,6 +91,41 @@ def _max_difference_oracle(h, t):
     return max((t - h).abs())
 
 
+def _paths(fn, **options):
+    """A cost of sequences of two-dimensional steps, on vectors of their coordinates."""
+
+    def cost(*, hypotheses, targets):
+        return fn(hypotheses=hypotheses.unflatten(-1, (-1, 2)), targets=targets.unflatten(-1, (-1, 2)), **options)
+
+    cost.public = fn
+    return cost
+
+
+def _of_paths(oracle):
+    return lambda h, t: oracle(h.unflatten(-1, (-1, 2)), t.unflatten(-1, (-1, 2)))
+
+
+def _with_scale(fn):
+    """A likelihood whose scale depends on the hypothesis, so that one gradient checks both."""
+
+    def cost(*, hypotheses, targets):
+        wide = hypotheses.to(torch.promote_types(hypotheses.dtype, torch.float32))
+        return fn(hypotheses=hypotheses, targets=targets, scale=(wide.abs() + 0.5).flip(-1))
+
+    cost.public = fn
+    return cost
+
+
+def _scaled(oracle):
+    return lambda h, t: oracle(h[None], t[None], (h.abs() + 0.5).flip(-1)[None])
+
+
+def _one_token(*, hypotheses, targets):
+    return mcl.pairwise_token_cross_entropy(hypotheses=hypotheses.unsqueeze(-2), targets=targets.unsqueeze(-1))
+
+
+_one_token.public = mcl.pairwise_token_cross_entropy
+
 COST_CASES = [
     CostCase("sq_euclidean", mcl.pairwise_sq_euclidean, oracles.sq_euclidean),
     CostCase("sq_euclidean_long", mcl.pairwise_sq_euclidean, oracles.sq_euclidean, dim=40),
@@ -107,4 +142,12 @@ COST_CASES = [
     CostCase("neg_snr", mcl.pairwise_neg_snr, oracles.neg_snr, dim=12),
     CostCase("neg_snr_zero_mean", _centred_snr, lambda h, t: oracles.neg_snr(h, t, True), dim=12),
     CostCase("lifted", mcl.pairwise(max_difference), _max_difference_oracle),
+    CostCase("ade", _paths(mcl.pairwise_ade), _of_paths(oracles.ade), dim=6),
+    CostCase("fde", _paths(mcl.pairwise_fde), _of_paths(oracles.fde), dim=6),
+    CostCase("sq_ade", _paths(mcl.pairwise_sq_ade), _of_paths(oracles.sq_ade), dim=6),
+    CostCase("sq_fde", _paths(mcl.pairwise_sq_fde), lambda h, t: oracles.sq_euclidean(h[-2:], t[-2:]), dim=6),
+    CostCase("token_cross_entropy", _one_token, oracles.cross_entropy, class_ids=True),
+    CostCase("dice", _paths(mcl.pairwise_dice), _of_paths(oracles.dice), dim=6),
+    CostCase("gaussian_nll", _with_scale(mcl.pairwise_gaussian_nll), _scaled(oracles.gaussian_nll), dim=4),
+    CostCase("laplace_nll", _with_scale(mcl.pairwise_laplace_nll), _scaled(oracles.laplace_nll), dim=4),
 ]

@@ -513,3 +513,85 @@ def n_distinct(hypotheses, tolerance):
         if all(math.dist(h, other) > tolerance for other in kept):
             kept.append(h)
     return len(kept)
+
+
+# ------------------------------------------------------------------ costs of sequences, one pair with a mask of steps
+
+
+def _step_distances(h, t):
+    return [euclidean(h[step], t[step]) for step in range(len(h))]
+
+
+def ade(h, t, real=None):
+    """Mean distance over real steps."""
+    real = [True] * len(h) if real is None else real
+    distances = [distance for distance, counts in zip(_step_distances(h, t), real, strict=True) if counts]
+    return sum(distances) / len(distances) if distances else torch.zeros((), dtype=h.dtype)
+
+
+def fde(h, t, real=None):
+    """Distance at the last real step."""
+    real = [True] * len(h) if real is None else real
+    steps = [step for step, counts in enumerate(real) if counts]
+    return euclidean(h[steps[-1]], t[steps[-1]]) if steps else torch.zeros((), dtype=h.dtype)
+
+
+def sq_ade(h, t, real=None):
+    """Mean squared distance over real steps."""
+    real = [True] * len(h) if real is None else real
+    squares = [sq_euclidean(h[step], t[step]) for step, counts in enumerate(real) if counts]
+    return sum(squares) / len(squares) if squares else torch.zeros((), dtype=h.dtype)
+
+
+def gaussian_nll(h, t, scale, real=None):
+    """Negative log-density of independent normal coordinates, summed over real steps."""
+    real = [True] * len(h) if real is None else real
+    total = torch.zeros((), dtype=h.dtype)
+    for step, counts in enumerate(real):
+        if counts:
+            for mean, value, width in zip(h[step], t[step], scale[step], strict=True):
+                total = total + 0.5 * ((value - mean) / width) ** 2 + torch.log(width) + 0.5 * math.log(2 * math.pi)
+    return total
+
+
+def laplace_nll(h, t, scale, real=None):
+    """Negative log-density of independent Laplace coordinates, summed over real steps."""
+    real = [True] * len(h) if real is None else real
+    total = torch.zeros((), dtype=h.dtype)
+    for step, counts in enumerate(real):
+        if counts:
+            for location, value, width in zip(h[step], t[step], scale[step], strict=True):
+                total = total + abs(value - location) / width + torch.log(2 * width)
+    return total
+
+
+def token_cross_entropy(h, t, real=None):
+    """Mean cross-entropy over real tokens."""
+    real = [True] * len(t) if real is None else real
+    terms = [cross_entropy(h[step], t[step]) for step, counts in enumerate(real) if counts]
+    return sum(terms) / len(terms) if terms else torch.zeros((), dtype=h.dtype)
+
+
+def dice(h, t, real=None, smooth=1.0):
+    """One minus the dice coefficient of the sigmoid of logits and a target."""
+    overlap = inside = wanted = 0.0
+    for row, (logits, values) in enumerate(zip(h, t, strict=True)):
+        for column, (logit, value) in enumerate(zip(logits, values, strict=True)):
+            if real is None or real[row][column]:
+                probability = 1 / (1 + torch.exp(-logit))
+                overlap, inside, wanted = overlap + probability * value, inside + probability, wanted + value
+    return 1 - (2 * overlap + smooth) / (inside + wanted + smooth)
+
+
+def scene_weights(rule, cost, scene, mask):
+    """Weights of a rule on the mean cost of the real samples of each scene; cost [samples, targets, hypotheses]."""
+    weights = torch.zeros_like(cost)
+    for number in set(scene.tolist()):
+        members = [i for i, s in enumerate(scene.tolist()) if s == number]
+        for target in range(cost.shape[1]):
+            counted = [i for i in members if mask[i, target]]
+            if counted:
+                mean = sum(cost[i, target] for i in counted) / len(counted)
+                for i in counted:
+                    weights[i, target] = rule(mean[None])[0]
+    return weights

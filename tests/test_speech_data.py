@@ -75,7 +75,7 @@ def test_a_mixed_folder_is_read_back_as_wsj0_mix(wsj0):
     assert len(mixtures) == 5
     dataset = SpeechMixtures(mixtures, AudioFolder(wsj0), crop=None)
     for index in range(5):
-        inputs, targets, mask = dataset[index]
+        inputs, targets, mask = dataset[index][:3]
         assert mask.all()
         # 16-bit files: each is off by at most half a step
         torch.testing.assert_close(inputs, targets.sum(0), atol=2 / 32768, rtol=0)
@@ -196,7 +196,7 @@ def test_dynamic_mixing_varies_speakers_and_marks_absent_ones(speakers):
         warnings.simplefilter("ignore", UserWarning)  # recordings of different length
         dataset = SpeechMixtures([everyone], pack, crop=1.0, dynamic=DynamicMixing((2, 3, 4)), n_samples=40)
     counts = set()
-    for inputs, targets, mask in (dataset[i] for i in range(40)):
+    for inputs, targets, mask, _ in (dataset[i] for i in range(40)):
         assert targets.shape == (4, 8000)
         assert (targets[~mask] == 0).all()
         torch.testing.assert_close(inputs, targets.sum(0))

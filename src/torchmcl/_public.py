@@ -5,20 +5,37 @@ from torchmcl._checks import value_checks
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopN
 from torchmcl.costs import (
+    mixture_cost,
     pairwise,
+    pairwise_ade,
     pairwise_cosine,
     pairwise_cross_entropy,
+    pairwise_dice,
     pairwise_euclidean,
+    pairwise_fde,
+    pairwise_gaussian_nll,
     pairwise_huber,
     pairwise_l1,
+    pairwise_laplace_nll,
     pairwise_neg_si_sdr,
     pairwise_neg_snr,
+    pairwise_sq_ade,
     pairwise_sq_euclidean,
+    pairwise_sq_fde,
+    pairwise_token_cross_entropy,
 )
 from torchmcl.losses import match, mcl_loss
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
+from torchmcl.scenes import SceneWinners
 from torchmcl.schedules import Constant, Cosine, Exponential, Joined, Linear, Until, annealed
-from torchmcl.scoring import normalized_scores, score_loss, score_targets
+from torchmcl.scoring import (
+    SigmoidScores,
+    SoftmaxScores,
+    normalized_scores,
+    score_loss,
+    score_targets,
+    softmax_score_loss,
+)
 from torchmcl.training import RuleScheduler, mcl_step
 from torchmcl.transport import EMD, PIT, Sinkhorn
 from torchmcl.types import Batch, Matching, Predictions, StepOutput
@@ -42,7 +59,10 @@ __all__ = [
     "Predictions",
     "RelaxedWTA",
     "RuleScheduler",
+    "SceneWinners",
+    "SigmoidScores",
     "Sinkhorn",
+    "SoftmaxScores",
     "StepOutput",
     "TopN",
     "Until",
@@ -51,18 +71,28 @@ __all__ = [
     "mcl_loss",
     "mcl_step",
     "metrics",
+    "mixture_cost",
     "nn",
     "normalized_scores",
     "pairwise",
+    "pairwise_ade",
     "pairwise_cosine",
     "pairwise_cross_entropy",
+    "pairwise_dice",
     "pairwise_euclidean",
+    "pairwise_fde",
+    "pairwise_gaussian_nll",
     "pairwise_huber",
     "pairwise_l1",
+    "pairwise_laplace_nll",
     "pairwise_neg_si_sdr",
     "pairwise_neg_snr",
+    "pairwise_sq_ade",
     "pairwise_sq_euclidean",
+    "pairwise_sq_fde",
+    "pairwise_token_cross_entropy",
     "score_loss",
     "score_targets",
+    "softmax_score_loss",
     "value_checks",
 ]

@@ -32,7 +32,7 @@ def match(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Mat
                 [0., 0.]])
     """
     if not isinstance(rule, AssignmentRule):
-        advice = "An annealed rule is called with the step first: rule_at(step)."
+        advice = "An annealed rule is called with the step first: rule(step)."
         raise TypeError(bad_value("match", "rule", "be an assignment rule", repr(rule), advice))
     check_cost("match", cost)
     if mask is None:
@@ -46,7 +46,12 @@ def match(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Mat
 
 
 def mcl_loss(
-    matching: Matching, reduction: str = "mean", *, model_axes: int = 0, sample_weights: Tensor | None = None
+    matching: Matching,
+    reduction: str = "mean",
+    *,
+    trained_cost: Tensor | None = None,
+    model_axes: int = 0,
+    sample_weights: Tensor | None = None,
 ) -> Tensor:
     """Return the loss `sum(weights * cost)` of a matching.
 
@@ -56,6 +61,8 @@ def mcl_loss(
         matching: from `match`.
         reduction: "mean" over all real targets; "sample_mean", the mean over samples of the mean
             over each sample's real targets (samples without any are left out); or "none".
+        trained_cost: [..., targets, hypotheses], what the weights multiply where it is not the matched cost, for
+            example a likelihood where the winner was chosen by its distance.
         model_axes: how many leading axes are independent models, whose losses are kept apart.
         sample_weights: [...] (the axes before the targets), how much each sample counts: its loss is multiplied
             by its weight and the number of samples stays the divisor, so weights of mean 1 keep the scale.
@@ -74,6 +81,12 @@ def mcl_loss(
     """
     check_choice("mcl_loss", "reduction", reduction, ("mean", "sample_mean", "none"))
     cost, weights, mask = matching
+    if trained_cost is not None:
+        check_cost("mcl_loss", trained_cost)
+        if trained_cost.shape != cost.shape:
+            rule = f"have the shape of the matched cost, {tuple(cost.shape)}"
+            raise ValueError(bad_value("mcl_loss", "trained_cost", rule, tuple(trained_cost.shape)))
+        cost = trained_cost.masked_fill(~mask.unsqueeze(-1), 0)
     per_target = _weighted_sum(weights, cost)
     if sample_weights is not None:
         check_sample_weights("mcl_loss", sample_weights, mask.shape[:-1])

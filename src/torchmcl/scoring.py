@@ -1,10 +1,14 @@
 """Scores: how likely each hypothesis is to be the winner.
 
 The labels are the weights of a second, hard rule on the same cost, so that the score of a
-hypothesis learns the probability mass of its Voronoi cell.
+hypothesis learns the probability mass of its Voronoi cell. `SigmoidScores` judges each hypothesis by itself,
+`SoftmaxScores` all of them together.
 """
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,7 +18,115 @@ from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.kernels import accelerated
 from torchmcl.kernels.cross_entropy import summed_cross_entropy
 
-__all__ = ["normalized_scores", "score_loss", "score_targets"]
+__all__ = [
+    "ScoreObjective",
+    "SigmoidScores",
+    "SoftmaxScores",
+    "normalized_scores",
+    "score_loss",
+    "score_targets",
+    "softmax_score_loss",
+]
+
+
+@dataclass(frozen=True)
+class ScoreObjective(ABC):
+    """How scores are trained and read: `SigmoidScores` or `SoftmaxScores`.
+
+    Args:
+        rule: the rule behind the labels, on the matched cost; `WTA()` by default, `PIT()` for one-to-one. None takes
+            the weights of the training rule itself: soft labels, while that is annealed.
+    """
+
+    rule: AssignmentRule | None = field(default_factory=WTA)
+
+    def labels(self, cost: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the label of each hypothesis [..., hypotheses]: its share of the sample's real targets.
+
+        Args:
+            cost: [..., targets, hypotheses], the matched cost.
+            weights: [..., targets, hypotheses], of the training rule.
+            mask: [..., targets], True where a target is real; None when all are.
+        """
+        return _shares(weights if self.rule is None else self.rule(cost, mask), mask)
+
+    @abstractmethod
+    def loss(
+        self,
+        score_logits: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        *,
+        model_axes: int = 0,
+        sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss of score logits, see `score_loss`."""
+
+    @abstractmethod
+    def probabilities(self, score_logits: Tensor) -> Tensor:
+        """Return scores that sum to 1 over the hypotheses."""
+
+
+@dataclass(frozen=True)
+class SigmoidScores(ScoreObjective):
+    """Each score is a sigmoid, trained by binary cross-entropy: the probability that this hypothesis wins.
+
+    Args:
+        rule: the rule behind the labels; `WTA()` by default, None for the weights of the training rule.
+
+    Example:
+        >>> SigmoidScores().probabilities(torch.tensor([0.0, 0.0, -500.0]))
+        tensor([0.5000, 0.5000, 0.0000])
+
+    Reference:
+        Eq. (4).
+    """
+
+    def loss(
+        self,
+        score_logits: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        *,
+        model_axes: int = 0,
+        sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Return `score_loss`."""
+        return score_loss(score_logits, labels, mask, model_axes=model_axes, sample_weights=sample_weights)
+
+    def probabilities(self, score_logits: Tensor) -> Tensor:
+        """Return `normalized_scores`."""
+        return normalized_scores(score_logits)
+
+
+@dataclass(frozen=True)
+class SoftmaxScores(ScoreObjective):
+    """The scores are a softmax over the hypotheses, trained by cross-entropy: which one wins.
+
+    Args:
+        rule: the rule behind the labels; `WTA()` by default, None for the weights of the training rule.
+
+    Example:
+        >>> SoftmaxScores().probabilities(torch.tensor([0.0, 0.0, -500.0]))
+        tensor([0.5000, 0.5000, 0.0000])
+    """
+
+    def loss(
+        self,
+        score_logits: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        *,
+        model_axes: int = 0,
+        sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Return `softmax_score_loss`."""
+        return softmax_score_loss(score_logits, labels, mask, model_axes=model_axes, sample_weights=sample_weights)
+
+    def probabilities(self, score_logits: Tensor) -> Tensor:
+        """Return the softmax of the logits."""
+        check_tensor("SoftmaxScores", "score_logits", score_logits)
+        return score_logits.to(torch.promote_types(score_logits.dtype, torch.float32)).softmax(dim=-1)
 
 
 def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule | None = None) -> Tensor:
@@ -36,13 +148,16 @@ def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule
         The indicator of Eq. (4), averaged over the targets of the sample.
     """
     check_cost("score_targets", cost)
-    weights = (rule or WTA())(cost, mask)
+    return _shares((rule or WTA())(cost, mask), mask)
+
+
+def _shares(weights: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean weight of each hypothesis over the real targets of a sample, [..., hypotheses]."""
     if weights.shape[-2] == 1:
         return weights.squeeze(-2)
     if mask is None:
         return weights.sum(dim=-2) / max(weights.shape[-2], 1)
-    n_real = mask.expand(cost.shape[:-1]).sum(dim=-1, keepdim=True)
-    return weights.sum(dim=-2) / n_real.clamp_min(1)
+    return weights.sum(dim=-2) / mask.expand(weights.shape[:-1]).sum(dim=-1, keepdim=True).clamp_min(1)
 
 
 def score_loss(
@@ -78,29 +193,74 @@ def score_loss(
         Eq. (4).
     """
     check_tensor("score_loss", "score_logits", score_logits)
-    check_tensor("score_loss", "targets", targets)
+    n_hypotheses = max(score_logits.shape[-1], 1)
+    return _mean_loss(
+        "score_loss", _cross_entropy, score_logits, targets, mask, model_axes, sample_weights, n_hypotheses
+    )
+
+
+def softmax_score_loss(
+    score_logits: Tensor,
+    targets: Tensor,
+    mask: Tensor | None = None,
+    *,
+    model_axes: int = 0,
+    sample_weights: Tensor | None = None,
+) -> Tensor:
+    """Return the cross-entropy between the softmax of the scores and labels, averaged over samples.
+
+    Args:
+        score_logits: [..., hypotheses], before the softmax.
+        targets: labels [..., hypotheses] in [0, 1], from `score_targets`.
+        mask: [..., targets] as elsewhere; samples without a real target are left out.
+        model_axes: how many leading axes are independent models, whose losses are kept apart.
+        sample_weights: [...], how much each sample counts, as in `mcl_loss`.
+
+    Returns:
+        A scalar, or [models] with a model axis, at least float32; 0 when no sample counts.
+
+    Example:
+        >>> softmax_score_loss(torch.zeros(2, 3), torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]))
+        tensor(1.0986)
+    """
+    owner = "softmax_score_loss"
+    return _mean_loss(owner, _softmax_cross_entropy, score_logits, targets, mask, model_axes, sample_weights, 1)
+
+
+def _mean_loss(
+    owner: str,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    score_logits: Tensor,
+    targets: Tensor,
+    mask: Tensor | None,
+    model_axes: int,
+    sample_weights: Tensor | None,
+    terms: int,
+) -> Tensor:
+    """Return the mean of a loss over all samples with a real target, and over its `terms` in each."""
+    check_tensor(owner, "score_logits", score_logits)
+    check_tensor(owner, "targets", targets)
     if score_logits.shape != targets.shape:
         rule = f"have the shape of `score_logits` {tuple(score_logits.shape)}"
         advice = "score_targets(cost, mask) gives it."
-        raise ValueError(bad_value("score_loss", "targets", rule, tuple(targets.shape), advice))
+        raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape), advice))
     dtype = torch.promote_types(score_logits.dtype, torch.float32)
-    n_hypotheses = score_logits.shape[-1]
-    per_sample = _cross_entropy(score_logits.to(dtype), targets.to(dtype))
+    per_sample = loss(score_logits.to(dtype), targets.to(dtype))
     if sample_weights is not None:
-        check_sample_weights("score_loss", sample_weights, per_sample.shape)
+        check_sample_weights(owner, sample_weights, per_sample.shape)
         per_sample = per_sample * sample_weights
     axes = tuple(range(model_axes, per_sample.ndim))
     if not axes:
-        per_sample = per_sample / n_hypotheses
+        per_sample = per_sample / terms
         return per_sample if mask is None else per_sample.masked_fill(~mask.any(dim=-1), 0)
     # Divided first, then summed: the sum of large losses can overflow where their mean does not.
     if mask is None:
         n_samples = math.prod(per_sample.shape[model_axes:])
-        return (per_sample / max(n_samples * n_hypotheses, 1)).sum(dim=axes)
-    check_boolean("score_loss", "mask", mask)
-    check_mask("score_loss", mask, torch.Size((*per_sample.shape, mask.shape[-1])))
+        return (per_sample / max(n_samples * terms, 1)).sum(dim=axes)
+    check_boolean(owner, "mask", mask)
+    check_mask(owner, mask, torch.Size((*per_sample.shape, mask.shape[-1])))
     counts = mask.any(dim=-1).expand(per_sample.shape)
-    n_entries = n_hypotheses * counts.sum(dim=axes, keepdim=True).clamp_min(1)
+    n_entries = terms * counts.sum(dim=axes, keepdim=True).clamp_min(1)
     return (per_sample.masked_fill(~counts, 0) / n_entries).sum(dim=axes)
 
 
@@ -129,3 +289,8 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     As log s(x) = x + log s(-x), that is -sum_k [log s(-x_k) + x_k y_k].
     """
     return -(torch.nn.functional.logsigmoid(-logits) + logits * labels).sum(dim=-1)
+
+
+def _softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return -sum_k y_k log softmax(x)_k of each sample."""
+    return -(labels * logits.log_softmax(dim=-1)).sum(dim=-1)

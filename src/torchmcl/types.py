@@ -16,25 +16,33 @@ class Batch(NamedTuple):
 
     Attributes:
         inputs: [batch, ...], whatever the model takes.
-        targets: [batch, targets, dim], or [batch, targets] for class ids.
-        mask: [batch, targets], True where a target is real; None when all are.
+        targets: [batch, targets, dim]; [batch, targets, steps, dim] for sequences; [batch, targets] for class ids.
+        mask: [batch, targets], True where a target is real; or [batch, targets, steps], True where a step of it is;
+            None when all are.
+        scene: [batch], integers; samples of the same scene share their winners, see `SceneWinners`. None when each
+            sample has winners of its own.
     """
 
     inputs: Tensor
     targets: Tensor
     mask: Tensor | None = None
+    scene: Tensor | None = None
 
 
 class Predictions(NamedTuple):
     """What a model returns.
 
     Attributes:
-        hypotheses: [batch, hypotheses, dim], the answers f_1(x) ... f_n(x).
+        hypotheses: [batch, hypotheses, dim], the answers f_1(x) ... f_n(x); sequences are [batch, hypotheses, steps,
+            dim], and other shapes are possible wherever the cost takes them.
         score_logits: [batch, hypotheses]; a sigmoid turns them into scores. None without a score head.
+        scale: positive, in the shape of `hypotheses` or one that broadcasts to it, where a hypothesis is a
+            distribution with that standard deviation (or Laplace scale) around its location; None for points.
     """
 
     hypotheses: Tensor
     score_logits: Tensor | None = None
+    scale: Tensor | None = None
 
 
 class Matching(NamedTuple):

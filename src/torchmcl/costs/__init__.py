@@ -3,6 +3,15 @@
 from torchmcl.costs.audio import pairwise_neg_si_sdr, pairwise_neg_snr
 from torchmcl.costs.classification import pairwise_cross_entropy
 from torchmcl.costs.lifted import pairwise
+from torchmcl.costs.likelihood import mixture_cost, pairwise_gaussian_nll, pairwise_laplace_nll
+from torchmcl.costs.masks import pairwise_dice
+from torchmcl.costs.sequences import (
+    pairwise_ade,
+    pairwise_fde,
+    pairwise_sq_ade,
+    pairwise_sq_fde,
+    pairwise_token_cross_entropy,
+)
 from torchmcl.costs.vector import (
     pairwise_cosine,
     pairwise_euclidean,
@@ -12,13 +21,22 @@ from torchmcl.costs.vector import (
 )
 
 __all__ = [
+    "mixture_cost",
     "pairwise",
+    "pairwise_ade",
     "pairwise_cosine",
     "pairwise_cross_entropy",
+    "pairwise_dice",
     "pairwise_euclidean",
+    "pairwise_fde",
+    "pairwise_gaussian_nll",
     "pairwise_huber",
     "pairwise_l1",
+    "pairwise_laplace_nll",
     "pairwise_neg_si_sdr",
     "pairwise_neg_snr",
+    "pairwise_sq_ade",
     "pairwise_sq_euclidean",
+    "pairwise_sq_fde",
+    "pairwise_token_cross_entropy",
 ]

@@ -254,7 +254,7 @@ class FreshRows:
         # A hash keeps the streams of neighbouring seeds and epochs apart.
         digest = hashlib.sha256(f"{self.seed} {number}".encode()).digest()
         generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:6], "big"))
-        inputs, targets, mask = self.draw(self.n_rows, generator)
+        inputs, targets, mask = self.draw(self.n_rows, generator)[:3]
         if len(inputs) != self.n_rows or len(targets) != self.n_rows or mask is not None:
             rule = f"return {self.n_rows} inputs and targets without a mask"
             got = f"{len(inputs)} and {len(targets)}{'' if mask is None else ' with a mask'}"

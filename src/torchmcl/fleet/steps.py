@@ -116,7 +116,7 @@ class AutogradStep:
     def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
         """Return the monitored value of a slice of the models on the validation rows."""
         stacked = self._subset(models)
-        inputs, targets, mask = self._held_out_batch
+        inputs, targets, mask, _ = self._held_out_batch
         batch = Batch(inputs[models], targets[models], None if mask is None else mask[models])
         with stacked.evaluating():
             return self.spec.monitor(self._output(stacked, batch, courses.rule(models)))

@@ -223,7 +223,7 @@ def _numbers(predictions: Predictions, n_rows: int) -> Tensor:
 
 
 def _of_model(predictions: Predictions, index: int) -> Predictions:
-    hypotheses, logits = predictions
+    hypotheses, logits = predictions[:2]
     return Predictions(hypotheses[index], None if logits is None else logits[index])
 
 

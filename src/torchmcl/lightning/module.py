@@ -17,12 +17,15 @@ from torchmcl.lightning._backend import pl
 from torchmcl.lightning.plateau import Plateau
 from torchmcl.metrics import distortion
 from torchmcl.schedules import Schedule
+from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.training import CapturedModel, FiniteGuard, mcl_step
 from torchmcl.training.batches import as_batch, inputs_of
 from torchmcl.training.finite import first_not_finite, largest_gradient, parts_of
 from torchmcl.types import Batch, Predictions, StepOutput
 
 __all__ = ["MCLModule"]
+
+_SIGMOID_SCORES = SigmoidScores()
 
 
 def _distortion(output: StepOutput) -> Tensor:
@@ -49,9 +52,10 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             `max_epochs` or `max_steps` of the trainer, whichever ends first. It decides at the ends of epochs, so let
             there be ten or more: `limit_train_batches` makes short ones. Weight decay and the height of the rate are
             left to you.
-        cost_fn: any `pairwise_*` function.
+        cost_fn: the matched cost, any `pairwise_*` function.
+        loss_fn: the trained cost, where it is not the matched one, see `mcl_step`.
+        scores: how scores are trained, `SigmoidScores()` or `SoftmaxScores()`.
         score_weight: weight of the score loss.
-        score_rule: the hard rule behind the score labels; `WTA()` by default.
         learning_rate: of Adam; or a schedule, epoch -> learning rate, for any optimizer.
         make_optimizer: parameters -> optimizer, instead of Adam.
         plateau: lowers the learning rate while `plateau.monitor` does not improve; None keeps it.
@@ -78,8 +82,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         rule: RuleLike,
         *,
         cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
+        loss_fn: Callable[..., Tensor] | None = None,
+        scores: ScoreObjective = _SIGMOID_SCORES,
         score_weight: float = 1.0,
-        score_rule: AssignmentRule | None = None,
         learning_rate: float | Schedule = 1e-3,
         make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
         plateau: Plateau | None = None,
@@ -101,8 +106,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self.model = model
         self.rule = rule
         self.cost_fn = cost_fn
+        self.loss_fn = loss_fn
+        self.scores = scores
         self.score_weight = score_weight
-        self.score_rule = score_rule
         self.learning_rate = learning_rate
         self.make_optimizer = make_optimizer
         self.plateau = plateau
@@ -162,8 +168,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             batch,
             rule,
             cost_fn=self.cost_fn,
+            loss_fn=self.loss_fn,
+            scores=self.scores,
             score_weight=self.score_weight,
-            score_rule=self.score_rule,
         )
 
     def training_step(self, batch: Any, index: int) -> Tensor:

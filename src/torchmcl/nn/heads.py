@@ -1,10 +1,11 @@
 """The layer that turns features into several hypotheses and their scores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, check_callable, check_positive_int
+from torchmcl._checks import bad_value, check_callable, check_positive, check_positive_int
 from torchmcl.types import Predictions
 
 __all__ = ["MultiHypothesisHead"]
@@ -15,69 +16,90 @@ class MultiHypothesisHead(nn.Module):
 
     One linear layer serves all hypotheses and scores: their weights have the same initial
     distribution, as the number of inputs is the same, and one matrix product is faster than many
-    small ones. Its first n_hypotheses * out_features outputs are the hypotheses, the rest the scores.
+    small ones. Its first n_hypotheses * out_features outputs are the hypotheses, then come the scores, then the scales.
 
     Args:
         in_features: size of the features.
-        out_features: size of one hypothesis.
+        out_features: size of one hypothesis, or its shape, such as (steps, dim) for sequences.
         n_hypotheses: how many answers to give.
         scores: whether to give score logits too.
         detach_scores: stop the score loss at the head. With targets of small scale it can dwarf the
             regression loss in the trunk.
         output_activation: applied to the hypotheses, for example `torch.tanh`; None leaves them as they are.
+        scales: whether to give a scale for each coordinate too, so that a hypothesis is a distribution: softplus of
+            an output plus `min_scale`, for `pairwise_gaussian_nll` and `pairwise_laplace_nll`.
+        min_scale: > 0, the smallest scale; the likelihood of a narrower one could grow without limit.
 
     Example:
         >>> import torch
         >>> head = MultiHypothesisHead(in_features=16, out_features=2, n_hypotheses=5)
-        >>> hypotheses, score_logits = head(torch.randn(8, 16))
-        >>> hypotheses.shape, score_logits.shape
+        >>> predictions = head(torch.randn(8, 16))
+        >>> predictions.hypotheses.shape, predictions.score_logits.shape
         (torch.Size([8, 5, 2]), torch.Size([8, 5]))
+        >>> paths = MultiHypothesisHead(in_features=16, out_features=(12, 2), n_hypotheses=20, scales=True)
+        >>> paths(torch.randn(8, 16)).scale.shape
+        torch.Size([8, 20, 12, 2])
     """
 
     def __init__(
         self,
         in_features: int,
-        out_features: int,
+        out_features: int | Sequence[int],
         n_hypotheses: int,
         scores: bool = True,
         detach_scores: bool = False,
         output_activation: Callable[[Tensor], Tensor] | None = None,
+        scales: bool = False,
+        min_scale: float = 1e-3,
     ) -> None:
         super().__init__()
+        event = tuple(out_features) if isinstance(out_features, Sequence) else (out_features,)
         for name, value in (
             ("in_features", in_features),
-            ("out_features", out_features),
+            *(("out_features", size) for size in event),
             ("n_hypotheses", n_hypotheses),
         ):
             check_positive_int("MultiHypothesisHead", name, value)
+        check_positive("MultiHypothesisHead", "min_scale", min_scale)
         if output_activation is not None:
             check_callable("MultiHypothesisHead", "output_activation", output_activation, "torch.tanh")
         self.in_features = in_features
         self.out_features = out_features
+        self.event = event
         self.n_hypotheses = n_hypotheses
         self.detach_scores = detach_scores
         self.output_activation = output_activation
-        self.linear = nn.Linear(in_features, n_hypotheses * (out_features + (1 if scores else 0)))
+        self.min_scale = min_scale
+        n_values = prod(event)
+        self._sizes = [n_hypotheses * n for n in (n_values, int(scores), n_values * int(scales))]
+        self.linear = nn.Linear(in_features, sum(self._sizes))
 
     def forward(self, features: Tensor) -> Predictions:
         """Return the predictions for features [..., in_features]."""
         if features.shape[-1] != self.in_features:
             rule = f"have {self.in_features} entries on its last axis"
             raise ValueError(bad_value("MultiHypothesisHead", "features", rule, tuple(features.shape)))
-        n_values = self.n_hypotheses * self.out_features
-        has_scores = self.linear.out_features > n_values
-        if has_scores and self.detach_scores:
+        _, n_scores, n_scales = self._sizes
+        if n_scores and self.detach_scores:
             weight, bias = self.linear.weight, self.linear.bias  # in a fleet they have a model axis in front
-            values = nn.functional.linear(features, weight[..., :n_values, :], bias[..., :n_values])
-            score_logits = nn.functional.linear(features.detach(), weight[..., n_values:, :], bias[..., n_values:])
+            parts = zip(weight.split(self._sizes, dim=-2), bias.split(self._sizes, dim=-1), strict=True)
+            sources = (features, features.detach(), features)
+            values, score_logits, raw_scale = (
+                nn.functional.linear(source, *part) for source, part in zip(sources, parts, strict=True)
+            )
         else:
             # split, not slices: its gradient is one concatenation
-            sizes = [n_values, self.linear.out_features - n_values]
-            values, score_logits = self.linear(features).split(sizes, dim=-1)
-        hypotheses = values.unflatten(-1, (self.n_hypotheses, self.out_features))
+            values, score_logits, raw_scale = self.linear(features).split(self._sizes, dim=-1)
+        hypotheses = values.unflatten(-1, (self.n_hypotheses, *self.event))
         if self.output_activation is not None:
             hypotheses = self.output_activation(hypotheses)
-        return Predictions(hypotheses, score_logits if has_scores else None)
+        scale = None
+        if n_scales:
+            scale = (
+                nn.functional.softplus(raw_scale).unflatten(-1, hypotheses.shape[-1 - len(self.event) :])
+                + self.min_scale
+            )
+        return Predictions(hypotheses, score_logits if n_scores else None, scale)
 
     def extra_repr(self) -> str:
         """Return what `print` shows beyond the layers."""

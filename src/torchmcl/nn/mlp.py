@@ -16,13 +16,14 @@ class MultiHypothesisMLP(nn.Module):
 
     Args:
         in_features: size of the input.
-        out_features: size of one hypothesis.
+        out_features: size of one hypothesis, or its shape, such as (steps, dim) for sequences.
         n_hypotheses: how many answers to give.
         hidden: sizes of the hidden layers; (50,) in the paper's UCI study, (256, 256) in its synthetic one.
         scores: whether to give score logits too.
         detach_scores: stop the score loss at the head.
         activation: makes the activation after each hidden layer.
         output_activation: applied to the hypotheses, for example `torch.tanh`.
+        scales: whether each hypothesis is a distribution, with a scale for each coordinate.
 
     Example:
         >>> import torch
@@ -34,13 +35,14 @@ class MultiHypothesisMLP(nn.Module):
     def __init__(
         self,
         in_features: int,
-        out_features: int,
+        out_features: int | Sequence[int],
         n_hypotheses: int,
         hidden: Sequence[int] = (256, 256),
         scores: bool = True,
         detach_scores: bool = False,
         activation: Callable[[], nn.Module] = nn.ReLU,
         output_activation: Callable[[Tensor], Tensor] | None = None,
+        scales: bool = False,
     ) -> None:
         super().__init__()
         check_positive_int("MultiHypothesisMLP", "in_features", in_features)
@@ -62,6 +64,7 @@ class MultiHypothesisMLP(nn.Module):
             scores=scores,
             detach_scores=detach_scores,
             output_activation=output_activation,
+            scales=scales,
         )
 
     def forward(self, inputs: Tensor) -> Predictions:

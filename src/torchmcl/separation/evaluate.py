@@ -66,7 +66,7 @@ def evaluate_separator(
     bar = Progress(len(dataset), f"evaluating {part}", show=progress, unit="mixture")
     with bar, torch.inference_mode(), trained_precision(notes, device):
         for index, mixture in enumerate(dataset.mixtures):
-            inputs, targets, mask = (part.unsqueeze(0).to(device) for part in dataset[index] if part is not None)
+            inputs, targets, mask = (part.unsqueeze(0).to(device) for part in dataset[index][:3] if part is not None)
             output = mcl_step(separator, Batch(inputs, targets, mask), WTA(), cost_fn=pairwise_neg_si_sdr)
             untouched = match(pairwise_neg_si_sdr(hypotheses=inputs.unsqueeze(1), targets=targets), WTA(), mask)
             one_to_one, before = pit_si_sdr(output).item(), si_sdr_under(WTA(), untouched).item()

@@ -17,6 +17,7 @@ from torchmcl._checks import available_device, bad_value, check_non_negative
 from torchmcl._files import write_atomically
 from torchmcl._reading import read_json
 from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.assignment import WTA
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.lightning import (
     Checkpoints,
@@ -32,6 +33,7 @@ from torchmcl.lightning._backend import pl
 from torchmcl.nn.dprnn import DPRNN
 from torchmcl.nn.saved import save_model
 from torchmcl.schedules import Cosine
+from torchmcl.scoring import SigmoidScores
 from torchmcl.separation.config import SeparationConfig
 from torchmcl.separation.loaders import SpeechData
 from torchmcl.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
@@ -98,7 +100,7 @@ def train_separator(
         rule,
         cost_fn=pairwise_neg_si_sdr,
         score_weight=config.objective.score_weight,
-        score_rule=PIT() if config.objective.rule == "pit" else None,
+        scores=SigmoidScores(PIT() if config.objective.rule == "pit" else WTA()),
         learning_rate=training.learning_rate if cosine is None or decides else cosine,
         plateau=None if cosine or decides else plateau,
         metrics={"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr},

@@ -1,5 +1,6 @@
 """From what a loader yields to a `Batch`: tuples, lists and dictionaries in, `Batch` out; collating samples."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,15 +15,15 @@ from torchmcl.types import Batch
 
 __all__ = ["as_batch", "collate_batches", "inputs_of", "with_targets_axis"]
 
-_FORMS = "be a Batch, (inputs, targets), (inputs, targets, mask), or a dictionary with these names"
+_FORMS = "be a Batch, (inputs, targets), (inputs, targets, mask), (inputs, targets, mask, scene), or a dictionary"
 
 
 def as_batch(loaded: Any) -> Batch:
     """Return what a loader yields as a `Batch`.
 
     Args:
-        loaded: a `Batch`; a tuple or list `(inputs, targets)` or `(inputs, targets, mask)`, as
-            `DataLoader(TensorDataset(x, y))` yields it; or a dictionary with these names.
+        loaded: a `Batch`; a tuple or list of its fields, `(inputs, targets)` at least, as
+            `DataLoader(TensorDataset(x, y))` yields it; or a dictionary with their names.
 
     Raises:
         TypeError: if it is something else.
@@ -37,7 +38,7 @@ def as_batch(loaded: Any) -> Batch:
         return loaded
     if isinstance(loaded, Mapping) and {"inputs", "targets"} <= loaded.keys() <= set(Batch._fields):
         return Batch(**loaded)
-    if isinstance(loaded, (tuple, list)) and len(loaded) in (2, 3):
+    if isinstance(loaded, (tuple, list)) and len(loaded) in (2, 3, 4):
         return Batch(*loaded)
     raise TypeError(bad_value("as_batch", "batch", _FORMS, _in_words(loaded), "Give the DataLoader a `collate_fn`."))
 
@@ -63,53 +64,67 @@ def collate_batches(samples: Sequence[Batch], *, collate_fn_map: dict[Any, Calla
         >>> collate_batches(samples).targets.shape
         torch.Size([5, 1, 2])
     """
-    inputs, targets, masks = zip(*samples, strict=True)
+    inputs, targets, masks, scenes = zip(*samples, strict=True)
+    if any(scene is None for scene in scenes) and not all(scene is None for scene in scenes):
+        raise ValueError(bad_value("collate_batches", "scene", "be given for all samples or for none", "some"))
     known = next((mask for mask in masks if mask is not None), None)
     if known is not None:
         known = torch.ones_like(torch.as_tensor(known))
     mask = None if known is None else default_collate([known if mask is None else mask for mask in masks])
-    return Batch(default_collate(list(inputs)), default_collate(list(targets)), mask)
+    scene = None if scenes[0] is None else default_collate(list(scenes))
+    return Batch(default_collate(list(inputs)), default_collate(list(targets)), mask, scene)
 
 
 # The way that PyTorch documents for custom types; a plain namedtuple with a None in it cannot be collated.
 default_collate_fn_map[Batch] = collate_batches
 
 
-def with_targets_axis(owner: str, batch: Batch, hypotheses: Tensor, cost_fn: Callable[..., Tensor]) -> Tensor:
-    """Return the targets with their axis of several targets, added where the batch has one target per sample.
+def with_targets_axis(
+    owner: str, batch: Batch, hypotheses: Tensor, cost_fn: Callable[..., Tensor], event_dims: int = 1
+) -> tuple[Tensor, Tensor | None]:
+    """Return targets and mask with their axis of several targets, added where the batch has one target per sample.
 
     Args:
         owner: named in messages.
-        batch: with targets [..., targets, dim] or [..., dim], or class ids [..., targets] or [...].
-        hypotheses: [..., hypotheses, dim], with the same leading axes.
+        batch: with targets [..., targets, *event] or [..., *event], or class ids [..., targets] or [...]; a mask of
+            steps lacks the axis where the targets do.
+        hypotheses: [..., hypotheses, *event], with the same leading axes.
         cost_fn: decides how many axes a target has, if it is one of ours.
+        event_dims: axes of one hypothesis.
 
     Raises:
         ValueError: if the axis is missing and it is not clear where.
     """
-    targets, leading = batch.targets, hypotheses.shape[:-2]
-    n_axes = _axes_of_a_target(cost_fn)
-    if batch.mask is not None or n_axes is None or targets.ndim != len(leading) + n_axes:
-        scalars = n_axes == 1 and batch.mask is None and targets.shape == leading and hypotheses.shape[-1] == 1
-        return targets[..., None, None] if scalars else targets
+    targets, mask, leading = batch.targets, batch.mask, hypotheses.shape[: -event_dims - 1]
+    n_axes = _axes_of_a_target(cost_fn, event_dims)
+    sequences = event_dims > 1
+    if (mask is not None and not sequences) or n_axes is None or targets.ndim != len(leading) + n_axes:
+        scalars = n_axes == 1 and mask is None and targets.shape == leading and hypotheses.shape[-1] == 1
+        return (targets[..., None, None] if scalars else targets), mask
     if targets.shape[: len(leading)] != leading:
-        return targets  # the cost says what does not fit
-    if n_axes == 1 and targets.shape[-1] != hypotheses.shape[-1]:
-        rule = f"have shape [batch, targets, dim] or [batch, dim] for `hypotheses` {tuple(hypotheses.shape)}"
+        return targets, mask  # the cost says what does not fit
+    if n_axes == event_dims and targets.shape[len(leading) :] != hypotheses.shape[-event_dims:]:
+        names = "steps, dim" if sequences else "dim"
+        rule = f"have shape [batch, targets, {names}] or [batch, {names}] for `hypotheses` {tuple(hypotheses.shape)}"
         advice = "Add the missing axis: targets.unsqueeze(-1) for several targets of one dimension."
         raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape), advice))
-    return targets.unsqueeze(len(leading))
+    return targets.unsqueeze(len(leading)), None if mask is None else mask.unsqueeze(len(leading))
 
 
-def _axes_of_a_target(cost_fn: Callable[..., Tensor]) -> int | None:
+def _axes_of_a_target(cost_fn: Callable[..., Tensor], event_dims: int) -> int | None:
+    while isinstance(cost_fn, functools.partial):
+        cost_fn = cost_fn.func
+    if isinstance(cost_fn, costs.mixture_cost):
+        return _axes_of_a_target(cost_fn.nll, event_dims)
     if isinstance(cost_fn, costs.pairwise):
-        return cost_fn.target_dims if cost_fn.hypothesis_dims == 1 else None
-    if cost_fn is costs.pairwise_cross_entropy:
-        return 0
-    return 1 if cost_fn in _VECTOR_COSTS else None
+        return cost_fn.target_dims if cost_fn.hypothesis_dims == event_dims else None
+    if cost_fn in (costs.pairwise_cross_entropy, costs.pairwise_token_cross_entropy):
+        return event_dims - 1
+    return event_dims if cost_fn in _SAME_SHAPE else None
 
 
-_VECTOR_COSTS = {getattr(costs, name) for name in costs.__all__ if name not in ("pairwise", "pairwise_cross_entropy")}
+# Costs whose targets have the axes of a hypothesis.
+_SAME_SHAPE = {getattr(costs, name) for name in costs.__all__ if name.startswith("pairwise_")}
 
 
 def _in_words(loaded: Any) -> str:

@@ -35,6 +35,7 @@ class CapturedModel:
         self.model = model
         self._replay: Callable[[Tensor], tuple[Tensor, ...]] | None = None
         self._recorded: object = None
+        self._fields: tuple[str, ...] = ()  # of the predictions that are not None
 
     def __call__(self, inputs: Tensor) -> Predictions:
         """Return the predictions of the model."""
@@ -45,10 +46,12 @@ class CapturedModel:
         key = (inputs.shape, inputs.dtype, inputs.device, half)
         if self._replay is None:
             self._recorded = key
-            self._replay = _recorded(model, inputs, half)
+            wrapped = _Tensors(model)
+            self._replay = _recorded(wrapped, inputs, half)
+            self._fields = wrapped.fields
         if key != self._recorded:
             return model(inputs)
-        return Predictions(*self._replay(inputs))
+        return Predictions(**dict(zip(self._fields, self._replay(inputs), strict=True)))
 
 
 class _Tensors(nn.Module):
@@ -57,18 +60,21 @@ class _Tensors(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.fields: tuple[str, ...] = ()
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(part for part in self.model(inputs) if part is not None)
+        given = {name: part for name, part in self.model(inputs)._asdict().items() if part is not None}
+        self.fields = tuple(given)
+        return tuple(given.values())
 
 
-def _recorded(model: nn.Module, inputs: Tensor, half: torch.dtype | None) -> Callable[[Tensor], tuple[Tensor, ...]]:
+def _recorded(wrapped: nn.Module, inputs: Tensor, half: torch.dtype | None) -> Callable[[Tensor], tuple[Tensor, ...]]:
     # The recording keeps the gradients' nodes of another stream alive. A batch of another shape, which takes the model
     # itself, meets them there and waits for them: that is right, and not worth a warning.
     torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     # A cached cast would be made once, inside the recording, and never again.
     with torch.autocast("cuda", dtype=half or torch.bfloat16, enabled=half is not None, cache_enabled=False):
-        wrapped = _Tensors(model).train()
+        wrapped.train()
         sample = torch.zeros_like(inputs).normal_()  # never the batch itself: it must stay as it is
         replay: Any = torch.cuda.make_graphed_callables(wrapped, (sample,), allow_unused_input=True)
     return replay

@@ -98,7 +98,7 @@ class Recorder:
         seen = Predictions(*(None if part is None else part[:_N_ROWS] for part in output.predictions))  # type: ignore[arg-type]
         if self._probes is not None and self._model is not None:
             seen = self._model(self._probes)
-        hypotheses, logits = seen
+        hypotheses, logits = seen.hypotheses, seen.score_logits
         self._shape = (hypotheses.shape[0], hypotheses.shape[1], hypotheses[0, 0].numel())
         scalars = torch.stack([getattr(measured, name) for name in SCALARS])
         scores = hypotheses.new_empty(0) if logits is None else normalized_scores(logits)

@@ -1,18 +1,24 @@
 """The main path: batch -> predictions -> cost -> matching -> loss. It defines what the fast backends compute."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_non_negative
 from torchmcl.assignment import AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.costs._calling import call_cost
 from torchmcl.losses import match, mcl_loss
-from torchmcl.scoring import score_loss, score_targets
+from torchmcl.scenes import SceneWinners
+from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.training.batches import as_batch, with_targets_axis
 from torchmcl.types import Batch, Predictions, StepOutput
 
 __all__ = ["mcl_step"]
+
+_SIGMOID_SCORES = SigmoidScores()
 
 
 def mcl_step(
@@ -21,8 +27,9 @@ def mcl_step(
     rule: AssignmentRule,
     *,
     cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
+    loss_fn: Callable[..., Tensor] | None = None,
+    scores: ScoreObjective = _SIGMOID_SCORES,
     score_weight: float = 1.0,
-    score_rule: AssignmentRule | None = None,
     stacked: bool = False,
     sample_weights: Tensor | None = None,
 ) -> StepOutput:
@@ -30,18 +37,24 @@ def mcl_step(
 
     Args:
         model: takes `batch.inputs`, returns `Predictions`.
-        batch: inputs, targets and mask, or what a loader yields, see `torchmcl.training.as_batch`; the contents of
-            padded targets are ignored. Of one target per sample without a mask, the axis of the targets may be
-            missing: [batch, dim], or class ids [batch].
+        batch: inputs, targets, mask and scene, or what a loader yields, see `torchmcl.training.as_batch`; the contents
+            of padded targets and steps are ignored. Of one target per sample the axis of the targets may be missing:
+            [batch, dim], [batch, steps, dim], or class ids [batch]. A mask with an axis of steps goes to the costs.
+            Samples of the same `scene` share their winners, see `SceneWinners`.
         rule: an assignment rule; of an annealed one, `rule(step)`, or `scheduler.rule` of a `RuleScheduler`.
-        cost_fn: any `pairwise_*` function or `pairwise(fn)`.
+        cost_fn: the matched cost, which the rule sees: any `pairwise_*` function, `pairwise(fn)`, or a function of
+            `hypotheses` and `targets`. Whichever of `mask`, `scale`, `score_logits` and `event_dims` (axes of one
+            hypothesis) it names, it gets as well.
+        loss_fn: the trained cost, which the weights of the rule multiply, for example `pairwise_laplace_nll` where
+            `cost_fn` is `pairwise_ade`; the matched cost by default.
+        scores: how scores are trained; `SoftmaxScores()` for a softmax over the hypotheses, and either takes the rule
+            behind the labels: `SigmoidScores(PIT())` for one-to-one.
         score_weight: weight of the score loss; it is not computed at 0 or without score logits.
-        score_rule: the hard rule behind the score labels; `WTA()` by default, `PIT()` for one-to-one.
         stacked: everything has a leading axis of independent models, and so have the losses, [models].
         sample_weights: [batch], how much each sample counts, with mean 1; None when all count equally.
 
     Returns:
-        StepOutput; call `.loss.backward()`.
+        StepOutput; call `.loss.backward()`. Its matching has the matched cost.
 
     Raises:
         TypeError: if the model does not return `Predictions`.
@@ -66,23 +79,45 @@ def mcl_step(
     if not isinstance(predictions, Predictions):
         advice = "End it with a MultiHypothesisHead, or return torchmcl.Predictions(hypotheses, score_logits)."
         raise TypeError(bad_value("mcl_step", "model", "return Predictions", type(predictions).__name__, advice))
-    mask = batch.mask
-    targets = with_targets_axis("mcl_step", batch, predictions.hypotheses, cost_fn)
-    if mask is not None:
-        # Whatever pads the targets (NaN, -100) must not reach the cost, whose gradient would carry it on.
-        check_boolean("mcl_step", "mask", mask)
-        check_mask("mcl_step", mask, targets.shape[: mask.ndim])
-        targets = targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)), 0)
-    cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets)
+    event_dims = predictions.hypotheses.ndim - 2 - stacked
+    targets, mask = with_targets_axis("mcl_step", batch, predictions.hypotheses, cost_fn, event_dims)
+    targets, mask, steps = _real_parts(targets, mask, 2 + stacked)
+
+    def costs(argument: str, function: Callable[..., Tensor]) -> Tensor:
+        return call_cost("mcl_step", argument, function, predictions, targets, steps, event_dims)
+
+    with torch.set_grad_enabled(torch.is_grad_enabled() and loss_fn is None):
+        cost = costs("cost_fn", cost_fn)
     if mask is not None and mask.shape != cost.shape[:-1]:
         shape = f"have shape {tuple(cost.shape[:-1])} ([batch, targets])"
         raise ValueError(bad_value("mcl_step", "mask", shape, tuple(mask.shape)))
+    if batch.scene is not None:
+        rule = SceneWinners(rule, batch.scene)
+        scores = scores if scores.rule is None else replace(scores, rule=SceneWinners(scores.rule, batch.scene))
     matching = match(cost, rule, mask)
-    assignment_loss = mcl_loss(matching, model_axes=int(stacked), sample_weights=sample_weights)
+    trained = None if loss_fn is None else costs("loss_fn", loss_fn)
+    axes = int(stacked)
+    assignment_loss = mcl_loss(matching, trained_cost=trained, model_axes=axes, sample_weights=sample_weights)
     if predictions.score_logits is None or score_weight == 0:
         return StepOutput(assignment_loss, assignment_loss, None, matching, predictions)
-    labels = score_targets(cost, mask, score_rule)
+    labels = scores.labels(cost, matching.weights, mask)
     logits = predictions.score_logits
-    scores = score_loss(logits, labels, mask, model_axes=int(stacked), sample_weights=sample_weights)
-    loss = assignment_loss + (scores if score_weight == 1 else score_weight * scores)
-    return StepOutput(loss, assignment_loss, scores, matching, predictions)
+    score_loss = scores.loss(logits, labels, mask, model_axes=axes, sample_weights=sample_weights)
+    loss = assignment_loss + (score_loss if score_weight == 1 else score_weight * score_loss)
+    return StepOutput(loss, assignment_loss, score_loss, matching, predictions)
+
+
+def _real_parts(targets: Tensor, mask: Tensor | None, target_axes: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return the targets with 0 for what is padded, the mask of targets, and the mask of their steps if it has them.
+
+    Whatever pads the targets (NaN, -100) must not reach the cost, whose gradient would carry it on.
+    """
+    if mask is None:
+        return targets, None, None
+    check_boolean("mcl_step", "mask", mask)
+    check_mask("mcl_step", mask, targets.shape[: mask.ndim])
+    targets = targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)), 0)
+    if mask.ndim <= target_axes:
+        return targets, mask, None
+    steps = mask.expand(targets.shape[: mask.ndim])
+    return targets, steps.flatten(target_axes).any(dim=-1), steps

@@ -77,7 +77,7 @@ class SpeechMixtures(Dataset[Batch]):
         >>> noise = lambda seed: np.random.default_rng(seed).normal(0, 1000, 9000).astype(np.int16)
         >>> pack = AudioPack({"ann/1": noise(0), "bob/1": noise(1)}, sample_rate=8000)
         >>> pair = Mixture("ann+bob", (Track("ann/1", 1.0, "ann"), Track("bob/1", -1.0, "bob")))
-        >>> inputs, targets, mask = SpeechMixtures([pair], pack, crop=1.0)[0]
+        >>> inputs, targets, mask, _ = SpeechMixtures([pair], pack, crop=1.0)[0]
         >>> inputs.shape, targets.shape, mask
         (torch.Size([8000]), torch.Size([2, 8000]), tensor([True, True]))
     """

@@ -1,0 +1,68 @@
+"""How a step calls a cost: with hypotheses and targets always, and with whatever else the cost names."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value
+from torchmcl.types import Predictions
+
+__all__ = ["call_cost", "named_extras"]
+
+# What a cost may name besides `hypotheses` and `targets`.
+_EXTRAS = ("mask", "scale", "score_logits", "event_dims")
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
+def named_extras(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
+    """Return which of mask, scale, score_logits and event_dims a cost takes, by the names of its parameters."""
+    try:
+        parameters = inspect.signature(cost_fn).parameters
+    except (TypeError, ValueError):  # built-in functions have none to read
+        return ()
+    return tuple(name for name in _EXTRAS if name in parameters)
+
+
+def call_cost(
+    owner: str,
+    argument: str,
+    cost_fn: Callable[..., Tensor],
+    predictions: Predictions,
+    targets: Tensor,
+    mask: Tensor | None,
+    event_dims: int,
+) -> Tensor:
+    """Return the cost [..., targets, hypotheses] of predictions.
+
+    Args:
+        owner: named in messages.
+        argument: the name of `cost_fn` in messages.
+        cost_fn: any `pairwise_*` function.
+        predictions: hypotheses, score logits, scale.
+        targets: [..., targets, *event]
+        mask: of the steps of each target, or None.
+        event_dims: axes of one hypothesis.
+    """
+    extras = named_extras(cost_fn)
+    if mask is not None and "mask" not in extras:
+        rule = "take `mask`, the real steps of each target, where the mask of the batch has an axis of steps"
+        advice = "pairwise_ade, pairwise_gaussian_nll and other costs of sequences do."
+        raise ValueError(bad_value(owner, argument, rule, _name(cost_fn), advice))
+    if "score_logits" in extras and predictions.score_logits is None:
+        rule = "return score logits for a cost that takes them"
+        raise ValueError(bad_value(owner, "model", rule, f"none for {_name(cost_fn)}", "Use a head with scores=True."))
+    available: dict[str, Any] = {
+        "mask": mask,
+        "scale": predictions.scale,
+        "score_logits": predictions.score_logits,
+        "event_dims": event_dims,
+    }
+    given = {name: available[name] for name in extras}
+    return cost_fn(hypotheses=predictions.hypotheses, targets=targets, **given)
+
+
+def _name(cost_fn: Callable[..., Tensor]) -> str:
+    return getattr(cost_fn, "__name__", repr(cost_fn))
