@@ -56,7 +56,7 @@ models = {n: fit(n) for n in (1, 2, 4)}
 oracle, mixed, trusted = [], [], []
 for model in models.values():
     with torch.no_grad():
-        logits, score_logits = model(images[test])[:2]
+        logits, score_logits = model(images[test])
     right = logits.argmax(dim=-1) == labels[test].unsqueeze(1)  # [batch, hypotheses]
     best = score_logits.argmax(dim=-1, keepdim=True)
     mixture = (mcl.normalized_scores(score_logits).unsqueeze(-1) * logits.softmax(dim=-1)).sum(dim=1)

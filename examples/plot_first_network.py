@@ -62,7 +62,7 @@ for step in range(1000):
 
 grid = torch.linspace(0, 1, 60).unsqueeze(1)
 with torch.no_grad():
-    hypotheses, score_logits = model(grid)[:2]
+    hypotheses, score_logits = model(grid)
     scores = mcl.normalized_scores(score_logits)
     one_answer = single(grid)
 print("at x = 1:", [f"{h:+.2f} with score {s:.2f}" for h, s in zip(hypotheses[-1, :, 0], scores[-1], strict=True)])

@@ -50,8 +50,8 @@ model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=3, hi
 optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
 rule = mcl.PIT()
 for _ in range(300):
-    inputs, targets, mask = draw(64)[:3]
-    hypotheses, score_logits = model(inputs)[:2]
+    inputs, targets, mask = draw(64)
+    hypotheses, score_logits = model(inputs)
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
     loss = mcl.mcl_loss(mcl.match(cost, rule, mask), reduction="sample_mean")
     loss = loss + mcl.score_loss(score_logits, mcl.score_targets(cost, mask, rule=rule), mask)
@@ -66,7 +66,7 @@ for _ in range(300):
 batch = draw(400)
 grid = torch.linspace(-1, 1, 120).unsqueeze(1)
 with torch.no_grad():
-    hypotheses, score_logits = model(grid)[:2]
+    hypotheses, score_logits = model(grid)
     scores = score_logits.sigmoid()
 
 plt.style.use("tableau-colorblind10")

@@ -66,7 +66,7 @@ for step in range(n_steps):
 batch = draw(16)
 two = int((batch.mask.sum(-1) == 2).nonzero()[0])
 with torch.no_grad():
-    hypotheses, score_logits = model(batch.inputs[two : two + 1])[:2]
+    hypotheses, score_logits = model(batch.inputs[two : two + 1])
 scores = mcl.normalized_scores(score_logits)[0]
 cost = mcl.pairwise_neg_si_sdr(hypotheses=hypotheses, targets=batch.targets[two : two + 1])
 print("SI-SDR of the best output of each source:", [f"{v:.1f} dB" for v in -cost[0, :2].min(-1).values])

@@ -212,7 +212,7 @@ def _mixture_on_a_ring(annealed, n_steps=400, n_components=8):
 
     def model(inputs):
         parts = (location, logits, torch.nn.functional.softplus(width) + 0.05)
-        return mcl.Predictions(*(part.expand(len(inputs), *part.shape) for part in parts))
+        return mcl.Distributions(*(part.expand(len(inputs), *part.shape) for part in parts))
 
     data, mixture = mcl.Batch(torch.zeros(256, 1), targets), mcl.mixture_cost(mcl.pairwise_gaussian_nll)
     # Widths that are free to grow hide the clusters from the likelihood, so the distance decides while it is warm.

@@ -28,6 +28,7 @@ __all__ = [
     "Batch",
     "Constant",
     "Cosine",
+    "Distributions",
     "Exponential",
     "Joined",
     "Linear",

@@ -38,7 +38,7 @@ from torchmcl.scoring import (
 )
 from torchmcl.training import RuleScheduler, mcl_step
 from torchmcl.transport import EMD, PIT, Sinkhorn
-from torchmcl.types import Batch, Matching, Predictions, StepOutput
+from torchmcl.types import Batch, Distributions, Matching, Predictions, StepOutput
 
 __all__ = [
     "EMD",
@@ -50,6 +50,7 @@ __all__ = [
     "Batch",
     "Constant",
     "Cosine",
+    "Distributions",
     "Exponential",
     "Joined",
     "Linear",

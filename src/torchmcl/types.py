@@ -1,4 +1,4 @@
-"""The tuples that travel along the main path: Batch, Predictions, Matching, StepOutput.
+"""The tuples that travel along the main path: Batch, Predictions (or Distributions), Matching, StepOutput.
 
 All are plain named tuples of tensors: they unpack, they print, and `torch.compile`,
 `torch.vmap` and `torch.utils._pytree` treat them as the tuples they are.
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Batch", "Matching", "Predictions", "StepOutput"]
+__all__ = ["Batch", "Distributions", "Matching", "Predictions", "StepOutput"]
 
 
 class Batch(NamedTuple):
@@ -36,13 +36,25 @@ class Predictions(NamedTuple):
         hypotheses: [batch, hypotheses, dim], the answers f_1(x) ... f_n(x); sequences are [batch, hypotheses, steps,
             dim], and other shapes are possible wherever the cost takes them.
         score_logits: [batch, hypotheses]; a sigmoid turns them into scores. None without a score head.
-        scale: positive, in the shape of `hypotheses` or one that broadcasts to it, where a hypothesis is a
-            distribution with that standard deviation (or Laplace scale) around its location; None for points.
     """
 
     hypotheses: Tensor
     score_logits: Tensor | None = None
-    scale: Tensor | None = None
+
+
+class Distributions(NamedTuple):
+    """What a model returns whose hypotheses are distributions; welcome wherever `Predictions` are.
+
+    Attributes:
+        hypotheses: [batch, hypotheses, ...], the locations.
+        score_logits: [batch, hypotheses], or None.
+        scale: positive, in the shape of `hypotheses` or one that broadcasts to it: standard deviations of normal
+            distributions, or scales of Laplace distributions; the cost decides.
+    """
+
+    hypotheses: Tensor
+    score_logits: Tensor | None
+    scale: Tensor
 
 
 class Matching(NamedTuple):
@@ -74,4 +86,4 @@ class StepOutput(NamedTuple):
     assignment_loss: Tensor
     score_loss: Tensor | None
     matching: Matching
-    predictions: Predictions
+    predictions: Predictions | Distributions

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torchmcl as mcl
-from torchmcl.fleet.data import shuffled_rows
+from torchmcl.fleet.batches import shuffled_rows
 
 N_HYPOTHESES = 3
 
@@ -35,7 +35,7 @@ def value_at(value, epoch):
 
 def plain_loss(predictions, targets, rule, score_weight=1.0):
     """Return the loss of one model, written out."""
-    hypotheses, score_logits = predictions[:2]
+    hypotheses, score_logits = predictions
     cost = (hypotheses.unsqueeze(-3) - targets.unsqueeze(-2)).square().sum(dim=-1)  # [batch, targets, hypotheses]
     loss = (rule(cost.detach()) * cost).sum() / targets[..., 0].numel()
     if score_logits is not None and score_weight:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value
-from torchmcl.types import Predictions
+from torchmcl.types import Distributions, Predictions
 
 __all__ = ["call_cost", "named_extras"]
 
@@ -30,7 +30,7 @@ def call_cost(
     owner: str,
     argument: str,
     cost_fn: Callable[..., Tensor],
-    predictions: Predictions,
+    predictions: Predictions | Distributions,
     targets: Tensor,
     mask: Tensor | None,
     event_dims: int,
@@ -56,7 +56,7 @@ def call_cost(
         raise ValueError(bad_value(owner, "model", rule, f"none for {_name(cost_fn)}", "Use a head with scores=True."))
     available: dict[str, Any] = {
         "mask": mask,
-        "scale": predictions.scale,
+        "scale": predictions.scale if isinstance(predictions, Distributions) else None,
         "score_logits": predictions.score_logits,
         "event_dims": event_dims,
     }

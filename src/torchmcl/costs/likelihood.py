@@ -167,7 +167,7 @@ def _laplace(location: Tensor, value: Tensor, scale: Tensor) -> Tensor:
 
 def _check_scale(owner: str, scale: Tensor, hypotheses: Tensor) -> None:
     if scale is None:
-        advice = "A head with scales=True gives them: Predictions(hypotheses, score_logits, scale)."
+        advice = "A head with scales=True gives them: Distributions(hypotheses, score_logits, scale)."
         raise ValueError(bad_value(owner, "scale", "be given", "None", advice))
     check_tensor(owner, "scale", scale)
     check_tensor(owner, "hypotheses", hypotheses)

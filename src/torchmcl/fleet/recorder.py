@@ -57,7 +57,7 @@ class FleetRecorder:
         epoch, rows, models, rule, temperatures = end
         if (epoch + 1) % self.every and epoch + 1 != self._n_epochs:
             return
-        inputs, targets, mask = (None if p is None else p.expand(len(models), *p.shape) for p in self._data[:3])
+        inputs, targets, mask = (None if p is None else p.expand(len(models), *p.shape) for p in self._data)
         assert inputs is not None
         assert targets is not None
         with models.evaluating():

@@ -113,7 +113,7 @@ class DPRNN(nn.Module):
 
     Example:
         >>> model = DPRNN(n_outputs=3, n_filters=8, segment_size=10, hidden_size=6, n_blocks=1, scores=True)
-        >>> hypotheses, score_logits, _ = model(torch.randn(2, 1234))
+        >>> hypotheses, score_logits = model(torch.randn(2, 1234))
         >>> hypotheses.shape, score_logits.shape
         (torch.Size([2, 3, 1234]), torch.Size([2, 3]))
 

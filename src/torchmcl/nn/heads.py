@@ -6,7 +6,7 @@ from math import prod
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_callable, check_positive, check_positive_int
-from torchmcl.types import Predictions
+from torchmcl.types import Distributions, Predictions
 
 __all__ = ["MultiHypothesisHead"]
 
@@ -74,7 +74,7 @@ class MultiHypothesisHead(nn.Module):
         self._sizes = [n_hypotheses * n for n in (n_values, int(scores), n_values * int(scales))]
         self.linear = nn.Linear(in_features, sum(self._sizes))
 
-    def forward(self, features: Tensor) -> Predictions:
+    def forward(self, features: Tensor) -> Predictions | Distributions:
         """Return the predictions for features [..., in_features]."""
         if features.shape[-1] != self.in_features:
             rule = f"have {self.in_features} entries on its last axis"
@@ -93,13 +93,11 @@ class MultiHypothesisHead(nn.Module):
         hypotheses = values.unflatten(-1, (self.n_hypotheses, *self.event))
         if self.output_activation is not None:
             hypotheses = self.output_activation(hypotheses)
-        scale = None
-        if n_scales:
-            scale = (
-                nn.functional.softplus(raw_scale).unflatten(-1, hypotheses.shape[-1 - len(self.event) :])
-                + self.min_scale
-            )
-        return Predictions(hypotheses, score_logits if n_scores else None, scale)
+        logits = score_logits if n_scores else None
+        if not n_scales:
+            return Predictions(hypotheses, logits)
+        scale = nn.functional.softplus(raw_scale) + self.min_scale
+        return Distributions(hypotheses, logits, scale.unflatten(-1, (self.n_hypotheses, *self.event)))
 
     def extra_repr(self) -> str:
         """Return what `print` shows beyond the layers."""

@@ -52,7 +52,7 @@ def separate_long(
     logits: list[Tensor] = []
     for start, stop in _pieces(waveform.shape[-1], chunk, chunk - overlap):
         piece = waveform[:, start:stop]
-        hypotheses, score_logits = model(piece)[:2]
+        hypotheses, score_logits = model(piece)
         hypotheses = _at_level_of(piece, hypotheses)
         if start == 0:
             done = hypotheses.new_zeros(*hypotheses.shape[:-1], waveform.shape[-1])

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_callable, check_positive_int
 from torchmcl.nn.heads import MultiHypothesisHead
-from torchmcl.types import Predictions
+from torchmcl.types import Distributions, Predictions
 
 __all__ = ["MultiHypothesisMLP"]
 
@@ -67,7 +67,7 @@ class MultiHypothesisMLP(nn.Module):
             scales=scales,
         )
 
-    def forward(self, inputs: Tensor) -> Predictions:
+    def forward(self, inputs: Tensor) -> Predictions | Distributions:
         """Return the predictions for inputs [..., in_features]."""
-        predictions: Predictions = self.head(self.trunk(inputs))
+        predictions: Predictions | Distributions = self.head(self.trunk(inputs))
         return predictions

@@ -35,7 +35,7 @@ class CapturedModel:
         self.model = model
         self._replay: Callable[[Tensor], tuple[Tensor, ...]] | None = None
         self._recorded: object = None
-        self._fields: tuple[str, ...] = ()  # of the predictions that are not None
+        self._form: TreeSpec | None = None
 
     def __call__(self, inputs: Tensor) -> Predictions:
         """Return the predictions of the model."""
@@ -48,10 +48,11 @@ class CapturedModel:
             self._recorded = key
             wrapped = _Tensors(model)
             self._replay = _recorded(wrapped, inputs, half)
-            self._fields = wrapped.fields
+            self._form = wrapped.form
         if key != self._recorded:
             return model(inputs)
-        return Predictions(**dict(zip(self._fields, self._replay(inputs), strict=True)))
+        assert self._form is not None
+        return tree_unflatten(list(self._replay(inputs)), self._form)
 
 
 class _Tensors(nn.Module):
@@ -60,12 +61,11 @@ class _Tensors(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.fields: tuple[str, ...] = ()
+        self.form: TreeSpec | None = None
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        given = {name: part for name, part in self.model(inputs)._asdict().items() if part is not None}
-        self.fields = tuple(given)
-        return tuple(given.values())
+        parts, self.form = tree_flatten(self.model(inputs))
+        return tuple(parts)
 
 
 def _recorded(wrapped: nn.Module, inputs: Tensor, half: torch.dtype | None) -> Callable[[Tensor], tuple[Tensor, ...]]:

@@ -95,10 +95,10 @@ class Recorder:
             shape = f"temperatures of shape {tuple(temperature.shape)}"
             raise ValueError(bad_value("Recorder", "rule", "have one temperature for the whole batch", shape))
         measured = measure(output.matching, temperature)
-        seen = Predictions(*(None if part is None else part[:_N_ROWS] for part in output.predictions))  # type: ignore[arg-type]
+        seen, rows = output.predictions, slice(_N_ROWS)
         if self._probes is not None and self._model is not None:
-            seen = self._model(self._probes)
-        hypotheses, logits = seen.hypotheses, seen.score_logits
+            seen, rows = self._model(self._probes), slice(None)
+        hypotheses, logits = seen.hypotheses[rows], None if seen.score_logits is None else seen.score_logits[rows]
         self._shape = (hypotheses.shape[0], hypotheses.shape[1], hypotheses[0, 0].numel())
         scalars = torch.stack([getattr(measured, name) for name in SCALARS])
         scores = hypotheses.new_empty(0) if logits is None else normalized_scores(logits)

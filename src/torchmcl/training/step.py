@@ -14,7 +14,7 @@ from torchmcl.losses import match, mcl_loss
 from torchmcl.scenes import SceneWinners
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.training.batches import as_batch, with_targets_axis
-from torchmcl.types import Batch, Predictions, StepOutput
+from torchmcl.types import Batch, Distributions, Predictions, StepOutput
 
 __all__ = ["mcl_step"]
 
@@ -22,7 +22,7 @@ _SIGMOID_SCORES = SigmoidScores()
 
 
 def mcl_step(
-    model: Callable[..., Predictions],
+    model: Callable[..., Predictions | Distributions],
     batch: Batch,
     rule: AssignmentRule,
     *,
@@ -36,7 +36,7 @@ def mcl_step(
     """Return the loss of a batch and everything that was computed on the way.
 
     Args:
-        model: takes `batch.inputs`, returns `Predictions`.
+        model: takes `batch.inputs`, returns `Predictions` or `Distributions`.
         batch: inputs, targets, mask and scene, or what a loader yields, see `torchmcl.training.as_batch`; the contents
             of padded targets and steps are ignored. Of one target per sample the axis of the targets may be missing:
             [batch, dim], [batch, steps, dim], or class ids [batch]. A mask with an axis of steps goes to the costs.
@@ -76,7 +76,7 @@ def mcl_step(
     check_non_negative("mcl_step", "score_weight", score_weight)
     batch = as_batch(batch)
     predictions = model(batch.inputs)
-    if not isinstance(predictions, Predictions):
+    if not isinstance(predictions, Predictions | Distributions):
         advice = "End it with a MultiHypothesisHead, or return torchmcl.Predictions(hypotheses, score_logits)."
         raise TypeError(bad_value("mcl_step", "model", "return Predictions", type(predictions).__name__, advice))
     event_dims = predictions.hypotheses.ndim - 2 - stacked
