@@ -18,11 +18,11 @@ class Neighbours(NamedTuple):
     """The other windows of the scene of each window.
 
     Attributes:
-        index: [windows, neighbours], rows of the windows; the row itself where there is none.
+        rows: [windows, neighbours], rows of the windows; the row itself where there is none.
         mask: [windows, neighbours], True where there is one.
     """
 
-    index: Tensor
+    rows: Tensor
     mask: Tensor
 
 
