@@ -598,3 +598,17 @@ def collision_rate(hypotheses, scene, mask, distance, count, average_over):
     if average_over == "scenes":
         return sum(sum(hits) / len(hits) for hits in filled) / len(filled)
     return sum(map(sum, filled)) / sum(map(len, filled))
+
+
+def track_windows(rows, observed, future, step, stride=1, partial=False):
+    """Windows {(first frame, person): (positions, how many are there)} of rows (frame, person, x, y)."""
+    places = {(int(frame), int(person)): (x, y) for frame, person, x, y in rows}
+    first = min(frame for frame, _ in places)
+    found = {}
+    for frame, person in places:
+        n = 0
+        while n < observed + future and (frame + n * step, person) in places:
+            n += 1
+        if n >= (observed + 1 if partial else observed + future) and (frame - first) // step % stride == 0:
+            found[frame, person] = [places[frame + i * step, person] for i in range(n)]
+    return found
