@@ -127,7 +127,7 @@ def best_errors(convention: Convention, error: str, data: Forecast, *, joint: bo
     scenes = _needed_scenes(convention, data, joint)
     data = _best_scored(convention, data, joint)
     counts = counted(convention, data)
-    errors = {"ade": average_errors(data), "fde": final_errors(data)}  # [batch, hypotheses]
+    errors = errors_of(data)
     if joint and scenes is not None:
         errors = {name: _scene_means(value, counts, scenes).values for name, value in errors.items()}
     best = errors[convention.best_by].argmin(dim=-1, keepdim=True)
@@ -143,7 +143,7 @@ def misses(convention: Convention, data: Forecast, threshold: float, distance: s
     """Return 1 for each agent all of whose hypotheses are farther away than `threshold`, else 0."""
     scenes = _needed_scenes(convention, data, joint=False)
     data = _best_scored(convention, data, joint=False)
-    errors = final_errors(data) if distance == "final" else _distances(data).amax(dim=-1)
+    errors = errors_of(data)["fde" if distance == "final" else "largest"]
     missed = (errors.amin(dim=-1) > threshold).to(errors.dtype)
     return _averaged(convention, missed, counted(convention, data), scenes)
 
@@ -151,17 +151,19 @@ def misses(convention: Convention, data: Forecast, threshold: float, distance: s
 def brier_errors(convention: Convention, data: Forecast, renormalize: bool) -> RealValues:
     """Return the final error of the hypothesis that ends nearest, plus (1 - its probability)^2."""
     scenes = _needed_scenes(convention, data, joint=False)
+    data = _best_scored(convention, data, joint=False)
+    if data.scores is None:
+        rule = "be given, [batch, hypotheses]"
+        raise ValueError(bad_value(convention.owner, "probabilities", rule, "None", "Use scores=True in the model."))
     with value_checks():
         check_fraction(convention.owner, "probabilities", data.scores)
-    data = _best_scored(convention, data, joint=False)
-    assert data.scores is not None
     chances = data.scores.to(data.hypotheses.dtype)
     if renormalize:
         total = chances.sum(dim=-1, keepdim=True)
         with value_checks():
             check_positive(convention.owner, "probabilities", total, "Some hypothesis must be possible to renormalize.")
         chances = chances / total
-    error, best = final_errors(data).min(dim=-1, keepdim=True)
+    error, best = errors_of(data)["fde"].min(dim=-1, keepdim=True)
     values = (error + (1 - chances.gather(-1, best)).square()).squeeze(-1)
     return _averaged(convention, values, counted(convention, data), scenes)
 
@@ -190,21 +192,17 @@ def counted(convention: Convention, data: Forecast) -> Tensor:
     return data.mask.any(dim=-1) if convention.last_valid_step else data.mask[:, -1]
 
 
-def average_errors(data: Forecast) -> Tensor:
-    """Return the mean distance over the valid steps, [batch, hypotheses]."""
-    return _distances(data).sum(dim=-1) / data.mask.sum(dim=-1).clamp_min(1).unsqueeze(-1)
-
-
-def final_errors(data: Forecast) -> Tensor:
-    """Return the distance at the last valid step, [batch, hypotheses]."""
+def errors_of(data: Forecast) -> dict[str, Tensor]:
+    """Return the mean distance over the valid steps, that at the last and the largest, [batch, hypotheses] each."""
+    distances = torch.linalg.vector_norm(data.hypotheses - data.targets.unsqueeze(1), dim=-1)
+    n_valid = data.mask.sum(dim=-1).clamp_min(1).unsqueeze(-1)
     steps = torch.arange(data.mask.shape[-1], device=data.mask.device)
-    last = (data.mask * steps).amax(dim=-1)
-    distances = _distances(data)
-    return distances.gather(-1, last[:, None, None].expand(*distances.shape[:-1], 1)).squeeze(-1)
-
-
-def _distances(data: Forecast) -> Tensor:
-    return torch.linalg.vector_norm(data.hypotheses - data.targets.unsqueeze(1), dim=-1)
+    last = (data.mask * steps).amax(dim=-1)[:, None, None].expand(*distances.shape[:-1], 1)
+    return {
+        "ade": distances.sum(dim=-1) / n_valid,
+        "fde": distances.gather(-1, last).squeeze(-1),
+        "largest": distances.amax(dim=-1),
+    }
 
 
 def _best_scored(convention: Convention, data: Forecast, joint: bool) -> Forecast:
