@@ -297,7 +297,7 @@ def test_probabilities_must_be_some():
         metrics.brier_min_fde(**data, probabilities=chances - chances - 1)
     with pytest.raises(ValueError, match=r"`probabilities` must be > 0, got 0.*possible"):
         metrics.brier_min_fde(**data, probabilities=chances * 0, renormalize=True)
-    with pytest.raises(ValueError, match="`probabilities` must be given, .*got None"):
+    with pytest.raises(ValueError, match=r"`probabilities` must be given, .*got None"):
         metrics.brier_min_fde(**data, probabilities=None)
     with pytest.raises(TypeError, match=r"`probabilities` must be a torch\.Tensor"):
         metrics.brier_min_fde(**data, probabilities=[0.5])

@@ -41,6 +41,9 @@ class Recording:
     def from_rows(cls, rows: np.ndarray, name: str = "recording") -> "Recording":
         """Return the recording of rows (frame, person, x, y) in any order.
 
+        The step is the most frequent one between the frames of a person. A longer one is a gap if it is a multiple of
+        it; the same longer one three times in a row is another frame rate.
+
         Args:
             rows: [rows, 4]
             name: for messages, and for `Windows.recordings`.
