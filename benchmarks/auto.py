@@ -219,7 +219,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument("--data", type=Path)
-    arguments.add_argument("--records", type=Path, required=True, help="CSV of the results; gone on with if it exists")
+    arguments.add_argument("--records", type=Path, required=True, help="CSV of the results; resumed if it exists")
     arguments.add_argument("--sets", default=",".join(UciStudy().sets))
     arguments.add_argument("--parts", default=",".join(PARTS))
     options = arguments.parse_args()

@@ -149,4 +149,4 @@ def test_a_body_without_end_is_cut_at_the_limit(server, cache, monkeypatch):
 
 def test_a_server_that_takes_for_ever_is_given_up(server, tmp_path):
     with pytest.raises(RefusedDownload, match="took more than 0 s"):
-        PinnedDownloader(progress=False, most_seconds=0)(f"{server.base}/endless", tmp_path / "file", None)
+        PinnedDownloader(progress=False, max_seconds=0)(f"{server.base}/endless", tmp_path / "file", None)

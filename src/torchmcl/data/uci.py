@@ -84,7 +84,7 @@ UCI_SETS = {
         UciSet("year", "YearPredictionMSD", 515_345, 90, 1, "", hidden=100),
     )
 }
-# What numpy and the standard library say of bytes that are no npz file.
+# What numpy and the standard library raise for bytes that are not an npz file.
 _BROKEN_NPZ = (
     OSError, KeyError, TypeError, ValueError, EOFError, AttributeError, MemoryError, SyntaxError, NotImplementedError,
     RuntimeError, OverflowError, zipfile.BadZipFile, zlib.error, tokenize.TokenError,
@@ -121,12 +121,12 @@ def load_uci(
     Args:
         name: yacht, boston, energy, concrete, wine, kin8nm, power, naval, protein or year.
         folder: where the files are; else TORCHMCL_DATA, the cache, or a download.
-        folds: which folds, counted from 0; all unless told.
+        folds: which folds, counted from 0; all by default.
         progress: show a bar while downloading.
 
     Raises:
         ValueError: for an unknown set or fold, or a file that is cut short or holds NaN.
-        OSError: if the data is not at hand and cannot be downloaded.
+        OSError: if the data is not available locally and cannot be downloaded.
     """
     entry = uci_set(name)
     inputs, targets = read_rows(entry, folder, progress=progress)
@@ -225,7 +225,7 @@ def synthetic_year(n_rows: int = 515_345, seed: int = 0) -> tuple[np.ndarray, np
 def _standardised(inputs: np.ndarray, targets: np.ndarray, train: np.ndarray, test: np.ndarray) -> Fold:
     # In float64: adding half a million float32 rows one by one would lose their digits.
     mean, std = inputs[train].mean(axis=0, dtype=np.float64), inputs[train].std(axis=0, dtype=np.float64)
-    # Naval has two constant columns; their deviation is rounding, and dividing by it would make noise of it.
+    # Naval has two constant columns; their standard deviation is rounding error; dividing by it would amplify noise.
     constant = inputs[train].min(axis=0) == inputs[train].max(axis=0)
     std = np.where(constant, 1.0, std)
     target_mean = float(targets[train].mean(dtype=np.float64))
@@ -262,7 +262,7 @@ def _download(entry: UciSet, *, base_url: str = BASE_URL, progress: bool = True)
     """Download the text file of a set into the cache; the checksum decides whether it is kept."""
     if entry.name == "year":
         raise FileNotFoundError(
-            "load_uci: YearPredictionMSD is not downloaded by itself (440 MB). Get YearPredictionMSD.txt from the UCI "
+            "load_uci: YearPredictionMSD is not downloaded automatically (440 MB). Get YearPredictionMSD.txt from the UCI "
             "repository and give its folder, or set TORCHMCL_DATA."
         )
     pooch = optional_import("pooch", extra="data", needed_by=f"downloading the {entry.name} set")

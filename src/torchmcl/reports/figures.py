@@ -36,7 +36,7 @@ _PICTURES = {
     "rate-distortion": _Picture(
         "Trajectories in the rate-distortion plane",
         "Each line is a training on one Gaussian: its expected distortion under its own weights, and the mutual "
-        "information of answer and target. R(D) is the least rate that any assignment needs (reverse water-filling), "
+        "information of answer and target. R(D) is the minimum rate that any assignment needs (reverse water-filling), "
         "the Shannon lower bound is equal to it at low distortion, and + is where R(D) = log2(n).",
         drawings.draw_rate_distortion,
         ("trajectories", "curve"),
@@ -70,7 +70,7 @@ def read_table(path: Path) -> list[Row]:
     """Return the rows of a CSV file, numbers as numbers.
 
     Raises:
-        ValueError: if it is no such file.
+        ValueError: if it is not a CSV file.
     """
     text = read_text("read_table", path, "records_bytes")
     try:

@@ -133,8 +133,8 @@ def _page(study: StudyRecords) -> str:
         "<h1>Speech separation: PIT, MCL, Relaxed-WTA and aMCL</h1>",
         f'<p class="lead">{len(study.runs)} trainings, {n_steps:,} steps, {seconds / 60:.1f} minutes, all summed. '
         "Numbers are SI-SDR in dB, higher is better, on whole mixtures of speakers that were not in the training.</p>",
-        '<p class="note">PIT SI-SDR: each speaker has an output of their own. MCL SI-SDR: each speaker has the output '
-        "that suits them best, whoever else it serves. Improvement: PIT SI-SDR minus that of the mixture.</p>",
+        '<p class="note">PIT SI-SDR: each speaker is assigned a separate output. MCL SI-SDR: each speaker is assigned the '
+        "closest output, which several may share. Improvement: PIT SI-SDR minus that of the mixture.</p>",
         *_methods_part(study),
         *_hypotheses_part(study),
         *_transition_part(study),
@@ -216,8 +216,8 @@ def _hypotheses_part(study: StudyRecords) -> list[str]:
         "<h2>More outputs than speakers</h2>",
         _alone(drawings.draw_hypotheses(runs), "MCL SI-SDR by the number of outputs", caption),
         table(HYPOTHESES_HEAD, hypotheses_rows(study), identity="hypotheses"),
-        '<p class="note">More outputs are more chances to be near a speaker: the best of many is chosen with the '
-        "answer at hand, so that a part of the gain is choice and not separation. Differences are paired, ± standard "
+        '<p class="note">More outputs are more chances to be near a speaker: the best of many is chosen with '
+        "the true sources known, so part of the gain comes from this choice, not from separation. Differences are paired, ± standard "
         "error, with the p of Wilcoxon's test.</p>",
     ]
 
@@ -281,7 +281,7 @@ def _alone(figure: Any, alternative: str, caption: str) -> str:
 
 
 def _scored(scores: Mapping[str, float], runs: Sequence[RunRecords], measure: str) -> str:
-    """Return mean ± deviation over mixtures | standard error; or mean (each seed) | both where there are several."""
+    """Return mean ± standard deviation over mixtures | standard error; or mean (each seed) | both where there are several."""
     spread = spread_of(list(scores.values()))
     if len(runs) == 1:
         return _full(spread)

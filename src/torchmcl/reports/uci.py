@@ -240,5 +240,5 @@ def _agreement(rows: list[dict[str, Any]]) -> str:
         f"<p>Under <b>test-selected</b>, {within} of {len(ours)} published aMCL and Relaxed-WTA cells lie within two "
         "combined standard errors of ours. Those that do not, and those of MCL:</p>"
         + table(["set", "method", "metric", "deviation in SE"], lines, identity="deviations")
-        + '<p class="note">A published deviation of 0.00 is a rounded one, so that its standard error is too small.</p>'
+        + '<p class="note">A published standard deviation of 0.00 is rounded, so its standard error is too small.</p>'
     )

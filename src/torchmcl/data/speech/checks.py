@@ -1,4 +1,4 @@
-"""Which mixtures can be used, and what is said about the others."""
+"""Which mixtures can be used, and warnings about the others."""
 
 import math
 import warnings
@@ -14,7 +14,7 @@ __all__ = ["UsableMixtures", "usable_mixtures"]
 
 
 class UsableMixtures(NamedTuple):
-    """The result of looking through a list of mixtures.
+    """The result of checking a list of mixtures.
 
     Attributes:
         mixtures: those that can be used.
@@ -35,7 +35,7 @@ def usable_mixtures(
     """Return the mixtures that can be used; whatever is dropped or changed is said in a warning.
 
     Args:
-        mixtures: the list to look through.
+        mixtures: the list to check.
         store: where their recordings are.
         min_length: samples that a mixture must have.
         skip_bad: read every recording, and drop the mixtures of bad ones instead of raising.

@@ -102,7 +102,7 @@ def train_unit(
         validation = Validation(
             FleetData.of_sets(watched, own),
             monitor=hard_distortion if held_out else current_loss,
-            every=[1 if held_out else task.method.looks_every for task in tasks],
+            every=[1 if held_out else task.method.evaluate_every for task in tasks],
         )
     what = f"{name}, {len(tasks)} models{', a tenth held out' if held_out else ''}"
     with _own_random_numbers():
