@@ -23,6 +23,7 @@ from torchmcl.estimators.table import (
 )
 from torchmcl.estimators.table.evaluation import _representatives
 from torchmcl.estimators.table.floor import least_distortions
+from torchmcl.reports.table import write_table_page
 
 
 @pytest.fixture(scope="module")
