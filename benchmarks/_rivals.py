@@ -50,7 +50,7 @@ def ours(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
 def mixture_neg_log_likelihood(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the negative log density of targets [..., targets, 1] under one mixture, [..., targets, 1].
 
-    The "hypotheses" [..., kernels, 3] are the logit, the mean and the log standard deviation of each kernel, so that a mixture
+    The "hypotheses" [..., kernels, 3] are the logit, mean and log standard deviation of each kernel, so that a mixture
     density network is a fleet with another cost, and a rule that has no choice.
     """
     log_weights = hypotheses[..., 0].log_softmax(dim=-1).unsqueeze(-2)

@@ -21,7 +21,7 @@ from _common import parser, report
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.data.uci import load_uci, uci_set
 from torchmcl.experiments.uci.published import published_cells
-from torchmcl.experiments.uci.run import UciStudy
+from torchmcl.experiments.uci.study import UciStudy
 from torchmcl.extending import write_atomically
 from torchmcl.fleet import Candidate, Fleet, FleetData, Validation, default_candidates, hard_distortion
 from torchmcl.schedules import Cosine, Exponential, Linear, annealed

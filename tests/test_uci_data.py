@@ -434,7 +434,7 @@ def test_a_year_zip_cut_short_is_refused_in_words(tmp_path):
 
 
 def test_year_is_never_downloaded(empty_cache):
-    with pytest.raises(FileNotFoundError, match=r"YearPredictionMSD is not downloaded by itself.*TORCHMCL_DATA"):
+    with pytest.raises(FileNotFoundError, match=r"YearPredictionMSD is not downloaded automatically.*TORCHMCL_DATA"):
         load_uci("year")
     assert not empty_cache.exists()
 

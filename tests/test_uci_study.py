@@ -11,7 +11,8 @@ from torchmcl import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.data.uci import UCI_SETS, load_uci, official_splits
 from torchmcl.experiments.uci.methods import METHODS, method_named
 from torchmcl.experiments.uci.records import KEYS, Records
-from torchmcl.experiments.uci.run import PROTOCOLS, UciStudy, run_study
+from torchmcl.experiments.uci.run import run_study
+from torchmcl.experiments.uci.study import PROTOCOLS, UciStudy
 from torchmcl.fleet import Fleet
 
 SEVERAL = ("mcl", "relaxed-0.1", "amcl-exponential")

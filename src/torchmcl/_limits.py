@@ -90,6 +90,6 @@ def check_limit(owner: str, argument: str, name: str, count: int) -> None:
     maximum = limit(name)
     if count > maximum:
         raise LimitError(
-            f"{owner}: `{argument}` must have at most {maximum:,} {LIMITS[name].meaning}, got {count:,}. If you trust the "
-            f"file, set TORCHMCL_LIMIT_{name.upper()}."
+            f"{owner}: `{argument}` must have at most {maximum:,} {LIMITS[name].meaning}, got {count:,}. If you trust "
+            f"the file, set TORCHMCL_LIMIT_{name.upper()}."
         )

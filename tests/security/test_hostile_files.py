@@ -547,7 +547,7 @@ def test_tables_of_mixtures_cannot_lead_out_of_their_folder(speech):
         ("mixture_ID,length,s1_path,s1_gain_db\nm,4000,a.wav\n", "row 1 has an empty cell"),
         ("mixture_ID,length,s1_path,s1_gain_db\nm,-4,a.wav,0\n", "`length` of m must be a number, got '-4'"),
         ("mixture_ID,length,s1_path,s1_gain_db\nm,1e300,a.wav,0\n", "`length` of m must be a number"),
-        ("mixture_ID,length,s1_path,s1_gain_db\nm," + "4" * 200_000 + ",a.wav,0\n", "is no table .field larger"),
+        ("mixture_ID,length,s1_path,s1_gain_db\nm," + "4" * 200_000 + ",a.wav,0\n", "is not a table .field larger"),
         ("mixture_ID,length,s1_path,s1_gain_db\nm,4,\udcff.wav,0\n", "must be text in UTF-8"),
     ],
 )

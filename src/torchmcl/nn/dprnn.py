@@ -109,7 +109,7 @@ class DPRNN(nn.Module):
         detach_scores: stop the score loss at the score head.
         bilstm: makes a bidirectional LSTM from its input and hidden size; see `torchmcl.nn.BiLSTM`.
         recompute: in training, how many of the blocks keep only their input and compute the rest again in the backward
-            pass: less memory, for the time of their forward pass. The module that `bilstm` makes must then be deterministic.
+            pass: less memory, for the time of their forward pass. `bilstm` must then make a deterministic module.
 
     Example:
         >>> model = DPRNN(n_outputs=3, n_filters=8, segment_size=10, hidden_size=6, n_blocks=1, scores=True)

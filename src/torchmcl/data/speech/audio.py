@@ -156,7 +156,7 @@ def _soundfile() -> Any:
 
 
 def _name_on_disk(path: Path | str) -> str | bytes:
-    """Return the name for soundfile, which takes names that are not valid text as bytes, and on Windows as text only."""
+    """Return the name for soundfile: as bytes, since a name need not be valid text; on Windows as text only."""
     return str(path) if os.name == "nt" else os.fsencode(path)
 
 
