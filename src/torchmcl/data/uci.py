@@ -44,6 +44,7 @@ class UciSet:
     n_splits: int
     sha256: str
     hidden: int = 50
+    base_url: str = BASE_URL
 
     @property
     def n_columns(self) -> int:
@@ -260,7 +261,7 @@ def _cache() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "torchmcl" / "uci"
 
 
-def _download(entry: UciSet, *, base_url: str = BASE_URL, progress: bool = True) -> Path:
+def _download(entry: UciSet, *, progress: bool = True) -> Path:
     """Download the text file of a set into the cache; the checksum decides whether it is kept."""
     if entry.name == "year":
         raise FileNotFoundError(
@@ -270,24 +271,24 @@ def _download(entry: UciSet, *, base_url: str = BASE_URL, progress: bool = True)
     pooch = optional_import("pooch", extra="data", needed_by=f"downloading the {entry.name} set")
     goal = _cache() / entry.folder / "data.txt"
     try:
-        check_address(base_url)
+        check_address(entry.base_url)
         shelf = pooch.create(
             path=goal.parent,
-            base_url=base_url + entry.folder + "/data/",
+            base_url=entry.base_url + entry.folder + "/data/",
             registry={"data.txt": f"sha256:{entry.sha256}"},
             retry_if_failed=2,
         )
         shelf.fetch("data.txt", downloader=PinnedDownloader(progress=progress))
     except ValueError as error:  # pooch: the checksum differs
         raise OSError(
-            f"load_uci: the file of {entry.name} from {base_url} does not have the known checksum and was not kept. "
-            f"{error}"
+            f"load_uci: the file of {entry.name} from {entry.base_url} does not have the known checksum and was not "
+            f"kept. {error}"
         ) from error
     except RefusedDownload as error:
-        raise OSError(f"load_uci: the download of {entry.name} from {base_url} was refused: {error}.") from error
+        raise OSError(f"load_uci: the download of {entry.name} from {entry.base_url} was refused: {error}.") from error
     except Exception as error:
         raise OSError(
-            f"load_uci: {entry.name} could not be downloaded from {base_url}: {error}. Without a network, give a "
+            f"load_uci: {entry.name} could not be downloaded from {entry.base_url}: {error}. Without a network, give a "
             "folder with the files (--data, or TORCHMCL_DATA)."
         ) from error
     return goal
