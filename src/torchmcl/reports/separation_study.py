@@ -105,12 +105,12 @@ def automatic_rows(study: StudyRecords) -> Rows:
 def gender_rows(study: StudyRecords, n_speakers: int) -> tuple[list[str], Rows]:
     """Return heading and lines of the improvement by the genders in a mixture, a column for each method."""
     groups = {rule: by_genders(study, runs, "improvement") for rule, runs in _methods(study, n_speakers).items()}
-    names = list(dict.fromkeys(name for found in groups.values() for name in found))
+    names = list(dict.fromkeys(name for spreads in groups.values() for name in spreads))
     head = ["genders", "mixtures", *(LABELS[rule] for rule in groups)]
     rows = []
     for name in names:
-        count = max(found[name].n for found in groups.values() if name in found)
-        cells = [_mean_error(found[name]) if name in found else "" for found in groups.values()]
+        count = max(spreads[name].n for spreads in groups.values() if name in spreads)
+        cells = [_mean_error(spreads[name]) if name in spreads else "" for spreads in groups.values()]
         rows.append([name, str(count), *cells])
     return head, rows
 
@@ -294,14 +294,14 @@ def _scored(runs: Sequence[RunRecords], measure: str, *, std: bool = True) -> st
 def _against_pit(groups: Mapping[str, Sequence[RunRecords]], rule: str) -> str:
     """Return the difference in PIT SI-SDR to PIT: over mixtures, of each seed that both have, and its tests."""
     ours, theirs = groups[rule], groups["pit"]
-    found = difference(over_seeds(ours, "pit_si_sdr"), over_seeds(theirs, "pit_si_sdr"))
+    paired = difference(over_seeds(ours, "pit_si_sdr"), over_seeds(theirs, "pit_si_sdr"))
     pairs = [(one, other) for one in ours for other in theirs if one.seed == other.seed]
-    if found is None or len(pairs) < 2:
-        return _against(found)
+    if paired is None or len(pairs) < 2:
+        return _against(paired)
     seeds = ", ".join(signed(one.mean("pit_si_sdr") - other.mean("pit_si_sdr")) for one, other in pairs)
     p = seeds_apart({name: [run.mean("pit_si_sdr") for run in runs] for name, runs in groups.items()}, rule, "pit")
     by_seed = "" if p is None else f" | seeds {p_value(p)}"
-    return f"{signed(found.mean)} ({seeds}) | SE {found.error:.2f} | mixtures {p_value(found.p)}{by_seed}"
+    return f"{signed(paired.mean)} ({seeds}) | SE {paired.error:.2f} | mixtures {p_value(paired.p)}{by_seed}"
 
 
 def _mean_error(spread: Spread) -> str:

@@ -76,25 +76,27 @@ def _warn_about(
     lengths: dict[str, int],
     min_length: int,
 ) -> None:
-    said = []
+    sentences = []
     if result.n_short:
-        said.append(f"{result.n_short} mixtures are shorter than the crop of {min_length} samples and were dropped.")
+        sentences.append(
+            f"{result.n_short} mixtures are shorter than the crop of {min_length} samples and were dropped."
+        )
     if result.n_bad:
         reasons = " ".join(list(result.bad_files.values())[:3])
-        said.append(f"{result.n_bad} mixtures were skipped for {len(result.bad_files)} bad recordings: {reasons}")
+        sentences.append(f"{result.n_bad} mixtures were skipped for {len(result.bad_files)} bad recordings: {reasons}")
     changes = Counter(change for name in names if (change := store.differs(name)))
     for change, count in changes.items():
         first = next(name for name in names if store.differs(name) == change)
-        said.append(f"{count} recordings are {change} (the first is {first}).")
+        sentences.append(f"{count} recordings are {change} (the first is {first}).")
     uneven = [mixture for mixture in result.mixtures if mixture.length is None and _is_uneven(mixture, lengths)]
     if uneven:
-        said.append(
+        sentences.append(
             f"{len(uneven)} mixtures have sources of different length and end with the shortest "
             f"(the first is {uneven[0].name})."
         )
     if silent:
-        said.append(f"{len(silent)} recordings are silent and count as no target (the first is {silent[0]}).")
-    for sentence in said:
+        sentences.append(f"{len(silent)} recordings are silent and count as no target (the first is {silent[0]}).")
+    for sentence in sentences:
         warnings.warn(f"SpeechMixtures: {sentence}", stacklevel=4)
 
 
