@@ -162,8 +162,8 @@ def draw_annealed_epsilon(tables: Tables, summary: dict[str, Any]) -> Any:
         axis.set_title(rf"$\varepsilon$ = {rows[0]['epsilon']:.2f}")
     axis = figure.add_subplot(grid[0, len(shown) + 1])
     for method in _names(counts, "method"):
-        rows, style = _where(counts, method=method), {"color": method_colour(method), "lw": 1.2, "label": method}
-        _draw_seeds(axis, rows, "epoch", "in_the_middle", (0.5, 0.5), **style)
+        rows, colour = _where(counts, method=method), method_colour(method)
+        _draw_seeds(axis, rows, "epoch", "in_the_middle", (0.5, 0.5), color=colour, lw=1.2, label=method)
     axis.set(xlabel="epoch", ylabel="answers in the middle", ylim=(-1, summary["settings"]["n_hypotheses"] + 2))
     axis.legend(frameon=False, loc="center right", fontsize=9)
     axis.yaxis.tick_right()
