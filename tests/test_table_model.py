@@ -23,6 +23,7 @@ from torchmcl.estimators.table import (
 )
 from torchmcl.estimators.table.evaluation import _representatives
 from torchmcl.estimators.table.floor import least_distortions
+from torchmcl.reports.table import write_table_page
 
 
 @pytest.fixture(scope="module")
@@ -357,3 +358,12 @@ def test_the_first_version_can_be_read_for_ever():
     answers = load_table_model("test", folder).predict("test", asked)
     assert answers.get_column("y_mean").to_list() == pytest.approx([-0.217275, -0.195678], rel=1e-4)
     assert answers.get_column("probability_1").to_list() == pytest.approx([0.5215326, 0.5196601], rel=1e-4)
+
+
+def test_the_report_of_the_first_version_can_be_drawn_for_ever(tmp_path):
+    folder = Path(__file__).parent / "fixtures" / "formats" / "table-1"
+    records = table_records("test", load_table_model("test", folder))
+    (target,) = records["evaluation"]["targets"]
+    assert (target["min"], target["max"]) == (-0.671, 0.544)
+    assert target["std"] == pytest.approx(0.4555817)
+    assert "-0.671" in write_table_page(records, tmp_path / "report.html").read_text(encoding="utf-8")

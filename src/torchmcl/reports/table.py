@@ -187,7 +187,7 @@ def _ambiguous(records: dict[str, Any], targets: list[str]) -> str:
         "orange line is the truth.</p>",
     ]
     scales = [(target["low"], target["high"]) for target in records["evaluation"]["targets"]]
-    spreads = [target["deviation"] for target in records["evaluation"]["targets"]]
+    spreads = [target["std"] for target in records["evaluation"]["targets"]]
     for row in records["evaluation"]["ambiguous"]:
         cells = " ".join(
             f"<span>{escape(name)} <b>{escape(value) if value else '(missing)'}</b></span>"
@@ -236,8 +236,8 @@ def _training(records: dict[str, Any]) -> str:
 def _data(records: dict[str, Any]) -> str:
     targets = []
     for target in records["evaluation"]["targets"]:
-        std = target["deviation"]
-        mean, *numbers = (number(target[key], std) for key in ("mean", "least", "low", "median", "high", "most"))
+        std = target["std"]
+        mean, *numbers = (number(target[key], std) for key in ("mean", "min", "low", "median", "high", "max"))
         bars = Html(small_bars(target["histogram"]["counts"]))
         targets.append([target["name"], bars, mean, number(std), *numbers])
     header = ["target", "", "mean", "std", "min", "5 %", "median", "95 %", "max"]

@@ -24,7 +24,7 @@ def check_folder(owner: str, folder: Path, *, overwrite: bool = True) -> None:
     """Check that a model can be written to a folder.
 
     Args:
-        owner: whom errors speak for.
+        owner: named in error messages.
         folder: that may exist.
         overwrite: whether a model in it may be replaced.
 
@@ -42,7 +42,7 @@ def check_file(owner: str, path: Path, *inputs: Path | None) -> None:
     """Check that a file can be written.
 
     Args:
-        owner: whom errors speak for.
+        owner: named in error messages.
         path: of the file.
         *inputs: what the command reads, which it must not overwrite.
 

@@ -103,12 +103,12 @@ def _target_summary(name: str, values: NDArray[np.float64]) -> dict[str, Any]:
     return {
         "name": name,
         "mean": float(values.mean()),
-        "deviation": float(values.std()),
-        "least": float(values.min()),
+        "std": float(values.std()),
+        "min": float(values.min()),
         "low": float(low),
         "median": float(middle),
         "high": float(high),
-        "most": float(values.max()),
+        "max": float(values.max()),
         "histogram": _histogram(values),
     }
 
