@@ -111,7 +111,7 @@ def test_steps_are_learnt_with_knots():
 
 def test_knots_are_saved(tmp_path):
     X, y = steps()
-    model = MCLRegressor(**QUICK, n_init=2).fit(X, y)
+    model = MCLRegressor(**QUICK, n_restarts=2).fit(X, y)
     model.save(tmp_path / "model")
     loaded = MCLRegressor.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))

@@ -23,17 +23,18 @@ from torchmcl.annealing import AutoAnnealing
 from torchmcl.estimators import MCLClassifier, MCLRegressor
 from torchmcl.fleet import Candidate, FleetSearch
 
-FEW = {"n_epochs": 25, "hidden": (16,), "learning_rate": 0.1}
+SEARCHED = {"n_epochs": 25, "hidden": (16,)}
+FEW = SEARCHED | {"learning_rate": 0.1}
 SEARCH = FleetSearch(
     [Candidate("hard", WTA(), learning_rate=0.1), Candidate("auto", AutoAnnealing(), learning_rate=0.1)]
 )
 CHECKED = [
     MCLRegressor(**FEW),
-    MCLRegressor(**FEW, n_init=1, schedule="auto"),
-    MCLRegressor(**FEW, n_init=1, search=SEARCH),
+    MCLRegressor(**FEW, n_restarts=1, rule="auto"),
+    MCLRegressor(**SEARCHED, n_restarts=1, search=SEARCH),
     MCLClassifier(**FEW),
-    MCLClassifier(**FEW, schedule="auto"),
-    MCLClassifier(**FEW, search=SEARCH),
+    MCLClassifier(**FEW, rule="auto"),
+    MCLClassifier(**SEARCHED, search=SEARCH),
 ]
 
 

@@ -28,6 +28,12 @@ __all__ = ["add_table_commands"]
 
 _FIT_OWNER = "torchmcl fit"
 
+# Options of `fit` that are parameters of `MCLRegressor`, with their names there.
+_PARAMETERS = {
+    **{name: name for name in ("rule", "hidden", "batch_size", "learning_rate", "weight_decay", "device")},
+    **{"hypotheses": "n_hypotheses", "knots": "n_knots", "epochs": "n_epochs", "restarts": "n_restarts"},
+    "validation": "validation_fraction",
+}
 _FORMATS = "CSV, TSV, Parquet or JSON lines by the end of its name; text also with .gz"
 
 
@@ -53,7 +59,12 @@ def _add_fit(commands: Commands) -> None:
         "--categorical", type=names, action=AddNames, default=[], help="columns of numbers that are categories"
     )
     fit.add_argument("--hypotheses", type=positive, default=5, help="answers for each row (default: %(default)s)")
-    fit.add_argument("--rule", choices=("annealed", "mcl", "relaxed"), default="annealed", help="how they are trained")
+    fit.add_argument(
+        "--rule",
+        choices=("annealed", "auto", "mcl", "relaxed"),
+        default="annealed",
+        help="how they are trained (default: %(default)s); auto decides in training when and how fast to cool",
+    )
     fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
     fit.add_argument(
         "--knots",
@@ -64,10 +75,13 @@ def _add_fit(commands: Commands) -> None:
     fit.add_argument("--batch-size", type=positive, help="rows of a step (default: by their number)")
     fit.add_argument("--learning-rate", type=positive_number, default=0.02, help="to begin with (default: %(default)s)")
     fit.add_argument(
-        "--weight-decay", type=non_negative_number, help="(default: 0.05, or by the noise with --schedule auto)"
+        "--weight-decay", type=non_negative_number, help="(default: 0.05, or by the noise with --rule auto)"
     )
-    fit.add_argument("--schedule", choices=("auto",), help="auto: decide in training when and how fast to cool")
-    fit.add_argument("--search", choices=("fleet",), help="fleet: try 64 ways to train at once and keep the best")
+    fit.add_argument(
+        "--search",
+        action="store_true",
+        help="try 64 ways to train at once and keep the best; without --rule, --learning-rate and --weight-decay",
+    )
     fit.add_argument(
         "--restarts", type=positive, help="networks that answer together (default: 5, or 1 from 50 000 rows on)"
     )
@@ -197,6 +211,7 @@ def _check_fit(options: argparse.Namespace) -> None:
 
 def _fit(options: argparse.Namespace) -> None:
     from torchmcl.estimators.table import TableFit, fit_summary, measure_table, save_table_model, train_table
+    from torchmcl.fleet import FleetSearch
 
     how = TableFit(
         targets=options.target,
@@ -205,19 +220,8 @@ def _fit(options: argparse.Namespace) -> None:
         test_fraction=options.test,
         seed=options.seed,
         parameters={
-            "n_hypotheses": options.hypotheses,
-            "rule": options.rule,
-            "schedule": options.schedule,
-            "search": options.search,
-            "hidden": options.hidden,
-            "n_knots": options.knots,
-            "n_epochs": options.epochs,
-            "batch_size": options.batch_size,
-            "learning_rate": options.learning_rate,
-            "weight_decay": options.weight_decay,
-            "n_init": options.restarts,
-            "validation_fraction": options.validation,
-            "device": options.device,
+            **{there: getattr(options, here) for here, there in _PARAMETERS.items()},
+            "search": FleetSearch() if options.search else None,
         },
     )
     table = options.read

@@ -100,14 +100,10 @@ def stored(selection: Rows, calibration: Rows) -> dict[str, NDArray[Any]]:
 
 def restored(held_out: dict[str, NDArray[Any]]) -> tuple[Rows, Rows]:
     """Return the selecting and the calibrating rows of `stored`."""
-    selection, calibration = (_restored(held_out, name) for name in ("selection", "calibration"))
+    selection, calibration = (
+        Rows(*(held_out[f"{name}_{column}"] for column in _COLUMNS)) for name in ("selection", "calibration")
+    )
     return selection, calibration
-
-
-def _restored(held_out: dict[str, NDArray[Any]], name: str) -> Rows:
-    inputs, targets, weights = (held_out[f"{name}_{column}"] for column in _COLUMNS[:3])
-    # Models that were saved before there were units know of no rows that belong together.
-    return Rows(inputs, targets, weights, held_out.get(f"{name}_units", np.arange(len(weights))))
 
 
 def fixed_borders(*, selecting: float, calibrating: float) -> NDArray[np.uint64]:
@@ -137,8 +133,8 @@ def split_rows(
         selecting: share of the units that is held out to select, at most 10 000.
         calibrating: share of the units that is held out to calibrate, at most 5 000.
         groups: [rows], labels of rows that belong together, and so into the same share.
-        strata: [rows], ids of classes that are split alike; shares too small for a whole unit stay in training. A
-            group counts for the class of its first row.
+        strata: [rows], ids of classes that are split alike, to a unit more or less. A group counts for the class of its
+            first row.
         borders: of another split, to put the same rows into the same shares again, instead of `selecting` and
             `calibrating`. There may be nothing left to train on then.
     """
@@ -204,13 +200,26 @@ def _borders(
     most = np.array([_MAX_CALIBRATING, _MAX_SELECTING]) / len(keys)
     shares = np.cumsum(np.minimum([calibrating, selecting], most))
     borders = np.zeros((int(strata.max()) + 1, 2), dtype=np.uint64)
-    tiny = 1e-9  # a share of exactly one unit counts
-    for stratum in np.unique(strata):
+    each, sizes = np.unique(strata, return_counts=True)
+    for stratum, n_held_out in zip(each, _dealt(sizes, shares), strict=True):
         members = keys[strata == stratum]  # they increase
-        n_held_out = np.floor(len(members) * (shares + tiny)).astype(np.int64)
         if n_held_out[1] < len(members):
             borders[stratum] = members[n_held_out]
     return borders
+
+
+def _dealt(sizes: NDArray[np.int64], shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return how many units of each stratum make up the shares, [strata, shares]; in all as many as they ask for.
+
+    What is left when each stratum is rounded down is taken from those that lost most by it.
+    """
+    exact = np.outer(sizes, shares + 1e-9)  # a share of exactly one unit counts
+    counts = np.floor(exact).astype(np.int64)
+    missing = np.floor(exact.sum(axis=0)).astype(np.int64) - counts.sum(axis=0)
+    order = np.argsort(counts - exact, axis=0, kind="stable")
+    for place, number in enumerate(missing):
+        counts[order[:number, place], place] += 1
+    return counts
 
 
 def _hash_at(share: float) -> int:

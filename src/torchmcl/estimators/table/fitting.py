@@ -96,11 +96,11 @@ def train_table(
     encoder = ColumnEncoder(schema).fit(train_values)
     inputs = encoder(train_values)
     del train_values
-    regressor = MCLRegressor(**{"random_state": how.seed, "verbose": progress, **how.parameters})
+    regressor = MCLRegressor(**{"random_state": how.seed, "progress": progress, **how.parameters})
     begin = time.perf_counter()
     answers = train_targets[:, 0] if len(how.targets) == 1 else train_targets
     regressor.fit(inputs, answers, checkpoint=checkpoint)
-    regressor.verbose = False
+    regressor.progress = False
     regressor._held_out = {}  # rows of the table, for partial_fit: they have no place in a model's folder
     regressor.target_names_ = np.array(list(how.targets), dtype=object)
     metrics = {
@@ -113,7 +113,7 @@ def train_table(
         },
         "epochs": regressor.n_epochs_,
         "kept_epoch": regressor.best_epoch_,
-        "validation_distortion": _finite_or_none(regressor.validation_distortions_[regressor.best_init_]),
+        "validation_distortion": _finite_or_none(regressor.validation_distortions_[regressor.best_restart_]),
     }
     return TableModel(schema, encoder, regressor, table.name, metrics)
 
