@@ -32,7 +32,7 @@ def two_outputs(n=300, seed=0):
 
 @dataclass(frozen=True, eq=False)
 class Counting(AssignmentRule):
-    """Hard winner-takes-all that writes down how many rows it is asked about at a time: those of a step, or all that are held out."""
+    """Hard winner-takes-all that writes down how many rows it is asked about: those of a step, or all held-out ones."""
 
     rows: list[int] = field(default_factory=list)
 

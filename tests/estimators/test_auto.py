@@ -29,7 +29,7 @@ def test_both_branches_are_found_without_a_temperature():
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_the_scale_of_the_target_changes_nothing_but_the_scale(scale):
     X, y = forked()
-    options = {"n_hypotheses": 2, "rule": "auto", **(QUICK | {"n_epochs": 150})}
+    options = {"n_hypotheses": 2, "rule": "auto", "n_restarts": 2, **(QUICK | {"n_epochs": 150})}
     distortions = []
     for factor in (1.0, scale):
         values = MCLRegressor(**options).fit(X, factor * y).predict_hypotheses(X).values[..., 0] / factor
@@ -43,7 +43,7 @@ def test_a_classifier_can_anneal_by_itself():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2))
     y = np.where(rng.uniform(size=200) < 0.5, "up", np.where(X[:, 0] > 0, "right", "left"))
-    model = MCLClassifier(n_hypotheses=2, rule="auto", **(QUICK | {"n_epochs": 100})).fit(X, y)
+    model = MCLClassifier(n_hypotheses=2, rule="auto", **(QUICK | {"n_epochs": 60})).fit(X, y)
     assert model.oracle_score(X, y) > 0.85
 
 
@@ -156,12 +156,12 @@ def test_a_table_of_groups_is_searched_by_groups():
 
 
 def test_more_rows_are_annealed_on_the_way_by_themselves(tmp_path):
-    model = MCLRegressor(n_hypotheses=2, rule="auto", n_epochs=60, hidden=(32,), learning_rate=0.03, random_state=0)
-    for seed in range(30):
+    model = MCLRegressor(n_hypotheses=2, rule="auto", n_epochs=40, hidden=(32,), learning_rate=0.05, random_state=0)
+    for seed in range(20):
         model.partial_fit(*forked(100, seed=seed))
     model.save(tmp_path / "model")
     model = MCLRegressor.load(tmp_path / "model")
-    for seed in range(30, 60):
+    for seed in range(20, 40):
         model.partial_fit(*forked(100, seed=seed))
     assert model.distortion(*forked(300, seed=99)) < 0.05
 

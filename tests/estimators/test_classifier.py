@@ -75,8 +75,8 @@ def test_exactly_the_validation_fraction_is_held_out(fraction, held_out):
 
 
 def test_partial_fit_learns_batch_by_batch():
-    fitted = MCLClassifier(n_hypotheses=2, hidden=(16,), learning_rate=0.03, n_epochs=30, random_state=0)
-    for seed in range(60):
+    fitted = MCLClassifier(n_hypotheses=2, hidden=(16,), learning_rate=0.05, n_epochs=20, random_state=0)
+    for seed in range(40):
         fitted.partial_fit(*ambiguous(100, seed=seed), classes=["left", "other", "right"])
     assert fitted.oracle_score(*ambiguous(seed=99)) > 0.9
 

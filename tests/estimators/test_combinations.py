@@ -147,8 +147,11 @@ def test_every_setting_learns_batch_by_batch(kind, case, tmp_path):
     model = kind(**{**SMALL, **parameters}).partial_fit(X, y, **further).partial_fit(X, y, **further)
     model.save(tmp_path / "model")
     loaded = kind.load(tmp_path / "model")
-    assert_same(answers(loaded, X, y), answers(model, X, y))
-    assert_same(answers(loaded.partial_fit(X, y, **further), X, y), answers(model.partial_fit(X, y, **further), X, y))
+    fresh, truth, _ = table(kind, case, 10, seed=1)
+    assert_same(answers(loaded, fresh, truth), answers(model, fresh, truth))
+    for each in (loaded, model):
+        each.partial_fit(X, y, **further)
+    assert_same(answers(loaded, fresh, truth), answers(model, fresh, truth))
 
 
 @pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])

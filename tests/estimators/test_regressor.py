@@ -58,7 +58,7 @@ def test_distortion_is_the_squared_distance_to_the_nearest_hypothesis(model):
 def test_density_of_a_row_integrates_to_one_in_the_units_of_y(model):
     X, y = forked(300)
     scaled = clone(model).set_params(**QUICK).fit(X, 1000 * y)
-    grid = np.linspace(-4000, 4000, 20001)
+    grid = np.linspace(-4000, 4000, 4001)
     logs = scaled.log_prob(np.repeat([[0.5, 0.5]], len(grid), axis=0), grid)
     assert np.trapezoid(np.exp(logs), grid) == pytest.approx(1.0, abs=1e-3)
 
@@ -87,14 +87,15 @@ def test_intervals_are_unions_where_the_answer_forks(model):
 
 @pytest.mark.parametrize("make", [forked, noisy])
 def test_coverage_on_fresh_rows_is_within_two_points_of_nominal(make):
-    # Conformal coverage is a mean over calibration sets too. With 300 rows each the error of one is 2.6 points at 0.7;
-    # over 30 of them, each with 400 fresh rows of its own, it is 0.6.
-    settings = {**QUICK, "n_epochs": 10, "n_restarts": 2, "validation_fraction": 0.4, "batch_size": 512}
+    # Conformal coverage is a mean over calibration sets too. With 240 rows each the error of one is 3 points at 0.7;
+    # over 20 of them, each with 300 fresh rows of its own, it is 0.9.
+    n_restarts = 2 if make is forked else 1
+    settings = {**QUICK, "n_epochs": 5, "n_restarts": n_restarts, "validation_fraction": 0.8, "batch_size": 512}
     alphas = (0.1, 0.3)
     covered = []
-    for seed in range(30):
-        fitted = MCLRegressor(**{**settings, "random_state": seed}).fit(*make(1500, seed=seed))
-        fresh, truth = make(400, seed=1000 + seed)
+    for seed in range(20):
+        fitted = MCLRegressor(**{**settings, "random_state": seed}).fit(*make(600, seed=seed))
+        fresh, truth = make(300, seed=1000 + seed)
         covered.append([fitted.predict_interval(fresh, alpha).contains(truth).mean() for alpha in alphas])
     assert np.mean(covered, axis=0) == pytest.approx([0.9, 0.7], abs=0.02)
 
@@ -283,7 +284,7 @@ def test_the_bandwidth_is_never_chosen_on_rows_that_were_trained_on():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 6))
     y = X[:, 0] + 0.3 * rng.normal(size=200)
-    model = MCLRegressor(n_epochs=150, learning_rate=0.02, random_state=0).fit(X, y)
+    model = MCLRegressor(n_epochs=80, n_restarts=2, hidden=(32,), random_state=0).fit(X, y)
     chosen = model.bandwidth_
     model.set_params(learning_rate=1e-9, weight_decay=0.0).partial_fit(X[:1], y[:1])
     assert model.bandwidth_ == chosen
@@ -346,13 +347,13 @@ def test_answers_are_double_whatever_the_question(model):
 
 
 def test_partial_fit_learns_batch_by_batch():
-    batches = [forked(100, seed=seed) for seed in range(60)]
+    batches = [forked(100, seed=seed) for seed in range(40)]
     X, y = forked(200, seed=99)
-    fitted = MCLRegressor(n_hypotheses=2, hidden=(16,), learning_rate=0.03, n_epochs=40, random_state=0)
+    fitted = MCLRegressor(n_hypotheses=2, hidden=(16,), learning_rate=0.05, n_epochs=25, random_state=0)
     first = fitted.partial_fit(*batches[0]).distortion(X, y)
     for batch in batches[1:]:
         fitted.partial_fit(*batch)
-    assert fitted.n_epochs_ == 60
+    assert fitted.n_epochs_ == 40
     assert fitted.distortion(X, y) < min(0.2 * first, 0.02)
     assert fitted.predict_interval(X).contains(y).mean() == pytest.approx(0.9, abs=0.07)
 

@@ -22,7 +22,7 @@ QUICKER = {**QUICK, "n_epochs": 30, "n_hypotheses": 2, "n_knots": 0}
     ],
 )
 def test_answers_are_as_near_as_for_targets_of_size_one(centre, unit, dtype, options):
-    X, y = forked(200)
+    X, y = forked(120)
     X, far = X.astype(dtype), centre + unit * y
     model = MCLRegressor(**QUICKER, **options).fit(X, far)
 
@@ -37,7 +37,7 @@ def test_answers_are_as_near_as_for_targets_of_size_one(centre, unit, dtype, opt
     )
     assert model.score(X, far) > -0.5
     samples = back(model.sample(X, 5, random_state=0))
-    assert len(np.unique(samples)) > 900
+    assert len(np.unique(samples)) > 0.9 * samples.size
     assert (np.abs(samples) < 4).mean() > 0.95
     assert np.mean(model.log_prob(X, far)) + np.log(unit) > -2
     density = model.predict_distribution(X)
@@ -51,7 +51,7 @@ def test_answers_are_as_near_as_for_targets_of_size_one(centre, unit, dtype, opt
 
 @pytest.mark.parametrize(("centre", "unit"), FAR)
 def test_inputs_of_any_size_are_told_apart(centre, unit):
-    X, y = forked(300)
+    X, y = forked(150)
     for n_knots in (0, 5):
         model = MCLRegressor(**{**QUICKER, "n_knots": n_knots, "n_restarts": 1}).fit(centre + unit * X, np.abs(y))
         assert model.score(centre + unit * X, np.abs(y)) > 0.8

@@ -32,6 +32,7 @@ class Forecasts(MCLEstimator):
     density: type[HypothesisDensity]
     n_outputs_: int
     _targets: Scaler
+    _held_out: tuple[Rows, ...]  # that select and that calibrate
     _flat_y: bool
 
     # ------------------------------------------------------------------ targets

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,7 +60,7 @@ class Training:
     seeds: Sequence[int]
     cost_fn: Callable[..., Tensor]
     device: str | torch.device
-    progress: str | Literal[False]
+    progress: str | bool
     keep_best: bool = True
     patience: int | None = None
     checkpoint: str | Path | None = None

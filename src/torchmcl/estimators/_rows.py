@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-__all__ = ["Rows", "Split", "fixed_borders", "restored", "split_rows", "stored", "target_names"]
+__all__ = ["Rows", "Split", "fixed_borders", "split_rows", "target_names"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -25,7 +25,6 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _MAX_CALIBRATING, _MAX_SELECTING = 5_000, 10_000
 # So many held-out rows of each kind are kept for partial_fit.
 _HELD_OUT_ROWS = 4096
-_COLUMNS = ("inputs", "targets", "weights", "units")
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Rows:
 
     def take(self, chosen: Any) -> "Rows":
         """Return the rows of an index, a slice or a mask."""
-        return Rows(*(getattr(self, column)[chosen] for column in _COLUMNS))
+        return Rows(*(column[chosen] for column in vars(self).values()))
 
     def head(self, n: int) -> "Rows":
         """Return the first n rows; they are in the order of a hash, so any n are a fair sample."""
@@ -57,13 +56,17 @@ class Rows:
         """Whether there are rows that belong together."""
         return len(np.unique(self.units)) < len(self)
 
+    def latest(self) -> "Rows":
+        """Return those that are kept for partial_fit."""
+        return self.take(slice(-_HELD_OUT_ROWS, None))
+
     def times(self, factor: float) -> "Rows":
         """Return the rows with larger weights."""
         return replace(self, weights=self.weights * factor)
 
     def joined(self, other: "Rows") -> "Rows":
         """Return these rows and then the others."""
-        return Rows(*(np.concatenate([getattr(self, column), getattr(other, column)]) for column in _COLUMNS))
+        return Rows(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
 class Split(NamedTuple):
@@ -84,26 +87,14 @@ class Split(NamedTuple):
     largest: float
 
     @property
+    def held_out(self) -> tuple[Rows, Rows]:
+        """The rows that select and that calibrate, with weights that compare to those of other splits."""
+        return self.selection.times(self.largest), self.calibration.times(self.largest)
+
+    @property
     def shares(self) -> tuple[Rows, Rows, Rows]:
         """The rows that train, that select and that calibrate."""
         return self.train, self.selection, self.calibration
-
-
-def stored(selection: Rows, calibration: Rows) -> dict[str, NDArray[Any]]:
-    """Return the latest held-out rows as plain arrays, which can be saved."""
-    return {
-        f"{name}_{column}": getattr(rows, column)[-_HELD_OUT_ROWS:]
-        for name, rows in (("selection", selection), ("calibration", calibration))
-        for column in _COLUMNS
-    }
-
-
-def restored(held_out: dict[str, NDArray[Any]]) -> tuple[Rows, Rows]:
-    """Return the selecting and the calibrating rows of `stored`."""
-    selection, calibration = (
-        Rows(*(held_out[f"{name}_{column}"] for column in _COLUMNS)) for name in ("selection", "calibration")
-    )
-    return selection, calibration
 
 
 def fixed_borders(*, selecting: float, calibrating: float) -> NDArray[np.uint64]:

@@ -17,7 +17,7 @@ from torchmcl.density import HypothesisDensity, KernelMixture, VoronoiKernels
 from torchmcl.estimators._conformal import PredictionIntervals
 from torchmcl.estimators._forecasts import Forecasts
 from torchmcl.estimators._inputs import Scaler
-from torchmcl.estimators._rows import fixed_borders, restored, split_rows, stored
+from torchmcl.estimators._rows import fixed_borders, split_rows
 from torchmcl.schedules import Schedule
 
 __all__ = ["Hypotheses", "MCLRegressor"]
@@ -163,13 +163,14 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Forecasts):
         self._borders = split.borders
         self._inputs = self._encoder(split.train)
         self._targets = Scaler.of(split.train.targets, split.train.weights)
-        training, selection = self._train(split.train, split.selection, seed, checkpoint), split.selection
+        selection = split.selection
+        training = self._train(split.train, selection, seed, checkpoint)
         self._choose_bandwidths(selection if len(selection) else split.train)
         if self.final_fit_on_all_rows and len(selection):
             self._train_on_all(training, split.train.joined(selection))
-            selection = selection.head(0)  # they cannot select any more
+            split = split._replace(selection=selection.head(0))  # they cannot select any more
         self._calibrate(split.calibration)
-        self._held_out = stored(selection.times(split.largest), split.calibration.times(split.largest))
+        self._held_out = tuple(share.latest() for share in split.held_out)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
@@ -199,13 +200,11 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Forecasts):
         if first:
             self._inputs = self._encoder(split.train, default=0)
             self._targets = Scaler.of(split.train.targets, split.train.weights)
-            self._held_out = stored(split.selection.head(0), split.calibration.head(0))
-        old = restored(self._held_out)
-        new = (share.times(split.largest) for share in (split.selection, split.calibration))
-        self._held_out = stored(*(before.joined(share) for before, share in zip(old, new, strict=True)))
+            self._held_out = split.selection.head(0), split.calibration.head(0)
+        both = zip(self._held_out, split.held_out, strict=True)
+        self._held_out = selection, calibration = tuple(old.joined(new).latest() for old, new in both)
         if len(split.train):
             self._train_more(split.train)
-        selection, calibration = restored(self._held_out)
         if len(selection) >= _ENOUGH_TO_SELECT or not hasattr(self, "bandwidth_"):
             self._choose_bandwidths(selection if len(selection) else split.train)
         self._calibrate(calibration)
