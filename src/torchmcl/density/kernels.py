@@ -149,7 +149,7 @@ class HypothesisDensity(Distribution):
 
         Args:
             sample_shape: how many, for each distribution of the batch.
-            generator: of the random numbers; torch's own unless told.
+            generator: of the random numbers; torch's own by default.
         """
         with torch.no_grad():
             shape = torch.Size(sample_shape)

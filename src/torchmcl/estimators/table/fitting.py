@@ -141,7 +141,7 @@ def table_records(owner: str, model: TableModel, data: Table | None = None) -> d
     """Return what a report is drawn from: the records of the fit, and of another table if one is given.
 
     Raises:
-        ValueError: if neither is at hand, or the table cannot be used.
+        ValueError: if there are no records of either, or the table cannot be used.
     """
     stored = model.evaluation or {}
     fresh = stored.get("held_out") if data is None else evaluated(owner, model, data)
