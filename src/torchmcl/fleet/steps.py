@@ -313,8 +313,8 @@ def why_not_served(models: StackedModules, data: FleetData, cost_fn: Callable[..
     """Return why the compiled step cannot serve these models on these rows, None if it can."""
     if cost_fn not in (pairwise_sq_euclidean, pairwise_l1):
         return "It serves pairwise_sq_euclidean and pairwise_l1."
-    if data.inputs.ndim != 3 or data.targets.ndim != 4 or data.targets.shape[2] != 1:
-        return "It serves inputs that are vectors and a single target per row."
+    if data.inputs.ndim != 3 or data.targets.ndim != 4 or data.targets.shape[2] == 0:
+        return "It serves inputs and targets that are vectors."
     if {data.inputs.dtype, data.targets.dtype, models.flat.dtype} != {torch.float32}:
         return "It serves float32."
     if not bool((data.n_rows == data.inputs.shape[1]).all()):
