@@ -27,9 +27,9 @@ from torchmcl.fleet import (
     current_loss,
     hard_distortion,
 )
-from torchmcl.fleet.data import shuffled_rows
+from torchmcl.fleet.batches import EpochRows, shuffled_rows
 from torchmcl.fleet.stacked import StackedModules
-from torchmcl.fleet.steps import AutogradStep, CompiledStep, StepSpec
+from torchmcl.fleet.steps import BACKENDS, StepSpec
 
 needs_extension = pytest.mark.skipif(not compiled.available(), reason="the extension was not built")
 each_backend = pytest.mark.parametrize("backend", ["autograd", pytest.param("compiled", marks=needs_extension)])
@@ -432,17 +432,17 @@ def test_the_compiled_scale_of_the_costs_is_that_of_the_drawn_rows(cost_fn):
     inputs, targets = data.all_rows()
     cost = cost_fn(hypotheses=models(inputs[:, drawn]).hypotheses, targets=targets[:, drawn])
     expected = cost_scale(mcl.match(cost, mcl.WTA()), stacked=True)
-    spec = StepSpec(cost_fn, 1.0, hard_distortion)
-    for step in (AutogradStep, CompiledStep):
-        found = step(models, data, None, spec).cost_scale_on(data, drawn.expand(2, -1))()
-        torch.testing.assert_close(found.scale, expected.scale.detach())
+
+    def scale(backend):
+        rows, spec = EpochRows(data, torch.tensor([0, 1]), 30), StepSpec(cost_fn, 1.0, hard_distortion)
+        return BACKENDS[backend](models, rows, None, spec).cost_scale_on(data, drawn.expand(2, -1))().scale
+
+    for found in with_backends(scale):
+        torch.testing.assert_close(found, expected.scale.detach())
     data.inputs[1, 29] = torch.nan
-    found = CompiledStep(models, data, None, spec).cost_scale_on(data, drawn.expand(2, -1))()
-    assert found.scale[1].isfinite()
-    assert torch.equal(
-        found.scale.isnan(),
-        AutogradStep(models, data, None, spec).cost_scale_on(data, drawn.expand(2, -1))().scale.isnan(),
-    )
+    by_autograd, result = with_backends(scale)
+    assert result[1].isfinite()
+    assert torch.equal(result.isnan(), by_autograd.isnan())
 
 
 # ------------------------------------------------------------- what each backend serves

@@ -37,11 +37,11 @@ def identity_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(described(value)).encode()).hexdigest()
 
 
-def digest_of_tensors(tensors: Mapping[str, Tensor | None]) -> str:
-    """Return a checksum of tensors, by name, shape, type and contents."""
+def digest_of_tensors(values: Mapping[str, Any]) -> str:
+    """Return a checksum of the tensors among some values, by name, shape, type and contents."""
     digest = hashlib.sha256()
-    for name, tensor in tensors.items():
-        if tensor is not None:
+    for name, tensor in values.items():
+        if isinstance(tensor, Tensor):
             digest.update(json.dumps([name, *_of_tensor(tensor)]).encode())
     return digest.hexdigest()
 

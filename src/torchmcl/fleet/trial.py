@@ -13,40 +13,55 @@ from torch import Tensor, nn
 from torchmcl._checks import bad_value
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.identity import described
-from torchmcl.fleet.options import check_types
 from torchmcl.fleet.stackable import check_no_backward_hooks
 from torchmcl.fleet.stacked import StackedModules, checked_predictions, random_numbers_apart
 from torchmcl.types import Predictions
 
-__all__ = ["check_as_alone", "check_input_type", "check_rows_apart", "tried"]
+__all__ = ["check_as_alone", "check_input_type", "check_rows_apart", "inspected"]
 
 _N_ROWS, _N_MODELS, _N_STEPS = 8, 2, 2
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
-def tried(name: str, data: FleetData, models: StackedModules, *, training: bool) -> tuple[FleetData, int]:
+def inspected(models: StackedModules, data: FleetData, validation: FleetData | None) -> tuple[FleetData, int]:
     """Try some rows before a training; return the rows with weights of the models' type, and how many hypotheses.
 
     Args:
-        name: of the rows.
-        data: rows to train on, or to validate on.
         models: untrained.
-        training: whether they are to train on.
+        data: rows to train on.
+        validation: rows to validate on.
 
     Raises:
         TypeError: if the rows are of another type than the models take.
         ValueError: if the models cannot be trained on them as each alone.
     """
     check_no_backward_hooks()
-    first = data.subset(slice(0, min(_N_MODELS, len(models))), torch.device("cpu"))
-    inputs = first.inputs[first.set_of_model, : int(first.n_rows.min())]
+    n_hypotheses = _try_rows("data", data, models, training=True)
+    if validation is not None:
+        _try_rows("validation", validation, models, training=False)
+    weights = None if data.weights is None else data.weights.to(models.flat.dtype)
+    return data._replace(weights=weights), n_hypotheses
+
+
+def _try_rows(name: str, data: FleetData, models: StackedModules, *, training: bool) -> int:
+    sets = data.set_of_model[:_N_MODELS]
+    inputs = data.inputs[sets, : int(data.n_rows[sets].min())].cpu()
     hypotheses = _trial_predictions("Fleet.fit", name, models, inputs).hypotheses
-    check_types("Fleet.fit", name, data, hypotheses)
+    _check_types(name, data, hypotheses)
     if training:
         check_as_alone(models, inputs)
     check_rows_apart("Fleet.fit", name, models, data, training=training)
-    weights = None if data.weights is None else data.weights.to(models.flat.dtype)
-    return data._replace(weights=weights), hypotheses.shape[-2]
+    return hypotheses.shape[-2]
+
+
+def _check_types(name: str, data: FleetData, hypotheses: Tensor) -> None:
+    """Check that targets are of the type of the hypotheses, and weights are numbers."""
+    if data.targets.is_floating_point() and data.targets.dtype != hypotheses.dtype:
+        rule = f"have targets of the type of the hypotheses, {hypotheses.dtype}"
+        advice = f"Convert them: targets.to({hypotheses.dtype})."
+        raise TypeError(bad_value("Fleet.fit", name, rule, data.targets.dtype, advice))
+    if data.weights is not None and (data.weights.dtype == torch.bool or data.weights.is_complex()):
+        raise TypeError(bad_value("Fleet.fit", name, "have weights that are numbers", data.weights.dtype))
 
 
 def _trial_predictions(owner: str, name: str, models: StackedModules, inputs: Tensor) -> Predictions:
