@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value
+from torchmcl._checks import bad_value, check_positive_int
 from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
 from torchmcl._reading import read_json
@@ -21,7 +21,7 @@ from torchmcl.checkpoints import Checkpoint, CheckpointError, CheckpointSeries
 from torchmcl.checkpoints.files import digest_of_json
 from torchmcl.fleet.options import Checkpointing
 
-__all__ = ["FleetCheckpoint", "saved_chunk_size"]
+__all__ = ["FleetCheckpoint", "chunk_size_of"]
 
 _KIND, _PLAN = "fleet", "plan.json"
 _GENERATOR, _DEVICE_GENERATOR = "random generator", "random generator of the device"
@@ -131,8 +131,14 @@ def _damaged(rule: str, got: object) -> CheckpointError:
     return CheckpointError(bad_value("Fleet.fit", "checkpoint", rule, got, _ANEW))
 
 
-def saved_chunk_size(options: Checkpointing | None) -> int | None:
-    """Return how many models of a saved training are trained at once, None where there is none."""
+def chunk_size_of(models_at_once: int | None, options: Checkpointing | None) -> int | None:
+    """Return how many models are trained at once: as asked, or as in the saved training; None to leave it open.
+
+    The chunks of a saved training stay: memory and threads may differ by now.
+    """
+    if models_at_once is not None:
+        check_positive_int("Fleet.fit", "models_at_once", models_at_once)
+        return models_at_once
     plan = None if options is None else _read_plan(Path(options.folder) / _PLAN)
     size = (plan or {}).get("models_at_once")
     return size if type(size) is int and size > 0 else None

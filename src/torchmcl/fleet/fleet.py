@@ -13,7 +13,7 @@ from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.batches import EpochRows, batch_rows
-from torchmcl.fleet.checkpoints import FleetCheckpoint, saved_chunk_size
+from torchmcl.fleet.checkpoints import FleetCheckpoint, chunk_size_of
 from torchmcl.fleet.courses import RuleAt, rates_of
 from torchmcl.fleet.data import FleetData, FreshRows
 from torchmcl.fleet.epochs import ChunkTraining, EpochEnd, train_chunks
@@ -171,8 +171,6 @@ class Fleet:
                 checkpoint holds another training.
         """
         check_positive_int("Fleet.fit", "n_epochs", n_epochs)
-        if models_at_once is not None:
-            check_positive_int("Fleet.fit", "models_at_once", models_at_once)
         data = data.epoch(0, self.device) if isinstance(data, FreshRows) else data
         check_data("Fleet.fit", "data", data, self.n_models)
         validation, checkpoint = validation_of(validation, self.n_models), checkpointing_of(checkpoint)
@@ -189,8 +187,7 @@ class Fleet:
             self.devices,
             batch_size=size,
             n_hypotheses=n_hypotheses,
-            # The chunks of a saved training stay: memory and threads may differ by now.
-            chunk_size=models_at_once or saved_chunk_size(checkpoint),
+            chunk_size=chunk_size_of(models_at_once, checkpoint),
             compiled=backend == "compiled",
             in_order=after_epoch is not None,
         )
@@ -216,11 +213,7 @@ class Fleet:
         what = progress if isinstance(progress, str) else "fleet"
         with Progress(n_epochs * self.n_models, what, show=bool(progress), unit="model-epoch") as bar:
             trained = train_chunks(placement, chunk_of, self._kept.take, saved, bar, after_epoch)
-        if continued:
-            parts = [state for _, state in trained]
-            self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        history = FleetHistory.joined([history for history, _ in trained])
-        history = history._replace(seconds=history.seconds / min(placement.n_threads, len(trained)))
+        history = self._gathered(trained, placement, continued=continued)
         history.warn_of_failures()
         return history
 
@@ -288,3 +281,13 @@ class Fleet:
             validate_every=per_model("every", 1 if validation is None else validation.every, self.n_models),
             patience=None if validation is None else validation.patience,
         )
+
+    def _gathered(
+        self, trained: list[tuple[FleetHistory, dict[str, Tensor]]], placement: Placement, *, continued: bool
+    ) -> FleetHistory:
+        """Return the history of all chunks; leave the state of the optimizer for the next `fit`."""
+        if continued:
+            parts = [state for _, state in trained]
+            self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        history = FleetHistory.joined([history for history, _ in trained])
+        return history._replace(seconds=history.seconds / min(placement.n_threads, len(trained)))
