@@ -18,7 +18,7 @@ from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.history import FirstFailures, FleetHistory
 from torchmcl.fleet.placement import Placement
 from torchmcl.fleet.plan import FleetPlan
-from torchmcl.fleet.stacked import StackedModules
+from torchmcl.fleet.stacked import StackedModules, replace_where
 from torchmcl.fleet.state import ChunkState
 from torchmcl.fleet.steps import AutogradStep
 
@@ -210,7 +210,7 @@ class ChunkTraining:
         if active is None:
             self._step.optimizer.update(flat, gradient, self.state.optimizer, rate, self._decay)
         else:
-            self._update_active(gradient, rate, active.unsqueeze(-1))
+            self._update_active(gradient, rate, active)
         if self._frozen is not None and before is not None:
             flat.copy_(torch.where(self._frozen, before, flat))
 
@@ -218,9 +218,9 @@ class ChunkTraining:
         flat = self.models.flat.clone()
         moments = {name: value.clone() for name, value in self.state.optimizer.items()}
         self._step.optimizer.update(flat, gradient, moments, rate, self._decay)
-        self.models.flat.copy_(torch.where(active, flat, self.models.flat))
+        replace_where(active, self.models.flat, flat)
         for name, value in self.state.optimizer.items():
-            value.copy_(torch.where(active, moments[name], value))
+            replace_where(active, value, moments[name])
 
     @torch.no_grad()
     def _evaluate(self, models: slice) -> None:
@@ -235,13 +235,13 @@ class ChunkTraining:
                 return
             counts = counts & ~torch.as_tensor(annealed, device=counts.device)
         better = (value < state.best_value[models]) & counts
-        _replace_where(better, state.best_value[models], value)
-        _replace_where(better, state.best_epoch[models], state.epoch)
+        replace_where(better, state.best_value[models], value)
+        replace_where(better, state.best_epoch[models], state.epoch)
         for name, best in state.best.items():
-            _replace_where(better, best[models], state.models[name][models])
+            replace_where(better, best[models], state.models[name][models])
         if self.plan.patience is not None:
             waited = state.epoch - state.best_epoch[models].clamp_min(0)
-            _replace_where(counts & (waited >= self.plan.patience), state.stopped_epoch[models], state.epoch)
+            replace_where(counts & (waited >= self.plan.patience), state.stopped_epoch[models], state.epoch)
 
     def _still_annealed(self, annealing: SelfAnnealing, models: slice) -> Tensor | bool:
         """Return which models are before their tail, as a single value where it is known for all of them.
@@ -254,11 +254,6 @@ class ChunkTraining:
             return warm and int(epoch) < self.plan.n_epochs - 1
         temperature = self.state.temperatures.index_select(0, epoch.view(1))[0, models]
         return (temperature > 0) & (epoch < self.plan.n_epochs - 1)
-
-
-def _replace_where(chosen: Tensor, kept: Tensor, new: Tensor) -> None:
-    """Write `new` over `kept` [models, ...] for the models that are chosen."""
-    kept.copy_(torch.where(chosen.view(-1, *[1] * (kept.ndim - 1)), new, kept))
 
 
 def train_chunks(

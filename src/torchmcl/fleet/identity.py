@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["contents_of", "described", "digest_of_tensors", "identity_of"]
+__all__ = ["contents_of", "described", "digest_of_tensors", "identity_of", "own_attributes"]
 
 # What every module has; its parameters, children and hooks are described apart.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -148,7 +148,7 @@ def _of_module(module: nn.Module, seen: dict[int, Any]) -> list[Any]:
         for name, tensor in named.items()
         if tensor is not None
     ]
-    attributes = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+    attributes = own_attributes(module)
     hooks = [[name, *(described(hook, seen) for hook in getattr(module, name).values())] for name in _HOOKS]
     children = [[name, described(child, seen)] for name, child in module._modules.items()]
     return [
@@ -159,6 +159,11 @@ def _of_module(module: nn.Module, seen: dict[int, Any]) -> list[Any]:
         [hook for hook in hooks if len(hook) > 1],
         children,
     ]
+
+
+def own_attributes(module: nn.Module) -> dict[str, Any]:
+    """Return the attributes that a module has besides those of every module."""
+    return {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
 
 
 def _again(value: Any, seen: dict[int, Any]) -> int | None:

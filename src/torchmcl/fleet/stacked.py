@@ -20,7 +20,9 @@ __all__ = [
     "StackedModules",
     "build_modules",
     "checked_predictions",
+    "gradients_of",
     "random_numbers_apart",
+    "replace_where",
 ]
 
 _ONE_GENERATOR = threading.Lock()
@@ -124,8 +126,7 @@ class StackedModules:
     def take_buffers(self, models: Tensor) -> None:
         """Take what the last forward pass made of the buffers of those models [models] that are True."""
         for name, new in self._next_buffers.items():
-            old = self.buffers[name]
-            old.copy_(torch.where(models.view(-1, *[1] * (old.ndim - 1)), new.detach(), old))
+            replace_where(models, self.buffers[name], new.detach())
         self._next_buffers = {}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
@@ -179,12 +180,8 @@ class StackedModules:
 
     def gradient(self, loss: Tensor) -> Tensor:
         """Return the gradient of a scalar as a matrix like `flat`; unused parameters have gradient 0."""
-        leaves = list(self.views.values())
-        trained = [leaf for leaf in leaves if leaf.requires_grad]
-        found = iter(torch.autograd.grad(loss, trained, allow_unused=True))
-        gradients = [next(found) if leaf.requires_grad else None for leaf in leaves]
-        parts = [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
-        return torch.cat([part.reshape(len(self), -1) for part in parts], dim=1)
+        gradients = gradients_of(loss, list(self.views.values()))
+        return torch.cat([part.reshape(len(self), -1) for part in gradients], dim=1)
 
     def module(self, index: int) -> nn.Module:
         """Return model `index` as an ordinary module of its own."""
@@ -202,6 +199,19 @@ class StackedModules:
         predictions = checked_predictions(functional_call(self.template, tensors, (inputs,)))
         given = tuple(part for part in predictions if part is not None)  # torch.vmap hands on tensors only
         return given, {name: tensors[name] for name in buffers}
+
+
+def replace_where(chosen: Tensor, kept: Tensor, new: Tensor) -> None:
+    """Write `new` over `kept` [models, ...] for the models that are chosen."""
+    kept.copy_(torch.where(chosen.view(-1, *[1] * (kept.ndim - 1)), new, kept))
+
+
+def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of a scalar for each leaf, 0 for those that are frozen or unused."""
+    trained = [leaf for leaf in leaves if leaf.requires_grad]
+    found = iter(torch.autograd.grad(loss, trained, allow_unused=True))
+    gradients = [next(found) if leaf.requires_grad else None for leaf in leaves]
+    return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
 
 
 def checked_predictions(predictions: Any) -> Predictions:
