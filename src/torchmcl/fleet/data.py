@@ -24,7 +24,7 @@ class FleetData(NamedTuple):
         n_rows: [sets], how many rows of each set are real.
         set_of_model: [models], which set each model has.
         weights: [sets, rows], how much each row counts in the loss, of mean 1; None when all count alike.
-        source: where the rows of other epochs come from; None for rows that stay the same.
+        source: where `Fleet.fit` draws the rows of each epoch from; None for rows that stay the same.
     """
 
     inputs: Tensor
@@ -228,7 +228,7 @@ class FreshRows:
             rule = f"return {self.n_rows} inputs and targets without a mask"
             got = f"{len(inputs)} and {len(targets)}{'' if mask is None else ' with a mask'}"
             raise ValueError(bad_value("FreshRows", "draw", rule, got))
-        return FleetData.shared(inputs, targets, self.n_models)._replace(source=self)
+        return FleetData.shared(inputs, targets, self.n_models)
 
     def refill(self, data: FleetData, number: int) -> None:
         """Write the rows of an epoch over those of another, for what holds on to the tensors."""

@@ -171,7 +171,7 @@ class Fleet:
                 checkpoint holds another training.
         """
         check_positive_int("Fleet.fit", "n_epochs", n_epochs)
-        data = data.epoch(0, self.device) if isinstance(data, FreshRows) else data
+        data = data.epoch(0, self.device)._replace(source=data) if isinstance(data, FreshRows) else data
         check_data("Fleet.fit", "data", data, self.n_models)
         validation, checkpoint = validation_of(validation, self.n_models), checkpointing_of(checkpoint)
         held_out = None if validation is None else validation.rows
