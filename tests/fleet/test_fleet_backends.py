@@ -27,9 +27,9 @@ from torchmcl.fleet import (
     current_loss,
     hard_distortion,
 )
-from torchmcl.fleet.data import shuffled_rows
+from torchmcl.fleet.batches import EpochRows, shuffled_rows
 from torchmcl.fleet.stacked import StackedModules
-from torchmcl.fleet.steps import AutogradStep, CompiledStep, StepSpec
+from torchmcl.fleet.steps import BACKENDS, StepSpec
 
 needs_extension = pytest.mark.skipif(not compiled.available(), reason="the extension was not built")
 each_backend = pytest.mark.parametrize("backend", ["autograd", pytest.param("compiled", marks=needs_extension)])
@@ -108,8 +108,10 @@ def test_networks_and_options_train_as_under_autograd(name):
 
 
 @needs_extension
-def test_weighted_rows_train_as_under_autograd():
+@pytest.mark.parametrize("n_targets", [1, 3])
+def test_weighted_rows_train_as_under_autograd(n_targets):
     inputs, targets = curve(30)
+    targets = torch.cat([targets, -targets, targets + 1], dim=1)[:, :n_targets]
     weights = torch.rand(30)
     data = FleetData.shared(inputs, targets, 2, weights=weights / weights.mean())
 
@@ -120,6 +122,27 @@ def test_weighted_rows_train_as_under_autograd():
 
     expected, result = with_backends(train)
     torch.testing.assert_close(result, expected, atol=1e-5, rtol=0)
+
+
+@needs_extension
+@pytest.mark.parametrize("monitor", [current_loss, hard_distortion])
+@pytest.mark.parametrize("cost_fn", COST_FNS)
+def test_several_targets_train_as_under_autograd(cost_fn, monitor):
+    inputs, targets = curve(130, 2)
+    rows = [
+        (inputs[part], torch.cat([targets, -targets, targets + 1], dim=1)[part])
+        for part in (slice(100), slice(100, 130))
+    ]
+    data, held_out = (FleetData.shared(*part, 4) for part in rows)
+    rules = [mcl.WTA(), mcl.RelaxedWTA(0.2), COOLING, AutoAnnealing()]
+
+    def train(backend):
+        fleet = Fleet(lambda: network(2), 4, rule=rules, score_weight=0.5, cost_fn=cost_fn, backend=backend)
+        history = fleet.fit(data, 8, batch_size=40, validation=Validation(held_out, monitor=monitor), progress=False)
+        return {**fleet.state_dict(), "losses": history.losses, "watched": history.watched}
+
+    expected, result = with_backends(train)
+    torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-4)
 
 
 def mean_score(output):
@@ -234,6 +257,7 @@ def test_value_checks_see_every_step():
     hidden=st.lists(st.integers(1, 13), max_size=3),
     n_hypotheses=st.integers(1, 7),
     n_dims=st.integers(1, 3),
+    n_targets=st.integers(1, 4),
     n_rows=st.integers(1, 230),
     temperature=st.sampled_from([0.0, 1e-30, 0.1, 1.0, float("inf")]),
     epsilon=st.sampled_from([0.0, 0.3, 1.0]),
@@ -242,10 +266,10 @@ def test_value_checks_see_every_step():
 )
 @needs_extension
 def test_the_compiled_gradient_is_that_of_autograd_in_double(
-    hidden, n_hypotheses, n_dims, n_rows, temperature, epsilon, scale, cost_fn
+    hidden, n_hypotheses, n_dims, n_targets, n_rows, temperature, epsilon, scale, cost_fn
 ):
     module = mcl.MultiHypothesisMLP(3, n_dims, n_hypotheses, hidden=hidden)
-    inputs, targets = torch.randn(n_rows, 3), scale * torch.randn(n_rows, 1, n_dims)
+    inputs, targets = torch.randn(n_rows, 3), scale * torch.randn(n_rows, n_targets, n_dims)
     flat = torch.nn.utils.parameters_to_vector(module.parameters()).detach().unsqueeze(0)
     layers = [part for part in module.modules() if isinstance(part, torch.nn.Linear)]
     shape = compiled.Network(
@@ -408,17 +432,17 @@ def test_the_compiled_scale_of_the_costs_is_that_of_the_drawn_rows(cost_fn):
     inputs, targets = data.all_rows()
     cost = cost_fn(hypotheses=models(inputs[:, drawn]).hypotheses, targets=targets[:, drawn])
     expected = cost_scale(mcl.match(cost, mcl.WTA()), stacked=True)
-    spec = StepSpec(cost_fn, 1.0, hard_distortion)
-    for step in (AutogradStep, CompiledStep):
-        found = step(models, data, None, spec).cost_scale_on(data, drawn.expand(2, -1))()
-        torch.testing.assert_close(found.scale, expected.scale.detach())
+
+    def scale(backend):
+        rows, spec = EpochRows(data, torch.tensor([0, 1]), 30), StepSpec(cost_fn, 1.0, hard_distortion)
+        return BACKENDS[backend](models, rows, None, spec).cost_scale_on(data, drawn.expand(2, -1))().scale
+
+    for found in with_backends(scale):
+        torch.testing.assert_close(found, expected.scale.detach())
     data.inputs[1, 29] = torch.nan
-    found = CompiledStep(models, data, None, spec).cost_scale_on(data, drawn.expand(2, -1))()
-    assert found.scale[1].isfinite()
-    assert torch.equal(
-        found.scale.isnan(),
-        AutogradStep(models, data, None, spec).cost_scale_on(data, drawn.expand(2, -1))().scale.isnan(),
-    )
+    by_autograd, result = with_backends(scale)
+    assert result[1].isfinite()
+    assert torch.equal(result.isnan(), by_autograd.isnan())
 
 
 # ------------------------------------------------------------- what each backend serves
@@ -449,7 +473,7 @@ NOT_SERVED = {
     "a rule that sorts": ({"rule": mcl.TopN(2)}, None, "the rules WTA, RelaxedWTA and AnnealedWTA"),
     "fresh rows": ({}, FreshRows(draw, 20, 2), "rows that stay the same"),
     "another cost": ({"cost_fn": mcl.pairwise_huber}, None, "pairwise_sq_euclidean and pairwise_l1"),
-    "several targets": ({}, on_other_rows(lambda x, y: (x, y.repeat(1, 2, 1))), "a single target per row"),
+    "no targets": ({}, on_other_rows(lambda x, y: (x, y[:, :0])), "inputs and targets that are vectors"),
     "float64": (
         {"module_factory": lambda: network().double()},
         on_other_rows(lambda x, y: (x.double(), y.double())),

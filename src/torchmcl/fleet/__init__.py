@@ -1,6 +1,7 @@
 """Fleets: many small models trained at once on a leading axis."""
 
-from torchmcl.fleet.data import FleetData, FreshRows, default_batch_size, even_batch_size
+from torchmcl.fleet.batches import default_batch_size, even_batch_size
+from torchmcl.fleet.data import FleetData, FreshRows
 from torchmcl.fleet.epochs import EpochEnd
 from torchmcl.fleet.evaluation import WeightedDistortion, current_loss, hard_distortion
 from torchmcl.fleet.fleet import Fleet

@@ -1,17 +1,18 @@
 """The models of a fleet under `AutoAnnealing`: measured now and then, all on the device."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchmcl.annealing.auto import AutoAnnealing, AutoValues, CostScale
+from torchmcl.annealing.auto import AutoAnnealing, AutoValues
+from torchmcl.fleet.steps import AutogradStep
 
-__all__ = ["N_MEASURED_ROWS", "SelfAnnealing"]
+__all__ = ["SelfAnnealing"]
 
-# A hundred measurements on some hundred rows show when a training goes flat, for a percent or two of its time.
-_N_MEASUREMENTS, N_MEASURED_ROWS = 100, 256
+# A hundred measurements show when a training goes flat.
+_N_MEASUREMENTS = 100
 
 
 class _Known(NamedTuple):
@@ -28,33 +29,22 @@ class SelfAnnealing:
 
     Args:
         rules: of the models; those that are not `AutoAnnealing` are left alone.
-        measure: returns the current scale of the costs of each model.
-        lengths: [models], training rows.
-        n_points: [models], targets that a model sees in the training; the more, the less weight decay.
+        step: measures the costs of the models, and knows how many rows they have.
         n_epochs: of the training.
-        batch_size: rows of an optimizer step.
     """
 
-    def __init__(
-        self,
-        rules: Sequence[Any],
-        measure: Callable[[], CostScale],
-        *,
-        lengths: Tensor,
-        n_points: Tensor,
-        n_epochs: int,
-        batch_size: int,
-    ) -> None:
-        device = lengths.device
+    def __init__(self, rules: Sequence[Any], step: AutogradStep, n_epochs: int) -> None:
+        device = step.models.flat.device
         self.on_cpu = device.type == "cpu"  # where reading a value costs nothing
-        self.n_epochs, self.n_points, self._measure = n_epochs, n_points, measure
+        self.n_epochs, self._measure = n_epochs, step.measurement()
+        # Targets that a model sees in the training: the more, the less weight decay.
+        self.n_points, self.n_steps = step.rows.n_points(n_epochs), n_epochs * step.rows.n_steps
         self.chosen = torch.tensor([isinstance(rule, AutoAnnealing) for rule in rules], device=device)
         policies = [rule if isinstance(rule, AutoAnnealing) else AutoAnnealing() for rule in rules]
         self.policy = AutoAnnealing.stacked(policies, device)
-        self.n_steps = n_epochs * torch.ceil(lengths / batch_size)
         self.every = max(1, n_epochs // _N_MEASUREMENTS)
         self._known: _Known | None = None
-        measured = measure()
+        measured = self._measure()
         # Where no cost is finite nothing is known, and nothing is held for.
         self.state = self.policy.init(measured.scale.nan_to_num(0.0))
         self.policy.release(self.state, measured, 0.0)

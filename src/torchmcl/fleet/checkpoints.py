@@ -6,28 +6,22 @@ A folder holds `plan.json`, which says what is being trained, and the last few c
 
 import json
 import math
-import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value
+from torchmcl._checks import bad_value, check_positive_int
 from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
-from torchmcl._progress import Progress
 from torchmcl._reading import read_json
 from torchmcl.checkpoints import Checkpoint, CheckpointError, CheckpointSeries
 from torchmcl.checkpoints.files import digest_of_json
-from torchmcl.checkpoints.stopping import check_stop, stop_requested
-from torchmcl.fleet.epochs import ChunkTraining
-from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.options import Checkpointing
 
-__all__ = ["FleetCheckpoint", "run_chunk", "saved_chunk_size"]
+__all__ = ["FleetCheckpoint", "chunk_size_of"]
 
 _KIND, _PLAN = "fleet", "plan.json"
 _GENERATOR, _DEVICE_GENERATOR = "random generator", "random generator of the device"
@@ -133,57 +127,20 @@ class FleetCheckpoint:
         return isinstance(state, dict) and state.get("plan") == self.plan_digest
 
 
-def run_chunk(
-    training: ChunkTraining,
-    number: int,
-    saved: FleetCheckpoint | None,
-    bar: Progress,
-    note: Callable[[int], None],
-) -> FleetHistory:
-    """Train a chunk to its end, from where it was saved, with saves on the way and when a signal asks for it.
-
-    Args:
-        training: of the chunk.
-        number: of the chunk.
-        saved: where to resume from and save to; None saves nothing.
-        bar: moved on by the epochs that need not be run again.
-        note: called after each epoch.
-
-    Raises:
-        Stopped: if a signal asks to stop; the epochs so far are then saved.
-        OSError: if a state cannot be written; the one before it is then untouched.
-    """
-    n_epochs, device, state = training.plan.n_epochs, training.models.flat.device, training.state.tensors()
-    first, seconds = (0, 0.0) if saved is None else saved.load(number, state, device)
-    bar.step(first * len(training.models))
-    begin = time.perf_counter()
-
-    def note_or_stop(epoch: int) -> None:
-        note(epoch)
-        if stop_requested():
-            if saved is None:
-                check_stop("Nothing was saved: the training has no `checkpoint`.")
-            else:
-                saved.save(number, epoch + 1, seconds + time.perf_counter() - begin, state, device)
-                check_stop(f"Saved in {str(saved.folder)!r}: run the same again to resume.")
-
-    while first < n_epochs and not training.all_stopped():
-        last = n_epochs if saved is None else min(n_epochs, first + saved.options.every)
-        begin = time.perf_counter()
-        seconds += training.run(first, last, note_or_stop)
-        first = last
-        if saved is not None:
-            saved.save(number, first, seconds, state, device)
-    return training.history(seconds)
-
-
 def _damaged(rule: str, got: object) -> CheckpointError:
     return CheckpointError(bad_value("Fleet.fit", "checkpoint", rule, got, _ANEW))
 
 
-def saved_chunk_size(folder: Path) -> int | None:
-    """Return how many models of a saved training are trained at once, None where there is none."""
-    size = (_read_plan(folder / _PLAN) or {}).get("models_at_once")
+def chunk_size_of(models_at_once: int | None, options: Checkpointing | None) -> int | None:
+    """Return how many models are trained at once: as asked, or as in the saved training; None to leave it open.
+
+    The chunks of a saved training stay: memory and threads may differ by now.
+    """
+    if models_at_once is not None:
+        check_positive_int("Fleet.fit", "models_at_once", models_at_once)
+        return models_at_once
+    plan = None if options is None else _read_plan(Path(options.folder) / _PLAN)
+    size = (plan or {}).get("models_at_once")
     return size if type(size) is int and size > 0 else None
 
 

@@ -1,15 +1,9 @@
-"""The rows of a fleet: sets of them and which set each model trains on, rows drawn anew, and shuffles.
-
-A shuffle depends on a model's seed and the epoch alone: each row gets a pseudo-random key by integer hashing, and rows
-are sorted by it. That gives the same bits on every device, for every chunking of a fleet, and for any epoch without
-the epochs before it.
-"""
+"""The rows of a fleet: sets of them and which set each model trains on, and rows drawn anew for every epoch."""
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,9 +12,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_callable, check_positive_int, check_tensor
 from torchmcl.types import Batch
 
-__all__ = ["FleetData", "FreshRows", "batch_rows", "default_batch_size", "even_batch_size", "shuffled_rows"]
-
-_MIN_BATCH, _MAX_BATCH, _BATCH_PER_ROOT = 64, 1024, 3
+__all__ = ["FleetData", "FreshRows"]
 
 
 class FleetData(NamedTuple):
@@ -32,6 +24,7 @@ class FleetData(NamedTuple):
         n_rows: [sets], how many rows of each set are real.
         set_of_model: [models], which set each model has.
         weights: [sets, rows], how much each row counts in the loss, of mean 1; None when all count alike.
+        source: where `Fleet.fit` draws the rows of each epoch from; None for rows that stay the same.
     """
 
     inputs: Tensor
@@ -39,6 +32,7 @@ class FleetData(NamedTuple):
     n_rows: Tensor
     set_of_model: Tensor
     weights: Tensor | None = None
+    source: "FreshRows | None" = None
 
     @classmethod
     def shared(cls, inputs: Tensor, targets: Tensor, n_models: int, *, weights: Tensor | None = None) -> "FleetData":
@@ -117,6 +111,7 @@ class FleetData(NamedTuple):
             n_rows.to(device),
             set_of_model.to(device),
             None if self.weights is None else self.weights[used, :longest].to(device),
+            self.source,
         )
 
     @property
@@ -141,6 +136,19 @@ class FleetData(NamedTuple):
             return self.weights.expand(self.n_models, -1) if same else self.weights[self.set_of_model]
         flat = index + (self.set_of_model * self.weights.shape[1])[:, None]
         return self.weights.flatten()[flat]
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether the sets differ in length, or have padding in common."""
+        return not bool((self.n_rows == self.inputs.shape[1]).all())
+
+    def batch(self) -> Batch:
+        """Return all rows [models, rows, ...], with a mask of the real ones where there is padding."""
+        inputs, targets = self.all_rows()
+        if not self.is_ragged:
+            return Batch(inputs, targets)
+        real = torch.arange(inputs.shape[1], device=inputs.device) < self.lengths[:, None]
+        return Batch(inputs, targets, real.unsqueeze(-1).expand(targets.shape[:3]))
 
     def all_rows(self) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of all rows, padding included, [models, rows, ...]."""
@@ -170,45 +178,6 @@ def _kind(rows: Any) -> str:
 def _padded(rows: Tensor, n_rows: int) -> Tensor:
     padding = rows.new_zeros(n_rows - len(rows), *rows.shape[1:])
     return torch.cat([rows, padding])
-
-
-def default_batch_size(n_rows: int) -> int:
-    """Return three times the square root of the rows, between 64 and 1024: small tables need steps, large ones speed.
-
-    Example:
-        >>> [default_batch_size(n_rows) for n_rows in (100, 10_000, 1_000_000)]
-        [64, 300, 1024]
-    """
-    return max(_MIN_BATCH, min(_MAX_BATCH, round(_BATCH_PER_ROOT * math.sqrt(n_rows))))
-
-
-def batch_rows(owner: str, batch_size: int | Literal["all"] | None, n_rows: int) -> int:
-    """Return how many rows a batch has: about `default_batch_size` by default, and never more than there are."""
-    if batch_size is None:
-        return even_batch_size(n_rows, default_batch_size(n_rows))
-    if isinstance(batch_size, str) and batch_size == "all":
-        return n_rows
-    check_positive_int(owner, "batch_size", batch_size, "All rows are 'all'.")
-    return min(batch_size, n_rows)
-
-
-def even_batch_size(n_rows: int, at_most: int) -> int:
-    """Return a size of batches that leaves no small one: the last has at least three quarters of the others' rows.
-
-    What batches of a round number leave over may be a few rows, with a gradient far larger than the optimiser expects.
-
-    Args:
-        n_rows: to split.
-        at_most: rows of a batch.
-
-    Example:
-        >>> even_batch_size(1027, 256)  # instead of four times 256 and then 3
-        206
-    """
-    check_positive_int("even_batch_size", "n_rows", n_rows)
-    check_positive_int("even_batch_size", "at_most", at_most)
-    evenly = math.ceil(n_rows / math.ceil(n_rows / at_most))
-    return next(size for size in range(evenly, 0, -1) if n_rows % size == 0 or 4 * (n_rows % size) >= 3 * size)
 
 
 @dataclass(frozen=True)
@@ -266,42 +235,3 @@ class FreshRows:
         new = self.epoch(number, data.inputs.device)
         data.inputs.copy_(new.inputs)
         data.targets.copy_(new.targets)
-
-
-# The constants of the SplitMix64 generator, as signed integers.
-_GOLDEN = -7046029254386353131
-_MIX_1 = -4658895280553007687
-_MIX_2 = -7723592293110705685
-
-
-def shuffled_rows(seeds: Tensor, epoch: int, lengths: Tensor, n_rows: int) -> Tensor:
-    """Return a permutation of each model's rows, [models, n_rows]; padding stays behind.
-
-    Args:
-        seeds: [models], integers.
-        epoch: of the training.
-        lengths: [models], how many rows are real.
-        n_rows: rows with padding.
-
-    Example:
-        >>> shuffled_rows(torch.tensor([0, 1]), 0, torch.tensor([4, 3]), 4)
-        tensor([[2, 1, 3, 0],
-                [2, 1, 0, 3]])
-    """
-    row = torch.arange(n_rows, device=seeds.device)
-    stream = _mixed(_mixed(seeds + 1) + epoch)
-    keys = _mixed(stream[:, None] + row * _GOLDEN) >> 1  # room below for the sign: padding sorts last
-    keys = keys & 0x3FFFFFFFFFFFFFFF
-    keys = keys.masked_fill(row >= lengths[:, None], 0x7FFFFFFFFFFFFFFF)
-    # A stable sort keeps the padding in order, so that results do not depend on the sorting algorithm.
-    return keys.argsort(dim=-1, stable=True)
-
-
-def _mixed(number: Tensor) -> Tensor:
-    number = (number ^ (_logical_shift(number, 30))) * _MIX_1
-    number = (number ^ (_logical_shift(number, 27))) * _MIX_2
-    return number ^ _logical_shift(number, 31)
-
-
-def _logical_shift(number: Tensor, bits: int) -> Tensor:
-    return (number >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,54 +1,28 @@
 """The training of one chunk of a fleet: its state, an epoch, an evaluation, all on the device."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl._progress import Progress
 from torchmcl.assignment import AssignmentRule
 from torchmcl.backends.captured import CapturedEpochs
-from torchmcl.fleet.adaptive import N_MEASURED_ROWS, SelfAnnealing
+from torchmcl.checkpoints.stopping import check_stop, saves_when_stopped, stop_requested
+from torchmcl.fleet.adaptive import SelfAnnealing
+from torchmcl.fleet.batches import BatchRows
+from torchmcl.fleet.checkpoints import FleetCheckpoint
 from torchmcl.fleet.courses import RuleCourses
-from torchmcl.fleet.data import FleetData, FreshRows, shuffled_rows
 from torchmcl.fleet.history import FirstFailures, FleetHistory
-from torchmcl.fleet.optimizers import FleetOptimizer
-from torchmcl.fleet.stacked import StackedModules
+from torchmcl.fleet.placement import Placement
+from torchmcl.fleet.plan import FleetPlan
+from torchmcl.fleet.stacked import StackedModules, replace_where
 from torchmcl.fleet.state import ChunkState
-from torchmcl.fleet.steps import AutogradStep, BatchRows, CompiledStep, StepSpec
+from torchmcl.fleet.steps import AutogradStep
 
-__all__ = ["ChunkPlan", "ChunkTraining", "EpochEnd"]
-
-
-@dataclass(frozen=True)
-class ChunkPlan:
-    """How the models of a chunk are trained; sequences and tensors have an entry per model."""
-
-    n_epochs: int
-    batch_size: int
-    backend: str
-    rules: Sequence[Any]
-    learning_rates: Tensor  # [epochs, models]
-    weight_decays: Tensor
-    seeds: Tensor
-    optimizer: FleetOptimizer
-    spec: StepSpec
-    validate_every: Sequence[int]
-    patience: int | None
-
-    def of_models(self, models: slice) -> "ChunkPlan":
-        """Return the plan of a slice of the models."""
-        return replace(
-            self,
-            rules=self.rules[models],
-            learning_rates=self.learning_rates[:, models],
-            weight_decays=self.weight_decays[models],
-            seeds=self.seeds[models],
-            validate_every=self.validate_every[models],
-        )
+__all__ = ["ChunkTraining", "EpochEnd", "train_chunks"]
 
 
 class EpochEnd(NamedTuple):
@@ -73,95 +47,91 @@ class ChunkTraining:
     """A chunk in training.
 
     Args:
-        models: of the chunk, on their device.
-        data: their rows, on the same device.
-        validation: rows to evaluate on.
+        step: of the models of the chunk, on their rows.
         plan: how they are trained.
-        fresh: where the rows of later epochs come from.
+        captured: whether epochs run as CUDA graphs.
     """
 
-    def __init__(
-        self,
-        models: StackedModules,
-        data: FleetData,
-        validation: FleetData | None,
-        plan: ChunkPlan,
-        fresh: FreshRows | None = None,
-    ) -> None:
-        device = models.flat.device
-        self.models, self.data, self.plan, self._fresh = models, data, plan, fresh
-        self._validated = validation is not None
-        backend = CompiledStep if plan.backend == "compiled" else AutogradStep
-        self.step = backend(models, data, validation, plan.spec)
-        self.optimizer = self.step.optimizer_for(plan.optimizer)
-        self.courses = RuleCourses(plan.rules, plan.n_epochs, device, models.flat.dtype)
-        self.annealing = self._self_annealing(data if validation is None else validation)
+    def __init__(self, step: AutogradStep, plan: FleetPlan, *, captured: bool = False) -> None:
+        models = step.models
+        self.models, self.plan, self._step, self._rows = models, plan, step, step.rows
+        self._validated = step.validation is not None
+        self.courses = RuleCourses(plan.rules, plan.n_epochs, models.flat.device, models.flat.dtype)
+        self._annealing = SelfAnnealing(plan.rules, step, plan.n_epochs) if plan.policies else None
         self.state = ChunkState.of(
             models,
             plan.n_epochs,
-            optimizer=plan.optimizer.init(models.flat),
-            annealing={} if self.annealing is None else self.annealing.state,
+            optimizer=step.optimizer.init(models.flat),
+            annealing={} if self._annealing is None else self._annealing.state,
             keep_best=self._validated,
         )
-        self.failures = FirstFailures(self.state.failed_step, -(-data.inputs.shape[1] // plan.batch_size))
-        self._rate = torch.zeros(len(models), 1, dtype=self.state.losses.dtype, device=device)
+        self._failures = FirstFailures(self.state.failed_step, len(self._rows.batches))
+        self._rate = self.state.losses.new_zeros(len(models), 1)
         self._learning_rates = plan.learning_rates.to(self._rate)
         self._given_decay = plan.weight_decays.to(self._rate).view(-1, 1)
-        decays = plan.weight_decays.any() or self.annealing is not None
+        decays = bool(plan.weight_decays.any()) or bool(plan.policies)
         self._decay = self._given_decay.clone() if decays else None
-        frozen = torch.cat([torch.full((v[0].numel(),), not v.requires_grad) for v in models.views.values()])
-        self._frozen = frozen.to(device) if frozen.any() else None
-        # Models with the same seed and the same number of rows share an order.
-        streams = torch.stack([plan.seeds.to(device), data.lengths])
-        (self._seeds, self._stream_lengths), self._order_of_model = streams.unique(dim=1, return_inverse=True)
-        # With one batch an epoch the order does not matter, and fresh rows have none but the one they were drawn in.
-        in_order = plan.batch_size >= data.inputs.shape[1] or fresh is not None
-        shape = (len(self._seeds), data.inputs.shape[1])
-        self._order = None if in_order else torch.zeros(shape, dtype=torch.long, device=device)
-        captured = plan.backend == "captured"
-        changed = list(self.state.tensors().values())
-        self._run_epoch = CapturedEpochs(self._epoch, changed, device) if captured else self._epoch
-        self._run_measurement = CapturedEpochs(self._measure, changed, device) if captured else self._measure
+        self._frozen = models.frozen()
+        self._run_epoch: Callable[[Any], None] = self._epoch
+        self._run_measurement: Callable[[Any], None] = self._measure
+        if captured:
+            changed = list(self.state.tensors().values())
+            self._run_epoch = CapturedEpochs(self._epoch, changed, models.flat.device)
+            self._run_measurement = CapturedEpochs(self._measure, changed, models.flat.device)
 
-    def _self_annealing(self, rows: FleetData) -> SelfAnnealing | None:
-        """Return the policies, measured on rows that are not trained on where there are any.
+    def run(
+        self, number: int, saved: FleetCheckpoint | None, bar: Progress, after_epoch: Callable[[int], None]
+    ) -> FleetHistory:
+        """Train to the end, from where the chunk was saved, with saves on the way and when a signal asks for it.
 
-        A network memorises few rows, and then they tell nothing about the noise. The same places for all models,
-        drawn, as rows may be sorted.
+        Args:
+            number: of the chunk.
+            saved: where to resume from and save to; None saves nothing.
+            bar: moved on by the epochs that need not be run again.
+            after_epoch: called after each epoch.
+
+        Raises:
+            Stopped: if a signal asks to stop; the epochs so far are then saved.
+            OSError: if a state cannot be written; the one before it is then untouched.
         """
-        if not any(isinstance(rule, AutoAnnealing) for rule in self.plan.rules):
-            return None
-        places = torch.rand(N_MEASURED_ROWS, generator=torch.Generator().manual_seed(0)).to(rows.inputs.device)
-        index = (places * rows.lengths.unsqueeze(-1)).long()
-        lengths, n_times = self.data.lengths, self.plan.n_epochs if self._fresh is not None else 1
-        return SelfAnnealing(
-            self.plan.rules,
-            self.step.cost_scale_on(rows, index),
-            lengths=lengths,
-            n_points=lengths * self.data.targets.shape[2] * n_times,
-            n_epochs=self.plan.n_epochs,
-            batch_size=self.plan.batch_size,
-        )
+        n_epochs, device, state = self.plan.n_epochs, self.models.flat.device, self.state.tensors()
+        first, seconds = (0, 0.0) if saved is None else saved.load(number, state, device)
+        bar.step(first * len(self.models))
+        begin = time.perf_counter()
 
-    def run(self, first_epoch: int, last_epoch: int, after_epoch: Callable[[int], None]) -> float:
-        """Train from `first_epoch` up to but not including `last_epoch`; return the seconds it took."""
-        start = time.perf_counter()
-        self.state.epoch.fill_(first_epoch)
-        for epoch in range(first_epoch, last_epoch):
-            if self._order is not None:
-                shape = self._stream_lengths, self._order.shape[1]
-                self._order.copy_(shuffled_rows(self._seeds, epoch, *shape))
-            if self._fresh is not None:
-                self._fresh.refill(self.data, epoch)
+        def note_or_stop(epoch: int) -> None:
+            after_epoch(epoch)
+            if stop_requested():
+                if saved is None:
+                    check_stop("Nothing was saved: the training has no `checkpoint`.")
+                else:
+                    saved.save(number, epoch + 1, seconds + time.perf_counter() - begin, state, device)
+                    check_stop(f"Saved in {str(saved.folder)!r}: run the same again to resume.")
+
+        while first < n_epochs and not self.all_stopped():
+            last = n_epochs if saved is None else min(n_epochs, first + saved.options.every)
+            begin = time.perf_counter()
+            self._run_epochs(first, last, note_or_stop)
+            seconds += time.perf_counter() - begin
+            first = last
+            if saved is not None:
+                saved.save(number, first, seconds, state, device)
+        decided = None if self._annealing is None else self.state.temperatures.cpu()
+        return FleetHistory.of(self.state, self._failures, decided, seconds)
+
+    def _run_epochs(self, first: int, last: int, after_epoch: Callable[[int], None]) -> None:
+        """Train from epoch `first` up to but not including `last`."""
+        self.state.epoch.fill_(first)
+        for epoch in range(first, last):
+            self._rows.begin(epoch)
             self._run_epoch(self._due(epoch))
-            if self.annealing is not None and self.annealing.is_due(epoch):
+            if self._annealing is not None and self._annealing.is_due(epoch):
                 self._run_measurement(())
             after_epoch(epoch)
             if epoch % 10 == 9 and self.all_stopped():
                 break
         if self.models.flat.is_cuda:
             torch.cuda.current_stream(self.models.flat.device).synchronize()
-        return time.perf_counter() - start
 
     def all_stopped(self) -> bool:
         """Return whether early stopping has ended every model."""
@@ -170,14 +140,9 @@ class ChunkTraining:
     def temperatures(self, epoch: int) -> Tensor:
         """Return the temperatures [models] of an epoch that was trained, 0 for rules without."""
         given = self.courses.temperatures[epoch].to(self.state.temperatures)
-        if self.annealing is None:
+        if self._annealing is None:
             return given
-        return torch.where(self.annealing.chosen, self.state.temperatures[epoch], given)
-
-    def history(self, seconds: float) -> FleetHistory:
-        """Return what was recorded so far."""
-        decided = None if self.annealing is None else self.state.temperatures.cpu()
-        return FleetHistory.of(self.state, self.failures, decided, seconds)
+        return torch.where(self._annealing.chosen, self.state.temperatures[epoch], given)
 
     def _due(self, epoch: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of neighbouring models whose evaluation is due."""
@@ -194,21 +159,19 @@ class ChunkTraining:
         epoch = self.state.epoch.view(1)
         torch.index_select(self._learning_rates, 0, epoch, out=self._rate.view(1, -1))
         self.courses.read(epoch)
-        if self.annealing is not None:
-            self._decide(self.annealing, epoch)
+        if self._annealing is not None:
+            self._decide(self._annealing, epoch)
         self.state.learning_rates.index_copy_(0, epoch, self._rate.view(1, -1))
-        n_rows, size = self.data.inputs.shape[1], self.plan.batch_size
-        total: Tensor | None = None
-        self.failures.forget()
-        for start in range(0, n_rows, size):
-            batch = BatchRows(start, min(start + size, n_rows), self._order, self._order_of_model)
-            loss = self.step(self.courses, batch)
+        batches = self._rows.batches
+        total = torch.zeros_like(self.state.losses[0])
+        self._failures.forget()
+        for batch in batches:
+            loss = self._step(self.courses, batch)
             with torch.no_grad():
-                self._update(self.step.gradient, batch)
-                loss = loss if size >= n_rows else loss * self.step.share_of_rows(batch)
-                total = loss if total is None else total + loss
-                self.failures.see(loss, epoch=epoch)
-        assert total is not None
+                self._update(self._step.gradient, batch)
+                loss = loss if len(batches) == 1 else loss * self._rows.share(batch)
+                total = total + loss
+                self._failures.see(loss, epoch=epoch)
         self.state.losses.index_copy_(0, epoch, total.unsqueeze(0).to(self.state.losses))
         for low, high in due:
             self._evaluate(slice(low, high))
@@ -216,8 +179,8 @@ class ChunkTraining:
 
     def _measure(self, _: tuple[()]) -> None:
         """Measure the models that decide themselves; apart from the epoch, so that this is captured once."""
-        assert self.annealing is not None
-        self.annealing.measure(self.state.epoch.view(1) - 1)
+        assert self._annealing is not None
+        self._annealing.measure(self.state.epoch.view(1) - 1)
 
     def _decide(self, annealing: SelfAnnealing, epoch: Tensor) -> None:
         """Apply what the policies say about this epoch."""
@@ -236,8 +199,8 @@ class ChunkTraining:
         flat, rate = self.models.flat, self._rate
         finite = gradient.sum(dim=-1, keepdim=True).isfinite()
         active = None  # all models
-        if self.step.is_ragged or self.plan.patience is not None:
-            active = (self.step.n_real(batch) > 0) & (self.state.stopped_epoch < 0)
+        if self._rows.is_ragged or self.plan.patience is not None:
+            active = (self._rows.n_real(batch) > 0) & (self.state.stopped_epoch < 0)
         if self.models.buffers:
             self.models.take_buffers(finite.squeeze(-1) if active is None else finite.squeeze(-1) & active)
         if flat.is_cuda or not bool(finite.all()):  # reading a value is free on the CPU, and a wait elsewhere
@@ -245,40 +208,40 @@ class ChunkTraining:
         # Weight decay would move frozen parameters even without a gradient.
         before = flat.clone() if self._frozen is not None else None
         if active is None:
-            self.optimizer.update(flat, gradient, self.state.optimizer, rate, self._decay)
+            self._step.optimizer.update(flat, gradient, self.state.optimizer, rate, self._decay)
         else:
-            self._update_active(gradient, rate, active.unsqueeze(-1))
+            self._update_active(gradient, rate, active)
         if self._frozen is not None and before is not None:
             flat.copy_(torch.where(self._frozen, before, flat))
 
     def _update_active(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:
         flat = self.models.flat.clone()
         moments = {name: value.clone() for name, value in self.state.optimizer.items()}
-        self.optimizer.update(flat, gradient, moments, rate, self._decay)
-        self.models.flat.copy_(torch.where(active, flat, self.models.flat))
+        self._step.optimizer.update(flat, gradient, moments, rate, self._decay)
+        replace_where(active, self.models.flat, flat)
         for name, value in self.state.optimizer.items():
-            value.copy_(torch.where(active, moments[name], value))
+            replace_where(active, value, moments[name])
 
     @torch.no_grad()
     def _evaluate(self, models: slice) -> None:
         """Compare the monitored value of a slice of the models with their best, and keep what is better."""
         state = self.state
-        value = self.step.evaluate(self.courses, models).to(state.best_value)
+        value = self._step.evaluate(self.courses, models).to(state.best_value)
         state.watched[:, models].index_copy_(0, state.epoch.view(1), value.unsqueeze(0))
         counts = state.stopped_epoch[models] < 0
-        if self.annealing is not None:
-            annealed = self._still_annealed(self.annealing, models)
+        if self._annealing is not None:
+            annealed = self._still_annealed(self._annealing, models)
             if annealed is True:
                 return
             counts = counts & ~torch.as_tensor(annealed, device=counts.device)
         better = (value < state.best_value[models]) & counts
-        _replace_where(better, state.best_value[models], value)
-        _replace_where(better, state.best_epoch[models], state.epoch)
+        replace_where(better, state.best_value[models], value)
+        replace_where(better, state.best_epoch[models], state.epoch)
         for name, best in state.best.items():
-            _replace_where(better, best[models], state.models[name][models])
+            replace_where(better, best[models], state.models[name][models])
         if self.plan.patience is not None:
             waited = state.epoch - state.best_epoch[models].clamp_min(0)
-            _replace_where(counts & (waited >= self.plan.patience), state.stopped_epoch[models], state.epoch)
+            replace_where(counts & (waited >= self.plan.patience), state.stopped_epoch[models], state.epoch)
 
     def _still_annealed(self, annealing: SelfAnnealing, models: slice) -> Tensor | bool:
         """Return which models are before their tail, as a single value where it is known for all of them.
@@ -293,6 +256,37 @@ class ChunkTraining:
         return (temperature > 0) & (epoch < self.plan.n_epochs - 1)
 
 
-def _replace_where(chosen: Tensor, kept: Tensor, new: Tensor) -> None:
-    """Write `new` over `kept` [models, ...] for the models that are chosen."""
-    kept.copy_(torch.where(chosen.view(-1, *[1] * (kept.ndim - 1)), new, kept))
+def train_chunks(
+    placement: Placement,
+    chunk_of: Callable[[slice, torch.device], ChunkTraining],
+    keep: Callable[[slice, dict[str, Tensor], dict[str, Tensor] | None], None],
+    saved: FleetCheckpoint | None,
+    bar: Progress,
+    after_epoch: Callable[[EpochEnd], None] | None,
+) -> list[tuple[FleetHistory, dict[str, Tensor]]]:
+    """Train all chunks; return the history and the optimizer's state of each.
+
+    Args:
+        placement: of the chunks.
+        chunk_of: makes the chunk of some models on a device.
+        keep: called with the models of a chunk, their last state and their best.
+        saved: where to resume from and save to.
+        bar: moved on by each epoch of each model.
+        after_epoch: called after every epoch of a chunk.
+    """
+
+    def train(number: int, models: slice, device: torch.device) -> tuple[FleetHistory, dict[str, Tensor]]:
+        chunk = chunk_of(models, device)
+
+        def note(epoch: int) -> None:
+            bar.step(len(chunk.models))
+            if after_epoch is not None:
+                rule, temperatures = chunk.courses.rule(), chunk.temperatures(epoch)
+                after_epoch(EpochEnd(epoch, models, chunk.models, rule, temperatures))
+
+        history = chunk.run(number, saved, bar, note)
+        keep(models, chunk.state.models, chunk.state.best or None)
+        return history, {name: value.cpu() for name, value in chunk.state.optimizer.items()}
+
+    with saves_when_stopped():
+        return placement.run(train)

@@ -54,9 +54,8 @@ def evaluate_models(
     for low in range(0, len(models), chunk):
         chosen = slice(low, min(low + chunk, len(models)))
         stacked, rows = models.subset(chosen, device), data.subset(chosen, device)
-        inputs, targets = rows.all_rows()
-        real = torch.arange(inputs.shape[1], device=device) < rows.lengths[:, None]
-        mask = real.unsqueeze(-1).expand(targets.shape[:3])
+        inputs, targets, mask = rows.batch()
+        mask = torch.ones(targets.shape[:3], dtype=torch.bool, device=device) if mask is None else mask
         with stacked.evaluating():
             predictions: Predictions = stacked(inputs)
         matching = match(cost_fn(hypotheses=predictions.hypotheses, targets=targets), WTA(), mask)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["contents_of", "described", "digest_of_tensors", "identity_of"]
+__all__ = ["contents_of", "described", "digest_of_tensors", "identity_of", "own_attributes"]
 
 # What every module has; its parameters, children and hooks are described apart.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -37,11 +37,11 @@ def identity_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(described(value)).encode()).hexdigest()
 
 
-def digest_of_tensors(tensors: Mapping[str, Tensor | None]) -> str:
-    """Return a checksum of tensors, by name, shape, type and contents."""
+def digest_of_tensors(values: Mapping[str, Any]) -> str:
+    """Return a checksum of the tensors among some values, by name, shape, type and contents."""
     digest = hashlib.sha256()
-    for name, tensor in tensors.items():
-        if tensor is not None:
+    for name, tensor in values.items():
+        if isinstance(tensor, Tensor):
             digest.update(json.dumps([name, *_of_tensor(tensor)]).encode())
     return digest.hexdigest()
 
@@ -148,7 +148,7 @@ def _of_module(module: nn.Module, seen: dict[int, Any]) -> list[Any]:
         for name, tensor in named.items()
         if tensor is not None
     ]
-    attributes = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+    attributes = own_attributes(module)
     hooks = [[name, *(described(hook, seen) for hook in getattr(module, name).values())] for name in _HOOKS]
     children = [[name, described(child, seen)] for name, child in module._modules.items()]
     return [
@@ -159,6 +159,11 @@ def _of_module(module: nn.Module, seen: dict[int, Any]) -> list[Any]:
         [hook for hook in hooks if len(hook) > 1],
         children,
     ]
+
+
+def own_attributes(module: nn.Module) -> dict[str, Any]:
+    """Return the attributes that a module has besides those of every module."""
+    return {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
 
 
 def _again(value: Any, seen: dict[int, Any]) -> int | None:

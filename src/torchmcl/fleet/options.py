@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_positive_int
@@ -18,8 +17,7 @@ __all__ = [
     "Checkpointing",
     "Validation",
     "check_data",
-    "check_moments",
-    "check_types",
+    "moments_of",
     "per_model",
     "plain_number",
     "seeds_of",
@@ -75,18 +73,21 @@ class Checkpointing:
         check_positive_int("Checkpointing", "keep", self.keep)
 
 
-def validation_of(given: object) -> Validation | None:
+def validation_of(given: object, n_models: int) -> Validation | None:
     """Return what `Fleet.fit` was given as `validation`: rows alone are evaluated with the default options.
 
     Raises:
         TypeError: for something else.
+        ValueError: for rows of another number of models.
     """
-    if given is None or isinstance(given, Validation):
-        return given
-    if not isinstance(given, FleetData):
+    if given is None:
+        return None
+    if not isinstance(given, Validation | FleetData):
         rule = "be Validation or FleetData"
         raise TypeError(bad_value("Fleet.fit", "validation", rule, type(given).__name__))
-    return Validation(given)
+    validation = given if isinstance(given, Validation) else Validation(given)
+    check_data("Fleet.fit", "validation", validation.rows, n_models)
+    return validation
 
 
 def checkpointing_of(given: object) -> Checkpointing | None:
@@ -145,12 +146,19 @@ def seeds_of(seeds: Sequence[int] | None, n_models: int) -> list[int]:
     return each
 
 
-def check_moments(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Check that the state of the optimizer to begin with is one of this optimizer and fleet."""
-    given_shapes, wanted_shapes = ({name: tuple(v.shape) for name, v in state.items()} for state in (given, wanted))
-    if given_shapes != wanted_shapes:
+def moments_of(given: Mapping[str, Tensor] | None, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state of the optimizer to begin with, empty for none.
+
+    Raises:
+        ValueError: if it is not one of this optimizer and fleet.
+    """
+    given_shapes, wanted_shapes = (
+        {name: tuple(v.shape) for name, v in state.items()} for state in (given or {}, wanted)
+    )
+    if given and given_shapes != wanted_shapes:
         rule = f"find the moments of this optimizer in `optimizer_state`, {wanted_shapes}"
         raise ValueError(bad_value("Fleet.fit", "continued", rule, given_shapes, "Set it to None to begin again."))
+    return dict(given or {})
 
 
 def check_rows(owner: str, name: str, rows: object) -> None:
@@ -166,13 +174,3 @@ def check_data(owner: str, name: str, data: object, n_models: int) -> None:
     assert isinstance(data, FleetData)
     if data.n_models != n_models:
         raise ValueError(bad_value(owner, name, f"be for {n_models} models", data.n_models))
-
-
-def check_types(owner: str, name: str, data: FleetData, hypotheses: Tensor) -> None:
-    """Check that targets are of the type of the hypotheses, and weights are numbers."""
-    if data.targets.is_floating_point() and data.targets.dtype != hypotheses.dtype:
-        rule = f"have targets of the type of the hypotheses, {hypotheses.dtype}"
-        advice = f"Convert them: targets.to({hypotheses.dtype})."
-        raise TypeError(bad_value(owner, name, rule, data.targets.dtype, advice))
-    if data.weights is not None and (data.weights.dtype == torch.bool or data.weights.is_complex()):
-        raise TypeError(bad_value(owner, name, "have weights that are numbers", data.weights.dtype))

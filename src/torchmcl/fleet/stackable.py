@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from torchmcl._checks import bad_value
-from torchmcl.fleet.identity import contents_of, described
+from torchmcl.fleet.identity import contents_of, described, own_attributes
 
-__all__ = ["check_no_backward_hooks", "check_stackable"]
-
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+__all__ = ["check_no_backward_hooks", "check_stackable", "refuse"]
 
 
 def check_stackable(modules: Sequence[nn.Module]) -> None:
@@ -26,7 +24,7 @@ def check_stackable(modules: Sequence[nn.Module]) -> None:
     """
     if lazy := sorted({name for module in modules for name, tensor in _tensors(module) if is_lazy(tensor)}):
         advice = "Call the module once on a row of inputs before you return it."
-        _refuse(TypeError, "make modules whose sizes are known", f"lazy parameters {lazy}", advice)
+        refuse(TypeError, "make modules whose sizes are known", f"lazy parameters {lazy}", advice)
     first = modules[0]
     _check_parameters(first)
     _check_hooks(first)
@@ -34,17 +32,17 @@ def check_stackable(modules: Sequence[nn.Module]) -> None:
     shapes = [{name: tuple(p.shape) for name, p in module.named_parameters()} for module in modules]
     if odd := next((i for i, own in enumerate(shapes) if own != shapes[0]), None):
         got = f"{shapes[0]} for model 0 and {shapes[odd]} for model {odd}"
-        _refuse(ValueError, "make modules of one shape", got)
+        refuse(ValueError, "make modules of one shape", got)
     try:
         copy.deepcopy(first)
     except RuntimeError as error:
         advice = "Use torch.nn.utils.parametrizations instead of torch.nn.utils.weight_norm and spectral_norm."
-        _refuse(TypeError, "make modules that copy.deepcopy can copy", f"{_one_line(first)}: {error}", advice, error)
+        refuse(TypeError, "make modules that copy.deepcopy can copy", f"{_one_line(first)}: {error}", advice, error)
     structure = described(first)
     if odd := next((i for i, module in enumerate(modules) if described(module) != structure), None):
         advice = "Keep what differs in a buffer: register_buffer."
         got = f"{_one_line(first)} for model 0 and {_one_line(modules[odd])} for model {odd}"
-        _refuse(ValueError, "make modules that differ in their parameters and buffers alone", got, advice)
+        refuse(ValueError, "make modules that differ in their parameters and buffers alone", got, advice)
 
 
 def check_no_backward_hooks() -> None:
@@ -58,12 +56,12 @@ def _check_parameters(module: nn.Module) -> None:
     parameters = dict(module.named_parameters())
     if not any(parameter.requires_grad for parameter in parameters.values()):
         got = f"{_one_line(module)} with {len(parameters)} parameters, none of which requires a gradient"
-        _refuse(ValueError, "make modules with a parameter to train", got)
+        refuse(ValueError, "make modules with a parameter to train", got)
     kinds = {(str(parameter.dtype), str(parameter.device)) for parameter in parameters.values()}
     if len(kinds) > 1:
-        _refuse(ValueError, "make modules with parameters of one type on one device", sorted(kinds))
+        refuse(ValueError, "make modules with parameters of one type on one device", sorted(kinds))
     if not next(iter(parameters.values())).is_floating_point():
-        _refuse(ValueError, "make modules with floating parameters", sorted(kinds))
+        refuse(ValueError, "make modules with floating parameters", sorted(kinds))
 
 
 def _check_hooks(module: nn.Module) -> None:
@@ -71,23 +69,23 @@ def _check_hooks(module: nn.Module) -> None:
     advice = "Remove the hook, or train with mcl_step."
     for name, tensor in _tensors(module):
         if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
-            _refuse(TypeError, "make modules without gradient hooks", f"one on the parameter {name!r}", advice)
+            refuse(TypeError, "make modules without gradient hooks", f"one on the parameter {name!r}", advice)
     for name, part in module.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
             got = f"one on {name!r}" if name else "one on the module"
-            _refuse(TypeError, "make modules without backward hooks", got, advice)
+            refuse(TypeError, "make modules without backward hooks", got, advice)
 
 
 def _check_functions(module: nn.Module) -> None:
     """Check that no function closes over a part of its module: in a copy it would still use that of the original."""
     parts = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
     for prefix, part in module.named_modules():
-        for name, value in vars(part).items():
-            kept = name not in _OF_EVERY_MODULE or name.endswith("_hooks")
-            if kept and _reaches(value, parts, in_function=False):
+        hooks = {name: value for name, value in vars(part).items() if name.endswith("_hooks")}
+        for name, value in (own_attributes(part) | hooks).items():
+            if _reaches(value, parts, in_function=False):
                 got = f"{f'{prefix}.{name}'.lstrip('.')!r}, which does"
                 advice = "A hook is called with its module, and a method of a class with `self`."
-                _refuse(TypeError, "make modules whose functions do not close over parts of them", got, advice)
+                refuse(TypeError, "make modules whose functions do not close over parts of them", got, advice)
 
 
 def _reaches(value: Any, parts: set[int], *, in_function: bool) -> bool:
@@ -117,7 +115,6 @@ def _one_line(module: nn.Module) -> str:
     return " ".join(repr(module).split())
 
 
-def _refuse(
-    kind: type[Exception], rule: str, got: object, advice: str = "", cause: BaseException | None = None
-) -> None:
+def refuse(kind: type[Exception], rule: str, got: object, advice: str = "", cause: BaseException | None = None) -> None:
+    """Raise the error about a module that cannot be in a fleet."""
     raise kind(bad_value("Fleet", "module_factory", rule, got, advice)) from cause

@@ -11,12 +11,19 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
-from torchmcl._checks import bad_value
+from torchmcl._checks import bad_value, check_callable
 from torchmcl.fleet.linear import StackedLinear, has_global_hooks, is_feed_forward, rectified_weights
 from torchmcl.fleet.stackable import check_stackable
 from torchmcl.types import Predictions
 
-__all__ = ["FleetModels", "StackedModules", "build_modules", "checked_predictions", "random_numbers_apart", "states_of"]
+__all__ = [
+    "StackedModules",
+    "build_modules",
+    "checked_predictions",
+    "gradients_of",
+    "random_numbers_apart",
+    "replace_where",
+]
 
 _ONE_GENERATOR = threading.Lock()
 
@@ -29,7 +36,18 @@ def random_numbers_apart() -> Iterator[None]:
 
 
 def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> list[nn.Module]:
-    """Return one module for each seed, as `torch.manual_seed(seed); factory()` would make it."""
+    """Return one module for each seed, as `torch.manual_seed(seed); factory()` would make it.
+
+    Raises:
+        TypeError: if the factory is not a function that makes a module.
+    """
+    check_callable("Fleet", "module_factory", factory, "lambda: MultiHypothesisMLP(6, 1, 5)")
+    if isinstance(factory, nn.Module):
+        rule, advice = (
+            "be a function that makes a module, not a module",
+            "For example lambda: MultiHypothesisMLP(6, 1, 5).",
+        )
+        raise TypeError(bad_value("Fleet", "module_factory", rule, type(factory).__name__, advice))
     modules = []
     with random_numbers_apart():
         for seed in seeds:
@@ -108,8 +126,7 @@ class StackedModules:
     def take_buffers(self, models: Tensor) -> None:
         """Take what the last forward pass made of the buffers of those models [models] that are True."""
         for name, new in self._next_buffers.items():
-            old = self.buffers[name]
-            old.copy_(torch.where(models.view(-1, *[1] * (old.ndim - 1)), new.detach(), old))
+            replace_where(models, self.buffers[name], new.detach())
         self._next_buffers = {}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
@@ -130,6 +147,11 @@ class StackedModules:
         }
         made = copy.deepcopy(self._made).to(device, dtype)
         return StackedModules(made, flat.clone() if copy_rows else flat, buffers)
+
+    def frozen(self) -> Tensor | None:
+        """Return which columns of `flat` are not trained, None if all are."""
+        columns = torch.cat([torch.full((v[0].numel(),), not v.requires_grad) for v in self.views.values()])
+        return columns.to(self.flat.device) if columns.any() else None
 
     def is_plain(self) -> bool:
         """Return whether the models are linear layers and activations and nothing else has a hand in them."""
@@ -158,12 +180,8 @@ class StackedModules:
 
     def gradient(self, loss: Tensor) -> Tensor:
         """Return the gradient of a scalar as a matrix like `flat`; unused parameters have gradient 0."""
-        leaves = list(self.views.values())
-        trained = [leaf for leaf in leaves if leaf.requires_grad]
-        found = iter(torch.autograd.grad(loss, trained, allow_unused=True))
-        gradients = [next(found) if leaf.requires_grad else None for leaf in leaves]
-        parts = [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
-        return torch.cat([part.reshape(len(self), -1) for part in parts], dim=1)
+        gradients = gradients_of(loss, list(self.views.values()))
+        return torch.cat([part.reshape(len(self), -1) for part in gradients], dim=1)
 
     def module(self, index: int) -> nn.Module:
         """Return model `index` as an ordinary module of its own."""
@@ -183,6 +201,19 @@ class StackedModules:
         return given, {name: tensors[name] for name in buffers}
 
 
+def replace_where(chosen: Tensor, kept: Tensor, new: Tensor) -> None:
+    """Write `new` over `kept` [models, ...] for the models that are chosen."""
+    kept.copy_(torch.where(chosen.view(-1, *[1] * (kept.ndim - 1)), new, kept))
+
+
+def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of a scalar for each leaf, 0 for those that are frozen or unused."""
+    trained = [leaf for leaf in leaves if leaf.requires_grad]
+    found = iter(torch.autograd.grad(loss, trained, allow_unused=True))
+    gradients = [next(found) if leaf.requires_grad else None for leaf in leaves]
+    return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
+
+
 def checked_predictions(predictions: Any) -> Predictions:
     """Return what a module returned if it is `Predictions`.
 
@@ -193,43 +224,3 @@ def checked_predictions(predictions: Any) -> Predictions:
         rule = "make modules that return Predictions"
         raise TypeError(bad_value("Fleet", "module_factory", rule, type(predictions).__name__))
     return predictions
-
-
-class FleetModels:
-    """The models of a fleet as a sequence of ordinary modules."""
-
-    def __init__(self, stacked: StackedModules) -> None:
-        self._stacked = stacked
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self._stacked)
-
-    def __getitem__(self, index: int) -> nn.Module:
-        """Return model `index` as a module of its own."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(bad_value("Fleet.models", "index", f"lie below {len(self)}", index))
-        return self._stacked.module(index % len(self))
-
-    def __iter__(self) -> Iterator[nn.Module]:
-        """Go through the models."""
-        return (self[index] for index in range(len(self)))
-
-
-def states_of(state: dict[str, Tensor], models: StackedModules) -> dict[str, dict[str, Tensor]]:
-    """Return the parts of a fleet's `state_dict`, "last" and maybe "best", each like `models.state`.
-
-    Raises:
-        ValueError: if something is missing, of another shape, or too much.
-    """
-    wanted = {name: tuple(value.shape) for name, value in models.state.items()}
-    parts: dict[str, dict[str, Tensor]] = {}
-    for key, value in state.items():
-        name, _, part = key.partition(".")
-        parts.setdefault(name, {})[part or "flat"] = value
-    shapes = [{name: tuple(value.shape) for name, value in part.items()} for part in parts.values()]
-    if not {"last"} <= parts.keys() <= {"last", "best"} or any(each != wanted for each in shapes):
-        rule = f"hold 'last' and maybe 'best' of shape {wanted.pop('flat')}"
-        rule += f", and for each the buffers {wanted}" if wanted else ""
-        raise ValueError(bad_value("Fleet", "state", rule, {name: tuple(value.shape) for name, value in state.items()}))
-    return parts

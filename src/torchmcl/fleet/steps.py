@@ -6,18 +6,18 @@ once, by `choose_backend`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, check_choice, value_checks_enabled
+from torchmcl._checks import bad_value, value_checks_enabled
 from torchmcl.annealing.auto import CostScale, cost_scale
 from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.backends import compiled
 from torchmcl.costs import pairwise_l1, pairwise_sq_euclidean
+from torchmcl.fleet.batches import BatchRows, EpochRows
 from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import current_loss, hard_distortion
@@ -29,11 +29,12 @@ from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.training import mcl_step
 from torchmcl.types import Batch, StepOutput
 
-__all__ = ["BACKENDS", "AutogradStep", "BatchRows", "CompiledStep", "StepSpec", "choose_backend", "why_not_compiled"]
+__all__ = ["BACKENDS", "AutogradStep", "CompiledStep", "StepSpec", "choose_backend"]
 
-BACKENDS = ("autograd", "compiled", "captured")
 # Beyond this many coordinates the squared distance comes from matrix products, which the compiled step does not do.
 _MAX_DIMS = 32
+# For a measurement of the costs: some hundred rows take a percent or two of the time of a training.
+_N_MEASURED_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -44,32 +45,13 @@ class StepSpec:
         cost_fn: any `pairwise_*` function.
         score_weight: weight of the score loss.
         monitor: what is evaluated on held-out rows, from a step's output.
+        optimizer: what is made of the gradient.
     """
 
     cost_fn: Callable[..., Tensor]
     score_weight: float
     monitor: Callable[[StepOutput], Tensor]
-
-
-class BatchRows(NamedTuple):
-    """The rows of a batch: from `start` up to but not including `stop`, in the order of each model.
-
-    Attributes:
-        start: first row.
-        stop: the row behind the last.
-        order: [orders, rows], permutations of the rows; None for rows as they are.
-        order_of_model: [models]
-    """
-
-    start: int
-    stop: int
-    order: Tensor | None
-    order_of_model: Tensor
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of the batch."""
-        return self.stop - self.start
+    optimizer: FleetOptimizer = field(default_factory=Adam)
 
 
 class AutogradStep:
@@ -77,40 +59,27 @@ class AutogradStep:
 
     Args:
         models: to train.
-        data: their rows.
+        rows: to train on, batch by batch.
         validation: rows to evaluate on.
         spec: what is computed.
 
     Attributes:
         gradient: [models, parameters], of the last batch.
+        optimizer: as this backend computes it.
     """
 
     gradient: Tensor
 
-    def __init__(self, models: StackedModules, data: FleetData, validation: FleetData | None, spec: StepSpec) -> None:
-        self.models, self.data, self.validation, self.spec = models, data, validation, spec
-        self.is_ragged = not bool((data.n_rows == data.inputs.shape[1]).all())
+    def __init__(self, models: StackedModules, rows: EpochRows, validation: FleetData | None, spec: StepSpec) -> None:
+        self.models, self.rows, self.validation, self.spec = models, rows, validation, spec
+        self.optimizer = spec.optimizer
         self._subsets: dict[tuple[int, int], StackedModules] = {}
 
     def __call__(self, courses: RuleCourses, batch: BatchRows) -> Tensor:
         """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
-        inputs, targets, weights = self._rows(batch)
-        mask = None
-        if self.is_ragged:
-            real = torch.arange(batch.n_rows, device=inputs.device) < self.n_real(batch)[:, None]
-            mask = real.unsqueeze(-1).expand(targets.shape[:3])
-            inputs = inputs.masked_fill(~real.view(*real.shape, *[1] * (inputs.ndim - 2)), 0)
-        output = self._output(self.models, Batch(inputs, targets, mask), courses.rule(), weights)
+        output = self._output(self.models, *self.rows.batch(batch), courses.rule())
         self.gradient = self.models.gradient(output.loss.sum())
         return output.loss.detach()
-
-    def n_real(self, batch: BatchRows) -> Tensor:
-        """Return how many rows of a batch each model has, [models]."""
-        return (self.data.lengths - batch.start).clamp(0, batch.n_rows)
-
-    def share_of_rows(self, batch: BatchRows) -> Tensor | float:
-        """Return the share of a model's rows that a batch has; 0 for a model without rows in it."""
-        return self.n_real(batch) / self.data.lengths if self.is_ragged else batch.n_rows / self.data.inputs.shape[1]
 
     @torch.no_grad()
     def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
@@ -119,7 +88,17 @@ class AutogradStep:
         inputs, targets, mask = self._held_out_batch
         batch = Batch(inputs[models], targets[models], None if mask is None else mask[models])
         with stacked.evaluating():
-            return self.spec.monitor(self._output(stacked, batch, courses.rule(models)))
+            return self.spec.monitor(self._output(stacked, batch, None, courses.rule(models)))
+
+    def measurement(self) -> Callable[[], CostScale]:
+        """Return a function that measures the costs of the models, on rows that are not trained on where there are any.
+
+        A network memorises few rows, and then they tell nothing about the noise. The same places for all models,
+        drawn, as rows may be sorted.
+        """
+        rows = self.rows.data if self.validation is None else self.validation
+        places = torch.rand(_N_MEASURED_ROWS, generator=torch.Generator().manual_seed(0)).to(rows.inputs.device)
+        return self.cost_scale_on(rows, (places * rows.lengths.unsqueeze(-1)).long())
 
     def cost_scale_on(self, rows: FleetData, index: Tensor) -> Callable[[], CostScale]:
         """Return a function that measures the costs of the models on the rows `index` [models, rows]."""
@@ -133,35 +112,12 @@ class AutogradStep:
 
         return measure
 
-    def optimizer_for(self, optimizer: FleetOptimizer) -> FleetOptimizer:
-        """Return the optimizer as this backend computes it."""
-        return optimizer
-
-    def _rows(self, batch: BatchRows) -> tuple[Tensor, Tensor, Tensor | None]:
-        if batch.order is not None:
-            index = batch.order[:, batch.start : batch.stop].index_select(0, batch.order_of_model)
-            return *self.data.rows(index), self.data.row_weights(index)
-        inputs, targets, weights = self._all_rows
-        rows = slice(batch.start, batch.stop)
-        return inputs[:, rows], targets[:, rows], None if weights is None else weights[:, rows]
-
-    @cached_property
-    def _all_rows(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        return *self.data.all_rows(), self.data.row_weights()
-
     @cached_property
     def _held_out_batch(self) -> Batch:
-        """The validation rows of all models, with a mask where their sets differ in length."""
         assert self.validation is not None
-        inputs, targets = self.validation.all_rows()
-        if len(set(self.validation.n_rows.tolist())) == 1:
-            return Batch(inputs, targets)
-        real = torch.arange(inputs.shape[1], device=inputs.device) < self.validation.lengths[:, None]
-        return Batch(inputs, targets, real.unsqueeze(-1).expand(targets.shape[:3]))
+        return self.validation.batch()
 
-    def _output(
-        self, models: StackedModules, batch: Batch, rule: AssignmentRule, weights: Tensor | None = None
-    ) -> StepOutput:
+    def _output(self, models: StackedModules, batch: Batch, weights: Tensor | None, rule: AssignmentRule) -> StepOutput:
         return mcl_step(
             models,
             batch,
@@ -182,22 +138,24 @@ class AutogradStep:
 
 
 class CompiledStep(AutogradStep):
-    """The same by compiled code, for trainings that `why_not_compiled` has no objection to.
+    """The same by compiled code, for trainings that `choose_backend` gives it.
 
     What compiled code does not serve, another monitor for example, is left to the definition.
     """
 
-    def __init__(self, models: StackedModules, data: FleetData, validation: FleetData | None, spec: StepSpec) -> None:
-        super().__init__(models, data, validation, spec)
-        self._step = _network_step(models, data, spec.cost_fn)
+    def __init__(self, models: StackedModules, rows: EpochRows, validation: FleetData | None, spec: StepSpec) -> None:
+        super().__init__(models, rows, validation, spec)
+        if type(adam := spec.optimizer) is Adam and min(adam.beta1, adam.beta2) > 0:
+            self.optimizer = _CompiledAdam(adam.beta1, adam.beta2, adam.epsilon)
+        self._step = _network_step(models, rows.data, spec.cost_fn)
         served = validation is not None and spec.monitor in (current_loss, hard_distortion)
         self._held_out: compiled.NetworkStep | None = None
-        if validation is not None and served and why_not_served(models, validation, spec.cost_fn) is None:
+        if validation is not None and served and _why_not_served(models, validation, spec.cost_fn) is None:
             self._held_out = _network_step(models, validation._replace(weights=None), spec.cost_fn)
 
     def __call__(self, courses: RuleCourses, batch: BatchRows) -> Tensor:
         """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
-        order = None if batch.order is None else (batch.order, batch.order_of_model)
+        order = None if self.rows.order is None else (self.rows.order, self.rows.order_of_model)
         weight = self.spec.score_weight
         losses = self._step(courses.mixed_values, weight, start=batch.start, stop=batch.stop, order=order)
         self.gradient = self._step.gradient
@@ -221,7 +179,7 @@ class CompiledStep(AutogradStep):
         drawn, counts = index[0].unique(return_counts=True)
         inputs, targets = rows.inputs[:, drawn], rows.targets[:, drawn]
         finite = bool(inputs.isfinite().all() and targets.isfinite().all())
-        if not finite or why_not_served(self.models, rows, self.spec.cost_fn) is not None:
+        if not finite or _why_not_served(self.models, rows, self.spec.cost_fn) is not None:
             return super().cost_scale_on(rows, index)
         weights = (counts * (len(drawn) / index.shape[1])).to(inputs).expand(len(inputs), -1)
         n_rows = torch.full_like(rows.n_rows, len(drawn))
@@ -237,11 +195,9 @@ class CompiledStep(AutogradStep):
 
         return measure
 
-    def optimizer_for(self, optimizer: FleetOptimizer) -> FleetOptimizer:
-        """Return the optimizer as this backend computes it."""
-        if type(optimizer) is Adam and min(optimizer.beta1, optimizer.beta2) > 0:
-            return _CompiledAdam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)
-        return optimizer
+
+# Captured epochs are those of the definition.
+BACKENDS = {"autograd": AutogradStep, "compiled": CompiledStep, "captured": AutogradStep}
 
 
 class _CompiledAdam(Adam):
@@ -256,10 +212,8 @@ def choose_backend(
     device: torch.device,
     models: StackedModules,
     data: FleetData,
-    cost_fn: Callable[..., Tensor],
-    *,
-    per_target: bool,
-    fresh: bool,
+    spec: StepSpec,
+    courses: RuleCourses,
 ) -> str:
     """Return the backend of a training: the one that was asked for, or the fastest that serves it.
 
@@ -268,17 +222,15 @@ def choose_backend(
         device: to train on.
         models: to train.
         data: their rows.
-        cost_fn: the cost.
-        per_target: whether all rules are of the kind that the compiled step knows.
-        fresh: whether the rows are drawn anew for every epoch.
+        spec: what is computed.
+        courses: their rules.
 
     Raises:
         ValueError: if the backend that was asked for cannot serve the training.
     """
-    reason = why_not_compiled(device, models, data, cost_fn, per_target=per_target, fresh=fresh)
+    reason = _why_not_compiled(device, models, data, spec, courses)
     if asked is None:
         return "captured" if device.type == "cuda" else "autograd" if reason else "compiled"
-    check_choice("Fleet", "backend", asked, BACKENDS)
     if asked == "captured":
         reason = None if device.type == "cuda" else f"CUDA graphs need a CUDA device, not {device}."
     if asked != "autograd" and reason is not None:
@@ -286,38 +238,32 @@ def choose_backend(
     return asked
 
 
-def why_not_compiled(
-    device: torch.device,
-    models: StackedModules,
-    data: FleetData,
-    cost_fn: Callable[..., Tensor],
-    *,
-    per_target: bool,
-    fresh: bool,
+def _why_not_compiled(
+    device: torch.device, models: StackedModules, data: FleetData, spec: StepSpec, courses: RuleCourses
 ) -> str | None:
     """Return why the compiled step cannot serve a training, None if it can."""
     if device.type != "cpu":
         return "It serves CPUs."
     if not compiled.available():
         return "The extension was not built when torchmcl was installed."
-    if fresh:
+    if data.source is not None:
         return "It serves rows that stay the same in all epochs."
-    if not per_target:
+    if not courses.per_target:
         return "It serves the rules WTA, RelaxedWTA and AnnealedWTA."
     if value_checks_enabled():
         return "It does not look at values, as `value_checks` asks for."
-    return why_not_served(models, data, cost_fn)
+    return _why_not_served(models, data, spec.cost_fn)
 
 
-def why_not_served(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> str | None:
+def _why_not_served(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> str | None:
     """Return why the compiled step cannot serve these models on these rows, None if it can."""
     if cost_fn not in (pairwise_sq_euclidean, pairwise_l1):
         return "It serves pairwise_sq_euclidean and pairwise_l1."
-    if data.inputs.ndim != 3 or data.targets.ndim != 4 or data.targets.shape[2] != 1:
-        return "It serves inputs that are vectors and a single target per row."
+    if data.inputs.ndim != 3 or data.targets.ndim != 4 or data.targets.shape[2] == 0:
+        return "It serves inputs and targets that are vectors."
     if {data.inputs.dtype, data.targets.dtype, models.flat.dtype} != {torch.float32}:
         return "It serves float32."
-    if not bool((data.n_rows == data.inputs.shape[1]).all()):
+    if data.is_ragged:
         return "It serves sets of one length."
     n_dims = data.targets.shape[-1]
     if n_dims > _MAX_DIMS:

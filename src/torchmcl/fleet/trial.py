@@ -12,41 +12,56 @@ from torch import Tensor, nn
 
 from torchmcl._checks import bad_value
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.identity import described
-from torchmcl.fleet.options import check_types
-from torchmcl.fleet.stackable import check_no_backward_hooks
-from torchmcl.fleet.stacked import StackedModules, checked_predictions, random_numbers_apart
+from torchmcl.fleet.identity import described, own_attributes
+from torchmcl.fleet.stackable import check_no_backward_hooks, refuse
+from torchmcl.fleet.stacked import StackedModules, checked_predictions, gradients_of, random_numbers_apart
 from torchmcl.types import Predictions
 
-__all__ = ["check_as_alone", "check_input_type", "check_rows_apart", "tried"]
+__all__ = ["check_as_alone", "check_input_type", "check_rows_apart", "inspected"]
 
 _N_ROWS, _N_MODELS, _N_STEPS = 8, 2, 2
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_ALONE = "Train it with mcl_step in a loop of your own."
 
 
-def tried(name: str, data: FleetData, models: StackedModules, *, training: bool) -> tuple[FleetData, int]:
+def inspected(models: StackedModules, data: FleetData, validation: FleetData | None) -> tuple[FleetData, int]:
     """Try some rows before a training; return the rows with weights of the models' type, and how many hypotheses.
 
     Args:
-        name: of the rows.
-        data: rows to train on, or to validate on.
         models: untrained.
-        training: whether they are to train on.
+        data: rows to train on.
+        validation: rows to validate on.
 
     Raises:
         TypeError: if the rows are of another type than the models take.
         ValueError: if the models cannot be trained on them as each alone.
     """
     check_no_backward_hooks()
-    first = data.subset(slice(0, min(_N_MODELS, len(models))), torch.device("cpu"))
-    inputs = first.inputs[first.set_of_model, : int(first.n_rows.min())]
+    n_hypotheses = _try_rows("data", data, models, training=True)
+    if validation is not None:
+        _try_rows("validation", validation, models, training=False)
+    weights = None if data.weights is None else data.weights.to(models.flat.dtype)
+    return data._replace(weights=weights), n_hypotheses
+
+
+def _try_rows(name: str, data: FleetData, models: StackedModules, *, training: bool) -> int:
+    sets = data.set_of_model[:_N_MODELS]
+    inputs = data.inputs[sets, : int(data.n_rows[sets].min())].cpu()
     hypotheses = _trial_predictions("Fleet.fit", name, models, inputs).hypotheses
-    check_types("Fleet.fit", name, data, hypotheses)
+    _check_types(name, data, hypotheses)
     if training:
         check_as_alone(models, inputs)
     check_rows_apart("Fleet.fit", name, models, data, training=training)
-    weights = None if data.weights is None else data.weights.to(models.flat.dtype)
-    return data._replace(weights=weights), hypotheses.shape[-2]
+    return hypotheses.shape[-2]
+
+
+def _check_types(name: str, data: FleetData, hypotheses: Tensor) -> None:
+    """Check that targets are of the type of the hypotheses, and weights are numbers."""
+    if data.targets.is_floating_point() and data.targets.dtype != hypotheses.dtype:
+        rule = f"have targets of the type of the hypotheses, {hypotheses.dtype}"
+        advice = f"Convert them: targets.to({hypotheses.dtype})."
+        raise TypeError(bad_value("Fleet.fit", name, rule, data.targets.dtype, advice))
+    if data.weights is not None and (data.weights.dtype == torch.bool or data.weights.is_complex()):
+        raise TypeError(bad_value("Fleet.fit", name, "have weights that are numbers", data.weights.dtype))
 
 
 def _trial_predictions(owner: str, name: str, models: StackedModules, inputs: Tensor) -> Predictions:
@@ -87,15 +102,14 @@ def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
     if models.is_plain() and inputs.ndim == 3:
         return
     inputs = inputs[:_N_MODELS, :_N_ROWS].to(models.flat.device)
-    some = _in_double(models.subset(slice(0, len(inputs)), models.flat.device, copy_rows=True), inputs[0])
-    inputs = inputs.to(some.flat.dtype) if inputs.is_floating_point() else inputs
+    some, inputs = _in_double(models.subset(slice(0, len(inputs)), models.flat.device, copy_rows=True), inputs)
     for training in (True, False):
         alone = [_alone(some, i, inputs[i], training=training) for i in range(len(inputs))]
         try:
             stacked = _stacked(some, inputs, training=training)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             got = f"{type(some.template).__name__}: {str(error).strip().splitlines()[0]}"
-            _refuse("make modules that torch.vmap can run", got, error)
+            refuse(ValueError, "make modules that torch.vmap can run", got, _ALONE, error)
         for own, also in zip(alone, stacked, strict=True):
             _compare(own, also, type(some.template).__name__)
 
@@ -119,8 +133,7 @@ def check_rows_apart(owner: str, name: str, models: StackedModules, data: FleetD
     if len(lengths) == 1 or (models.is_plain() and data.inputs.ndim == 3):
         return
     rows = data.inputs[int(data.n_rows.argmax()), : min(_N_ROWS, max(lengths))].to(models.flat.device)
-    some = _in_double(models.subset(slice(0, 1), models.flat.device, copy_rows=True), rows)
-    rows = rows.to(some.flat.dtype) if rows.is_floating_point() else rows
+    some, (rows,) = _in_double(models.subset(slice(0, 1), models.flat.device, copy_rows=True), rows.unsqueeze(0))
     other = rows.clone()
     other[-1] = rows[-1] + 1 if rows.is_floating_point() else rows[0]
     left, right = (_alone(some, 0, each, training=training) for each in (rows, other))
@@ -151,16 +164,22 @@ def _alone(some: StackedModules, index: int, inputs: Tensor, *, training: bool) 
         before = torch.get_rng_state()
         for _ in range(_N_STEPS):
             buffers = [buffer.clone() for buffer in module.buffers()]
-            numbers = _numbers(checked_predictions(module(inputs)), n_rows=len(inputs))
+            numbers = _numbers(checked_predictions(module(inputs)), len(inputs))
             if training:
-                gradients.append(_gradient(numbers, module))
+                found = gradients_of((numbers * _slopes(numbers)).sum(), list(module.parameters()))
+                gradients.append(torch.cat([part.flatten() for part in found]))
             outputs.append(numbers.detach())
         drew = not torch.equal(before, torch.get_rng_state())
     rule = "make modules that keep what changes in buffers (register_buffer)"
     if changed := sorted(name for name, value in _attributes(module).items() if attributes.get(name) != value):
-        _refuse(rule, f"{type(module).__name__}, which changes {changed} in its forward pass")
+        refuse(ValueError, rule, f"{type(module).__name__}, which changes {changed} in its forward pass", _ALONE)
     if not drew and not _close(outputs[-1], _once(some.module(index), module, buffers, inputs)):
-        _refuse(rule, f"{type(module).__name__}, whose second call differs from the first by something else")
+        refuse(
+            ValueError,
+            rule,
+            f"{type(module).__name__}, whose second call differs from the first by something else",
+            _ALONE,
+        )
     return _Course(outputs, gradients, dict(module.named_buffers()), drew)
 
 
@@ -171,7 +190,7 @@ def _once(fresh: nn.Module, used: nn.Module, buffers: list[Tensor], inputs: Tens
     with torch.no_grad(), random_numbers_apart():
         for buffer, value in zip(fresh.buffers(), buffers, strict=False):
             buffer.copy_(value)
-        return _numbers(checked_predictions(fresh(inputs)), n_rows=len(inputs))
+        return _numbers(checked_predictions(fresh(inputs)), len(inputs))
 
 
 def _stacked(some: StackedModules, inputs: Tensor, *, training: bool) -> list[_Course]:
@@ -179,8 +198,7 @@ def _stacked(some: StackedModules, inputs: Tensor, *, training: bool) -> list[_C
     outputs, gradients = [], []
     with random_numbers_apart(), nullcontext() if training else some.evaluating():
         for _ in range(_N_STEPS):
-            predictions = some(inputs)
-            numbers = torch.stack([_numbers(_of_model(predictions, i), inputs.shape[1]) for i in range(len(some))])
+            numbers = _numbers(some(inputs), *inputs.shape[:2])
             if training:
                 gradients.append(some.gradient((numbers * _slopes(numbers)).sum()))
                 some.take_buffers(torch.ones(len(some), dtype=torch.bool, device=inputs.device))
@@ -195,7 +213,12 @@ def _compare(alone: _Course, stacked: _Course, name: str) -> None:
     rule = "make modules that do the same alone and stacked"
     if alone.buffers.keys() != stacked.buffers.keys():
         made = sorted(alone.buffers.keys() ^ stacked.buffers.keys())
-        _refuse("make modules whose buffers are there from the beginning", f"{name}, which makes {made} when called")
+        refuse(
+            ValueError,
+            "make modules whose buffers are there from the beginning",
+            f"{name}, which makes {made} when called",
+            _ALONE,
+        )
     if alone.drew:  # the numbers that models draw side by side are others than alone, by the same law
         return
     for what, left, right in (
@@ -204,40 +227,29 @@ def _compare(alone: _Course, stacked: _Course, name: str) -> None:
         ("buffers", list(alone.buffers.values()), list(stacked.buffers.values())),
     ):
         if not all(_close(a, b) for a, b in zip(left, right, strict=True)):
-            _refuse(rule, f"{name}, whose {what} differ")
+            refuse(ValueError, rule, f"{name}, whose {what} differ", _ALONE)
 
 
-def _in_double(models: StackedModules, inputs: Tensor) -> StackedModules:
-    """Return the models in double precision if they can be run in it, else as they are."""
+def _in_double(models: StackedModules, inputs: Tensor) -> tuple[StackedModules, Tensor]:
+    """Return models and inputs [models, rows, ...] in double precision if they can be run in it, else as they are."""
     double = models.subset(slice(0, len(models)), models.flat.device, copy_rows=True, dtype=torch.float64)
+    wide = inputs.double() if inputs.is_floating_point() else inputs
     try:
         with torch.no_grad(), random_numbers_apart():
-            double.module(0)(inputs.double() if inputs.is_floating_point() else inputs)
+            double.module(0)(wide[0])
     except RuntimeError:  # a module that names another type
-        return models
-    return double
+        return models, inputs.to(models.flat.dtype) if inputs.is_floating_point() else inputs
+    return double, wide
 
 
-def _numbers(predictions: Predictions, n_rows: int) -> Tensor:
-    return torch.cat([part.reshape(n_rows, -1) for part in predictions if part is not None], dim=-1)
-
-
-def _of_model(predictions: Predictions, index: int) -> Predictions:
-    hypotheses, logits = predictions
-    return Predictions(hypotheses[index], None if logits is None else logits[index])
+def _numbers(predictions: Predictions, *sizes: int) -> Tensor:
+    """Return all that was predicted as [*sizes, numbers]; the sizes are those of the rows, or of models and rows."""
+    return torch.cat([part.reshape(*sizes, -1) for part in predictions if part is not None], dim=-1)
 
 
 def _slopes(numbers: Tensor) -> Tensor:
     """Return factors that differ, so that a sum of them hides nothing."""
     return torch.linspace(0.5, 1.5, numbers.shape[-1]).to(numbers)
-
-
-def _gradient(numbers: Tensor, module: nn.Module) -> Tensor:
-    parameters = list(module.parameters())
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    found = iter(torch.autograd.grad((numbers * _slopes(numbers)).sum(), trained, allow_unused=True))
-    each = [(parameter, next(found) if parameter.requires_grad else None) for parameter in parameters]
-    return torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for p, g in each])
 
 
 def _close(left: Tensor, right: Tensor) -> bool:
@@ -255,8 +267,8 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     return {
         f"{prefix}.{name}".lstrip("."): described(value)
         for prefix, part in module.named_modules()
-        for name, value in vars(part).items()
-        if name not in _OF_EVERY_MODULE and not _has_tensor(value)
+        for name, value in own_attributes(part).items()
+        if not _has_tensor(value)
     }
 
 
@@ -264,8 +276,3 @@ def _has_tensor(value: Any) -> bool:
     if isinstance(value, dict):
         return any(isinstance(entry, Tensor) for entry in value.values())
     return isinstance(value, Tensor) or (isinstance(value, list | tuple) and any(isinstance(v, Tensor) for v in value))
-
-
-def _refuse(rule: str, got: str, cause: BaseException | None = None) -> None:
-    advice = "Train it with mcl_step in a loop of your own."
-    raise ValueError(bad_value("Fleet", "module_factory", rule, got, advice)) from cause

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from torchmcl._headers import check_free, check_saved
+from torchmcl._headers import check_free, read_header, saved_contents
 from torchmcl._messages import bad_value
 
 __all__ = ["MODEL_KIND", "check_file", "check_folder", "check_model"]
@@ -17,7 +17,7 @@ def check_model(owner: str, folder: Path) -> None:
     Raises:
         ValueError: if it holds none, or one of a newer version.
     """
-    check_saved(owner, folder, MODEL_KIND, "`torchmcl fit`")
+    saved_contents(owner, folder, MODEL_KIND, "`torchmcl fit`", read_header)
 
 
 def check_folder(owner: str, folder: Path, *, overwrite: bool = True) -> None:
