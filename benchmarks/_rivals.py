@@ -24,7 +24,7 @@ from torchmcl.fleet import Fleet, FleetData, default_batch_size, even_batch_size
 
 Predict = Callable[[np.ndarray], Forecast]
 
-# The trunk of all networks, and the optimiser steps of the mixture density network.
+# The trunk of all networks, and the optimizer steps of the mixture density network.
 HIDDEN, N_STEPS = (64, 64), 1500
 N_POINTS = 5
 
@@ -50,7 +50,7 @@ def ours(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
 def mixture_neg_log_likelihood(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the negative log density of targets [..., targets, 1] under one mixture, [..., targets, 1].
 
-    The "hypotheses" [..., kernels, 3] are the logit, the mean and the log deviation of each kernel, so that a mixture
+    The "hypotheses" [..., kernels, 3] are the logit, mean and log standard deviation of each kernel, so that a mixture
     density network is a fleet with another cost, and a rule that has no choice.
     """
     log_weights = hypotheses[..., 0].log_softmax(dim=-1).unsqueeze(-2)
@@ -61,7 +61,7 @@ def mixture_neg_log_likelihood(*, hypotheses: Tensor, targets: Tensor) -> Tensor
 
 
 def mixture_density_network(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
-    """A mixture of five normals, on the fleet: trunk, optimiser, rate, decay and number of steps as ours."""
+    """A mixture of five normals, on the fleet: trunk, optimizer, rate, decay and number of steps as ours."""
     parts = train_test_split(inputs, targets, test_size=0.1, random_state=seed)
     train_x, held_x, train_y, held_y = (torch.from_numpy(part).float() for part in parts)
     batch = even_batch_size(len(train_x), default_batch_size(len(train_x)))
@@ -113,9 +113,9 @@ def ngboost(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
 
     def predict(rows: np.ndarray) -> Forecast:
         found = model.pred_dist(rows, max_iter=model.best_val_loss_itr).params
-        mean, deviation = found["loc"], found["scale"]
-        at = {name: mean[:, None] + deviation[:, None] * norm.ppf(levels) for name, levels in _LEVELS.items()}
-        mixture = Mixture(np.ones((len(mean), 1)), mean[:, None], deviation[:, None])
+        mean, std = found["loc"], found["scale"]
+        at = {name: mean[:, None] + std[:, None] * norm.ppf(levels) for name, levels in _LEVELS.items()}
+        mixture = Mixture(np.ones((len(mean), 1)), mean[:, None], std[:, None])
         interval = one_interval(*at["ends"].T)
         return Forecast(at["points"], best_points(at["fine"]), mean, mixture, interval)
 

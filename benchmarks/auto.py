@@ -21,7 +21,7 @@ from _common import parser, report
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.data.uci import load_uci, uci_set
 from torchmcl.experiments.uci.published import published_cells
-from torchmcl.experiments.uci.run import UciStudy
+from torchmcl.experiments.uci.study import UciStudy
 from torchmcl.extending import write_atomically
 from torchmcl.fleet import Candidate, Fleet, FleetData, Validation, default_candidates, hard_distortion
 from torchmcl.schedules import Cosine, Exponential, Linear, annealed
@@ -219,7 +219,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument("--data", type=Path)
-    arguments.add_argument("--records", type=Path, required=True, help="CSV of the results; gone on with if it exists")
+    arguments.add_argument("--records", type=Path, required=True, help="CSV of the results; resumed if it exists")
     arguments.add_argument("--sets", default=",".join(UciStudy().sets))
     arguments.add_argument("--parts", default=",".join(PARTS))
     options = arguments.parse_args()

@@ -3,7 +3,7 @@
 python benchmarks/auto_gaussians.py [--parts fleet] [--device cuda] [--out results/auto-gaussians-cpu.json]
 
 Fleet: `AutoAnnealing()` as it comes, in the network of the quick figures, beside the figure's own schedule. k-means is
-fitted to fresh points, and all are measured on 25 000 others. Estimator: `schedule="auto"` on 10 000 points, and on the
+fitted to fresh points, and all are measured on 25 000 others. Estimator: `rule="auto"` on 10 000 points, and on the
 same times 1e-3 and 1e3; a fleet takes targets as they are, and its learning rate is for targets of the size of 1.
 """
 
@@ -52,7 +52,7 @@ def main(parts: list[str], n_seeds: int, device: str) -> list[dict[str, object]]
 
 def distortion_of_estimator(points: np.ndarray, held_out: np.ndarray, scale: float, seed: int) -> float:
     """Return the distortion of `MCLRegressor` on points times `scale`, in units of the points."""
-    model = MCLRegressor(n_hypotheses=49, schedule="auto", n_init=1, random_state=seed)
+    model = MCLRegressor(n_hypotheses=49, rule="auto", n_restarts=1, random_state=seed)
     model.fit(np.ones((len(points), 1)), scale * points)
     return model.distortion(np.ones((len(held_out), 1)), scale * held_out) / scale**2
 

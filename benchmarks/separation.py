@@ -27,7 +27,7 @@ RULES = (mcl.WTA(), ANNEALED, mcl.PIT(), mcl.Sinkhorn(0.1))
 SECONDS = 5.0
 # Batch of the steps and seconds of their signals: the paper's on a GPU; a CPU would take minutes for one step of it.
 STEP_SIZES = {"cuda": (22, SECONDS), "cpu": (1, 0.25)}
-# Samples in a batch without a network, and the most bytes that its hypotheses may take.
+# Samples in a batch without a network, and the maximum bytes of its hypotheses.
 MATCHING_BATCH, MATCHING_BYTES = {"cuda": 22, "cpu": 4}, {"cuda": 4e9, "cpu": 32e6}
 
 

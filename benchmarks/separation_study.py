@@ -3,7 +3,7 @@
     python benchmarks/separation_study.py out/separation --commit COMMIT --device "NVIDIA H200"
 
 Writes benchmarks/results/separation-training-<machine>.jsonl and separation-evaluation-<machine>.csv. With --add the
-trainings of the folder join those that the files have, with notes of their own.
+trainings of the folder join those that the files have, with separate notes.
 """
 
 import argparse

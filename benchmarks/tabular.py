@@ -45,7 +45,7 @@ Rows = dict[tuple[str, int, str], dict[str, float | None]]
 
 
 class Table(NamedTuple):
-    """One fold, standardised by its training part; `unit` is the deviation of the targets there."""
+    """One fold, standardised by its training part; `unit` is the standard deviation of the targets there."""
 
     train_inputs: np.ndarray
     train_targets: np.ndarray
@@ -63,9 +63,9 @@ def table_of(name: str, fold: int, data: Path | None, n_rows: int = 2000) -> Tab
     batch = folded_response(n_rows, torch.Generator().manual_seed(fold))
     inputs, targets = batch.inputs.double().numpy(), batch.targets.double().numpy()[:, 0, 0]
     n_train = round(0.9 * n_rows)
-    mean, deviation = inputs[:n_train].mean(axis=0), inputs[:n_train].std(axis=0)
+    mean, std = inputs[:n_train].mean(axis=0), inputs[:n_train].std(axis=0)
     unit = float(targets[:n_train].std())
-    inputs, targets = (inputs - mean) / deviation, (targets - targets[:n_train].mean()) / unit
+    inputs, targets = (inputs - mean) / std, (targets - targets[:n_train].mean()) / unit
     return Table(inputs[:n_train], targets[:n_train], inputs[n_train:], targets[n_train:], unit)
 
 

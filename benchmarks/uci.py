@@ -8,7 +8,8 @@ from pathlib import Path
 
 from _common import parser, report
 from torchmcl.experiments.uci.methods import METHODS
-from torchmcl.experiments.uci.run import PROTOCOLS, UciStudy, run_study
+from torchmcl.experiments.uci.run import run_study
+from torchmcl.experiments.uci.study import PROTOCOLS, UciStudy
 
 if __name__ == "__main__":
     arguments = parser(__doc__)

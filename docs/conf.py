@@ -37,7 +37,7 @@ napoleon_use_ivar = True
 napoleon_custom_sections = ["Reference"]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-# Defaults as they are written: the repr of a function or class is no Python, and a signature with one is not parsed.
+# Defaults as they are written: the repr of a function or class is not Python, and a signature with one is not parsed.
 autodoc_preserve_defaults = True
 # Lets `fitted_` in a docstring be a name: without it the underscore at its end makes a link of it, and is dropped.
 strip_signature_backslash = True

@@ -595,3 +595,102 @@ def scene_weights(rule, cost, scene, mask):
                 for i in counted:
                     weights[i, target] = rule(mean[None])[0]
     return weights
+
+
+# ------------------------------------------------------------------ trajectories
+
+
+def trajectory_errors(hypothesis, target, mask):
+    """ADE, FDE at the last valid step and largest error of one hypothesis, lists of points."""
+    valid = [math.dist(h, y) for h, y, m in zip(hypothesis, target, mask, strict=True) if m]
+    return {"ade": sum(valid) / len(valid), "fde": valid[-1], "largest": max(valid)}
+
+
+def forecast_value(agent, kept, value):
+    """One number of one agent from its errors and probabilities; `value` is what to compute of them."""
+    hypotheses, target, mask, chances = agent
+    errors = [trajectory_errors(hypotheses[k], target, mask) for k in kept]
+    return value(errors, [chances[k] for k in kept])
+
+
+def _top(scores, k):
+    return sorted(range(len(scores)), key=lambda i: -scores[i])[:k]
+
+
+def _grouped(scene, counted):
+    groups = {}
+    for i, number in enumerate(scene):
+        if counted[i]:
+            groups.setdefault(number, []).append(i)
+    return list(groups.values())
+
+
+def mean_of_agents(agents, scene, k, value, average_over="agents", last_valid_step=True):
+    """The mean over agents (hypotheses, target, mask, scores), or over scenes of the means in them."""
+    counted = [any(mask) if last_valid_step else mask[-1] for _, _, mask, _ in agents]
+    values = {i: forecast_value(a, _top(a[3], k), value) for i, a in enumerate(agents) if counted[i]}
+    if average_over == "agents":
+        return sum(values.values()) / len(values)
+    means = [sum(values[i] for i in group) / len(group) for group in _grouped(scene, counted)]
+    return sum(means) / len(means)
+
+
+def joint_min_error(agents, scene, k, error, best_by, average_over="scenes", last_valid_step=True):
+    """The error of the best future of each scene, averaged over scenes or weighted by their agents."""
+    counted = [any(mask) if last_valid_step else mask[-1] for _, _, mask, _ in agents]
+    total = weight = 0.0
+    for group in _grouped(scene, counted):
+        n_hypotheses = len(agents[group[0]][0])
+        scores = [sum(agents[i][3][j] for i in group) / len(group) for j in range(n_hypotheses)]
+        means = []
+        for j in _top(scores, k):
+            errors = [trajectory_errors(agents[i][0][j], agents[i][1], agents[i][2]) for i in group]
+            means.append({name: sum(e[name] for e in errors) / len(errors) for name in ("ade", "fde")})
+        best = min(means, key=lambda mean: mean[best_by])
+        share = len(group) if average_over == "agents" else 1
+        total, weight = total + share * best[error], weight + share
+    return total / weight
+
+
+def collision_rate(hypotheses, scene, mask, distance, count, average_over):
+    """Collided pairs (or agents) of all, over all hypotheses; None if there are none to count."""
+    n, n_hypotheses = len(hypotheses), len(hypotheses[0])
+
+    def collide(i, j, k):
+        return any(
+            mask[i][s] and mask[j][s] and math.dist(hypotheses[i][k][s], hypotheses[j][k][s]) < distance
+            for s in range(len(mask[i]))
+        )
+
+    by_scene = {}
+    for number in set(scene):
+        members = [i for i in range(n) if scene[i] == number and any(mask[i])]
+        for k in range(n_hypotheses):
+            if count == "agents":
+                hits = [any(collide(i, j, k) for j in members if j != i) for i in members]
+            else:
+                pairs = [(i, j) for i, j in itertools.combinations(members, 2)]
+                hits = [
+                    collide(i, j, k) for i, j in pairs if any(a and b for a, b in zip(mask[i], mask[j], strict=True))
+                ]
+            by_scene.setdefault(number, []).extend(hits)
+    filled = [hits for hits in by_scene.values() if hits]
+    if not filled:
+        return None
+    if average_over == "scenes":
+        return sum(sum(hits) / len(hits) for hits in filled) / len(filled)
+    return sum(map(sum, filled)) / sum(map(len, filled))
+
+
+def track_windows(rows, observed, future, step, stride=1, partial=False):
+    """Windows {(first frame, person): (positions, how many are there)} of rows (frame, person, x, y)."""
+    places = {(int(frame), int(person)): (x, y) for frame, person, x, y in rows}
+    first = min(frame for frame, _ in places)
+    found = {}
+    for frame, person in places:
+        n = 0
+        while n < observed + future and (frame + n * step, person) in places:
+            n += 1
+        if n >= (observed + 1 if partial else observed + future) and (frame - first) // step % stride == 0:
+            found[frame, person] = [places[frame + i * step, person] for i in range(n)]
+    return found

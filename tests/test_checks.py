@@ -566,7 +566,7 @@ def test_value_checks_end_after_an_exception():
 
 
 def test_value_checks_are_silent_where_values_cannot_be_read():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     cost = torch.tensor([[[math.nan, 1.0]]])
     with mcl.value_checks():
         mapped = torch.vmap(lambda cost: mcl.mcl_loss(mcl.match(cost, mcl.AnnealedWTA(0.5))))(cost)

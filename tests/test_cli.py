@@ -80,8 +80,18 @@ def test_the_defaults_of_fit_are_those_of_the_estimator():
         "hidden": "hidden",
         "learning_rate": "learning_rate",
         "weight_decay": "weight_decay",
-        "restarts": "n_init",
+        "restarts": "n_restarts",
         "validation": "validation_fraction",
     }
     estimator = mcl.MCLRegressor().get_params()
     assert {name: options[name] for name in same} == {name: estimator[there] for name, there in same.items()}
+
+
+def test_the_rules_of_fit_are_those_that_the_estimators_have_names_for():
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    from torchmcl.estimators._parameters import NAMED_RULES
+
+    for name in NAMED_RULES:
+        assert _parser().parse_args(["fit", "t.csv", "--target", "y", "-o", "m", "--rule", name]).rule == name
+    with pytest.raises(SystemExit):
+        _parser().parse_args(["fit", "t.csv", "--target", "y", "-o", "m", "--rule", "other"])

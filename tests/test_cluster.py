@@ -17,8 +17,8 @@ from torchmcl.experiments.cluster import connected, results_from
 from torchmcl.experiments.uci import distributed as on_cluster
 from torchmcl.experiments.uci.distributed import run_study_on_cluster
 from torchmcl.experiments.uci.records import KEYS
-from torchmcl.experiments.uci.run import UciStudy, forget_unit, run_study, saved_training
-from torchmcl.experiments.uci.study import units_of
+from torchmcl.experiments.uci.run import forget_unit, run_study, saved_training
+from torchmcl.experiments.uci.study import UciStudy, units_of
 
 distributed = pytest.importorskip("distributed")
 joblib = pytest.importorskip("joblib")

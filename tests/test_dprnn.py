@@ -246,7 +246,7 @@ def test_bfloat16_keeps_the_ends_in_float32():
 
 
 def test_it_compiles_into_one_graph():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     model = tiny(n_blocks=1)
     waveform = torch.randn(2, 30)
     compiled = torch.compile(model, backend="eager", fullgraph=True)

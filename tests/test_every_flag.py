@@ -24,8 +24,8 @@ RUNS = [
     f"{FIT} --out model --overwrite --restart --rule mcl",
     f"{FIT} -o relaxed --rule relaxed",
     f"{FIT} -o annealed --rule annealed",
-    f"{FIT} -o auto --schedule auto",
-    f"{FIT} -o searched --search fleet",
+    f"{FIT} -o auto --rule auto",
+    f"{FIT} -o searched --search",
     f"fit --example -o example {SMALL}",
     "predict model houses.csv -o answers.csv --interval 0.9 --keep city --allow-new-categories --escape-formulas "
     "--quiet",
@@ -84,7 +84,7 @@ OURS = {name: parser for name, parser in commands().items() if name.split()[0] n
 def test_the_walk_sees_the_commands():
     assert {"fit", "predict", "report", "demo", "reproduce uci", "reproduce all", "reproduce separation"} <= OURS.keys()
     assert {"--seed", "-o", "--out", "--example"} <= flags(OURS["fit"])
-    assert {"--rule mcl", "--schedule auto"} <= choices(OURS["fit"])
+    assert {"--rule mcl", "--rule auto"} <= choices(OURS["fit"])
 
 
 @pytest.mark.parametrize("command", OURS)

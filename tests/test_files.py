@@ -1,6 +1,7 @@
 """Files are replaced completely or not at all, whoever writes them, at the intended place."""
 
 import ast
+import errno
 import os
 import signal
 import stat
@@ -218,7 +219,10 @@ def test_what_a_killed_process_left_is_removed_by_the_next_writer_and_what_a_liv
 
 @on_posix
 def test_without_locks_only_what_is_a_day_old_is_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(_files, "_lock", lambda *_, **__: None)
+    def no_locks(descriptor, operation):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
     for name, age in ((TEMPORARY, 25), (TEMPORARY.replace("0", "1"), 23)):
         (tmp_path / name).write_text("half")
         os.utime(tmp_path / name, times=(0, time.time() - 3600 * age))
@@ -234,18 +238,21 @@ def test_a_pipe_or_a_link_with_a_temporary_name_is_left_alone(tmp_path):
     assert len(names(tmp_path)) == 3
 
 
+@on_posix
 def test_a_file_that_another_process_took_for_abandoned_is_made_again(tmp_path, monkeypatch):
-    lock, calls = _files._lock, []
+    import fcntl
 
-    def removed_first(path, **options):
-        calls.append(path)
-        if len(calls) == 1:
-            path.unlink()
-        return lock(path, **options)
+    flock, removed = fcntl.flock, []
 
-    monkeypatch.setattr(_files, "_lock", removed_first)
+    def removed_first(descriptor, operation):
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            removed[0].unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removed_first)
     write_atomically(tmp_path / "out", "text")
-    assert (len(calls), names(tmp_path)) == (2, ["out"])
+    assert (len(removed), names(tmp_path)) == (1, ["out"])
 
 
 # ---------------------------------------------------------------------------- everything that is saved

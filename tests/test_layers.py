@@ -31,6 +31,7 @@ FLOORS = {
     "costs": 1,
     "assignment": 1,
     "transport": 1,
+    "scenes": 1,
     "schedules": 1,
     "theory": 1,
     "losses": 2,

@@ -168,7 +168,7 @@ def test_float64_loss_stays_float64():
 
 
 def test_loss_compiles_and_maps():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     cost, mask = make_problem()
 
     def loss_of(cost, mask):
@@ -205,7 +205,7 @@ def test_sample_weights_multiply_the_loss_of_each_sample(reduction):
 
 
 def test_a_loss_that_overflows_is_nan_and_keeps_its_gradient():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     cost = torch.full((2, 1, 3), 3e38, requires_grad=True)
 
     def loss_of(cost):

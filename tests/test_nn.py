@@ -134,7 +134,7 @@ def test_models_can_be_pickled():
 
 
 def test_models_compile_and_map_over_their_weights():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     models = [mcl.MultiHypothesisMLP(6, 2, 5, hidden=(8,)) for _ in range(3)]
     inputs = torch.randn(4, 6)
     compiled = torch.compile(models[0], fullgraph=True, backend="aot_eager")

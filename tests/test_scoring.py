@@ -150,7 +150,7 @@ def test_half_precision_logits_give_a_float32_score_loss(dtype):
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised by torch.compile itself
 def test_score_loss_compiles_and_maps():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     logits, labels = torch.randn(4, 3), torch.rand(4, 3)
     compiled = torch.compile(lambda x, y: mcl.score_loss(x, y), fullgraph=True, backend="aot_eager")
 

@@ -290,7 +290,8 @@ def test_agents_of_a_scene_share_winner_and_labels_in_a_step():
         lambda cost, scene: mcl.SceneWinners(mcl.WTA(), scene)(cost), fullgraph=True, backend="aot_eager"
     )
     torch.testing.assert_close(
-        compiled(output.matching.cost.detach(), data.scene), mcl.SceneWinners(mcl.WTA(), data.scene)(output.matching.cost)
+        compiled(output.matching.cost.detach(), data.scene),
+        mcl.SceneWinners(mcl.WTA(), data.scene)(output.matching.cost),
     )
 
 

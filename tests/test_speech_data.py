@@ -290,7 +290,7 @@ def test_what_is_no_pack_is_refused(tmp_path):
     with pytest.raises(BadAudio, match=r"none.npz: there is no such file"):
         AudioPack.load(tmp_path / "none.npz")
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 nothing")
-    with pytest.raises(BadAudio, match=r"bad.npz: is no pack of utterances"):
+    with pytest.raises(BadAudio, match=r"bad.npz: is not a pack of utterances"):
         AudioPack.load(tmp_path / "bad.npz")
     with pytest.raises(BadAudio, match="nobody/1: is not in the pack of 0 utterances"):
         AudioPack({}).read("nobody/1")

@@ -23,6 +23,7 @@ from torchmcl.estimators.table import (
 )
 from torchmcl.estimators.table.evaluation import _representatives
 from torchmcl.estimators.table.floor import least_distortions
+from torchmcl.reports.table import write_table_page
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def test_no_column_of_the_answers_takes_the_name_of_another(targets, kept):
     columns = {name: list(range(i, i + 30)) for i, name in enumerate(dict.fromkeys(["x", *targets, *kept]))}
     table = Table("t", pl.DataFrame(columns))
     how = TableFit(targets, drop=[name for name in kept if name not in targets], test_fraction=0.0)
-    how.parameters.update(n_epochs=1, hidden=(4,), n_hypotheses=2, n_init=1)
+    how.parameters.update(n_epochs=1, hidden=(4,), n_hypotheses=2, n_restarts=1)
     answers = fit_table("test", table, how).predict("test", table, interval=0.5, keep=kept)
     # Each target has a mean, two answers, two ends and a set; then there are two probabilities.
     assert len(set(answers.columns)) == len(answers.columns) == len(kept) + 6 * len(targets) + 2
@@ -131,7 +132,7 @@ def test_answers_far_from_zero_keep_the_digits_that_tell_them_apart():
     # 170 000 +- 1: six digits would show one number; single precision can hold the difference.
     x = np.arange(80) % 4
     table = Table("t", pl.DataFrame({"x": x, "y": 170_000 + np.sin(x) + 0.1 * np.cos(np.arange(80))}))
-    how = TableFit(["y"], parameters={"n_epochs": 60, "hidden": (16,), "n_hypotheses": 2, "n_init": 1})
+    how = TableFit(["y"], parameters={"n_epochs": 60, "hidden": (16,), "n_hypotheses": 2, "n_restarts": 1})
     made = fit_table("test", table, how)
     answers = made.predict("test", table, interval=0.5)
     ends = re.findall(r"[0-9.]+", answers.get_column("y_set")[1])
@@ -145,7 +146,7 @@ def test_answers_far_from_zero_keep_the_digits_that_tell_them_apart():
 def test_numbers_as_categories_are_known_in_every_part_of_the_table(seed):
     values = [1.0, 2.0] * 14 + [2.5, 2.5]
     table = Table("t", pl.DataFrame({"c": values, "y": np.arange(30) % 7}))
-    how = TableFit(["y"], categorical=["c"], seed=seed, parameters={"n_epochs": 1, "hidden": (4,), "n_init": 1})
+    how = TableFit(["y"], categorical=["c"], seed=seed, parameters={"n_epochs": 1, "hidden": (4,), "n_restarts": 1})
     made = fit_table("test", table, how)
     assert made.schema.categories[0].categories == ("1", "2", "2.5")
     texts = Table("t", pl.DataFrame({"c": ["1", "1.0", "+1", "1e0", "2.50", ""][:5]}))
@@ -357,3 +358,12 @@ def test_the_first_version_can_be_read_for_ever():
     answers = load_table_model("test", folder).predict("test", asked)
     assert answers.get_column("y_mean").to_list() == pytest.approx([-0.217275, -0.195678], rel=1e-4)
     assert answers.get_column("probability_1").to_list() == pytest.approx([0.5215326, 0.5196601], rel=1e-4)
+
+
+def test_the_report_of_the_first_version_can_be_drawn_for_ever(tmp_path):
+    folder = Path(__file__).parent / "fixtures" / "formats" / "table-1"
+    records = table_records("test", load_table_model("test", folder))
+    (target,) = records["evaluation"]["targets"]
+    assert (target["min"], target["max"]) == (-0.671, 0.544)
+    assert target["std"] == pytest.approx(0.4555817)
+    assert "-0.671" in write_table_page(records, tmp_path / "report.html").read_text(encoding="utf-8")

@@ -148,9 +148,9 @@ def test_numbers_far_from_zero_keep_the_digits_that_tell_them_apart(records, tmp
     far = copy.deepcopy(records)
     found = far["evaluation"]
     target = found["targets"][0]
-    for key in ("mean", "least", "low", "median", "high", "most"):
+    for key in ("mean", "min", "low", "median", "high", "max"):
         target[key] = 1.7e9 + target[key] / 100
-    target["deviation"] /= 100
+    target["std"] /= 100
     for row in found["ambiguous"]:
         row["truth"] = [1.7e9 + value / 100 for value in row["truth"]]
         row["hypotheses"] = [[1.7e9 + value / 100 for value in values] for values in row["hypotheses"]]

@@ -186,7 +186,7 @@ def test_step_under_autocast_keeps_cost_weights_and_loss_in_float32(dtype):
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised by torch.compile itself
 def test_step_compiles_into_one_graph():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     model, batch = make_model(), make_batch(make_mask())
 
     def loss_of(inputs, targets, mask):

@@ -1,6 +1,5 @@
 """The UCI sets: official splits, standardisation, both folder layouts, downloads from a real server, bad files."""
 
-import functools
 import hashlib
 import re
 import socket
@@ -17,7 +16,7 @@ import pytest
 import torch
 
 from torchmcl.data import uci
-from torchmcl.data.uci import UCI_SETS, UciSet, load_uci, official_splits, synthetic_year
+from torchmcl.data.uci import UCI_SETS, UciSet, load_uci, official_splits, read_rows, synthetic_year
 
 CHECKOUT = Path(__file__).parents[1]
 SHARED = CHECKOUT.parent / "shared/data/uci"
@@ -216,26 +215,32 @@ def _reply(self):
 
 @pytest.fixture
 def small(monkeypatch):
-    """A set of 200 rows that only the local server knows, and its table."""
+    """The table of a set of 200 rows that only a local server knows."""
     pytest.importorskip("pooch", reason="pooch is not installed")
     import pooch.core
 
     monkeypatch.setattr(pooch.core.time, "sleep", lambda _: None)  # pooch waits between its attempts
-    table = np.random.default_rng(3).normal(size=(200, 3))
+    return np.random.default_rng(3).normal(size=(200, 3))
+
+
+def set_at(base_url, table):
     checksum = hashlib.sha256(text_of(table).encode()).hexdigest()
-    monkeypatch.setitem(UCI_SETS, "small", UciSet("small", "small-set", 200, 2, 3, checksum))
-    return table
+    return UciSet("small", "small-set", 200, 2, 3, checksum, base_url=base_url)
 
 
 @pytest.fixture
-def server(small):
+def server(small, monkeypatch):
     server = Server(text_of(small).encode())
+    monkeypatch.setitem(UCI_SETS, "small", set_at(server.url, small))
     yield server
     server.close()
 
 
-def fetched(server):
-    return uci._download(UCI_SETS["small"], base_url=server.url, progress=False)
+def fetched(cache, *, progress=False):
+    """Read the set, and return the one file that it is kept in."""
+    read_rows(UCI_SETS["small"], progress=progress)
+    (path,) = kept(cache)
+    return path
 
 
 def kept(cache):
@@ -243,14 +248,11 @@ def kept(cache):
 
 
 def test_a_good_file_is_downloaded_into_the_cache(server, empty_cache):
-    path = fetched(server)
-    assert kept(empty_cache) == [path]
-    assert path.read_bytes() == server.body
+    assert fetched(empty_cache).read_bytes() == server.body
     assert server.paths == ["/sets/small-set/data/data.txt"]
 
 
-def test_a_set_is_downloaded_once_and_then_read_from_the_cache(server, small, monkeypatch):
-    monkeypatch.setattr(uci, "_download", functools.partial(uci._download, base_url=server.url))
+def test_a_set_is_downloaded_once_and_then_read_from_the_cache(server, small):
     first = load_uci("small", progress=False)
     second = load_uci("small", progress=False)
     assert len(server.paths) == 1
@@ -261,57 +263,56 @@ def test_a_set_is_downloaded_once_and_then_read_from_the_cache(server, small, mo
 def test_a_corrupted_file_is_refused_in_words_and_not_kept(server, empty_cache):
     server.replies.extend([CORRUPT] * 10)
     with pytest.raises(OSError, match=r"small .*does not have the known checksum and was not kept"):
-        fetched(server)
+        fetched(empty_cache)
     assert kept(empty_cache) == []
 
 
 def test_a_corrupted_file_is_fetched_anew_on_the_next_call(server, empty_cache):
     server.replies.extend([CORRUPT] * 10)
     with pytest.raises(OSError, match="checksum"):
-        fetched(server)
+        fetched(empty_cache)
     server.replies.clear()
-    assert fetched(server).read_bytes() == server.body
+    assert fetched(empty_cache).read_bytes() == server.body
 
 
 def test_a_dropped_connection_is_told_in_words_and_leaves_nothing_half_written(server, empty_cache):
     server.replies.extend([DROP] * 10)
     with pytest.raises(OSError, match=r"small could not be downloaded from http.*TORCHMCL_DATA"):
-        fetched(server)
+        fetched(empty_cache)
     assert kept(empty_cache) == []
     server.replies.clear()
-    assert fetched(server).read_bytes() == server.body
+    assert fetched(empty_cache).read_bytes() == server.body
     assert len(kept(empty_cache)) == 1
 
 
-def test_one_dropped_connection_is_made_good_within_the_same_call(server):
+def test_one_dropped_connection_is_made_good_within_the_same_call(server, empty_cache):
     server.replies.append(DROP)
-    assert fetched(server).read_bytes() == server.body
+    assert fetched(empty_cache).read_bytes() == server.body
     assert len(server.paths) == 2
 
 
 def test_a_file_that_the_server_does_not_have_is_told_in_words(server, empty_cache):
     server.replies.extend([MISSING] * 10)
     with pytest.raises(OSError, match=r"small could not be downloaded .*404"):
-        fetched(server)
+        fetched(empty_cache)
     assert kept(empty_cache) == []
 
 
-@pytest.mark.usefixtures("small")
-def test_without_a_network_the_message_names_the_local_folder_options(empty_cache):
+def test_without_a_network_the_message_names_the_local_folder_options(small, empty_cache):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(OSError, match=r"small could not be downloaded .*--data.*TORCHMCL_DATA"):
-        uci._download(UCI_SETS["small"], base_url=f"http://127.0.0.1:{port}/", progress=False)
+        read_rows(set_at(f"http://127.0.0.1:{port}/", small), progress=False)
     assert kept(empty_cache) == []
 
 
-def test_a_missing_progress_bar_package_is_not_called_a_checksum_error(server, monkeypatch):
+def test_a_missing_progress_bar_package_is_not_called_a_checksum_error(server, empty_cache, monkeypatch):
     import pooch.downloaders
 
     monkeypatch.setattr(pooch.downloaders, "tqdm", None)
     try:
-        path = uci._download(UCI_SETS["small"], base_url=server.url, progress=True)
+        path = fetched(empty_cache, progress=True)
     except (OSError, ImportError) as error:
         assert "checksum" not in str(error)  # noqa: PT017  (either outcome will do)
         assert "tqdm" in str(error)  # noqa: PT017
@@ -322,7 +323,7 @@ def test_a_missing_progress_bar_package_is_not_called_a_checksum_error(server, m
 def test_without_pooch_the_message_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(ImportError, match=r"downloading the yacht set needs pooch: pip install 'torchmcl\[data\]'"):
-        uci._download(UCI_SETS["yacht"], progress=False)
+        load_uci("yacht", progress=False)
 
 
 def test_the_extra_that_the_message_names_brings_pooch():
@@ -434,7 +435,7 @@ def test_a_year_zip_cut_short_is_refused_in_words(tmp_path):
 
 
 def test_year_is_never_downloaded(empty_cache):
-    with pytest.raises(FileNotFoundError, match=r"YearPredictionMSD is not downloaded by itself.*TORCHMCL_DATA"):
+    with pytest.raises(FileNotFoundError, match=r"YearPredictionMSD is not downloaded automatically.*TORCHMCL_DATA"):
         load_uci("year")
     assert not empty_cache.exists()
 

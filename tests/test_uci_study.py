@@ -11,7 +11,8 @@ from torchmcl import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.data.uci import UCI_SETS, load_uci, official_splits
 from torchmcl.experiments.uci.methods import METHODS, method_named
 from torchmcl.experiments.uci.records import KEYS, Records
-from torchmcl.experiments.uci.run import PROTOCOLS, UciStudy, run_study
+from torchmcl.experiments.uci.run import run_study
+from torchmcl.experiments.uci.study import PROTOCOLS, UciStudy
 from torchmcl.fleet import Fleet
 
 SEVERAL = ("mcl", "relaxed-0.1", "amcl-exponential")
@@ -496,8 +497,8 @@ def test_the_study_has_all_methods_and_by_default_runs_them_on_the_nine_sets():
 
 
 def test_mcl_is_looked_at_every_epoch_and_all_others_every_ten():
-    assert {method.name for method in METHODS.values() if method.looks_every == 1} == {"mcl"}
-    assert {method.looks_every for method in METHODS.values()} == {1, 10}
+    assert {method.name for method in METHODS.values() if method.evaluate_every == 1} == {"mcl"}
+    assert {method.evaluate_every for method in METHODS.values()} == {1, 10}
 
 
 def test_exponential_annealing_is_half_times_095_to_the_epoch_and_ends_below_5e_4():

@@ -5,8 +5,9 @@ Its header holds one more text, `torchmcl_checkpoint`: a checksum (SHA-256, in h
 version of the format, the version of torchmcl, the kind and the state. `torchmcl.checkpoints` reads and writes it.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torchmcl._files import is_temporary
 from torchmcl._limits import check_limit
@@ -21,8 +22,8 @@ __all__ = [
     "Header",
     "bad_file",
     "check_free",
-    "check_saved",
     "read_header",
+    "saved_contents",
 ]
 
 #: Increased when an older torchmcl could not read what this one writes.
@@ -30,6 +31,8 @@ VERSION = 1
 HEADER = "torchmcl_checkpoint"
 #: The file of a saved model in its folder.
 MODEL_FILE = "model.safetensors"
+
+_Contents = TypeVar("_Contents")
 
 
 class CheckpointError(ValueError):
@@ -90,24 +93,27 @@ def read_header(path: Path, kind: str | None = None) -> Header:
     return Header(checksum, text, document)
 
 
-def check_saved(owner: str, folder: Path, kind: str, by: str) -> Path:
-    """Return the file of a saved model after reading its header.
+def saved_contents(owner: str, folder: Path, kind: str, by: str, read: Callable[[Path, str], _Contents]) -> _Contents:
+    """Return what `read` finds in the file of a saved model: `read_header`, or `read_checkpoint` for all of it.
 
     Args:
         owner: whom errors speak for.
         folder: that holds the model.
         kind: of the model.
         by: who writes such folders.
+        read: called with the file and the kind.
 
     Raises:
-        ValueError: if there is no such file, or it is of another kind or a newer version.
+        ValueError: if there is no such file, or it is damaged, of another kind or a newer version.
     """
     path = folder / MODEL_FILE
     if not path.is_file():
         got = f"{str(folder)!r}, which {f'has no {MODEL_FILE}' if folder.exists() else 'does not exist'}"
         raise ValueError(bad_value(owner, "folder", f"be a folder that {by} wrote", got))
-    read_header(path, kind)
-    return path
+    try:
+        return read(path, kind)
+    except CheckpointError as error:
+        raise ValueError(bad_value(owner, "folder", f"hold what {by} wrote", str(error).rstrip("."))) from error
 
 
 def check_free(owner: str, folder: Path, by: str) -> bool:

@@ -1,4 +1,4 @@
-"""How large what comes from outside may be: one table, stated in the documentation and in every refusal.
+"""Size limits of untrusted input: one table, quoted in the documentation and in every error.
 
 A limit is raised for a process by an environment variable, `TORCHMCL_LIMIT_` and its name in capitals:
 `TORCHMCL_LIMIT_TABLE_BYTES=20G torchmcl fit ...`. A number may end in K, M or G (powers of 1024).
@@ -20,14 +20,14 @@ __all__ = [
     "limit",
 ]
 
-# Lists in lists in JSON, YAML and schemas: what we write has less than ten, what readers in C and Rust crash at is
-# a thousand.
+# Lists in lists in JSON, YAML and schemas: our own files have fewer than ten levels; readers in C and Rust
+# crash at about a thousand.
 NESTING = 64
-# Compressed text beyond this many bytes may be at most so many times as large as its file. Tables rarely reach 50;
+# Compressed text beyond this many bytes may be at most this many times as large as its file. Tables rarely reach 50;
 # the format allows 1032.
 RATIO, RATIO_FREE_BYTES = 200, 64 << 20
-# Recordings are separated in chunks of at least this length: nobody can be told from another in less, and a chunk of
-# a few samples would make an hour of audio a matter of years.
+# Recordings are separated in chunks of at least this length: speakers cannot be told apart in less, and with
+# chunks of a few samples an hour of audio would take years.
 SHORTEST_CHUNK_SECONDS = 0.1
 
 
@@ -35,7 +35,7 @@ class Limit(NamedTuple):
     """One limit.
 
     Attributes:
-        default: without a variable.
+        default: used if the variable is not set.
         meaning: what is counted, for messages and the documentation.
     """
 
@@ -44,7 +44,7 @@ class Limit(NamedTuple):
 
 
 class LimitError(ValueError):
-    """Something is larger than its limit; the message says how to raise that."""
+    """Something is larger than its limit; the message says how to raise the limit."""
 
 
 LIMITS = {
@@ -75,10 +75,10 @@ def limit(name: str) -> int:
     text = os.environ.get(variable, "").strip()
     if not text:
         return LIMITS[name].default
-    found = re.fullmatch(r"([0-9]{1,18})([KMG]?)", text)
-    if found is None:
+    matched = re.fullmatch(r"([0-9]{1,18})([KMG]?)", text)
+    if matched is None:
         raise ValueError(f"torchmcl: `{variable}` must be an integer, also with K, M or G, got {text!r}.")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(matched[1]) * _UNITS[matched[2]]
 
 
 def check_limit(owner: str, argument: str, name: str, count: int) -> None:
@@ -87,9 +87,9 @@ def check_limit(owner: str, argument: str, name: str, count: int) -> None:
     Raises:
         LimitError: if not; it says how to raise the limit.
     """
-    most = limit(name)
-    if count > most:
+    maximum = limit(name)
+    if count > maximum:
         raise LimitError(
-            f"{owner}: `{argument}` must have at most {most:,} {LIMITS[name].meaning}, got {count:,}. If you trust the "
-            f"file, set TORCHMCL_LIMIT_{name.upper()}."
+            f"{owner}: `{argument}` must have at most {maximum:,} {LIMITS[name].meaning}, got {count:,}. If you trust "
+            f"the file, set TORCHMCL_LIMIT_{name.upper()}."
         )

@@ -13,7 +13,7 @@ _NAME = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^,]*))(?:,|$)')
 
 # Numbers below 10^9 are written with all digits before the point, larger ones only if these tell them apart.
 _PLAIN_EXPONENTS = 9
-# More digits than these a float does not have.
+# A float has no more digits than these.
 _ALL_DIGITS = 17
 
 
@@ -32,8 +32,8 @@ def number_text(value: float | None, scale: float, *, digits: int = 4, grouped: 
     """Return a number with the digits that tell it from its neighbours.
 
     Args:
-        value: any number; None is one that is not known.
-        scale: how far apart such numbers lie, the deviation of a column for example. 0 for a number by itself.
+        value: any number; None if it is not known.
+        scale: how far apart such numbers lie, the standard deviation of a column for example; 0 for a single number.
         digits: of the differences between such numbers, and of the number itself at least.
         grouped: separate thousands by commas.
 
@@ -64,8 +64,8 @@ def split_names(text: str) -> list[str]:
         >>> split_names('city, "Last, first"')
         ['city', 'Last, first']
     """
-    found = [quoted.replace('""', '"') if quoted else plain.strip() for quoted, plain in _NAME.findall(text)]
-    return [name for name in found if name]
+    names = [quoted.replace('""', '"') if quoted else plain.strip() for quoted, plain in _NAME.findall(text)]
+    return [name for name in names if name]
 
 
 def option_text(option: str, *names: str) -> str:
@@ -78,7 +78,7 @@ def option_text(option: str, *names: str) -> str:
         --drop '"Last, first",city'
     """
     text = ",".join(map(_protected, names))
-    # What begins with a dash would be taken for another option.
+    # A value that begins with a dash would be parsed as another option.
     return f"{option}{'=' if text.startswith('-') else ' '}{shlex.quote(text)}"
 
 

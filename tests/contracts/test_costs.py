@@ -336,7 +336,7 @@ def test_autocast_does_not_round_the_cost(case):
 @for_all_costs
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised by torch.compile itself
 def test_cost_compiles_into_one_graph_forward_and_backward(case):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     hypotheses, targets = case.inputs(2)
 
     def plain(*, hypotheses, targets):

@@ -254,7 +254,7 @@ def test_one_parameter_per_model_equals_one_rule_per_model(rule_of, values, dtyp
 
 @for_device_rules
 def test_rule_compiles_into_one_graph(rule):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     cost, mask = make_cost(4), make_mask(4)
     compiled = torch.compile(lambda cost, mask: (rule(cost), rule(cost, mask)), fullgraph=True, backend="aot_eager")
     plain, masked = compiled(cost, mask)
@@ -264,7 +264,7 @@ def test_rule_compiles_into_one_graph(rule):
 
 @pytest.mark.parametrize(("rule_of", "values"), PER_MODEL, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_rule_can_be_made_inside_the_compiled_function(rule_of, values):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     cost, parameter = make_cost(4, 2), torch.tensor(values).view(4, 1, 1, 1)
     compiled = torch.compile(lambda cost, value: rule_of(value)(cost), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(cost, parameter), rule_of(parameter)(cost))
@@ -276,7 +276,7 @@ def test_a_rule_can_be_made_inside_the_compiled_function(rule_of, values):
     "ignore:.*should not be instantiated:DeprecationWarning", "ignore:.*torch.jit:DeprecationWarning"
 )
 def test_the_main_path_compiles_with_the_default_backend():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     hypotheses, targets = torch.randn(8, 4, 2), torch.randn(8, 3, 2)
     logits, mask, temperature = torch.randn(8, 4), make_mask(8), torch.tensor([0.0, 0.5]).view(2, 1, 1, 1)
 

@@ -1,6 +1,10 @@
 """Small tables and quick settings for the tests of the estimators."""
 
+from dataclasses import dataclass, field
+
 import numpy as np
+
+from torchmcl import WTA, AssignmentRule
 
 QUICK = {"n_epochs": 40, "hidden": (16,), "learning_rate": 0.05, "random_state": 0}
 
@@ -24,3 +28,14 @@ def two_outputs(n=300, seed=0):
     """Return a table with two outputs of very different scale."""
     X, y = forked(n, seed)
     return X, np.stack([y, 1000 * X[:, 1]], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Counting(AssignmentRule):
+    """Hard winner-takes-all that writes down how many rows it is asked about: those of a step, or all held-out ones."""
+
+    rows: list[int] = field(default_factory=list)
+
+    def _assign(self, cost, mask):
+        self.rows.append(cost.shape[-3])
+        return WTA()._assign(cost, mask)

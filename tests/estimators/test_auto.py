@@ -3,13 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 from tables import QUICK, forked
 
-from torchmcl import WTA, Cosine, MultiHypothesisMLP
+from torchmcl import WTA, AnnealedWTA, Constant, Cosine, MultiHypothesisMLP, annealed
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.estimators import MCLClassifier, MCLRegressor
 from torchmcl.fleet import Candidate, FleetSearch
 
+# Without a learning rate, which the search chooses.
+SEARCHED = {"n_epochs": 40, "hidden": (16,), "random_state": 0}
 SEARCH = FleetSearch(
     [Candidate("frozen", WTA(), learning_rate=0.0), Candidate("auto", AutoAnnealing(), learning_rate=0.05)], n_splits=2
 )
@@ -17,7 +21,7 @@ SEARCH = FleetSearch(
 
 def test_both_branches_are_found_without_a_temperature():
     X, y = forked()
-    model = MCLRegressor(n_hypotheses=2, schedule="auto", **(QUICK | {"n_epochs": 150})).fit(X, y)
+    model = MCLRegressor(n_hypotheses=2, rule="auto", **(QUICK | {"n_epochs": 150})).fit(X, y)
     values = np.sort(model.predict_hypotheses([[0.5, 0.5]]).values.ravel())
     np.testing.assert_allclose(values, [-1.5, 1.5], atol=0.15)
 
@@ -25,7 +29,7 @@ def test_both_branches_are_found_without_a_temperature():
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_the_scale_of_the_target_changes_nothing_but_the_scale(scale):
     X, y = forked()
-    options = {"n_hypotheses": 2, "schedule": "auto", **(QUICK | {"n_epochs": 150})}
+    options = {"n_hypotheses": 2, "rule": "auto", "n_restarts": 2, **(QUICK | {"n_epochs": 150})}
     distortions = []
     for factor in (1.0, scale):
         values = MCLRegressor(**options).fit(X, factor * y).predict_hypotheses(X).values[..., 0] / factor
@@ -39,13 +43,13 @@ def test_a_classifier_can_anneal_by_itself():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2))
     y = np.where(rng.uniform(size=200) < 0.5, "up", np.where(X[:, 0] > 0, "right", "left"))
-    model = MCLClassifier(n_hypotheses=2, schedule="auto", **(QUICK | {"n_epochs": 100})).fit(X, y)
+    model = MCLClassifier(n_hypotheses=2, rule="auto", **(QUICK | {"n_epochs": 60})).fit(X, y)
     assert model.oracle_score(X, y) > 0.85
 
 
 def test_the_search_goes_on_with_what_was_best(tmp_path):
     X, y = forked()
-    model = MCLRegressor(n_hypotheses=2, search=SEARCH, **QUICK).fit(X, y)
+    model = MCLRegressor(n_hypotheses=2, search=SEARCH, **SEARCHED).fit(X, y)
     assert model.best_candidate_ == "auto"
     assert len(model.trials_) == 4
     assert {trial["candidate"] for trial in model.trials_} == {"frozen", "auto"}
@@ -56,29 +60,47 @@ def test_the_search_goes_on_with_what_was_best(tmp_path):
     assert loaded.search == SEARCH
 
 
-def test_the_word_fleet_stands_for_the_default_search():
+def test_a_search_has_64_candidates_by_default():
     X, y = forked(60)
-    model = MCLRegressor(n_hypotheses=2, search="fleet", **(QUICK | {"n_epochs": 4})).fit(X, y)
+    model = MCLRegressor(n_hypotheses=2, search=FleetSearch(), **(SEARCHED | {"n_epochs": 2})).fit(X, y)
     assert len(model.trials_) == 64
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"schedule": "automatic"}, "`schedule` must be"),
-        ({"search": "grid"}, "`search` must be"),
-        ({"schedule": "auto", "rule": "mcl"}, "`schedule` must go with an annealed `rule`"),
-    ],
+    ("name", "value"), [("rule", "mcl"), ("rule", WTA()), ("learning_rate", 0.05), ("weight_decay", 0.0)]
 )
-def test_words_that_mean_nothing_are_refused(options, message):
+@pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])
+def test_what_a_search_chooses_cannot_be_given_too(kind, name, value):
     X, y = forked(40)
-    with pytest.raises(ValueError, match=message):
-        MCLRegressor(**(QUICK | options)).fit(X, y)
+    model = kind(search=SEARCH, **{name: value})
+    message = (
+        rf"{kind.__name__}: `{name}` must be left at its default with `search`, which chooses it, got .*FleetSearch"
+    )
+    for fit in (model.fit, model.partial_fit):
+        with pytest.raises(ValueError, match=message):
+            fit(X, y > 0)
+
+
+def test_a_search_is_an_object():
+    with pytest.raises(TypeError, match=r"MCLRegressor: `search` must be None or a FleetSearch, got 'fleet'"):
+        MCLRegressor(search="fleet").fit(*forked(40))
+
+
+def test_a_policy_of_your_own_is_used_kept_and_searched_over(tmp_path):
+    X, y = forked(60)
+    policy = AutoAnnealing(cooling=0.5, noise_decay=0.0)
+    model = MCLRegressor(rule=policy, **(QUICK | {"n_epochs": 3})).fit(X, y)
+    assert model.rule_ == clone(model).rule == policy
+    model.save(tmp_path / "model")
+    assert MCLRegressor.load(tmp_path / "model").rule == policy
+    grid = {"rule": [policy, "auto", annealed(AnnealedWTA, temperature=Constant(0.1))]}
+    search = GridSearchCV(clone(model).set_params(n_restarts=1), grid, cv=2, error_score="raise").fit(X, y)
+    assert len(search.cv_results_["params"]) == 3
 
 
 def test_a_repeated_row_is_searched_as_a_row_of_weight_two():
     X, y = forked(60)
-    settings = {"n_hypotheses": 2, "n_init": 1, "search": SEARCH, **(QUICK | {"n_epochs": 10})}
+    settings = {"n_hypotheses": 2, "n_restarts": 1, "search": SEARCH, **(SEARCHED | {"n_epochs": 10})}
     repeated = MCLRegressor(**settings).fit(np.vstack([X, X[:1]]), np.append(y, y[0]))
     weighted = MCLRegressor(**settings).fit(X, y, sample_weight=np.r_[2.0, np.ones(59)])
     assert repeated.trials_ == weighted.trials_
@@ -116,34 +138,37 @@ def test_the_search_holds_groups_out_together():
         FleetSearch()._splits(60, torch.zeros(60, dtype=torch.long), seed=0)
 
 
-def test_a_table_of_groups_is_searched_by_groups(monkeypatch):
+def test_a_table_of_groups_is_searched_by_groups():
     given = []
-    run = FleetSearch.run
-    monkeypatch.setattr(
-        FleetSearch, "run", lambda self, *rest, **how: given.append(how["groups"]) or run(self, *rest, **how)
-    )
+
+    class Recorded(FleetSearch):
+        def run(self, *rest, **how):
+            given.append(how["groups"])
+            return super().run(*rest, **how)
+
     X, y = forked(60)
-    settings = {"search": SEARCH, "n_init": 1, **(QUICK | {"n_epochs": 3})}
+    search = Recorded([Candidate("hard", WTA())])
+    settings = {"search": search, "n_restarts": 1, **(SEARCHED | {"n_epochs": 1})}
     MCLRegressor(**settings).fit(X, y, groups=np.arange(60) // 4)
     MCLClassifier(**settings).fit(X, y > 0, groups=[f"group {i // 4}" for i in range(60)])
     MCLRegressor(**settings).fit(X, y)
-    assert [None if groups is None else len(groups.unique()) for groups in given] == [12, 15, None]
+    assert [None if groups is None else len(groups.unique()) for groups in given] == [12, 14, None]
 
 
 def test_more_rows_are_annealed_on_the_way_by_themselves(tmp_path):
-    model = MCLRegressor(n_hypotheses=2, schedule="auto", n_epochs=60, hidden=(32,), learning_rate=0.03, random_state=0)
-    for seed in range(30):
+    model = MCLRegressor(n_hypotheses=2, rule="auto", n_epochs=40, hidden=(32,), learning_rate=0.05, random_state=0)
+    for seed in range(20):
         model.partial_fit(*forked(100, seed=seed))
     model.save(tmp_path / "model")
     model = MCLRegressor.load(tmp_path / "model")
-    for seed in range(30, 60):
+    for seed in range(20, 40):
         model.partial_fit(*forked(100, seed=seed))
     assert model.distortion(*forked(300, seed=99)) < 0.05
 
 
 def test_what_was_annealed_by_itself_goes_on_cold():
     X, y = forked()
-    model = MCLRegressor(n_hypotheses=2, schedule="auto", **(QUICK | {"n_epochs": 150})).fit(X, y)
+    model = MCLRegressor(n_hypotheses=2, rule="auto", **(QUICK | {"n_epochs": 150})).fit(X, y)
     for seed in range(3):
         model.partial_fit(*forked(100, seed=seed))
     assert model.distortion(X, y) < 0.05
@@ -164,10 +189,12 @@ def test_the_course_of_a_schedule_is_kept():
     assert hard.rule_ == WTA()
 
 
-@pytest.mark.parametrize("options", [{"schedule": "auto"}, {"search": SEARCH}], ids=["auto", "search"])
+@pytest.mark.parametrize(
+    "options", [{"rule": "auto", "learning_rate": 0.05}, {"search": SEARCH}], ids=["auto", "search"]
+)
 def test_the_course_that_was_decided_in_training_is_kept(options, tmp_path):
     X, y = forked()
-    model = MCLRegressor(n_hypotheses=2, n_init=2, **options, **(QUICK | {"n_epochs": 60})).fit(X, y)
+    model = MCLRegressor(n_hypotheses=2, n_restarts=2, **options, **(SEARCHED | {"n_epochs": 60})).fit(X, y)
     assert isinstance(model.rule_, AutoAnnealing)
     temperatures, rates = model.temperature_curve_, model.learning_rate_curve_
     assert len(temperatures) == len(rates) == 60
@@ -185,7 +212,7 @@ def test_the_course_that_was_decided_in_training_is_kept(options, tmp_path):
 def test_the_course_of_what_the_search_found_is_kept():
     X, y = forked(60)
     search = FleetSearch([Candidate("hard", WTA(), learning_rate=0.125)])
-    model = MCLRegressor(search=search, **(QUICK | {"n_epochs": 4})).fit(X, y)
+    model = MCLRegressor(search=search, **(SEARCHED | {"n_epochs": 4})).fit(X, y)
     assert model.rule_ == WTA()
     assert model.temperature_curve_ is None
     assert model.learning_rate_curve_.tolist() == [0.125] * 4

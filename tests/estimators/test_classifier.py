@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
-from tables import QUICK
+from tables import QUICK, Counting
 
 import torchmcl as mcl
 from torchmcl.estimators import Guesses, MCLClassifier
@@ -64,9 +64,19 @@ def test_weights_are_copies_and_rows_without_weight_bring_no_class():
     np.testing.assert_array_equal(weighted.predict_proba(X), repeated.predict_proba(X))
 
 
+@pytest.mark.parametrize(("fraction", "held_out"), [(0.0, 0), (0.1, 10), (0.25, 25), (0.33, 33)])
+def test_exactly_the_validation_fraction_is_held_out(fraction, held_out):
+    X, y = np.arange(100.0)[:, None], np.repeat(["a", "b", "c"], [57, 36, 7])
+    rule = Counting()
+    settings = {"rule": rule, "n_epochs": 1, "hidden": (2,), "batch_size": 100, "random_state": 0}
+    MCLClassifier(**settings, validation_fraction=fraction, final_fit_on_all_rows=True).fit(X, y)
+    # The training, a look at what is held out, and the final fit.
+    assert rule.rows == ([100 - held_out, held_out, 100] if held_out else [100])
+
+
 def test_partial_fit_learns_batch_by_batch():
-    fitted = MCLClassifier(n_hypotheses=2, hidden=(16,), learning_rate=0.03, n_epochs=30, random_state=0)
-    for seed in range(60):
+    fitted = MCLClassifier(n_hypotheses=2, hidden=(16,), learning_rate=0.05, n_epochs=20, random_state=0)
+    for seed in range(40):
         fitted.partial_fit(*ambiguous(100, seed=seed), classes=["left", "other", "right"])
     assert fitted.oracle_score(*ambiguous(seed=99)) > 0.9
 

@@ -14,7 +14,7 @@ from torchmcl.density import VoronoiKernels
 from torchmcl.estimators import MCLClassifier, MCLRegressor
 from torchmcl.fleet import Candidate, FleetSearch
 
-SMALL = {"n_epochs": 4, "hidden": (8,), "n_hypotheses": 3, "n_init": 2, "random_state": 0}
+SMALL = {"n_epochs": 4, "hidden": (8,), "n_hypotheses": 3, "n_restarts": 2, "random_state": 0}
 SEARCH = FleetSearch(
     [Candidate("hard", mcl.WTA(), learning_rate=0.05), Candidate("auto", AutoAnnealing(), learning_rate=0.05)],
     n_splits=2,
@@ -22,33 +22,33 @@ SEARCH = FleetSearch(
 # What a test runs with: parameters, and words for what is not one of them.
 SHARED = [
     {"n_hypotheses": 1},
-    {"rule": mcl.RelaxedWTA(0.2), "schedule": mcl.Linear(0.5, 0.0, 4)},
+    {"rule": mcl.annealed(mcl.RelaxedWTA, epsilon=mcl.Linear(0.5, 0.0, 4))},
     {"hidden": (), "n_knots": 4, "several_outputs": True},
     {"n_epochs": 7, "batch_size": 16, "learning_rate": mcl.Constant(0.01), "weight_decay": 0.1},
-    {"early_stopping": True, "n_iter_no_change": 2, "refit": True, "ensemble": False},
-    {"early_stopping": False, "validation_fraction": 0, "refit": True, "ensemble": True},
-    {"validation_fraction": 0, "early_stopping": True, "n_init": 1},
-    {"n_init": None, "ensemble": False, "refit": False, "n_iter_no_change": 1},
-    {"schedule": "auto", "ensemble": True, "refit": True, "weighted": True, "several_outputs": True},
-    {"schedule": "auto", "ensemble": False, "refit": False, "n_knots": 3, "early_stopping": True},
-    {"schedule": "auto", "validation_fraction": 0, "n_init": 1, "grouped": True},
-    {"search": SEARCH, "ensemble": True, "weighted": True, "refit": True, "several_outputs": True},
+    {"keep_best": True, "patience": 2, "final_fit_on_all_rows": True, "ensemble": False},
+    {"keep_best": False, "validation_fraction": 0, "final_fit_on_all_rows": True, "ensemble": True},
+    {"validation_fraction": 0, "keep_best": True, "n_restarts": 1},
+    {"n_restarts": None, "ensemble": False, "final_fit_on_all_rows": False, "patience": 1},
+    {"rule": "auto", "ensemble": True, "final_fit_on_all_rows": True, "weighted": True, "several_outputs": True},
+    {"rule": "auto", "ensemble": False, "final_fit_on_all_rows": False, "n_knots": 3, "keep_best": True},
+    {"rule": "auto", "validation_fraction": 0, "n_restarts": 1, "grouped": True},
+    {"search": SEARCH, "ensemble": True, "weighted": True, "final_fit_on_all_rows": True, "several_outputs": True},
     {"search": SEARCH, "validation_fraction": 0, "grouped": True, "n_knots": 3},
     {
         "search": SEARCH,
-        "early_stopping": True,
+        "keep_best": True,
         "ensemble": False,
-        "n_iter_no_change": 2,
+        "patience": 2,
         "weighted": True,
         "grouped": True,
     },
-    {"weighted": True, "grouped": True, "several_outputs": True, "early_stopping": True, "ensemble": True},
-    {"device": torch.device("cpu"), "random_state": np.random.RandomState(1), "verbose": True},
-    {"rule": "mcl", "n_knots": None, "ensemble": True, "early_stopping": False, "validation_fraction": 0.5},
+    {"weighted": True, "grouped": True, "several_outputs": True, "keep_best": True, "ensemble": True},
+    {"device": torch.device("cpu"), "random_state": np.random.RandomState(1), "progress": True},
+    {"rule": "mcl", "n_knots": None, "ensemble": True, "keep_best": False, "validation_fraction": 0.5},
 ]
 OF_REGRESSORS = [
     {"density": VoronoiKernels, "several_outputs": True},
-    {"density": VoronoiKernels, "schedule": "auto", "n_init": 1, "weighted": True},
+    {"density": VoronoiKernels, "rule": "auto", "n_restarts": 1, "weighted": True},
     {"density": VoronoiKernels, "search": SEARCH, "validation_fraction": 0},
 ]
 WORDS = ("several_outputs", "weighted", "grouped")
@@ -128,7 +128,7 @@ def test_every_setting_answers_is_kept_and_learns_on(kind, case, tmp_path):
     model.save(tmp_path / "model")
     loaded = kind.load(tmp_path / "model")
     assert_same(answers(loaded, fresh, truth), found)
-    model.set_params(n_hypotheses=7, hidden=(3,), n_knots=0, rule="mcl", schedule=None)
+    model.set_params(n_hypotheses=7, hidden=(3,), n_knots=0, weight_decay=1.0)
     assert_same(answers(model, fresh, truth), found)  # until the next fit
     weights = {name: value for name, value in how.items() if name == "sample_weight"}
     further = answers(loaded.partial_fit(X, y, **weights), fresh, truth)
@@ -147,8 +147,11 @@ def test_every_setting_learns_batch_by_batch(kind, case, tmp_path):
     model = kind(**{**SMALL, **parameters}).partial_fit(X, y, **further).partial_fit(X, y, **further)
     model.save(tmp_path / "model")
     loaded = kind.load(tmp_path / "model")
-    assert_same(answers(loaded, X, y), answers(model, X, y))
-    assert_same(answers(loaded.partial_fit(X, y, **further), X, y), answers(model.partial_fit(X, y, **further), X, y))
+    fresh, truth, _ = table(kind, case, 10, seed=1)
+    assert_same(answers(loaded, fresh, truth), answers(model, fresh, truth))
+    for each in (loaded, model):
+        each.partial_fit(X, y, **further)
+    assert_same(answers(loaded, fresh, truth), answers(model, fresh, truth))
 
 
 @pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])

@@ -9,12 +9,12 @@ from torchmcl.estimators import MCLRegressor
 # Networks that learn their rows by heart: rows that were trained on say nothing of fresh ones.
 BY_HEART = {
     **QUICK,
-    "n_epochs": 40,
+    "n_epochs": 30,
     "batch_size": 512,
-    "refit": False,
-    "n_init": 1,
+    "final_fit_on_all_rows": False,
+    "n_restarts": 1,
     "n_hypotheses": 3,
-    "hidden": (64,),
+    "hidden": (32,),
     "weight_decay": 0.0,
     "validation_fraction": 0.4,
     "n_knots": 0,
@@ -62,7 +62,7 @@ def test_nine_of_ten_fresh_rows_are_covered(make):
         rng = np.random.default_rng(seed)
         X, y, weights, groups = make(rng)
         model = MCLRegressor(**{**BY_HEART, "random_state": seed}).fit(X, y, sample_weight=weights, groups=groups)
-        fresh, truth = rough(rng, 400)
+        fresh, truth = rough(rng, 300)
         covered.append(model.predict_interval(fresh).contains(truth).mean())
     assert 0.86 < np.mean(covered) < 0.96
 
@@ -76,7 +76,7 @@ def test_weights_that_say_where_fresh_rows_lie_are_believed():
         noisy = X[:, 1] > 0
         y[noisy] += 4 * rng.normal(size=noisy.sum())
         model = MCLRegressor(**{**BY_HEART, "random_state": seed}).fit(X, y, sample_weight=np.where(noisy, 4.0, 1.0))
-        fresh, truth = rough(rng, 1000)
+        fresh, truth = rough(rng, 500)
         noisy = fresh[:, 1] > 0
         truth[noisy] += 4 * rng.normal(size=noisy.sum())
         inside = model.predict_interval(fresh).contains(truth)
@@ -111,7 +111,7 @@ def test_a_row_that_comes_again_in_another_batch_is_in_the_same_share():
     for _ in range(3):
         for batch in np.array_split(rng.permutation(200), 2):
             model.partial_fit(X[batch], y[batch])
-        held_out.append({tuple(row) for row in model._held_out["calibration_inputs"]})
+        held_out.append({tuple(row) for row in model._held_out[1].inputs})
     assert 20 < len(held_out[0]) < 60
     assert held_out[0] == held_out[1] == held_out[2]
     assert model._conformity_weights.sum() == pytest.approx(len(held_out[0]))  # copies are no further rows
@@ -123,7 +123,7 @@ def test_one_row_at_a_time_is_held_out_or_trained_on():
     model = MCLRegressor(**BY_HEART)
     for row in range(30):
         model.partial_fit(X[row : row + 1], y[row : row + 1])
-    n_held_out = sum(len(model._held_out[f"{share}_inputs"]) for share in ("selection", "calibration"))
+    n_held_out = sum(map(len, model._held_out))
     assert 4 < n_held_out == 30 - model.n_epochs_
 
 

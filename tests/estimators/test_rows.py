@@ -121,6 +121,17 @@ def test_strata_are_split_alike():
     assert [np.bincount(part.targets).tolist() for part in parts.shares] == [[64, 16], [8, 2], [8, 2]]
 
 
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6), share=st.floats(0, 0.6), seed=st.integers(0, 5))
+def test_the_shares_of_all_strata_add_up_to_what_was_asked_for(sizes, share, seed):
+    X, _ = table(sum(sizes))
+    strata = np.repeat(np.arange(len(sizes)), sizes)
+    held = split_rows(X, strata, None, selecting=share, seed=seed, strata=strata).selection
+    counts = np.bincount(held.targets, minlength=len(sizes))
+    np.testing.assert_allclose(counts, share * np.array(sizes), atol=1 + 1e-6)
+    if min(sizes) > 5:  # none is so small that it cannot spare a row
+        assert counts.sum() == int(sum(sizes) * (share + 1e-9))
+
+
 def test_large_tables_hold_out_no_more_than_needed():
     X, y = table(200_000)
     assert [len(part) for part in split(X, y).shares] == [185_000, 10_000, 5_000]

@@ -40,7 +40,7 @@ def test_a_saved_model_answers_alike(model, tmp_path):
     [
         {"rule": mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Until(mcl.Linear(1.0, 0.0, 5), 4))},
         {"rule": mcl.RelaxedWTA(0.2), "learning_rate": mcl.Joined((mcl.Constant(0.1), mcl.Constant(0.01)), (3,))},
-        {"density": VoronoiKernels, "n_init": 2, "ensemble": True},
+        {"density": VoronoiKernels, "n_restarts": 2, "ensemble": True},
         {"random_state": np.random.RandomState(0), "n_hypotheses": np.int64(3), "hidden": []},
     ],
 )

@@ -16,13 +16,13 @@ QUICKER = {**QUICK, "n_epochs": 30, "n_hypotheses": 2, "n_knots": 0}
 @pytest.mark.parametrize(
     ("dtype", "options"),
     [
-        (np.float32, {"n_init": 1}),
-        (np.float32, {"n_init": 2}),
-        (np.float64, {"n_init": 2, "density": VoronoiKernels}),
+        (np.float32, {"n_restarts": 1}),
+        (np.float32, {"n_restarts": 2}),
+        (np.float64, {"n_restarts": 2, "density": VoronoiKernels}),
     ],
 )
 def test_answers_are_as_near_as_for_targets_of_size_one(centre, unit, dtype, options):
-    X, y = forked(200)
+    X, y = forked(120)
     X, far = X.astype(dtype), centre + unit * y
     model = MCLRegressor(**QUICKER, **options).fit(X, far)
 
@@ -37,12 +37,12 @@ def test_answers_are_as_near_as_for_targets_of_size_one(centre, unit, dtype, opt
     )
     assert model.score(X, far) > -0.5
     samples = back(model.sample(X, 5, random_state=0))
-    assert len(np.unique(samples)) > 900
+    assert len(np.unique(samples)) > 0.9 * samples.size
     assert (np.abs(samples) < 4).mean() > 0.95
     assert np.mean(model.log_prob(X, far)) + np.log(unit) > -2
     density = model.predict_distribution(X)
     np.testing.assert_allclose(
-        back(density.mean[:, 0].numpy()), back(model.predict(X)), atol=2e-2 if options["n_init"] == 2 else 1e-4
+        back(density.mean[:, 0].numpy()), back(model.predict(X)), atol=2e-2 if options["n_restarts"] == 2 else 1e-4
     )
     sets = model.predict_interval(X)
     assert sets.contains(far).mean() > 0.6
@@ -51,9 +51,9 @@ def test_answers_are_as_near_as_for_targets_of_size_one(centre, unit, dtype, opt
 
 @pytest.mark.parametrize(("centre", "unit"), FAR)
 def test_inputs_of_any_size_are_told_apart(centre, unit):
-    X, y = forked(300)
+    X, y = forked(150)
     for n_knots in (0, 5):
-        model = MCLRegressor(**{**QUICKER, "n_knots": n_knots, "n_init": 1}).fit(centre + unit * X, np.abs(y))
+        model = MCLRegressor(**{**QUICKER, "n_knots": n_knots, "n_restarts": 1}).fit(centre + unit * X, np.abs(y))
         assert model.score(centre + unit * X, np.abs(y)) > 0.8
     classes = X[:, 0] > 0.5
     assert MCLClassifier(**QUICKER).fit(centre + unit * X, classes).score(centre + unit * X, classes) > 0.8
@@ -71,6 +71,6 @@ def test_mean_and_scale_are_exact(centre, unit):
 def test_a_mean_over_probabilities_is_not_far_off():
     # Probabilities that sum to 1 + 1e-7 would move it by 170.
     X, y = forked(200)
-    model = MCLRegressor(**QUICKER, n_init=1, density=KernelMixture).fit(X, 1.7e9 + y)
+    model = MCLRegressor(**QUICKER, n_restarts=1, density=KernelMixture).fit(X, 1.7e9 + y)
     values, probabilities = model.predict_hypotheses(X.astype(np.float32))
     np.testing.assert_allclose((values[..., 0] * probabilities).sum(axis=1), model.predict(X), rtol=1e-14, atol=1e-2)

@@ -368,7 +368,7 @@ def test_the_example_is_a_table_to_learn_from_and_to_answer_for(tmp_path, monkey
 
 def test_the_report_draws_the_temperatures_of_the_training(tmp_path):
     path = write_csv(tmp_path / "houses.csv", houses(60))
-    for name, option in (("auto", ["--schedule", "auto"]), ("usual", []), ("mcl", ["--rule", "mcl"])):
+    for name, option in (("auto", ["--rule", "auto"]), ("usual", []), ("mcl", ["--rule", "mcl"])):
         out = tmp_path / name
         options = ["--target", "price", "-o", str(out), "--epochs", "20", "--hidden", "8", "--quiet", *option]
         assert main(["fit", str(path), *options]) == 0

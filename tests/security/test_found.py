@@ -198,7 +198,7 @@ def test_the_header_of_an_array_that_ends_in_the_middle_is_refused(tmp_path):
         with zipfile.ZipFile(tmp_path / name, "w") as file:
             for part in ("names", "lengths", "sample_rate", "shift", "coded", "large", "data"):
                 file.writestr(f"{part}.npy", array)
-    with pytest.raises(ValueError, match="is no pack of utterances"):
+    with pytest.raises(ValueError, match="is not a pack of utterances"):
         read_packed(tmp_path / "pack.npz")
     with pytest.raises(ValueError, match="cannot be read as an npz file"):
         _read_table(tmp_path / "set.npz")

@@ -116,11 +116,11 @@ def test_a_pickle_in_a_pack_or_a_data_set_is_refused_and_not_run(tmp_path, trap)
 
     content, made = trap
     (tmp_path / "pack.npz").write_bytes(content)
-    with pytest.raises(BadAudio, match="is no pack of utterances"):
+    with pytest.raises(BadAudio, match="is not a pack of utterances"):
         AudioPack.load(tmp_path / "pack.npz")
     objects = np.array([Opener(made)], dtype=object)
     np.savez(tmp_path / "pack.npz", names=objects, lengths=objects, sample_rate=8, shift=0, coded=objects, large=[0])
-    with pytest.raises(BadAudio, match="is no pack of utterances"):
+    with pytest.raises(BadAudio, match="is not a pack of utterances"):
         AudioPack.load(tmp_path / "pack.npz")
     (tmp_path / "yacht").mkdir()
     np.savez(tmp_path / "yacht" / "data.npz", data=objects)
@@ -317,7 +317,7 @@ def test_a_zip_bomb_named_as_a_pack_is_refused(tmp_path):
         ({"sample_rate": np.int64(0)}, "shift or its sample rate"),
         ({"large": np.array([1], dtype=np.int32)}, "large samples"),
         ({"coded": np.zeros(3)}, "of another type"),
-        ({"coded": np.zeros(30, dtype=np.uint8)}, "is no pack"),
+        ({"coded": np.zeros(30, dtype=np.uint8)}, "is not a pack"),
     ],
 )
 def test_a_pack_that_contradicts_itself_is_refused(tmp_path, changes, message):
@@ -521,7 +521,7 @@ def test_a_list_of_files_cannot_lead_out_of_its_folder(speech):
             folder.length(name)
         with pytest.raises(BadAudio, match="leads out of"):
             AudioPack.from_folder(speech, [name])
-    with pytest.raises(BadAudio, match="is no name of a file"):
+    with pytest.raises(BadAudio, match="is not a file name"):
         folder.read("ann/1.wav\0")
     assert len(AudioFolder(speech, outside=True).read("../secret.wav")) == 4000
 
@@ -547,7 +547,7 @@ def test_tables_of_mixtures_cannot_lead_out_of_their_folder(speech):
         ("mixture_ID,length,s1_path,s1_gain_db\nm,4000,a.wav\n", "row 1 has an empty cell"),
         ("mixture_ID,length,s1_path,s1_gain_db\nm,-4,a.wav,0\n", "`length` of m must be a number, got '-4'"),
         ("mixture_ID,length,s1_path,s1_gain_db\nm,1e300,a.wav,0\n", "`length` of m must be a number"),
-        ("mixture_ID,length,s1_path,s1_gain_db\nm," + "4" * 200_000 + ",a.wav,0\n", "is no table .field larger"),
+        ("mixture_ID,length,s1_path,s1_gain_db\nm," + "4" * 200_000 + ",a.wav,0\n", "is not a table .field larger"),
         ("mixture_ID,length,s1_path,s1_gain_db\nm,4,\udcff.wav,0\n", "must be text in UTF-8"),
     ],
 )

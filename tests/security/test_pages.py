@@ -8,6 +8,7 @@ import pytest
 
 from browser import opened
 from torchmcl.reports import demo, figures, separation, table, uci
+from torchmcl.reports.film import film_player, film_script
 from torchmcl.reports.page import page
 
 # Runs as an element, out of an attribute, out of a script, and as the target of a link.
@@ -134,6 +135,15 @@ def demo_records():
         "epochs": [0, 1],
         "seconds": 1.0,
     }  # fmt: skip
+
+
+def test_whatever_is_in_a_film_cannot_run_in_its_page(browser, tmp_path):
+    names = ("points", "epochs", "methods")
+    film = {name: value for name, value in demo_records().items() if name in names}
+    for place in leaves(film):
+        film = changed(film, place, PAYLOAD)
+    (tmp_path / "film.html").write_text(page("a film", film_player(2), film_script(film)))
+    assert_nothing_runs(browser, tmp_path / "film.html")
 
 
 def test_records_of_the_demonstration_cannot_run_in_its_page(browser, tmp_path, quick_pictures, monkeypatch):

@@ -31,6 +31,7 @@ class _Network(Structure):
         ("sizes", c_void_p),
         ("n_hypotheses", c_int64),
         ("n_dims", c_int64),
+        ("n_targets", c_int64),
         ("absolute", c_int64),
         ("has_scores", c_int64),
         ("detach_scores", c_int64),
@@ -199,7 +200,7 @@ class NetworkStep:
         network: their shape.
         flat: parameters [models, parameters], of each layer the weight and then the bias; read where they are.
         inputs: [sets, rows, features]
-        targets: [sets, rows, dims]
+        targets: [sets, rows, targets, dims]
         row_weights: [sets, rows], how much each row counts, or None.
         set_of_model: [models]
     """
@@ -225,6 +226,7 @@ class NetworkStep:
             sizes=sizes.data_ptr(),
             n_hypotheses=network.n_hypotheses,
             n_dims=network.n_dims,
+            n_targets=targets.shape[2],
             absolute=network.absolute,
             has_scores=network.has_scores,
             detach_scores=network.detach_scores,

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._files import write_atomically
-from torchmcl._headers import HEADER, VERSION, CheckpointError, bad_file, check_saved, read_header
-from torchmcl._messages import bad_value
+from torchmcl._headers import HEADER, VERSION, CheckpointError, bad_file, read_header, saved_contents
 from torchmcl._optional import optional_import
 from torchmcl._version import __version__
 
@@ -100,21 +99,8 @@ def read_checkpoint(path: Path | str, kind: str | None = None) -> Checkpoint:
 
 
 def read_saved(owner: str, folder: Path, kind: str, by: str) -> Checkpoint:
-    """Return the checkpoint of a model in its folder.
-
-    Args:
-        owner: whom errors speak for.
-        folder: that holds the model.
-        kind: of the model.
-        by: who writes such folders.
-
-    Raises:
-        ValueError: if there is none, or it is damaged, of another kind or of a newer version.
-    """
-    try:
-        return read_checkpoint(check_saved(owner, folder, kind, by), kind)
-    except CheckpointError as error:
-        raise ValueError(bad_value(owner, "folder", f"hold what {by} wrote", str(error).rstrip("."))) from error
+    """Return the checkpoint of a model in its folder; see `torchmcl._headers.saved_contents`."""
+    return saved_contents(owner, folder, kind, by, read_checkpoint)
 
 
 def digest_of_json(value: Any) -> str:

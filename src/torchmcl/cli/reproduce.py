@@ -117,7 +117,8 @@ def _check_figures(options: argparse.Namespace) -> None:
 
 
 def _reproduce_uci(options: argparse.Namespace) -> None:
-    from torchmcl.experiments.uci.run import PROTOCOLS, QUICK_METHODS, QUICK_SETS, UciStudy, run_study
+    from torchmcl.experiments.uci.run import run_study
+    from torchmcl.experiments.uci.study import PROTOCOLS, QUICK_METHODS, QUICK_SETS, UciStudy
     from torchmcl.reports.uci import write_uci_page
 
     defaults = UciStudy()

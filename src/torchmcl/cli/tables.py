@@ -27,24 +27,28 @@ from torchmcl.cli.unfinished import UnfinishedTraining
 __all__ = ["add_table_commands"]
 
 _FIT_OWNER = "torchmcl fit"
-
+# Options of `fit` that are parameters of `MCLRegressor`, with their names there.
+_PARAMETERS = {
+    **{name: name for name in ("rule", "hidden", "batch_size", "learning_rate", "weight_decay", "device")},
+    **{"hypotheses": "n_hypotheses", "knots": "n_knots", "epochs": "n_epochs", "restarts": "n_restarts"},
+    "validation": "validation_fraction",
+}
 _FORMATS = "CSV, TSV, Parquet or JSON lines by the end of its name; text also with .gz"
 
 
 def add_table_commands(commands: Commands) -> None:
     """Add `fit`, `predict` and `report` to the commands."""
-    _add_fit(commands)
-    _add_predict(commands)
-    _add_report(commands)
+    for add in (_add_fit, _add_predict, _add_report):
+        add(commands)
+
+
+def _command(commands: Commands, name: str, description: str, summary: str) -> argparse.ArgumentParser:
+    as_written = argparse.RawDescriptionHelpFormatter
+    return commands.add_parser(name, help=summary, description=description, formatter_class=as_written)
 
 
 def _add_fit(commands: Commands) -> None:
-    fit = commands.add_parser(
-        "fit",
-        help="learn from a table: several answers for each row, with probabilities",
-        description=_FIT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    fit = _command(commands, "fit", _FIT, "learn from a table: several answers for each row, with probabilities")
     fit.add_argument("table", type=Path, nargs="?", help=f"the table to learn from: {_FORMATS}")
     fit.add_argument("--target", type=names, action=AddNames, help="columns to predict")
     fit.add_argument("-o", "--out", type=Path, required=True, help="folder for the model")
@@ -52,31 +56,7 @@ def _add_fit(commands: Commands) -> None:
     fit.add_argument(
         "--categorical", type=names, action=AddNames, default=[], help="columns of numbers that are categories"
     )
-    fit.add_argument("--hypotheses", type=positive, default=5, help="answers for each row (default: %(default)s)")
-    fit.add_argument("--rule", choices=("annealed", "mcl", "relaxed"), default="annealed", help="how they are trained")
-    fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
-    fit.add_argument(
-        "--knots",
-        type=natural,
-        help="places in a column where answers may bend (default: 33 below 50 000 rows where values repeat, else 0)",
-    )
-    fit.add_argument("--epochs", type=positive, help="passes over the rows (default: by their number)")
-    fit.add_argument("--batch-size", type=positive, help="rows of a step (default: by their number)")
-    fit.add_argument("--learning-rate", type=positive_number, default=0.02, help="to begin with (default: %(default)s)")
-    fit.add_argument(
-        "--weight-decay", type=non_negative_number, help="(default: 0.05, or by the noise with --schedule auto)"
-    )
-    fit.add_argument("--schedule", choices=("auto",), help="auto: decide in training when and how fast to cool")
-    fit.add_argument("--search", choices=("fleet",), help="fleet: try 64 ways to train at once and keep the best")
-    fit.add_argument(
-        "--restarts", type=positive, help="networks that answer together (default: 5, or 1 from 50 000 rows on)"
-    )
-    fit.add_argument(
-        "--validation",
-        type=fraction,
-        default=0.2,
-        help="share of the rows to pick the bandwidth and calibrate intervals with (default: %(default)s)",
-    )
+    _add_parameters(fit)
     fit.add_argument(
         "--test", type=fraction, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
     )
@@ -89,13 +69,45 @@ def _add_fit(commands: Commands) -> None:
     fit.set_defaults(check=_check_fit, run=_fit)
 
 
-def _add_predict(commands: Commands) -> None:
-    predict = commands.add_parser(
-        "predict",
-        help="answer for the rows of a new table",
-        description=_PREDICT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _add_parameters(fit: argparse.ArgumentParser) -> None:
+    """Add what `_PARAMETERS` names, and `--search`."""
+    fit.add_argument("--hypotheses", type=positive, default=5, help="answers for each row (default: %(default)s)")
+    fit.add_argument(
+        "--rule",
+        choices=("annealed", "auto", "mcl", "relaxed"),
+        default="annealed",
+        help="how they are trained (default: %(default)s); auto decides in training when and how fast to cool",
     )
+    fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
+    fit.add_argument(
+        "--knots",
+        type=natural,
+        help="places in a column where answers may bend (default: 33 below 50 000 rows where values repeat, else 0)",
+    )
+    fit.add_argument("--epochs", type=positive, help="passes over the rows (default: by their number)")
+    fit.add_argument("--batch-size", type=positive, help="rows of a step (default: by their number)")
+    fit.add_argument("--learning-rate", type=positive_number, default=0.02, help="to begin with (default: %(default)s)")
+    fit.add_argument(
+        "--weight-decay", type=non_negative_number, help="(default: 0.05, or by the noise with --rule auto)"
+    )
+    fit.add_argument(
+        "--search",
+        action="store_true",
+        help="try 64 ways to train at once and keep the best; without --rule, --learning-rate and --weight-decay",
+    )
+    fit.add_argument(
+        "--restarts", type=positive, help="networks that answer together (default: 5, or 1 from 50 000 rows on)"
+    )
+    fit.add_argument(
+        "--validation",
+        type=fraction,
+        default=0.2,
+        help="share of the rows to pick the bandwidth and calibrate intervals with (default: %(default)s)",
+    )
+
+
+def _add_predict(commands: Commands) -> None:
+    predict = _command(commands, "predict", _PREDICT, "answer for the rows of a new table")
     predict.add_argument("model", type=Path, help="folder of `torchmcl fit`")
     predict.add_argument("table", type=Path, help=f"the rows to answer for: {_FORMATS}")
     predict.add_argument("-o", "--out", type=Path, required=True, help="file for the answers, in any of the formats")
@@ -112,12 +124,7 @@ def _add_predict(commands: Commands) -> None:
 
 
 def _add_report(commands: Commands) -> None:
-    report = commands.add_parser(
-        "report",
-        help="a page that says how far to trust a model",
-        description=_REPORT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    report = _command(commands, "report", _REPORT, "a page that says how far to trust a model")
     report.add_argument("model", type=Path, help="folder of `torchmcl fit`")
     report.add_argument("--data", type=Path, help="a table with targets (default: the rows that `fit` set apart)")
     report.add_argument("-o", "--out", type=Path, help="the page (default: report.html in the model's folder)")
@@ -197,6 +204,7 @@ def _check_fit(options: argparse.Namespace) -> None:
 
 def _fit(options: argparse.Namespace) -> None:
     from torchmcl.estimators.table import TableFit, fit_summary, measure_table, save_table_model, train_table
+    from torchmcl.fleet import FleetSearch
 
     how = TableFit(
         targets=options.target,
@@ -205,31 +213,19 @@ def _fit(options: argparse.Namespace) -> None:
         test_fraction=options.test,
         seed=options.seed,
         parameters={
-            "n_hypotheses": options.hypotheses,
-            "rule": options.rule,
-            "schedule": options.schedule,
-            "search": options.search,
-            "hidden": options.hidden,
-            "n_knots": options.knots,
-            "n_epochs": options.epochs,
-            "batch_size": options.batch_size,
-            "learning_rate": options.learning_rate,
-            "weight_decay": options.weight_decay,
-            "n_init": options.restarts,
-            "validation_fraction": options.validation,
-            "device": options.device,
+            **{there: getattr(options, here) for here, there in _PARAMETERS.items()},
+            "search": FleetSearch() if options.search else None,
         },
     )
-    table = options.read
     with options.training.kept(restart=options.restart) as checkpoint:
         model = train_table(
-            _FIT_OWNER, table, how, schema=options.schema, progress=not options.quiet, checkpoint=checkpoint
+            _FIT_OWNER, options.read, how, schema=options.schema, progress=not options.quiet, checkpoint=checkpoint
         )
         save_table_model(model, options.out)
     options.training.discard()
     # The training is safe now, whatever happens to the measures of it.
     try:
-        model = measure_table(_FIT_OWNER, model, table, how)
+        model = measure_table(_FIT_OWNER, model, options.read, how)
     except Exception:
         text = f"{_FIT_OWNER}: the model is trained and saved in {str(options.out)!r}, but it could not be measured:"
         print(text, file=sys.stderr)
@@ -267,13 +263,12 @@ def _predict(options: argparse.Namespace) -> None:
 
     owner = "torchmcl predict"
     model = load_table_model(owner, options.model)
-    table = options.read
     answers = model.predict(
-        owner, table, interval=options.interval, keep=options.keep, new_categories=options.allow_new_categories
+        owner, options.read, interval=options.interval, keep=options.keep, new_categories=options.allow_new_categories
     )
     write_table(owner, options.out, escape_formulas(answers) if options.escape_formulas else answers)
     if not options.quiet:
-        print(f"Answers for {len(table):,} rows: {options.out}   {_spent()}")
+        print(f"Answers for {len(options.read):,} rows: {options.out}   {_spent()}")
 
 
 def _check_report(options: argparse.Namespace) -> None:
@@ -292,9 +287,8 @@ def _report(options: argparse.Namespace) -> None:
     from torchmcl.reports.table import write_table_page
 
     owner = "torchmcl report"
-    target = options.out or options.model / "report.html"
     records = table_records(owner, load_table_model(owner, options.model), options.read)
-    path = write_table_page(records, target)
+    path = write_table_page(records, options.out or options.model / "report.html")
     if not options.quiet:
         print(f"Open the page: {path.resolve().as_uri()}   {_spent()}")
 

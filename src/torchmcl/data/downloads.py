@@ -13,7 +13,7 @@ __all__ = ["PinnedDownloader", "RefusedDownload", "check_address"]
 
 # This machine itself needs no encryption to be reached.
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_MOST_REDIRECTS = 3
+_MAX_REDIRECTS = 3
 _PIECE = 1 << 16
 
 
@@ -31,7 +31,7 @@ def check_address(address: str) -> None:
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         raise RefusedDownload(f"the address must begin with https://, got {address}")
     if not parts.hostname or "@" in parts.netloc:
-        raise RefusedDownload(f"the address must name a host and nobody's password, got {address}")
+        raise RefusedDownload(f"the address must name a host and no credentials, got {address}")
 
 
 class PinnedDownloader:
@@ -39,12 +39,12 @@ class PinnedDownloader:
 
     Args:
         progress: show a bar.
-        timeout: seconds without a byte until it is given up.
-        most_seconds: in all, for a server that sends a byte now and then.
+        timeout: seconds without a byte before giving up.
+        max_seconds: in all, for a server that sends a byte now and then.
     """
 
-    def __init__(self, *, progress: bool = True, timeout: float = 30.0, most_seconds: float = 600.0) -> None:
-        self.progress, self.timeout, self.most_seconds = progress, timeout, most_seconds
+    def __init__(self, *, progress: bool = True, timeout: float = 30.0, max_seconds: float = 600.0) -> None:
+        self.progress, self.timeout, self.max_seconds = progress, timeout, max_seconds
 
     def __call__(self, url: str, output_file: Any, pooch: Any) -> None:
         """Write what is at `url` into a file.
@@ -54,17 +54,17 @@ class PinnedDownloader:
             requests.RequestException: if the server does not answer well.
         """
         requests = optional_import("requests", extra="data", needed_by="a download")
-        ends = time.monotonic() + self.most_seconds
+        ends = time.monotonic() + self.max_seconds
         check_address(url)
         address = url
-        for _ in range(_MOST_REDIRECTS + 1):
+        for _ in range(_MAX_REDIRECTS + 1):
             with requests.get(address, stream=True, timeout=self.timeout, allow_redirects=False) as answer:
                 if not answer.is_redirect:
                     answer.raise_for_status()
                     self._write(answer, Path(output_file), ends)
                     return
                 address = _redirected(address, answer.headers["Location"])
-        raise RefusedDownload(f"{url} was redirected more than {_MOST_REDIRECTS} times")
+        raise RefusedDownload(f"{url} was redirected more than {_MAX_REDIRECTS} times")
 
     def _write(self, answer: Any, path: Path, ends: float) -> None:
         said = answer.headers.get("Content-Length", "")
@@ -76,7 +76,7 @@ class PinnedDownloader:
                 n_bytes += len(piece)
                 _check_size(n_bytes)
                 if time.monotonic() > ends:
-                    raise RefusedDownload(f"it took more than {self.most_seconds:g} s")
+                    raise RefusedDownload(f"it took more than {self.max_seconds:g} s")
                 file.write(piece)
                 bar.step(len(piece))
 
@@ -87,7 +87,7 @@ def _redirected(address: str, location: str) -> str:
     check_address(target)
     here, there = urlsplit(address), urlsplit(target)
     if (here.scheme, here.hostname, here.port) != (there.scheme, there.hostname, there.port):
-        raise RefusedDownload(f"the server wants to send it from another host, {there.scheme}://{there.netloc}")
+        raise RefusedDownload(f"the server redirects to another host, {there.scheme}://{there.netloc}")
     return target
 
 

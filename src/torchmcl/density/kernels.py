@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -149,7 +149,7 @@ class HypothesisDensity(Distribution):
 
         Args:
             sample_shape: how many, for each distribution of the batch.
-            generator: of the random numbers; torch's own unless told.
+            generator: of the random numbers; torch's own by default.
         """
         with torch.no_grad():
             shape = torch.Size(sample_shape)
@@ -191,6 +191,11 @@ class HypothesisDensity(Distribution):
             self.bandwidth.expand(*shape, self.bandwidth.shape[-1]),
             self.scale,
         )
+
+    def rows(self, chosen: slice | Tensor) -> Self:
+        """Return the distributions at some places of the first axis of the batch."""
+        parts = (self.hypotheses[chosen], self.probabilities[chosen], self.bandwidth[chosen])
+        return type(self)(*parts, self.scale)
 
     def _check_one_dimension(self, method: str) -> None:
         if self.dim != 1:
@@ -269,9 +274,11 @@ def _runs(edges: Tensor, inside: Tensor) -> HighestDensitySet:
     outside = torch.zeros_like(inside[..., :1])
     padded = torch.cat([outside, inside, outside], dim=-1)
     starts, stops = padded[..., 1:] & ~padded[..., :-1], padded[..., :-1] & ~padded[..., 1:]  # at edges
-    n_pieces = max(int(starts.sum(dim=-1).max()), 1) if starts.numel() else 1
-    ends = []
-    for marks in (starts, stops):
-        first = marks.int().argsort(dim=-1, descending=True, stable=True)[..., :n_pieces]
-        ends.append(edges.gather(-1, first).masked_fill(~marks.gather(-1, first), torch.nan))
-    return HighestDensitySet(*ends)
+    return HighestDensitySet(marked(edges, starts), marked(edges, stops))
+
+
+def marked(values: Tensor, marks: Tensor) -> Tensor:
+    """Return the marked values of each row in their order, padded with NaN to the largest number of them, >= 1."""
+    n_marked = max(int(marks.sum(dim=-1).max()), 1) if marks.numel() else 1
+    first = marks.int().argsort(dim=-1, descending=True, stable=True)[..., :n_marked]
+    return values.gather(-1, first).masked_fill(~marks.gather(-1, first), torch.nan)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.density.kernels import REACH, KernelMixture
 
-__all__ = ["BestPoints", "best_points"]
+__all__ = ["BestPoints", "best_points", "equal_shares"]
 
 # A fixed number, so that what comes out for one density does not depend on the others of its batch.
 _ROUNDS = 20
@@ -61,11 +61,7 @@ def best_points(density: KernelMixture, n_points: int) -> BestPoints:
     check_positive_int("best_points", "n_points", n_points)
     # Far from 0 the digits would go into the distance: each density is moved to its mean.
     centre = density.mean.unsqueeze(-2)
-    kernels = _Kernels(
-        ((density.hypotheses - centre) / density.scale).reshape(-1, *density.hypotheses.shape[-2:]),
-        density.probabilities.reshape(-1, density.probabilities.shape[-1]),
-        density.bandwidth.reshape(-1, density.bandwidth.shape[-1]),
-    )
+    kernels = _Kernels.of(density, centre)
     solve = _on_the_line if density.dim == 1 else _in_space
     parts = [solve(_Kernels(*rows), n_points) for rows in zip(*(x.split(_AT_ONCE) for x in kernels), strict=True)]
     found = [torch.cat(part).to(density.hypotheses) for part in zip(*parts, strict=True)]
@@ -78,12 +74,24 @@ def best_points(density: KernelMixture, n_points: int) -> BestPoints:
     )
 
 
+def equal_shares(density: KernelMixture, n_points: int) -> Tensor:
+    """Return the middles of cells of equal mass on the line, [rows, points]: draws without the noise of drawing."""
+    return _quantiles(_Kernels.of(density), n_points, n_halvings=50) * density.scale
+
+
 class _Kernels(NamedTuple):
     """Normal kernels in units of the scale: centres [rows, kernels, dim], weights and widths [rows, kernels]."""
 
     centres: Tensor
     weights: Tensor
     widths: Tensor
+
+    @classmethod
+    def of(cls, density: KernelMixture, origin: float | Tensor = 0.0) -> "_Kernels":
+        centres, n = (density.hypotheses - origin) / density.scale, density.hypotheses.shape[-2]
+        return cls(
+            centres.reshape(-1, n, density.dim), density.probabilities.reshape(-1, n), density.bandwidth.reshape(-1, n)
+        )
 
 
 # ---------------------------------------------------------------------- on the line
@@ -106,13 +114,13 @@ def _on_the_line(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tens
     return means.unsqueeze(-1), masses / masses.sum(dim=-1, keepdim=True), _deviations(variances, masses, exact)
 
 
-def _quantiles(kernels: _Kernels, n_points: int) -> Tensor:
+def _quantiles(kernels: _Kernels, n_points: int, n_halvings: int = _HALVINGS) -> Tensor:
     """Return about the middles of equal shares, [rows, points], by halving."""
     levels = (torch.arange(n_points).to(kernels.weights) + 0.5) / n_points
     centres, reach = kernels.centres[..., 0], REACH * kernels.widths
     low = (centres - reach).amin(dim=-1, keepdim=True).expand(-1, n_points)
     high = (centres + reach).amax(dim=-1, keepdim=True).expand(-1, n_points)
-    for _ in range(_HALVINGS):
+    for _ in range(n_halvings):
         middle = (low + high) / 2
         shares = torch.einsum("rnk,rk->rn", _standard(middle, kernels)[1], kernels.weights)
         low, high = torch.where(shares < levels, middle, low), torch.where(shares < levels, high, middle)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmcl.density import KernelMixture
-from torchmcl.density.kernels import REACH
+from torchmcl.density.kernels import REACH, marked
 
 __all__ = ["PredictionIntervals", "conformity", "effective_counts", "joined", "quantile", "region"]
 
@@ -69,7 +69,7 @@ def conformity(density: KernelMixture, values: Tensor) -> Tensor:
     """Return the scores of values [rows, 1] under a density over one output, [rows]."""
     parts = []
     for low in range(0, len(values), _ROWS_AT_ONCE):
-        some, own = _rows(density, low), values[low : low + _ROWS_AT_ONCE]
+        some, own = density.rows(slice(low, low + _ROWS_AT_ONCE)), values[low : low + _ROWS_AT_ONCE]
         mass = some.mass_above(own)
         distances = (own - some.hypotheses.squeeze(-1)).abs() / (some.bandwidth * some.scale)
         nearest = distances.amin(dim=-1)
@@ -114,20 +114,14 @@ def region(density: KernelMixture, level: float) -> tuple[Tensor, Tensor]:
         return -ends, ends
     parts = []
     for low in range(0, n_rows, _ROWS_AT_ONCE):
-        some = _rows(density, low)
+        some = density.rows(slice(low, low + _ROWS_AT_ONCE))
         if level >= _BEYOND:
             parts.append(_balls(some, max(level - _BEYOND, REACH)))
         else:
             pieces = some.highest_density(math.nextafter(level, 1.0))
             parts.append((pieces.lower, pieces.upper))
-    n_pieces = max((lower.shape[-1] for lower, _ in parts), default=1)
-    lower, upper = (torch.cat([_padded(part[side], n_pieces) for part in parts]) for side in (0, 1))
+    lower, upper = (torch.cat(ends) for ends in _alike(parts))
     return lower, upper
-
-
-def _rows(density: KernelMixture, low: int) -> KernelMixture:
-    part = slice(low, low + _ROWS_AT_ONCE)
-    return KernelMixture(density.hypotheses[part], density.probabilities[part], density.bandwidth[part], density.scale)
 
 
 def _balls(density: KernelMixture, radius: float) -> tuple[Tensor, Tensor]:
@@ -139,23 +133,19 @@ def _balls(density: KernelMixture, radius: float) -> tuple[Tensor, Tensor]:
     # A piece begins where no earlier one reaches.
     begins = torch.cat([torch.ones_like(lower[..., :1], dtype=torch.bool), lower[..., 1:] > upper[..., :-1]], dim=-1)
     ends = torch.cat([begins[..., 1:], torch.ones_like(begins[..., :1])], dim=-1)
-    sides = []
-    for values, marks in ((lower, begins), (upper, ends)):
-        first = marks.int().argsort(dim=-1, descending=True, stable=True)
-        sides.append(values.gather(-1, first).masked_fill(~marks.gather(-1, first), math.nan))
-    return sides[0], sides[1]
+    return marked(lower, begins), marked(upper, ends)
 
 
-def _padded(ends: Tensor, n_pieces: int) -> Tensor:
-    return torch.nn.functional.pad(ends, (0, n_pieces - ends.shape[-1]), value=math.nan)
-
-
-def joined(outputs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> tuple[NDArray[Any], NDArray[Any]]:
+def joined(outputs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Return lower and upper ends [rows, outputs, pieces] from those of each output, NaN where one has fewer pieces."""
-    n_pieces = max(lower.shape[-1] for lower, _ in outputs)
-
-    def padded(ends: NDArray[Any]) -> NDArray[Any]:
-        return np.pad(ends, ((0, 0), (0, n_pieces - ends.shape[-1])), constant_values=np.nan)
-
-    lower, upper = (np.stack([padded(pair[side]) for pair in outputs], axis=1) for side in (0, 1))
+    lower, upper = (torch.stack(ends, dim=1) for ends in _alike(outputs))
     return lower, upper
+
+
+def _alike(parts: Sequence[tuple[Tensor, Tensor]]) -> list[list[Tensor]]:
+    """Return all lower ends and all upper ends, padded with NaN to the same number of pieces."""
+    n_pieces = max((lower.shape[-1] for lower, _ in parts), default=1)
+    pad = torch.nn.functional.pad
+    return [
+        [pad(end, (0, n_pieces - end.shape[-1]), value=math.nan) for end in ends] for ends in zip(*parts, strict=True)
+    ]

@@ -1,18 +1,17 @@
-"""The engine of the estimators: a fleet of restarts in, the modules to keep out."""
+"""The engine of the estimators: a fleet of restarts in, the networks to keep out."""
 
 import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet import (
     Checkpointing,
     Fleet,
@@ -20,14 +19,14 @@ from torchmcl.fleet import (
     FleetHistory,
     Validation,
     WeightedDistortion,
-    default_batch_size,
     even_batch_size,
     hard_distortion,
 )
+from torchmcl.schedules import Schedule
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions
 
-__all__ = ["TrainedNetworks", "Training", "answers", "default_batch_size", "default_n_epochs", "mean_one"]
+__all__ = ["Examples", "Trained", "Training", "answers", "default_n_epochs", "mean_one"]
 
 # A small table is seen hundreds of times and a large one twenty times.
 _MIN_EPOCHS, _MAX_EPOCHS = 20, 1000
@@ -41,84 +40,89 @@ _FAILED = 3.0
 _N_LOOKS = 100
 
 
+class Examples(NamedTuple):
+    """Inputs [rows, columns], targets [rows, 1, ...] and weights [rows]."""
+
+    inputs: Tensor
+    targets: Tensor
+    weights: NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class Training:
     """How to train: everything of a fleet but its data."""
 
-    n_models: int
     rule: Any
-    learning_rate: Any
-    weight_decay: float
+    learning_rate: float | Schedule
+    weight_decay: float | Sequence[float]
     n_epochs: int
     batch_size: int
-    patience: int | None
     seeds: Sequence[int]
-    cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean
-    device: str | torch.device = "cpu"
-    verbose: bool = False
-    what: str = "fit"
+    cost_fn: Callable[..., Tensor]
+    device: str | torch.device
+    progress: str | bool
+    keep_best: bool = True
+    patience: int | None = None
     checkpoint: str | Path | None = None
-    early_stopping: bool = True
-    moments: dict[str, Tensor] | None = None  # of the optimiser, where a training goes on
+    moments: dict[str, Tensor] | None = None  # of the optimiser, where a training is continued
 
-    def run(
-        self,
-        factory: Callable[[], nn.Module],
-        train: tuple[Tensor, Tensor, NDArray[np.float64]],
-        watched: tuple[Tensor, Tensor, NDArray[np.float64]] | None,
-    ) -> "TrainedNetworks":
-        """Train on (inputs, targets [rows, 1, ...], weights).
-
-        With early stopping each network's best epoch on `watched` is kept, else the last.
-        """
+    def run(self, factory: Callable[[], nn.Module], train: Examples, watched: Examples | None = None) -> "Trained":
+        """Train; with `keep_best` each network's best epoch on `watched` is kept, else the last."""
         fleet = Fleet(
             factory,
-            self.n_models,
+            len(self.seeds),
             rule=self.rule,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
-            seeds=list(self.seeds),
+            seeds=self.seeds,
             cost_fn=self.cost_fn,
             device=self.device,
         )
         fleet.optimizer_state = self.moments
-        inputs, targets, weights = train
-        data = FleetData.shared(inputs, targets, self.n_models, weights=mean_one(weights))
-        validation = None
-        if watched is not None:
-            uneven = mean_one(watched[2])
-            validation = Validation(
-                FleetData.shared(*watched[:2], self.n_models),
-                monitor=hard_distortion if uneven is None else WeightedDistortion(uneven),
-                every=1 if self.early_stopping else max(1, self.n_epochs // _N_LOOKS),
-                patience=self.patience,
-            )
+        validation = None if watched is None else self._validation(watched)
         saves = max(1, self.n_epochs // _N_SAVES)
-        checkpoint = None if self.checkpoint is None else Checkpointing(self.checkpoint, every=saves)
         history = fleet.fit(
-            data,
+            FleetData.shared(train.inputs, train.targets, len(self.seeds), weights=mean_one(train.weights)),
             self.n_epochs,
-            batch_size=even_batch_size(len(inputs), self.batch_size),
+            batch_size=even_batch_size(len(train.inputs), self.batch_size),
             validation=validation,
-            checkpoint=checkpoint,
+            checkpoint=None if self.checkpoint is None else Checkpointing(self.checkpoint, every=saves),
             continued=True,
-            progress=self.what if self.verbose else False,
+            progress=self.progress,
         )
-        stops = validation is not None and self.early_stopping
-        kept = fleet.best_models if stops else fleet.models
-        values = history.best_value if stops else _last_looks(history)
+        keeps = validation is not None and self.keep_best
+        modules = fleet.best_models if keeps else fleet.models
         assert fleet.optimizer_state is not None  # a continued training leaves it
-        return TrainedNetworks([module.eval() for module in kept], history, values, stops, fleet.optimizer_state)
+        values = history.best_value if keeps else _last_looks(history)
+        best_epochs = history.best_epoch if keeps else torch.full_like(history.best_epoch, -1)
+        return Trained([module.eval() for module in modules], history, values, best_epochs, fleet.optimizer_state)
+
+    def _validation(self, watched: Examples) -> Validation:
+        uneven = mean_one(watched.weights)
+        return Validation(
+            FleetData.shared(watched.inputs, watched.targets, len(self.seeds)),
+            monitor=hard_distortion if uneven is None else WeightedDistortion(uneven),
+            every=1 if self.keep_best else max(1, self.n_epochs // _N_LOOKS),
+            patience=self.patience,
+        )
 
 
 @dataclass(frozen=True)
-class TrainedNetworks:
-    """The modules of all restarts, how it went, their distortion on held-out rows, and the moments to go on with."""
+class Trained:
+    """The networks of all restarts and how it went.
+
+    Attributes:
+        modules: one network for each restart.
+        history: of their training.
+        distortions: [restarts], on held-out rows; infinite without any.
+        best_epochs: [restarts], the epoch that was kept, -1 where it is the last.
+        moments: of the optimiser, to continue with.
+    """
 
     modules: list[nn.Module]
     history: FleetHistory
     distortions: Tensor
-    stopped_early: bool
+    best_epochs: Tensor
     moments: dict[str, Tensor]
 
     def best(self) -> int:
@@ -138,7 +142,7 @@ class TrainedNetworks:
 def _last_looks(history: FleetHistory) -> Tensor:
     """Return the last value of each model on held-out rows, infinity where there is none."""
     values = torch.full_like(history.best_value, torch.inf)
-    for looked in history.watched if history.watched is not None else ():
+    for looked in history.watched:
         values = torch.where(looked.isnan(), values, looked)
     return values
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-__all__ = ["Rows", "Split", "fixed_borders", "restored", "split_rows", "stored", "target_names"]
+__all__ = ["Rows", "Split", "fixed_borders", "split_rows", "target_names"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -25,7 +25,6 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _MAX_CALIBRATING, _MAX_SELECTING = 5_000, 10_000
 # So many held-out rows of each kind are kept for partial_fit.
 _HELD_OUT_ROWS = 4096
-_COLUMNS = ("inputs", "targets", "weights", "units")
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Rows:
 
     def take(self, chosen: Any) -> "Rows":
         """Return the rows of an index, a slice or a mask."""
-        return Rows(*(getattr(self, column)[chosen] for column in _COLUMNS))
+        return Rows(*(column[chosen] for column in vars(self).values()))
 
     def head(self, n: int) -> "Rows":
         """Return the first n rows; they are in the order of a hash, so any n are a fair sample."""
@@ -57,13 +56,17 @@ class Rows:
         """Whether there are rows that belong together."""
         return len(np.unique(self.units)) < len(self)
 
+    def latest(self) -> "Rows":
+        """Return those that are kept for partial_fit."""
+        return self.take(slice(-_HELD_OUT_ROWS, None))
+
     def times(self, factor: float) -> "Rows":
         """Return the rows with larger weights."""
         return replace(self, weights=self.weights * factor)
 
     def joined(self, other: "Rows") -> "Rows":
         """Return these rows and then the others."""
-        return Rows(*(np.concatenate([getattr(self, column), getattr(other, column)]) for column in _COLUMNS))
+        return Rows(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
 class Split(NamedTuple):
@@ -84,30 +87,14 @@ class Split(NamedTuple):
     largest: float
 
     @property
+    def held_out(self) -> tuple[Rows, Rows]:
+        """The rows that select and that calibrate, with weights that compare to those of other splits."""
+        return self.selection.times(self.largest), self.calibration.times(self.largest)
+
+    @property
     def shares(self) -> tuple[Rows, Rows, Rows]:
         """The rows that train, that select and that calibrate."""
         return self.train, self.selection, self.calibration
-
-
-def stored(selection: Rows, calibration: Rows) -> dict[str, NDArray[Any]]:
-    """Return the latest held-out rows as plain arrays, which can be saved."""
-    return {
-        f"{name}_{column}": getattr(rows, column)[-_HELD_OUT_ROWS:]
-        for name, rows in (("selection", selection), ("calibration", calibration))
-        for column in _COLUMNS
-    }
-
-
-def restored(held_out: dict[str, NDArray[Any]]) -> tuple[Rows, Rows]:
-    """Return the selecting and the calibrating rows of `stored`."""
-    selection, calibration = (_restored(held_out, name) for name in ("selection", "calibration"))
-    return selection, calibration
-
-
-def _restored(held_out: dict[str, NDArray[Any]], name: str) -> Rows:
-    inputs, targets, weights = (held_out[f"{name}_{column}"] for column in _COLUMNS[:3])
-    # Models that were saved before there were units know of no rows that belong together.
-    return Rows(inputs, targets, weights, held_out.get(f"{name}_units", np.arange(len(weights))))
 
 
 def fixed_borders(*, selecting: float, calibrating: float) -> NDArray[np.uint64]:
@@ -137,8 +124,8 @@ def split_rows(
         selecting: share of the units that is held out to select, at most 10 000.
         calibrating: share of the units that is held out to calibrate, at most 5 000.
         groups: [rows], labels of rows that belong together, and so into the same share.
-        strata: [rows], ids of classes that are split alike; shares too small for a whole unit stay in training. A
-            group counts for the class of its first row.
+        strata: [rows], ids of classes that are split alike, to a unit more or less. A group counts for the class of its
+            first row.
         borders: of another split, to put the same rows into the same shares again, instead of `selecting` and
             `calibrating`. There may be nothing left to train on then.
     """
@@ -204,13 +191,26 @@ def _borders(
     most = np.array([_MAX_CALIBRATING, _MAX_SELECTING]) / len(keys)
     shares = np.cumsum(np.minimum([calibrating, selecting], most))
     borders = np.zeros((int(strata.max()) + 1, 2), dtype=np.uint64)
-    tiny = 1e-9  # a share of exactly one unit counts
-    for stratum in np.unique(strata):
+    each, sizes = np.unique(strata, return_counts=True)
+    for stratum, n_held_out in zip(each, _dealt(sizes, shares), strict=True):
         members = keys[strata == stratum]  # they increase
-        n_held_out = np.floor(len(members) * (shares + tiny)).astype(np.int64)
         if n_held_out[1] < len(members):
             borders[stratum] = members[n_held_out]
     return borders
+
+
+def _dealt(sizes: NDArray[np.int64], shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return how many units of each stratum make up the shares, [strata, shares]; in all as many as they ask for.
+
+    What is left when each stratum is rounded down is taken from those that lost most by it.
+    """
+    exact = np.outer(sizes, shares + 1e-9)  # a share of exactly one unit counts
+    counts = np.floor(exact).astype(np.int64)
+    missing = np.floor(exact.sum(axis=0)).astype(np.int64) - counts.sum(axis=0)
+    order = np.argsort(counts - exact, axis=0, kind="stable")
+    for place, number in enumerate(missing):
+        counts[order[:number, place], place] += 1
+    return counts
 
 
 def _hash_at(share: float) -> int:

@@ -4,17 +4,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
-from torch import Tensor
+from sklearn.utils.validation import column_or_1d, validate_data
 
 from torchmcl._checks import bad_value
 from torchmcl.costs import pairwise_cross_entropy
 from torchmcl.estimators._base import MCLEstimator
-from torchmcl.estimators._networks import answers
 from torchmcl.estimators._rows import Rows, split_rows
 
 __all__ = ["Guesses", "MCLClassifier"]
@@ -40,7 +37,9 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
     Each guess is a distribution over the classes, and its cost the cross-entropy. The guesses become specialists;
     `predict` and `predict_proba` mix them by their scores, `oracle_score` asks whether any of them is right. The
     parameters and attributes are those of `MCLRegressor`, with other defaults: the best epoch of one network, a
-    learning rate of 0.01, a weight decay of 0.4, no `refit`, no knots. In addition there is
+    learning rate of 0.01, a weight decay of 0.4, no final fit on all rows, no knots. Nothing is calibrated, so that all
+    of `validation_fraction` (by default a tenth of the rows of each class, at most 10 000 rows) selects. In addition
+    there is
 
     Attributes:
         classes_: the classes, sorted.
@@ -55,6 +54,8 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         True
     """
 
+    _cost_fn = staticmethod(pairwise_cross_entropy)
+
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
     ) -> "MCLClassifier":
@@ -66,27 +67,24 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
             sample_weight: [rows], how often each row occurs relative to the others; only the ratios matter.
             groups: [rows], labels of rows that belong together (of one patient, one place, one scene): they are held
                 out together, in every split.
-            checkpoint: folder to save the training to on the way; the same call goes on from there after a kill.
+            checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
         """
         self._check_parameters()
         X, y, weights = self._validated(X, y, sample_weight, reset=True)
         self.classes_ = np.unique(y if weights is None else y[weights > 0])
         ids = self._class_ids(y, weights)
         seed = self._seed()
-        # Nothing is calibrated, so only the selecting half of the held-out share is held out.
-        share = float(self.validation_fraction) / 2
         together = self._checked_groups(groups, X)
+        share = float(self.validation_fraction)
         split = split_rows(X, ids, weights, selecting=share, seed=seed, groups=together, strata=ids)
         self._inputs = self._encoder(split.train)
-        n_classes = len(self.classes_)
-        cost_fn = pairwise_cross_entropy
-        training = self._train(split.train, split.selection, seed, n_classes, self._tensors, cost_fn, checkpoint)
-        if self.refit and len(split.selection):
-            self._train_on_all(training, split.train.joined(split.selection), self._tensors)
+        training = self._train(split.train, split.selection, seed, checkpoint)
+        if self.final_fit_on_all_rows and len(split.selection):
+            self._train_on_all(training, split.train.joined(split.selection))
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "MCLClassifier":
-        """Go once through some more rows, from where the last call (or `fit`) ended.
+        """Train for one epoch on some more rows, from where the last call (or `fit`) ended.
 
         Args:
             X: [rows, features]
@@ -109,8 +107,8 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         ids = self._class_ids(y, weights)
         rows = split_rows(X, ids, weights, seed=self._state_seed).train
         if first:
-            self._inputs = self._encoder(rows, usual=0)
-        self._train_more(rows, len(self.classes_), self._tensors, pairwise_cross_entropy)
+            self._inputs = self._encoder(rows, default=0)
+        self._train_more(rows)
         return self
 
     def _validated(
@@ -128,14 +126,16 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
             raise ValueError(bad_value("MCLClassifier", "y", rule, repr(y[unknown][0])))
         return ids.astype(np.int64)
 
-    def _tensors(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(self._inputs(rows.inputs)), torch.from_numpy(rows.targets).unsqueeze(1)
+    @property
+    def _out_features(self) -> int:
+        return len(self.classes_)
+
+    def _encoded_targets(self, rows: Rows) -> NDArray[Any]:
+        return rows.targets
 
     def predict_hypotheses(self, X: Any) -> Guesses:
         """Return the guesses for each row and their probabilities."""
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        logits, probabilities = answers(self.modules_, torch.from_numpy(self._inputs(X, X.dtype)), self.device)
+        logits, probabilities = self._all_answers(self._checked_inputs(X))
         shares = logits.softmax(dim=-1).numpy()
         return Guesses(self.classes_[shares.argmax(axis=-1)], probabilities.numpy(), shares)
 

@@ -18,6 +18,7 @@ from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checkpoints.codec import FORMS, Codec, Form, record_form
 from torchmcl.checkpoints.files import read_saved, write_checkpoint
 from torchmcl.estimators._inputs import Bends, Scaler
+from torchmcl.estimators._rows import Rows
 from torchmcl.fleet.search import Candidate, FleetSearch
 from torchmcl.nn import MultiHypothesisMLP
 
@@ -125,7 +126,7 @@ _BY_NAME = Form(_encode_known, {"known": lambda contents, part: _KNOWN[contents]
 _CODEC = Codec(
     {
         **FORMS,
-        **{kind: record_form(kind) for kind in (*_RECORDS, AutoAnnealing, Bends, Candidate, FleetSearch, Scaler)},
+        **{kind: record_form(kind) for kind in (*_RECORDS, AutoAnnealing, Bends, Candidate, FleetSearch, Rows, Scaler)},
         MultiHypothesisMLP: Form(_encode_network, {"network": _decode_network}),
         type: _BY_NAME,
         FunctionType: _BY_NAME,

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-class _MeanOfReal(Metric):
+class MeanOfReal(Metric):
     """The mean of one value per real target, over all batches."""
 
     is_differentiable = True
@@ -47,7 +47,7 @@ class _MeanOfReal(Metric):
         return (self.total / self.n).float()
 
 
-class _OfMatching(_MeanOfReal):
+class _OfMatching(MeanOfReal):
     part: Any
 
     def update(self, matching: Matching) -> None:
@@ -75,7 +75,7 @@ class UsageEntropy(_OfMatching):
     part = staticmethod(_parts.sample_entropies)
 
 
-class _OfPredictions(_MeanOfReal):
+class _OfPredictions(MeanOfReal):
     part: Any
     higher_is_better = False
 
@@ -106,7 +106,7 @@ class OracleRMSE(RMSEOfMean):
     part = staticmethod(_parts.squared_errors_of_best)
 
 
-class WassersteinToSamples(_MeanOfReal):
+class WassersteinToSamples(MeanOfReal):
     """`torchmcl.metrics.wasserstein_to_samples` over batches."""
 
     higher_is_better = False

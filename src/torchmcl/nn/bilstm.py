@@ -23,7 +23,7 @@ class BiLSTM(nn.LSTM):
 
     A replacement is made by the same two arguments, has the parameters of a bidirectional
     `nn.LSTM` under the same names, and takes and returns the same logical shapes. It may lay out its
-    result in memory as it likes, as long as the features stand last.
+    result in memory as it likes, as long as the features are the last axis.
 
     Args:
         input_size: features in.
@@ -175,9 +175,9 @@ class _FusedRecurrence(torch.autograd.Function):
         to_bias = gates.sum(dim=1).to(ctx.dtype)
         to_parameters = []
         for direction, pair in enumerate(pairs):
-            own = halves[direction]
-            to_rec = gates[direction, pair.later].T @ own[pair.before]
-            to_rec -= gates[direction, pair.mispaired].T @ own[pair.partner]
+            half = halves[direction]
+            to_rec = gates[direction, pair.later].T @ half[pair.before]
+            to_rec -= gates[direction, pair.mispaired].T @ half[pair.partner]
             to_in = gates[direction].T @ flat
             to_parameters += [to_in.to(ctx.dtype), to_rec.to(ctx.dtype), to_bias[direction], to_bias[direction]]
         return to_sequences, *to_parameters

@@ -7,7 +7,7 @@ T frames of F features are cut into P segments of W frames with half of them sha
 the map along W inside the segments (the intra path), then along P across them (the inter path), so
 that a sequence of thousands of frames is seen by two recurrences of about a hundred steps.
 
-The features stand last in memory from end to end. The map keeps one layout, [B, P, W, H]; the inter
+Features are the last axis in memory throughout. The map keeps one layout, [B, P, W, H]; the inter
 path takes a transposed view of it.
 """
 
@@ -103,13 +103,13 @@ class DPRNN(nn.Module):
         stride: S, samples between two frames.
         segment_size: W, frames of a segment; even.
         hidden_size: H, features of each direction of the LSTMs.
-        width: features between the blocks; as many as `hidden_size` unless told, as in the paper.
+        width: features between the blocks; `hidden_size` by default, as in the paper.
         n_blocks: B, dual-path blocks.
         scores: whether to give a score logit for each output, for more outputs than speakers.
         detach_scores: stop the score loss at the score head.
         bilstm: makes a bidirectional LSTM from its input and hidden size; see `torchmcl.nn.BiLSTM`.
         recompute: in training, how many of the blocks keep only their input and compute the rest again in the backward
-            pass: less memory, for the time of their forward pass. What `bilstm` makes must then do the same twice.
+            pass: less memory, for the time of their forward pass. `bilstm` must then make a deterministic module.
 
     Example:
         >>> model = DPRNN(n_outputs=3, n_filters=8, segment_size=10, hidden_size=6, n_blocks=1, scores=True)
@@ -184,7 +184,7 @@ class DPRNN(nn.Module):
         Filters come in pairs of opposite sign, whose ReLUs add up to a linear map, and the decoder is its
         transpose. Every output begins as the same quieter mixture, at 0 dB instead of at some -30 dB. That
         saves the first hundreds of steps, and lets the samples decide which output wins which speaker: with
-        decoders drawn at random one output is ahead on all samples, and winner-takes-all never looks at another.
+        decoders drawn at random one output is ahead on all samples, and winner-takes-all never selects another.
         """
         half = self.encoder.out_features // 2
         filters = nn.init.orthogonal_(torch.empty(half, self.kernel_size)) if half else torch.empty(0, self.kernel_size)

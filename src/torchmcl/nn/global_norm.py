@@ -72,7 +72,7 @@ class _FusedNorm(torch.autograd.Function):
     def forward(ctx: Any, features: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         from torchmcl.kernels.norm import affine_rows, sums_over_rows
 
-        # The rows of a sample may stand in any order, as long as all tensors share it.
+        # The rows of a sample may be in any order, as long as all tensors share it.
         # That of the features, unless samples are not apart in it (cuDNN puts the time first): then one copy is due.
         model = features if features.stride(0) == features[0].numel() else residual
         order = (0, 1, 2, 3) if model.stride(1) >= model.stride(2) else (0, 2, 1, 3)
@@ -80,11 +80,11 @@ class _FusedNorm(torch.autograd.Function):
         n = rows.shape[1] * rows.shape[2]
         sums = sums_over_rows(rows, rows).sum(dim=-1) / n  # [samples, 2]
         mean = sums[:, 0]
-        deviation = torch.rsqrt((sums[:, 1] - mean * mean).clamp_min(0) + _EPSILON)
-        scale = weight.float() * deviation.unsqueeze(-1)
+        inverse_std = torch.rsqrt((sums[:, 1] - mean * mean).clamp_min(0) + _EPSILON)
+        scale = weight.float() * inverse_std.unsqueeze(-1)
         shift = bias.float() - mean.unsqueeze(-1) * scale
         out = affine_rows(rows, _rows(residual, order), scale, torch.ones_like(mean), shift, residual.dtype)
-        ctx.save_for_backward(rows, weight, mean, deviation)
+        ctx.save_for_backward(rows, weight, mean, inverse_std)
         ctx.order, ctx.shape = order, features.shape
         return _restored(out, order, features.shape)
 
@@ -93,18 +93,18 @@ class _FusedNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         from torchmcl.kernels.norm import affine_rows, sums_over_rows
 
-        rows, weight, mean, deviation = ctx.saved_tensors
+        rows, weight, mean, inverse_std = ctx.saved_tensors
         grad_rows = _rows(grad, ctx.order)
         n = rows.shape[1] * rows.shape[2]
         plain, mixed = sums_over_rows(grad_rows, rows).unbind(dim=1)  # [samples, features]
-        normed = (mixed - mean.unsqueeze(-1) * plain) * deviation.unsqueeze(-1)
+        normed = (mixed - mean.unsqueeze(-1) * plain) * inverse_std.unsqueeze(-1)
         wide = weight.float()
         pull = (plain * wide).sum(dim=-1) / n
         along = (normed * wide).sum(dim=-1) / n
-        # d(features) = deviation * (weight * grad - pull - normalised * along)
-        slope = -deviation * deviation * along
-        shift = -deviation * pull - slope * mean
-        scale = wide * deviation.unsqueeze(-1)
+        # d(features) = inverse_std * (weight * grad - pull - normalised * along)
+        slope = -inverse_std * inverse_std * along
+        shift = -inverse_std * pull - slope * mean
+        scale = wide * inverse_std.unsqueeze(-1)
         shift = shift.unsqueeze(-1).expand_as(scale)
         to_features = affine_rows(grad_rows, rows, scale, slope, shift, rows.dtype)
         to_residual = grad if ctx.needs_input_grad[1] else None

@@ -21,14 +21,14 @@ def separate_long(
     A separator may give the speakers in another order in each chunk. Each chunk is therefore put
     into the order of what came before: the one-to-one assignment with the best SI-SDR where they
     overlap. There the two are faded into each other. Outputs trained on a scale-invariant cost have
-    no level of their own, so each is given the one with which it explains most of the mixture.
+    no defined level, so each is scaled to explain as much of the mixture as possible.
 
     Args:
         model: takes [batch, length], returns `Predictions`.
         waveform: [batch, length]
-        chunk: samples in a chunk; 10 s at 8 kHz unless told.
-        overlap: samples that two chunks share; half a chunk unless told. Long enough to hear who
-            speaks.
+        chunk: samples in a chunk; 10 s at 8 kHz by default.
+        overlap: samples that two chunks share; half a chunk by default, which must be long
+            enough to tell the speakers apart.
 
     Returns:
         Predictions with hypotheses [batch, outputs, length], on the device of the waveform, and the

@@ -17,7 +17,7 @@ def segment(frames: Tensor, size: int, hop: int) -> Tensor:
     """Return the segments of a sequence that is long enough and ends with a full one.
 
     Args:
-        frames: [..., time, features], with time = size + hop * (any whole number).
+        frames: [..., time, features], with time = size + hop * (any integer >= 0).
         size: length of a segment, a multiple of `hop`.
         hop: distance between the beginnings of two segments.
 
@@ -65,7 +65,7 @@ def overlap_add(segments: Tensor, hop: int) -> Tensor:
 
 
 def hops_in(owner: str, size: int, hop: int) -> int:
-    """Return how many hops a segment has, after checking that the number is whole."""
+    """Return how many hops a segment has, after checking that it divides evenly."""
     check_positive_int(owner, "size", size)
     check_positive_int(owner, "hop", hop)
     if size % hop:

@@ -90,12 +90,7 @@ the same {settings["n_points"]:,} training points, without a network in between.
         "points": records["points"],
         "epochs": records["epochs"],
         "methods": [
-            {
-                "label": m["label"],
-                "frames": m["frames"],
-                "temperature": m["temperature"],
-                "annealed": m["key"] == "amcl",
-            }
+            {name: m[name] for name in ("label", "frames", "temperature")} | {"annealed": m["key"] == "amcl"}
             for m in records["methods"]
         ],
     }

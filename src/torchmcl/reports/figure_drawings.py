@@ -25,7 +25,8 @@ def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
     points = [(row["y1"], row["y2"]) for row in tables["points"]]
     for column, method in enumerate(methods):
         axis = figure.add_subplot(grid[0, 2 * column : 2 * column + 2])
-        draw_answers(axis, points, _last_frame(tables["frames"], method))
+        frames = _where(tables["frames"], method=method)
+        draw_answers(axis, points, _scored(_where(frames, epoch=max(row["epoch"] for row in frames))))
         axis.set_title(method)
     for column, (name, label) in enumerate((("distortion", "distortion"), ("starved", "starved answers"))):
         axis = figure.add_subplot(grid[1, 3 * column : 3 * column + 3])
@@ -48,8 +49,7 @@ def film_of_figure1(tables: Tables) -> dict[str, Any]:
     epochs = sorted({int(row["epoch"]) for row in frames})
     methods = []
     for method in _names(frames, "method"):
-        own = [row for row in frames if row["method"] == method]
-        by_epoch = {epoch: [row for row in own if row["epoch"] == epoch] for epoch in epochs}
+        by_epoch = {epoch: _where(frames, method=method, epoch=epoch) for epoch in epochs}
         methods.append(
             {
                 "label": method,
@@ -71,14 +71,11 @@ def draw_rate_distortion(tables: Tables, summary: dict[str, Any]) -> Any:
     bound = [max(row["shannon_lower_bound"], 0.0) for row in curve]
     axis.plot(distortion, bound, color=GREY, lw=1.5, ls="--", label="Shannon lower bound")
     for method in _names(tables["trajectories"], "method"):
-        own = [row for row in tables["trajectories"] if row["method"] == method]
-        for seed in sorted({row["seed"] for row in own}):
-            rows = [row for row in own if row["seed"] == seed]
-            x, y = [row["soft_distortion"] for row in rows], [row["rate"] for row in rows]
-            label = method if seed == 0 else None
-            axis.plot(x, y, "-", color=method_colour(method), lw=1, alpha=0.7 if seed == 0 else 0.25, label=label)
-            axis.plot(x[0], y[0], "o", color=method_colour(method), ms=4, mfc="white")
-            axis.plot(x[-1], y[-1], "s", color=method_colour(method), ms=5)
+        colour = method_colour(method)
+        rows = _where(tables["trajectories"], method=method)
+        for x, y in _draw_seeds(axis, rows, "soft_distortion", "rate", (0.7, 0.25), color=colour, lw=1, label=method):
+            axis.plot(x[0], y[0], "o", color=colour, ms=4, mfc="white")
+            axis.plot(x[-1], y[-1], "s", color=colour, ms=5)
     axis.axhline(marks["highest_rate"], color=GREY, lw=0.8, ls=":")
     axis.text(marks["max_distortion"], marks["highest_rate"] + 0.1, "log2 n", ha="right", color=SOFT)
     axis.axvline(marks["max_distortion"], color=GREY, lw=0.8, ls=":")
@@ -95,10 +92,7 @@ def draw_distortion_vs_temperature(tables: Tables, summary: dict[str, Any]) -> A
     figure = new_figure(8, 5)
     axis = figure.subplots()
     marks, curve = summary["marks"], tables["curve"]
-    for seed in sorted({row["seed"] for row in curve}):
-        rows = [row for row in curve if row["seed"] == seed]
-        x, y = [row["temperature"] for row in rows], [row["distortion"] for row in rows]
-        axis.plot(x, y, color=AMCL, lw=1.4, alpha=0.8 if seed == 0 else 0.4)
+    _draw_seeds(axis, curve, "temperature", "distortion", (0.8, 0.4), color=AMCL, lw=1.4)
     for name, label, style in (
         ("upper_bound", r"$T_0^c$ (upper bound) = {:.2f}", "--"),
         ("of_one_gaussian", r"$2\sigma^2$ = {:.2f}", ":"),
@@ -126,18 +120,14 @@ def draw_phase_transitions(tables: Tables, summary: dict[str, Any]) -> Any:
         data = [(row["y1"], row["y2"]) for row in points if row["x"] == x]
         for j, temperature in enumerate(temperatures):
             axis = figure.add_subplot(grid[i, j])
-            own = [row for row in hypotheses if row["x"] == x and row["temperature"] == temperature]
-            draw_answers(axis, data, [(row["y1"], row["y2"], row["score"]) for row in own])
+            draw_answers(axis, data, _scored(_where(hypotheses, x=x, temperature=temperature)))
             axis.set(xticks=(), yticks=())
             if i == 0:
                 axis.set_title(f"T = {temperature:.3f}")
             if j == 0:
                 axis.set_ylabel(f"x = {x:g}")
         axis = figure.add_subplot(grid[i, n_columns + 1])
-        for seed in sorted({row["seed"] for row in counts}):
-            own = [row for row in counts if row["x"] == x and row["seed"] == seed]
-            t, n = [row["temperature"] for row in own], [row["n_distinct"] for row in own]
-            axis.plot(t, n, color=AMCL, lw=1.2, alpha=0.8 if seed == 0 else 0.35)
+        _draw_seeds(axis, _where(counts, x=x), "temperature", "n_distinct", (0.8, 0.35), color=AMCL, lw=1.2)
         axis.axvline(summary["marks"][f"critical_temperature_at_{x:g}"], color=INK, lw=1, ls="--")
         axis.set(xscale="log", yscale="log", ylabel="distinct answers", xlim=(min(temperatures) / 1.3, 1.1))
         axis.invert_xaxis()
@@ -165,17 +155,15 @@ def draw_annealed_epsilon(tables: Tables, summary: dict[str, Any]) -> Any:
     middle = [sum(p[i] for p in points) / len(points) for i in (0, 1)]
     for column, epoch in enumerate(shown):
         axis = figure.add_subplot(grid[0, column])
-        own = [row for row in frames if row["epoch"] == epoch]
-        draw_answers(axis, points, [(row["y1"], row["y2"], row["score"]) for row in own])
+        rows = _where(frames, epoch=epoch)
+        draw_answers(axis, points, _scored(rows))
         axis.add_patch(patches.Circle(middle, summary["marks"]["radius"], fill=False, color=MCL, lw=1, ls="--"))
         axis.set(xticks=(), yticks=())
-        axis.set_title(rf"$\varepsilon$ = {own[0]['epsilon']:.2f}")
+        axis.set_title(rf"$\varepsilon$ = {rows[0]['epsilon']:.2f}")
     axis = figure.add_subplot(grid[0, len(shown) + 1])
     for method in _names(counts, "method"):
-        for seed in sorted({row["seed"] for row in counts}):
-            own = [row for row in counts if row["method"] == method and row["seed"] == seed]
-            x, y = [row["epoch"] for row in own], [row["in_the_middle"] for row in own]
-            axis.plot(x, y, color=method_colour(method), lw=1.2, alpha=0.5, label=method if seed == 0 else None)
+        rows, colour = _where(counts, method=method), method_colour(method)
+        _draw_seeds(axis, rows, "epoch", "in_the_middle", (0.5, 0.5), color=colour, lw=1.2, label=method)
     axis.set(xlabel="epoch", ylabel="answers in the middle", ylim=(-1, summary["settings"]["n_hypotheses"] + 2))
     axis.legend(frameon=False, loc="center right", fontsize=9)
     axis.yaxis.tick_right()
@@ -188,7 +176,23 @@ def _names(rows: list[dict[str, Any]], column: str) -> list[str]:
     return list(dict.fromkeys(row[column] for row in rows))
 
 
-def _last_frame(frames: list[dict[str, Any]], method: str) -> list[tuple[float, float, float]]:
-    own = [row for row in frames if row["method"] == method]
-    last = max(row["epoch"] for row in own)
-    return [(row["y1"], row["y2"], row["score"]) for row in own if row["epoch"] == last]
+def _where(rows: list[dict[str, Any]], **values: Any) -> list[dict[str, Any]]:
+    """Return the rows that have these values in the columns of these names."""
+    return [row for row in rows if all(row[name] == value for name, value in values.items())]
+
+
+def _scored(rows: list[dict[str, Any]]) -> list[tuple[float, float, float]]:
+    return [(row["y1"], row["y2"], row["score"]) for row in rows]
+
+
+def _draw_seeds(
+    axis: Any, rows: list[dict[str, Any]], x: str, y: str, alphas: tuple[float, float], *, label: str = "", **style: Any
+) -> list[tuple[list[float], list[float]]]:
+    """Draw a line for each seed, the first with a label and the first alpha; return the points of the lines."""
+    lines = []
+    for seed in sorted({row["seed"] for row in rows}):
+        points = _where(rows, seed=seed)
+        lines.append(([row[x] for row in points], [row[y] for row in points]))
+        first = seed == 0
+        axis.plot(*lines[-1], alpha=alphas[not first], label=label if label and first else None, **style)
+    return lines

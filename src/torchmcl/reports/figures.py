@@ -36,7 +36,7 @@ _PICTURES = {
     "rate-distortion": _Picture(
         "Trajectories in the rate-distortion plane",
         "Each line is a training on one Gaussian: its expected distortion under its own weights, and the mutual "
-        "information of answer and target. R(D) is the least rate that any assignment needs (reverse water-filling), "
+        "information of answer and target. R(D) is the minimum rate that any assignment needs (reverse water-filling), "
         "the Shannon lower bound is equal to it at low distortion, and + is where R(D) = log2(n).",
         drawings.draw_rate_distortion,
         ("trajectories", "curve"),
@@ -70,7 +70,7 @@ def read_table(path: Path) -> list[Row]:
     """Return the rows of a CSV file, numbers as numbers.
 
     Raises:
-        ValueError: if it is no such file.
+        ValueError: if it is not a CSV file.
     """
     text = read_text("read_table", path, "records_bytes")
     try:
@@ -91,9 +91,14 @@ def write_figure(name: str, folder: Path) -> Path:
         raise ValueError(bad_value("write_figure", "name", f"be one of {', '.join(_PICTURES)}", repr(name)))
     target = folder / name / name
     with as_written(_OWNER, str(folder / name), "`torchmcl reproduce`"):
-        figure, _ = _drawn(name, folder)
-        caption = _caption(name, folder)
+        tables, summary = _records(name, folder)
+        figure = _PICTURES[name].draw(tables, summary)
+        claims = [
+            claim["text"] if claim["holds"] else f"(Not borne out by this run: {claim['text']})"
+            for claim in summary["claims"]
+        ]
     save_picture(figure, target)
+    caption = " ".join([f"{_PICTURES[name].title}.", _PICTURES[name].text, *claims])
     write_atomically(folder / name / "caption.txt", caption + "\n")
     return target.with_suffix(".png")
 
@@ -117,7 +122,8 @@ def _page(folder: Path) -> str:
     for name, picture in _PICTURES.items():
         if not (folder / name / "summary.json").exists():
             continue
-        figure, summary = _drawn(name, folder)
+        tables, summary = _records(name, folder)
+        figure = picture.draw(tables, summary)
         settings = summary["settings"]
         files = ", ".join(f'<a href="{name}/{table}.csv">{table}.csv</a>' for table in picture.tables)
         parts.append(
@@ -129,33 +135,16 @@ def _page(folder: Path) -> str:
             f'<a href="{name}/{name}.png">PNG</a>, <a href="{name}/{name}.svg">SVG</a>, {files}.</p>'
         )
         if name == "figure1":
-            film = drawings.film_of_figure1(_tables(name, folder))
+            film = drawings.film_of_figure1(tables)
             parts.append("<h3>Watch it</h3>" + film_player(len(film["epochs"])))
             script = film_script(film)
     return page("torchmcl: the figures", "\n".join(parts), script)
 
 
-def _drawn(name: str, folder: Path) -> tuple[Any, dict[str, Any]]:
-    summary = _summary(name, folder)
-    return _PICTURES[name].draw(_tables(name, folder), summary), summary
-
-
-def _summary(name: str, folder: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = read_json("write_figure", folder / name / "summary.json")
-    return summary
-
-
-def _tables(name: str, folder: Path) -> dict[str, list[Row]]:
-    return {table: read_table(folder / name / f"{table}.csv") for table in _PICTURES[name].tables}
-
-
-def _caption(name: str, folder: Path) -> str:
-    """Return the title, what is shown, and the claims, those that the records do not bear out marked as such."""
-    claims = [
-        claim["text"] if claim["holds"] else f"(Not borne out by this run: {claim['text']})"
-        for claim in _summary(name, folder)["claims"]
-    ]
-    return " ".join([f"{_PICTURES[name].title}.", _PICTURES[name].text, *claims])
+def _records(name: str, folder: Path) -> tuple[dict[str, list[Row]], dict[str, Any]]:
+    """Return the tables and the summary of a figure."""
+    summary = read_json("write_figure", folder / name / "summary.json")
+    return {table: read_table(folder / name / f"{table}.csv") for table in _PICTURES[name].tables}, summary
 
 
 def _claims(summary: dict[str, Any]) -> str:

@@ -23,8 +23,8 @@ def draw_learning_curves(runs: Sequence[RunRecords]) -> Any:
     first = min((run.seed for run in runs), default=0)
     for axis, number in zip(axes[0], numbers, strict=True):
         labelled = set()
-        own = [run for run in runs if run.n_speakers == number]
-        for run in sorted(own, key=lambda run: (METHODS.index(run.rule), run.seed)):
+        panel_runs = [run for run in runs if run.n_speakers == number]
+        for run in sorted(panel_runs, key=lambda run: (METHODS.index(run.rule), run.seed)):
             axis.plot(
                 [record["step"] for record in run.epochs],
                 [record["val_pit_si_sdr"] for record in run.epochs],
@@ -48,11 +48,11 @@ def draw_hypotheses(runs: Sequence[RunRecords]) -> Any:
     numbers = sorted({run.n_outputs for run in runs})
     rules = [rule for rule in METHODS if any(run.rule == rule for run in runs)]
     for place, rule in enumerate(rules):
-        own = sorted((run for run in runs if run.rule == rule), key=lambda run: run.n_outputs)
+        rule_runs = sorted((run for run in runs if run.rule == rule), key=lambda run: run.n_outputs)
         shift = 0.36 * (place - (len(rules) - 1) / 2)
         boxes = axis.boxplot(
-            [list(run.values("mcl_si_sdr").values()) for run in own],
-            positions=[numbers.index(run.n_outputs) + shift for run in own],
+            [list(run.values("mcl_si_sdr").values()) for run in rule_runs],
+            positions=[numbers.index(run.n_outputs) + shift for run in rule_runs],
             widths=0.3,
             whis=(5, 95),
             showfliers=False,

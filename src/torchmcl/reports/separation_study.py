@@ -47,9 +47,7 @@ def method_rows(study: StudyRecords, n_speakers: int) -> Rows:
     groups = _methods(study, n_speakers)
     rows = []
     for rule, runs in groups.items():
-        scores = {m: over_seeds(runs, m) for m in ("pit_si_sdr", "mcl_si_sdr", "improvement")}
-        cells = [_scored(scores[m], runs, m) for m in ("pit_si_sdr", "mcl_si_sdr")]
-        cells.append(_improved(scores["improvement"], runs))
+        cells = [_scored(runs, "pit_si_sdr"), _scored(runs, "mcl_si_sdr"), _scored(runs, "improvement", std=False)]
         against = _against_pit(groups, rule) if rule != "pit" and "pit" in groups else ""
         printed, printed_mcl = (published.get((n_speakers, rule, m)) for m in ("pit_si_sdr", "mcl_si_sdr"))
         below = f" | MCL SI-SDR {printed_mcl}" if printed_mcl else ""
@@ -64,14 +62,13 @@ def hypotheses_rows(study: StudyRecords) -> Rows:
     rows = []
     for (n_outputs, rule), run in sorted(runs.items(), key=lambda item: (item[0][0], METHODS.index(item[0][1]))):
         scores = run.values("mcl_si_sdr")
-        spread = spread_of(list(scores.values()))
         others = (runs.get((fewest, rule)), runs.get((n_outputs, "mcl")))
         against = [
             _against(difference(scores, other.values("mcl_si_sdr"))) if other is not None and other is not run else ""
             for other in others
         ]
         median = statistics.median(scores.values())
-        rows.append([str(n_outputs), LABELS[rule], _full(spread), f"{median:.2f}", *against])
+        rows.append([str(n_outputs), LABELS[rule], _scored([run], "mcl_si_sdr"), f"{median:.2f}", *against])
     return rows
 
 
@@ -87,7 +84,7 @@ def transition_rows(study: StudyRecords) -> Rows:
             if abs(record["val_mcl_si_sdr"] - start) < _UNSPLIT
         ]
         until = f"{min(unsplit):.1f} dB" if unsplit else "split at once"
-        scores = [_mean_error(spread_of(list(run.values(m).values()))) for m in ("pit_si_sdr", "mcl_si_sdr")]
+        scores = [_scored([run], m, std=False) for m in ("pit_si_sdr", "mcl_si_sdr")]
         rows.append([f"{run.temperature:g} dB", f"{temperatures[-1]:.2g} dB", until, *scores])
     return rows
 
@@ -98,22 +95,22 @@ def automatic_rows(study: StudyRecords) -> Rows:
     rows = []
     for label, runs in (("by hand", by_hand), ("automatic", automatic)):
         for run in runs:
-            scores = {m: spread_of(list(run.values(m).values())) for m in ("pit_si_sdr", "mcl_si_sdr", "improvement")}
+            scores = [_scored([run], m, std=False) for m in ("pit_si_sdr", "mcl_si_sdr", "improvement")]
             other = next((one for one in by_hand if one.seed == run.seed and one is not run), None)
-            found = None if other is None else difference(run.values("pit_si_sdr"), other.values("pit_si_sdr"))
-            rows.append([label, str(run.seed), *(_mean_error(spread) for spread in scores.values()), _against(found)])
+            paired = None if other is None else difference(run.values("pit_si_sdr"), other.values("pit_si_sdr"))
+            rows.append([label, str(run.seed), *scores, _against(paired)])
     return rows
 
 
 def gender_rows(study: StudyRecords, n_speakers: int) -> tuple[list[str], Rows]:
     """Return heading and lines of the improvement by the genders in a mixture, a column for each method."""
     groups = {rule: by_genders(study, runs, "improvement") for rule, runs in _methods(study, n_speakers).items()}
-    names = list(dict.fromkeys(name for found in groups.values() for name in found))
+    names = list(dict.fromkeys(name for spreads in groups.values() for name in spreads))
     head = ["genders", "mixtures", *(LABELS[rule] for rule in groups)]
     rows = []
     for name in names:
-        count = max(found[name].n for found in groups.values() if name in found)
-        cells = [_mean_error(found[name]) if name in found else "" for found in groups.values()]
+        count = max(spreads[name].n for spreads in groups.values() if name in spreads)
+        cells = [_mean_error(spreads[name]) if name in spreads else "" for spreads in groups.values()]
         rows.append([name, str(count), *cells])
     return head, rows
 
@@ -133,8 +130,8 @@ def _page(study: StudyRecords) -> str:
         "<h1>Speech separation: PIT, MCL, Relaxed-WTA and aMCL</h1>",
         f'<p class="lead">{len(study.runs)} trainings, {n_steps:,} steps, {seconds / 60:.1f} minutes, all summed. '
         "Numbers are SI-SDR in dB, higher is better, on whole mixtures of speakers that were not in the training.</p>",
-        '<p class="note">PIT SI-SDR: each speaker has an output of their own. MCL SI-SDR: each speaker has the output '
-        "that suits them best, whoever else it serves. Improvement: PIT SI-SDR minus that of the mixture.</p>",
+        '<p class="note">PIT SI-SDR: each speaker is assigned a separate output. MCL SI-SDR: each speaker is assigned '
+        "the closest output, which several may share. Improvement: PIT SI-SDR minus that of the mixture.</p>",
         *_methods_part(study),
         *_hypotheses_part(study),
         *_transition_part(study),
@@ -154,10 +151,10 @@ def _methods_part(study: StudyRecords) -> list[str]:
         return []
     n_seeds = len({run.seed for run in runs})
     body = ["<h2>Four objectives</h2>"]
-    for number in sorted({run.n_speakers for run in runs}):
+    numbers = sorted({run.n_speakers for run in runs})
+    for number in numbers:
         first = next(run for run in runs if run.n_speakers == number)
-        n_mixtures = len(first.mixtures)
-        body.append(f"<h3>{number} speakers, {n_mixtures} mixtures</h3>")
+        body.append(f"<h3>{number} speakers, {len(first.mixtures)} mixtures</h3>")
         body.append(f'<p class="note">{escape(_network(first))}, {first.epochs[-1]["step"]:,} steps.</p>')
         body.append(table(METHOD_HEAD, method_rows(study, number), identity=f"methods-{number}"))
     read = (
@@ -184,7 +181,7 @@ def _methods_part(study: StudyRecords) -> list[str]:
             drawings.draw_learning_curves([run for run in runs if run.n_speakers == number]),
             f"Validation SI-SDR over training, {number} speakers",
         )
-        for number in sorted({run.n_speakers for run in runs})
+        for number in numbers
     ]
     body.append(side_by_side(pictures))
     body.append(
@@ -193,7 +190,7 @@ def _methods_part(study: StudyRecords) -> list[str]:
     )
     if study.genders:
         body.append("<h2>By gender</h2>")
-        for number in sorted({run.n_speakers for run in runs}):
+        for number in numbers:
             head, rows = gender_rows(study, number)
             body.append(f"<h3>{number} speakers</h3>" + table(head, rows, identity=f"genders-{number}"))
         body.append(
@@ -216,9 +213,9 @@ def _hypotheses_part(study: StudyRecords) -> list[str]:
         "<h2>More outputs than speakers</h2>",
         _alone(drawings.draw_hypotheses(runs), "MCL SI-SDR by the number of outputs", caption),
         table(HYPOTHESES_HEAD, hypotheses_rows(study), identity="hypotheses"),
-        '<p class="note">More outputs are more chances to be near a speaker: the best of many is chosen with the '
-        "answer at hand, so that a part of the gain is choice and not separation. Differences are paired, ± standard "
-        "error, with the p of Wilcoxon's test.</p>",
+        '<p class="note">More outputs are more chances to be near a speaker: the best of many is chosen with the true '
+        "sources known, so part of the gain comes from this choice, not from separation. Differences are paired, "
+        "± standard error, with the p of Wilcoxon's test.</p>",
     ]
 
 
@@ -280,40 +277,31 @@ def _alone(figure: Any, alternative: str, caption: str) -> str:
     return f'<div class="alone">{image(figure, alternative, escape(caption))}</div>'
 
 
-def _scored(scores: Mapping[str, float], runs: Sequence[RunRecords], measure: str) -> str:
-    """Return mean ± deviation over mixtures | standard error; or mean (each seed) | both where there are several."""
-    spread = spread_of(list(scores.values()))
+def _scored(runs: Sequence[RunRecords], measure: str, *, std: bool = True) -> str:
+    """Return mean ± standard deviation over mixtures | standard error; or mean (each seed) | both, for several.
+
+    Without `std`, the standard deviation is left out.
+    """
+    spread = spread_of(list(over_seeds(runs, measure).values()))
     if len(runs) == 1:
-        return _full(spread)
-    return f"{spread.mean:.2f} {_each(runs, measure)} | ± {spread.std:.2f}, SE {spread.error:.2f}"
-
-
-def _improved(scores: Mapping[str, float], runs: Sequence[RunRecords]) -> str:
-    spread = spread_of(list(scores.values()))
-    if len(runs) == 1:
-        return _mean_error(spread)
-    return f"{spread.mean:.2f} {_each(runs, 'improvement')} | SE {spread.error:.2f}"
-
-
-def _each(runs: Sequence[RunRecords], measure: str) -> str:
-    return f"({', '.join(f'{run.mean(measure):.2f}' for run in runs)})"
+        return (
+            f"{mean_error(spread.mean, spread.std, decimals=2)} | SE {spread.error:.2f}" if std else _mean_error(spread)
+        )
+    seeds = ", ".join(f"{run.mean(measure):.2f}" for run in runs)
+    return f"{spread.mean:.2f} ({seeds}) | {f'± {spread.std:.2f}, ' if std else ''}SE {spread.error:.2f}"
 
 
 def _against_pit(groups: Mapping[str, Sequence[RunRecords]], rule: str) -> str:
     """Return the difference in PIT SI-SDR to PIT: over mixtures, of each seed that both have, and its tests."""
     ours, theirs = groups[rule], groups["pit"]
-    found = difference(over_seeds(ours, "pit_si_sdr"), over_seeds(theirs, "pit_si_sdr"))
+    paired = difference(over_seeds(ours, "pit_si_sdr"), over_seeds(theirs, "pit_si_sdr"))
     pairs = [(one, other) for one in ours for other in theirs if one.seed == other.seed]
-    if found is None or len(pairs) < 2:
-        return _against(found)
+    if paired is None or len(pairs) < 2:
+        return _against(paired)
     seeds = ", ".join(signed(one.mean("pit_si_sdr") - other.mean("pit_si_sdr")) for one, other in pairs)
     p = seeds_apart({name: [run.mean("pit_si_sdr") for run in runs] for name, runs in groups.items()}, rule, "pit")
     by_seed = "" if p is None else f" | seeds {p_value(p)}"
-    return f"{signed(found.mean)} ({seeds}) | SE {found.error:.2f} | mixtures {p_value(found.p)}{by_seed}"
-
-
-def _full(spread: Spread) -> str:
-    return f"{mean_error(spread.mean, spread.std, decimals=2)} | SE {spread.error:.2f}"
+    return f"{signed(paired.mean)} ({seeds}) | SE {paired.error:.2f} | mixtures {p_value(paired.p)}{by_seed}"
 
 
 def _mean_error(spread: Spread) -> str:

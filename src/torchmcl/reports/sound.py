@@ -65,7 +65,7 @@ def decibels_over_time(samples: npt.ArrayLike, sample_rate: int) -> Array:
     """
     values = np.asarray(samples, dtype=np.float32)
     size = max(2, round(_WINDOW_SECONDS * sample_rate))
-    # Half a window of silence on both sides: the first and the last sample stand in the middle of one.
+    # Half a window of silence on both sides: the first and the last sample are in the middle of one.
     values = np.pad(values, (size // 2, size - size // 2))
     n_wanted = max(1, (len(values) - size) // (size // 4))
     per_column = min(_FRAMES_A_COLUMN, -(-n_wanted // _N_COLUMNS))
@@ -83,7 +83,7 @@ def spectrogram_png(decibels: Array, loudest: float) -> bytes:
 
     Args:
         decibels: [frequencies, columns]
-        loudest: the decibels that get the lightest colour; what is 70 below is black.
+        loudest: the decibels that get the lightest colour; anything 70 below is black.
     """
     shade = np.clip((decibels - loudest) / _RANGE_DB + 1, 0, 1)
     rows = np.round(255 * shade[::-1]).astype(np.uint8)

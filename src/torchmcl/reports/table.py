@@ -56,12 +56,13 @@ def write_table_page(records: dict[str, Any], path: Path) -> Path:
 def table_page(records: dict[str, Any]) -> str:
     """Return the page."""
     targets = [target["name"] for target in records["evaluation"]["targets"]]
+    join = side_by_side if len(targets) == 1 else "\n".join
     parts = [
         _head(records, targets),
-        *_answers_and_numbers(records, targets),
+        join([_answers(records, targets), _bynumber(records)]),
         _trust(records),
         _coverage(records, targets),
-        _ambiguous(records, targets),
+        _ambiguous(records),
         _training(records),
         _data(records),
     ]
@@ -92,32 +93,23 @@ with a probability. Measured here on rows of <code>{escape(found["source"])}</co
 
 
 def _gain(measures: dict[str, Any], n: int) -> str:
-    mean, nearest = measures["mean_distortion"], measures["distortion"]
-    if mean <= 0:
+    if measures["mean_distortion"] <= 0:
         return ""
-    share = 100 * (1 - nearest / mean)
-    return (
-        f"The nearest of {n} answers takes away {share:.3g} % of the squared error of the single best guess, the mean."
-    )
-
-
-def _answers_and_numbers(records: dict[str, Any], targets: list[str]) -> list[str]:
-    parts = [_answers(records, targets), _bynumber(records)]
-    return [side_by_side(parts)] if len(targets) == 1 else parts
+    share = f"{100 * (1 - measures['distortion'] / measures['mean_distortion']):.3g} %"
+    return f"The nearest of {n} answers takes away {share} of the squared error of the single best guess, the mean."
 
 
 def _answers(records: dict[str, Any], targets: list[str]) -> str:
     found = records["evaluation"]["answers"]
-    figures = []
-    for place, name in enumerate(targets):
-        figures.append(
-            image(
-                answers_figure(found, place),
-                f"Answers against the truth for {name}",
-                f"<i>{escape(name)}</i>: every answer against the truth, the darker the more probable; orange rings "
-                "mark the nearest answer of each row. Several bands mean several branches.",
-            )
+    figures = [
+        image(
+            answers_figure(found, place),
+            f"Answers against the truth for {name}",
+            f"<i>{escape(name)}</i>: every answer against the truth, the darker the more probable; orange rings "
+            "mark the nearest answer of each row. Several bands mean several branches.",
         )
+        for place, name in enumerate(targets)
+    ]
     return "<h2>Answers against the truth</h2>\n" + (side_by_side(figures) if len(figures) > 1 else figures[0])
 
 
@@ -180,14 +172,12 @@ def _coverage(records: dict[str, Any], targets: list[str]) -> str:
     return "<h2>Do the sets hold what they promise?</h2>\n" + side_by_side([picture, promises + note])
 
 
-def _ambiguous(records: dict[str, Any], targets: list[str]) -> str:
+def _ambiguous(records: dict[str, Any]) -> str:
     parts = [
         "<h2>The most ambiguous rows</h2>",
         '<p class="note">The rows whose answers lie furthest apart. Discs are answers, their area the probability; the '
         "orange line is the truth.</p>",
     ]
-    scales = [(target["low"], target["high"]) for target in records["evaluation"]["targets"]]
-    spreads = [target["deviation"] for target in records["evaluation"]["targets"]]
     for row in records["evaluation"]["ambiguous"]:
         cells = " ".join(
             f"<span>{escape(name)} <b>{escape(value) if value else '(missing)'}</b></span>"
@@ -195,17 +185,13 @@ def _ambiguous(records: dict[str, Any], targets: list[str]) -> str:
         )
         more = f" <span>and {len(row['cells']) - 12} more</span>" if len(row["cells"]) > 12 else ""
         lines = []
-        for place, name in enumerate(targets):
-            own = [values[place] for values in row["hypotheses"]]
-            said = ", ".join(
-                f"{number(value, spreads[place])} ({percent(share)})"
-                for value, share in zip(own, row["probabilities"], strict=True)
-            )
-            lines.append(line_of_answers(own, row["probabilities"], row["truth"][place], scales[place]))
-            lines.append(
-                f'<div class="cells">{escape(name)}: {said}; '
-                f"truth <b>{number(row['truth'][place], spreads[place])}</b></div>"
-            )
+        for place, target in enumerate(records["evaluation"]["targets"]):
+            own, truth, spread = [v[place] for v in row["hypotheses"]], row["truth"][place], target["std"]
+            lines.append(line_of_answers(own, row["probabilities"], truth, (target["low"], target["high"])))
+            pairs = zip(own, row["probabilities"], strict=True)
+            said = ", ".join(f"{number(value, spread)} ({percent(share)})" for value, share in pairs)
+            truth = number(truth, spread)
+            lines.append(f'<div class="cells">{escape(target["name"])}: {said}; truth <b>{truth}</b></div>')
         parts.append(
             f'<div class="row"><h3>Row {row["row"]:,}</h3><div class="cells">{cells}{more}</div>{"".join(lines)}</div>'
         )
@@ -214,14 +200,15 @@ def _ambiguous(records: dict[str, Any], targets: list[str]) -> str:
 
 def _training(records: dict[str, Any]) -> str:
     found, metrics = records["training"], records["metrics"]
-    annealed = found["temperature"] is not None
-    caption = (
-        "Temperature of the assignment (green, right axis): while it is high all answers move together, as it falls "
-        "they part and each takes its share. "
-        if annealed
-        else ""
-    )
-    kept = found["kept_epoch"]
+    title, caption, kept = "How it trained", "", found["kept_epoch"]
+    if found["temperature"] is not None:
+        title, caption = (
+            "How it cooled",
+            (
+                "Temperature of the assignment (green, right axis): while it is high all answers move together, as it "
+                "falls they part and each takes its share. "
+            ),
+        )
     caption += "Training loss (grey, scores included) and distortion on validation rows (blue). "
     caption += f"The vertical line is epoch {kept + 1}, which was kept." if kept >= 0 else "The last epoch was kept."
     seconds = metrics.get("seconds", {}).get("training")
@@ -229,15 +216,14 @@ def _training(records: dict[str, Any]) -> str:
     note = (
         f'<p class="note">{spent}{f" in {seconds:.1f} s" if seconds else ""}, {escape(metrics["inputs"])} inputs.</p>'
     )
-    title = "How it cooled" if annealed else "How it trained"
     return f"<h2>{title}</h2>\n" + image(training_figure(found), "The course of the training", caption) + note
 
 
 def _data(records: dict[str, Any]) -> str:
     targets = []
     for target in records["evaluation"]["targets"]:
-        std = target["deviation"]
-        mean, *numbers = (number(target[key], std) for key in ("mean", "least", "low", "median", "high", "most"))
+        std = target["std"]
+        mean, *numbers = (number(target[key], std) for key in ("mean", "min", "low", "median", "high", "max"))
         bars = Html(small_bars(target["histogram"]["counts"]))
         targets.append([target["name"], bars, mean, number(std), *numbers])
     header = ["target", "", "mean", "std", "min", "5 %", "median", "95 %", "max"]

@@ -29,23 +29,18 @@ def answers_figure(found: dict[str, Any], place: int) -> Any:
         values = [hypothesis[place] for hypothesis in hypotheses]
         points += [(goal, value, share) for value, share in zip(values, shares, strict=True)]
         nearest.append(min((abs(value - goal), value) for value in values)[1])
-    top = max(max(point[2] for point in points), 1e-9)
-    axis.scatter(
-        [p[0] for p in points],
-        [p[1] for p in points],
-        s=10,
-        c=[(0.0, 0.447, 0.698, 0.06 + 0.74 * p[2] / top) for p in points],
-        linewidths=0,
-    )
+    goals, answers, shares = zip(*points, strict=True)
+    top = max(*shares, 1e-9)
+    axis.scatter(goals, answers, s=10, c=_BLUE, alpha=[0.06 + 0.74 * share / top for share in shares], linewidths=0)
     axis.scatter(truth, nearest, s=18, facecolors="none", edgecolors=_ORANGE, linewidths=0.6, alpha=0.7)
     low, high = min(truth), max(truth)
     axis.plot([low, high], [low, high], color=INK, lw=0.8)
     # A stray answer must not push all others into a corner.
-    values = sorted(p[1] for p in points)
+    values = sorted(answers)
     inner = values[len(values) // 200], values[-1 - len(values) // 200]
-    pad = 0.05 * (max(high, inner[1]) - min(low, inner[0])) or 1.0
-    axis.set_ylim(min(low, inner[0]) - pad, max(high, inner[1]) + pad)
-    axis.set(xlabel="truth", ylabel="answers")
+    bottom, top = min(low, inner[0]), max(high, inner[1])
+    pad = 0.05 * (top - bottom) or 1.0
+    axis.set(xlabel="truth", ylabel="answers", ylim=(bottom - pad, top + pad))
     return figure
 
 
@@ -55,9 +50,7 @@ def number_figure(found: dict[str, Any], mean: float) -> Any:
     axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="n of the answers")
     axis.axhline(mean, color=GREY, ls=":", lw=1.5, label="the mean answer")
     if found["floor"]:
-        known = [(n, d) for n, d in zip(found["numbers"], found["floor"], strict=True) if d is not None and d > 0]
-        if known:
-            axis.plot(*zip(*known, strict=True), color=INK, ls="--", lw=1.2, label="R(D) floor")
+        _curve(axis, found["numbers"], found["floor"], INK, 1.2, ls="--", label="R(D) floor")
     if min(found["distortion"]) > 0:
         axis.set_yscale("log")
     axis.set(xlabel="number of answers", ylabel="distortion")
@@ -124,10 +117,12 @@ def training_figure(found: dict[str, Any]) -> Any:
     return figure
 
 
-def _curve(axis: Any, epochs: Sequence[int], values: Sequence[float | None], colour: str, width: float) -> None:
-    known = [(epoch, value) for epoch, value in zip(epochs, values, strict=True) if value is not None and value > 0]
+def _curve(
+    axis: Any, places: Sequence[int], values: Sequence[float | None], colour: str, width: float, **style: Any
+) -> None:
+    known = [(place, value) for place, value in zip(places, values, strict=True) if value is not None and value > 0]
     if known:
-        axis.plot(*zip(*known, strict=True), color=colour, lw=width)
+        axis.plot(*zip(*known, strict=True), color=colour, lw=width, **style)
 
 
 def _axes(size: tuple[float, float] = (6.2, 4.4)) -> tuple[Any, Any]:

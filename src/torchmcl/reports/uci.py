@@ -77,14 +77,14 @@ def cells_of(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str, str, str], 
 def deviations(rows: Iterable[dict[str, Any]], protocol: str = "test-selected") -> list[tuple[str, str, str, float]]:
     """Return (set, method, metric, deviation in combined standard errors) of every published multi-hypothesis cell."""
     published = published_cells()
-    found = []
-    for (name, method, own, metric), cell in cells_of(rows).items():
+    entries = []
+    for (name, method, used_protocol, metric), cell in cells_of(rows).items():
         key = (name, METHODS[method].published, metric)
-        if own == protocol and key in published and not METHODS[method].single_answer:
+        if used_protocol == protocol and key in published and not METHODS[method].single_answer:
             deviation = cell.deviation(published[key], UCI_SETS[name].n_splits)
             if deviation is not None:
-                found.append((name, method, metric, deviation))
-    return found
+                entries.append((name, method, metric, deviation))
+    return entries
 
 
 def write_uci_page(folder: Path) -> Path:
@@ -135,15 +135,15 @@ def _table(
     with_pbp = metric == "rmse" and "mc-dropout" in methods
     lines = []
     for name in reversed(UCI_SETS):
-        own = {m: cells[name, m, protocol, metric] for m in present if (name, m, protocol, metric) in cells}
-        if not own:
+        row = {m: cells[name, m, protocol, metric] for m in present if (name, m, protocol, metric) in cells}
+        if not row:
             continue
-        order = sorted(own, key=lambda m: own[m].mean)
+        order = sorted(row, key=lambda m: row[m].mean)
         line: list[str] = [name]
         if with_pbp:
             line.append(Html(f'<span class="note">{escape(published[name, "pbp", "rmse"].text)}</span>'))
         for method in present:
-            line.append(_cell_text(name, method, metric, own, order, published) if method in own else "")
+            line.append(_cell_text(name, method, metric, row[method], order, published) if method in row else "")
         lines.append(line)
     header = ["set", *["PBP (published)"] * with_pbp, *(METHODS[method].label for method in present)]
     return f"<h3>{escape(title)}</h3>" + table(header, lines, identity=f"{protocol}-{title.split(':')[0]}-{metric}")
@@ -153,11 +153,10 @@ def _cell_text(
     name: str,
     method: str,
     metric: str,
-    own: dict[str, Cell],
+    cell: Cell,
     order: list[str],
     published: dict[tuple[str, str, str], PublishedCell],
 ) -> str:
-    cell = own[method]
     text = mean_error(cell.mean, cell.std)
     if method == order[0]:
         text = f"<b>{text}</b>"
@@ -228,17 +227,17 @@ def _scatter(cells: dict[tuple[str, str, str, str], Cell], protocols: list[str])
 
 
 def _agreement(rows: list[dict[str, Any]]) -> str:
-    found = deviations(rows)
-    if not found:
+    entries = deviations(rows)
+    if not entries:
         return ""
-    ours = [entry for entry in found if entry[1] != "mcl"]
+    ours = [entry for entry in entries if entry[1] != "mcl"]
     within = sum(abs(entry[3]) <= 2 for entry in ours)
-    far = sorted((entry for entry in found if abs(entry[3]) > 2), key=lambda entry: -abs(entry[3]))
+    far = sorted((entry for entry in entries if abs(entry[3]) > 2), key=lambda entry: -abs(entry[3]))
     lines = [[name, METHODS[method].label, metric, signed(d, 1)] for name, method, metric, d in far]
     return (
         "<h2>Agreement with the published tables</h2>"
         f"<p>Under <b>test-selected</b>, {within} of {len(ours)} published aMCL and Relaxed-WTA cells lie within two "
         "combined standard errors of ours. Those that do not, and those of MCL:</p>"
         + table(["set", "method", "metric", "deviation in SE"], lines, identity="deviations")
-        + '<p class="note">A published deviation of 0.00 is a rounded one, so that its standard error is too small.</p>'
+        + '<p class="note">A published standard deviation of 0.00 is rounded, so its standard error is too small.</p>'
     )

@@ -41,7 +41,7 @@ class DataConfig:
     """Where the speech is, and how samples are made of it.
 
     Args:
-        layout: "tables" (utterances and gains), "wsj0" or "librimix"; "auto" looks at the folder.
+        layout: "tables" (utterances and gains), "wsj0" or "librimix"; "auto" recognises it from the folder.
         root: folder of the data.
         pack: file of packed utterances to read instead of the recordings below `root`.
         tables: for "librimix", part -> metadata table, relative to `root`.
@@ -50,7 +50,7 @@ class DataConfig:
         crop: seconds of a training sample.
         dynamic: new mixtures in every epoch.
         samples_per_epoch: all of them by default.
-        validation_samples: how many mixtures of the validation part to look at; all by default.
+        validation_samples: how many mixtures of the validation part to use; all by default.
         n_workers: processes that prepare samples.
         skip_bad: leave out recordings that cannot be used, with a count.
         outside: also read recordings outside of `root`, if the list of them is one that you trust.
@@ -201,11 +201,11 @@ class SeparationConfig:
         """
         parts = {"data": DataConfig, "objective": ObjectiveConfig, "training": TrainingConfig}
         _check_known("configuration", options, [f.name for f in fields(cls)])
-        made = {name: _made(name, kind, options.get(name) or {}) for name, kind in parts.items()}
+        parts_by_name = {name: _part(name, kind, options.get(name) or {}) for name, kind in parts.items()}
         model = options.get("model") or {}
         if not isinstance(model, Mapping):
             raise ValueError(bad_value("configuration", "model", "hold options by name", shown(model)))
-        return cls(**made, model=dict(model))
+        return cls(**parts_by_name, model=dict(model))
 
     def changed(self, changes: Sequence[str]) -> "SeparationConfig":
         """Return another configuration, with `part.option=value` put in; values are YAML."""
@@ -262,7 +262,7 @@ def _check_finite(part: str, name: str, value: float) -> None:
         raise ValueError(bad_value(part, name, "be finite", repr(value)))
 
 
-def _made(part: str, kind: type[Any], options: Any) -> Any:
+def _part(part: str, kind: type[Any], options: Any) -> Any:
     if not isinstance(options, Mapping):
         raise ValueError(bad_value("configuration", part, "hold options by name", shown(options)))
     _check_known(part, options, [f.name for f in fields(kind)])

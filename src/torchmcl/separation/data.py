@@ -60,8 +60,8 @@ def layout_of(config: DataConfig) -> str:
 def _wsj0_folder(root: Path, sample_rate: int) -> str:
     """Return the folder of the mixtures at a sample rate, as `torchmcl data mix` names it, or the only one there is."""
     wanted = f"wav{sample_rate // 1000}k/min"
-    found = sorted(path.relative_to(root).as_posix() for path in root.glob("wav*k/min") if path.is_dir())
-    return found[0] if len(found) == 1 else wanted
+    folders = sorted(path.relative_to(root).as_posix() for path in root.glob("wav*k/min") if path.is_dir())
+    return folders[0] if len(folders) == 1 else wanted
 
 
 def store_of(config: DataConfig) -> AudioStore:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmcl.types import Predictions
+from torchmcl.types import Distributions, Predictions
 
 __all__ = ["CapturedModel"]
 
@@ -31,13 +31,13 @@ class CapturedModel:
         torch.Size([4, 2, 1])
     """
 
-    def __init__(self, model: Callable[[Tensor], Predictions]) -> None:
+    def __init__(self, model: Callable[[Tensor], Predictions | Distributions]) -> None:
         self.model = model
         self._replay: Callable[[Tensor], tuple[Tensor, ...]] | None = None
         self._recorded: object = None
-        self._form: TreeSpec | None = None
+        self._form: tuple[Any, tuple[str, ...]] = (Predictions, ())  # the kind of predictions, fields that are not None
 
-    def __call__(self, inputs: Tensor) -> Predictions:
+    def __call__(self, inputs: Tensor) -> Predictions | Distributions:
         """Return the predictions of the model."""
         model = self.model
         if not (isinstance(model, nn.Module) and model.training and inputs.is_cuda and torch.is_grad_enabled()):
@@ -51,8 +51,11 @@ class CapturedModel:
             self._form = wrapped.form
         if key != self._recorded:
             return model(inputs)
-        assert self._form is not None
-        return tree_unflatten(list(self._replay(inputs)), self._form)
+        kind, names = self._form
+        predictions: Predictions | Distributions = kind(
+            **dict.fromkeys(kind._fields) | dict(zip(names, self._replay(inputs), strict=True))
+        )
+        return predictions
 
 
 class _Tensors(nn.Module):
@@ -61,11 +64,13 @@ class _Tensors(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.form: TreeSpec | None = None
+        self.form: tuple[Any, tuple[str, ...]] = (Predictions, ())
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        parts, self.form = tree_flatten(self.model(inputs))
-        return tuple(parts)
+        predictions = self.model(inputs)
+        given = {name: part for name, part in predictions._asdict().items() if part is not None}
+        self.form = (type(predictions), tuple(given))
+        return tuple(given.values())
 
 
 def _recorded(wrapped: nn.Module, inputs: Tensor, half: torch.dtype | None) -> Callable[[Tensor], tuple[Tensor, ...]]:

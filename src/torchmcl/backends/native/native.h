@@ -11,6 +11,7 @@ typedef struct {
     const int64_t *sizes;       /* features of the inputs and of the outputs of each layer, n_layers + 1 numbers */
     int64_t n_hypotheses;       /* of the last layer, followed by as many score logits where there are any */
     int64_t n_dims;             /* of a hypothesis */
+    int64_t n_targets;          /* of a row */
     int64_t absolute;           /* the cost sums absolute differences; 0: their squares */
     int64_t has_scores;
     int64_t detach_scores;      /* the score loss stops at the last layer */
@@ -25,7 +26,7 @@ typedef struct {
     const float *inputs;  /* [sets, n_set_rows, n_given] */
     const int32_t *lower; /* [sets, n_set_rows, n_runs]: the row of the table of sums below the place of each run */
     const float *between; /* [sets, n_set_rows, n_runs]: how far the place is towards the next row of that table */
-    const float *targets; /* [sets, n_set_rows, n_dims] */
+    const float *targets; /* [sets, n_set_rows, n_targets, n_dims] */
     const float *counts;  /* [sets, n_set_rows]: how much each row counts; null when all count alike */
 } Rows;
 

@@ -234,11 +234,12 @@ ALWAYS float power_of_two(float x) {
 }
 
 typedef struct {
-    int64_t n_hypotheses, n_dims;
+    int64_t n_hypotheses, n_dims, n_targets;
     int has_scores;
-    float score_weight;
     float factor, epsilon; /* softmin with 2^(factor * excess) where factor < 0, else winner weights */
-    float share;           /* 1 / rows of the batch */
+    float part;            /* 1 / targets of a row */
+    float share;           /* 1 / targets of the batch */
+    float score_share;     /* weight of the score loss / rows of the batch */
 } Rule;
 
 /* A coordinate's part of the cost, and its derivative. */
@@ -250,80 +251,99 @@ ALWAYS float slope_of(int absolute, float difference) {
     return absolute ? (float)((difference > 0) - (difference < 0)) : 2 * difference;
 }
 
-/* Losses of a block of rows, and their gradient written over the outputs [n_hypotheses * (n_dims + 1)][WIDTH]. */
-ALWAYS double losses_of(int absolute, const Rule *rule, float *out, const float *targets, const float *counts,
-                        int64_t width, float *scratch) {
-    const int64_t n_k = rule->n_hypotheses, n_d = rule->n_dims;
-    float *cost = scratch, *lowest = cost + n_k * WIDTH, *sum = lowest + WIDTH, *loss = sum + WIDTH;
-    float *product = loss + WIDTH;
+/* What the loss of a block of rows is computed in; each is [WIDTH] or [n_hypotheses][WIDTH]. */
+typedef struct {
+    float *lowest, *sum, *loss, *product;
+    float *cost, *weight;
+    float *labels; /* the share of a row's targets that each hypothesis wins, where there are several */
+    float *slopes; /* [n_hypotheses * n_dims][WIDTH], of several targets */
     float winner[WIDTH]; /* as floats, so that all lanes of these loops have one size */
+} Work;
+
+/* The cost of each hypothesis for one target of each row, and the cheapest. */
+ALWAYS void costs_of(int absolute, const Rule *rule, const float *out, const float *target, int64_t width, Work *work) {
+    const int64_t n_k = rule->n_hypotheses, n_d = rule->n_dims;
+    float *lowest = work->lowest, *winner = work->winner;
     for (int64_t k = 0; k < n_k; k++) {
-        float *c = cost + k * WIDTH;
+        float *c = work->cost + k * WIDTH;
         for (int64_t j = 0; j < width; j++) c[j] = 0;
         for (int64_t d = 0; d < n_d; d++) {
-            const float *h = out + (k * n_d + d) * WIDTH, *t = targets + d * WIDTH;
+            const float *h = out + (k * n_d + d) * WIDTH, *t = target + d * WIDTH;
             for (int64_t j = 0; j < width; j++) c[j] += element(absolute, h[j] - t[j]);
         }
     }
-    for (int64_t j = 0; j < width; j++) lowest[j] = cost[j], winner[j] = 0, sum[j] = 0, loss[j] = 0, product[j] = 1;
+    for (int64_t j = 0; j < width; j++) lowest[j] = work->cost[j], winner[j] = 0;
     for (int64_t k = 1; k < n_k; k++) {
-        const float *c = cost + k * WIDTH, number = (float)k;
+        const float *c = work->cost + k * WIDTH, number = (float)k;
         for (int64_t j = 0; j < width; j++) {
             const float old = lowest[j], new = c[j], who = winner[j];
             winner[j] = new < old ? number : who;
             lowest[j] = new < old ? new : old;
         }
     }
-    if (rule->factor < 0) {
-        float *weight = scratch + (n_k + 4) * WIDTH;
+}
+
+/* The weight of each hypothesis, still to be multiplied by `sum`. */
+ALWAYS void weights_of(const Rule *rule, const float *counts, int64_t width, Work *work) {
+    const int64_t n_k = rule->n_hypotheses;
+    const float top = n_k > 1 ? 1 - rule->epsilon : 1, rest = n_k > 1 ? rule->epsilon / (float)(n_k - 1) : 0;
+    float *sum = work->sum;
+    if (!(rule->factor < 0)) {
         for (int64_t k = 0; k < n_k; k++) {
-            float *w = weight + k * WIDTH;
-            const float *c = cost + k * WIDTH;
+            float *w = work->weight + k * WIDTH;
+            const float number = (float)k;
+            for (int64_t j = 0; j < width; j++) w[j] = work->winner[j] == number ? top : rest;
+        }
+        for (int64_t j = 0; j < width; j++) sum[j] = counts[j];
+        return;
+    }
+    for (int64_t j = 0; j < width; j++) sum[j] = 0;
+    for (int64_t k = 0; k < n_k; k++) {
+        float *w = work->weight + k * WIDTH;
+        const float *c = work->cost + k * WIDTH;
+        for (int64_t j = 0; j < width; j++) {
+            w[j] = power_of_two(rule->factor * (c[j] - work->lowest[j]));
+            sum[j] += w[j];
+        }
+    }
+    for (int64_t j = 0; j < width; j++) sum[j] = counts[j] / sum[j];
+}
+
+/* Adds the weighted costs to the loss. A single target's slopes replace the outputs; those of several are added up. */
+ALWAYS void weigh(int absolute, int several, const Rule *rule, float *out, const float *target, int64_t width,
+                  Work *work) {
+    const int64_t n_d = rule->n_dims;
+    for (int64_t k = 0; k < rule->n_hypotheses; k++) {
+        const float *w = work->weight + k * WIDTH, *c = work->cost + k * WIDTH, *sum = work->sum, number = (float)k;
+        float *loss = work->loss, *label = work->labels + k * WIDTH;
+        for (int64_t j = 0; j < width; j++) loss[j] += w[j] * sum[j] * c[j];
+        for (int64_t j = 0; several && j < width; j++) label[j] += work->winner[j] == number ? rule->part : 0.0f;
+        for (int64_t d = 0; d < n_d; d++) {
+            float *h = out + (k * n_d + d) * WIDTH, *all = work->slopes + (k * n_d + d) * WIDTH;
+            const float *t = target + d * WIDTH;
             for (int64_t j = 0; j < width; j++) {
-                w[j] = power_of_two(rule->factor * (c[j] - lowest[j]));
-                sum[j] += w[j];
-            }
-        }
-        for (int64_t j = 0; j < width; j++) sum[j] = counts[j] / sum[j];
-        for (int64_t k = 0; k < n_k; k++) {
-            const float *w = weight + k * WIDTH, *c = cost + k * WIDTH;
-            for (int64_t j = 0; j < width; j++) loss[j] += w[j] * sum[j] * c[j];
-            for (int64_t d = 0; d < n_d; d++) {
-                float *h = out + (k * n_d + d) * WIDTH;
-                const float *t = targets + d * WIDTH;
-                for (int64_t j = 0; j < width; j++) h[j] = rule->share * slope_of(absolute, h[j] - t[j]) * (w[j] * sum[j]);
-            }
-        }
-    } else {
-        const float top = n_k > 1 ? 1 - rule->epsilon : 1, rest = n_k > 1 ? rule->epsilon / (float)(n_k - 1) : 0;
-        for (int64_t k = 0; k < n_k; k++) {
-            const float *c = cost + k * WIDTH, number = (float)k;
-            for (int64_t j = 0; j < width; j++) loss[j] += (winner[j] == number ? top : rest) * counts[j] * c[j];
-            for (int64_t d = 0; d < n_d; d++) {
-                float *h = out + (k * n_d + d) * WIDTH;
-                const float *t = targets + d * WIDTH;
-                for (int64_t j = 0; j < width; j++)
-                    h[j] = rule->share * slope_of(absolute, h[j] - t[j]) *
-                           ((winner[j] == number ? top : rest) * counts[j]);
+                const float slope = rule->share * slope_of(absolute, h[j] - t[j]) * (w[j] * sum[j]);
+                if (several)
+                    all[j] += slope;
+                else
+                    h[j] = slope;
             }
         }
     }
-    double all = 0;
-    for (int64_t j = 0; j < width; j++) all += loss[j];
-    all *= rule->share;
-    if (!rule->has_scores) return all;
-    float *logits = out + n_k * n_d * WIDTH;
-    if (rule->score_weight == 0) {
-        for (int64_t k = 0; k < n_k; k++) memset(logits + k * WIDTH, 0, (size_t)width * sizeof(float));
-        return all;
-    }
-    const float scale = rule->share * rule->score_weight / (float)n_k;
-    for (int64_t j = 0; j < width; j++) loss[j] = 0;
+}
+
+/* The score loss of a block of rows; its gradient replaces the logits [n_hypotheses][WIDTH]. */
+ALWAYS double scores_of(int several, const Rule *rule, float *logits, const float *counts, int64_t width, Work *work) {
+    const int64_t n_k = rule->n_hypotheses;
+    const float scale = rule->score_share / (float)n_k;
+    float *loss = work->loss, *product = work->product;
+    for (int64_t j = 0; j < width; j++) loss[j] = 0, product[j] = 1;
     for (int64_t k = 0; k < n_k; k++) {
         float *x = logits + k * WIDTH;
-        const float number = (float)k;
+        const float number = (float)k, *shares = work->labels + k * WIDTH;
         for (int64_t j = 0; j < width; j++) {
-            float power = power_of_two(-1.4426950408889634f * fabsf(x[j])), label = winner[j] == number ? 1.0f : 0.0f;
+            float power = power_of_two(-1.4426950408889634f * fabsf(x[j]));
+            float label = several ? shares[j] : work->winner[j] == number ? 1.0f : 0.0f;
             float right = x[j] >= 0 ? x[j] : 0.0f;
             product[j] *= 1 + power;
             loss[j] += right - x[j] * label;
@@ -332,17 +352,42 @@ ALWAYS double losses_of(int absolute, const Rule *rule, float *out, const float 
     }
     double scores = 0;
     for (int64_t j = 0; j < width; j++) scores += counts[j] * (loss[j] + logf(product[j]));
-    return all + scores * scale;
+    return scores * scale;
 }
 
-static double square_losses(const Rule *rule, float *out, const float *targets, const float *counts, int64_t width,
-                            float *scratch) {
-    return losses_of(0, rule, out, targets, counts, width, scratch);
+/* Losses of a block of rows, and their gradient written over the outputs [n_hypotheses * (n_dims + 1)][WIDTH]. */
+ALWAYS double losses_of(int absolute, int several, const Rule *rule, float *out, const float *targets,
+                        const float *counts, int64_t width, float *scratch) {
+    const int64_t n_k = rule->n_hypotheses, n_values = n_k * rule->n_dims;
+    float *const cost = scratch + 4 * WIDTH, *const weight = cost + n_k * WIDTH, *const labels = weight + n_k * WIDTH;
+    Work work = {scratch, scratch + WIDTH, scratch + 2 * WIDTH, scratch + 3 * WIDTH,
+                 cost, weight, labels, labels + n_k * WIDTH, {0}};
+    if (several) memset(labels, 0, (size_t)((n_k + n_values) * WIDTH) * sizeof(float)); /* and the slopes behind them */
+    for (int64_t j = 0; j < width; j++) work.loss[j] = 0;
+    for (int64_t t = 0; t < (several ? rule->n_targets : 1); t++) {
+        const float *target = targets + t * rule->n_dims * WIDTH;
+        costs_of(absolute, rule, out, target, width, &work);
+        weights_of(rule, counts, width, &work);
+        weigh(absolute, several, rule, out, target, width, &work);
+    }
+    if (several) memcpy(out, work.slopes, (size_t)(n_values * WIDTH) * sizeof(float));
+    double all = 0;
+    for (int64_t j = 0; j < width; j++) all += work.loss[j];
+    all *= rule->share;
+    float *logits = out + n_values * WIDTH;
+    if (rule->has_scores && rule->score_share != 0) return all + scores_of(several, rule, logits, counts, width, &work);
+    if (rule->has_scores) memset(logits, 0, (size_t)(n_k * WIDTH) * sizeof(float));
+    return all;
 }
 
-static double absolute_losses(const Rule *rule, float *out, const float *targets, const float *counts, int64_t width,
-                              float *scratch) {
-    return losses_of(1, rule, out, targets, counts, width, scratch);
+/* The same, compiled for each cost and for one and several targets: the loops above have no choice to make. */
+static double block_losses(int absolute, const Rule *rule, float *out, const float *targets, const float *counts,
+                           int64_t width, float *scratch) {
+    if (rule->n_targets > 1)
+        return absolute ? losses_of(1, 1, rule, out, targets, counts, width, scratch)
+                        : losses_of(0, 1, rule, out, targets, counts, width, scratch);
+    return absolute ? losses_of(1, 0, rule, out, targets, counts, width, scratch)
+                    : losses_of(0, 0, rule, out, targets, counts, width, scratch);
 }
 
 /* log2 of what an excess of 1 does to a weight: finite and below 0 for any positive temperature, else 0. */
@@ -362,13 +407,13 @@ static int64_t table_size(int64_t n_runs, const int64_t *lengths, int64_t n_out)
 /* How many floats of scratch memory a step needs. */
 static int64_t scratch_size(const Network *network) {
     const int64_t *sizes = network->sizes;
-    int64_t rows = 2 * network->n_hypotheses + 4 + 2, largest = 0;
+    const int64_t n_k = network->n_hypotheses, n_d = network->n_dims;
+    int64_t rows = 2 + network->n_targets * n_d + 4 + 3 * n_k + n_k * n_d, largest = 0; /* all but the layers */
     for (int64_t l = 0; l <= network->n_layers; l++) {
         rows += sizes[l];
         largest = sizes[l] > largest ? sizes[l] : largest;
     }
-    rows += 2 * largest + sizes[network->n_layers] + 8;
-    return rows * WIDTH + 2 * table_size(network->n_runs, network->run_lengths, sizes[1]);
+    return (rows + 2 * largest) * WIDTH + 2 * table_size(network->n_runs, network->run_lengths, sizes[1]);
 }
 
 static void training_step(const Network *network, const Rows *data, const Batch *batch) {
@@ -378,7 +423,7 @@ static void training_step(const Network *network, const Rows *data, const Batch 
     float *scratch = batch->scratch;
     /* Blocks of as many rows, but for the last one: whole vectors each, as the rows that fill them cost as much. */
     const int64_t n_blocks = (n_rows + WIDTH - 1) / WIDTH, even = up((n_rows + n_blocks - 1) / n_blocks);
-    const int64_t n_values = n_hypotheses * n_dims;
+    const int64_t n_values = n_hypotheses * n_dims, n_targets = network->n_targets, n_wanted = n_targets * n_dims;
     float *at[17], *place = scratch; /* activations of each layer */
     int64_t largest = 0;
     for (int64_t l = 0; l <= n_layers; l++) {
@@ -387,7 +432,7 @@ static void training_step(const Network *network, const Rows *data, const Batch 
         largest = sizes[l] > largest ? sizes[l] : largest;
     }
     float *slope[2] = {place, place + largest * WIDTH};
-    float *target = place + 2 * largest * WIDTH, *count = target + n_dims * WIDTH, *ones = count + WIDTH;
+    float *target = place + 2 * largest * WIDTH, *count = target + n_wanted * WIDTH, *ones = count + WIDTH;
     float *rest = ones + WIDTH;
     for (int64_t j = 0; j < WIDTH; j++) ones[j] = 1;
     const Ladders ladders = {n_given, n_runs, network->run_lengths, data->lower, data->between};
@@ -400,8 +445,9 @@ static void training_step(const Network *network, const Rows *data, const Batch 
         float *grad = batch->gradient ? batch->gradient + m * n_parameters : 0;
         const int64_t base = batch->set_of_model[m] * data->n_set_rows + batch->first;
         const int64_t *own_order = order ? order + batch->order_of_model[m] * batch->order_stride : 0;
-        const Rule rule = {n_hypotheses, n_dims, (int)network->has_scores, batch->score_weight,
-                           exponent(batch->temperature[m]), batch->epsilon[m], 1 / (float)n_rows};
+        const Rule rule = {n_hypotheses, n_dims, n_targets, (int)network->has_scores,
+                           exponent(batch->temperature[m]), batch->epsilon[m], 1 / (float)n_targets,
+                           1 / (float)(n_rows * n_targets), 1 / (float)n_rows * batch->score_weight};
         double total_loss = 0;
         if (grad) memset(grad, 0, (size_t)n_parameters * sizeof(float));
         if (grad) memset(table_slope, 0, (size_t)n_table * sizeof(float));
@@ -412,7 +458,7 @@ static void training_step(const Network *network, const Rows *data, const Batch 
                 const int64_t row = j < n ? base + (order ? own_order[start + j] : start + j) : 0;
                 rows[j] = row;
                 for (int64_t i = 0; i < n_given; i++) at[0][i * WIDTH + j] = j < n ? data->inputs[row * n_given + i] : 0;
-                for (int64_t d = 0; d < n_dims; d++) target[d * WIDTH + j] = j < n ? data->targets[row * n_dims + d] : 0;
+                for (int64_t i = 0; i < n_wanted; i++) target[i * WIDTH + j] = j < n ? data->targets[row * n_wanted + i] : 0;
                 count[j] = j < n ? (data->counts ? data->counts[row] : 1) : 0;
             }
             const float *weight = own;
@@ -427,7 +473,7 @@ static void training_step(const Network *network, const Rows *data, const Batch 
                     plain_layer(at[l + 1], weight, n_out, n_in, n_in, at[l], width);
                 weight += n_out * (n_in + 1);
             }
-            total_loss += (network->absolute ? absolute_losses : square_losses)(&rule, at[n_layers], target, count, width, rest);
+            total_loss += block_losses((int)network->absolute, &rule, at[n_layers], target, count, width, rest);
             const float *g = at[n_layers];
             for (int64_t l = n_layers - 1; grad && l >= 0; l--) {
                 const int64_t n_in = sizes[l], n_out = sizes[l + 1];

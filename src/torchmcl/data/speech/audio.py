@@ -60,7 +60,7 @@ def audio_info(path: Path | str) -> AudioInfo:
     """Return what the header of a recording says.
 
     Raises:
-        BadAudio: if there is no such file, or it is no audio, empty or cut short.
+        BadAudio: if there is no such file, or it is not audio, empty or truncated.
     """
     path = Path(path)
     if not path.is_file():
@@ -146,7 +146,7 @@ def audio_files(folder: Path | str) -> list[Path]:
 
 
 def warn_skipped(owner: str, messages: Sequence[str]) -> None:
-    """Say how many recordings were left out, and what is wrong with the first ones."""
+    """Warn about skipped recordings: how many, and what is wrong with the first ones."""
     if messages:
         warnings.warn(f"{owner}: {len(messages)} bad recordings were skipped: {' '.join(messages[:3])}", stacklevel=3)
 
@@ -156,7 +156,7 @@ def _soundfile() -> Any:
 
 
 def _name_on_disk(path: Path | str) -> str | bytes:
-    """Return the name for soundfile, which takes names that are no text as bytes, and on Windows as text only."""
+    """Return the name for soundfile: as bytes, since a name need not be valid text; on Windows as text only."""
     return str(path) if os.name == "nt" else os.fsencode(path)
 
 

@@ -1,4 +1,4 @@
-"""Which mixtures can be used, and what is said about the others."""
+"""Which mixtures can be used, and warnings about the others."""
 
 import math
 import warnings
@@ -14,7 +14,7 @@ __all__ = ["UsableMixtures", "usable_mixtures"]
 
 
 class UsableMixtures(NamedTuple):
-    """The result of looking through a list of mixtures.
+    """The result of checking a list of mixtures.
 
     Attributes:
         mixtures: those that can be used.
@@ -35,7 +35,7 @@ def usable_mixtures(
     """Return the mixtures that can be used; whatever is dropped or changed is said in a warning.
 
     Args:
-        mixtures: the list to look through.
+        mixtures: the list to check.
         store: where their recordings are.
         min_length: samples that a mixture must have.
         skip_bad: read every recording, and drop the mixtures of bad ones instead of raising.
@@ -76,25 +76,27 @@ def _warn_about(
     lengths: dict[str, int],
     min_length: int,
 ) -> None:
-    said = []
+    sentences = []
     if result.n_short:
-        said.append(f"{result.n_short} mixtures are shorter than the crop of {min_length} samples and were dropped.")
+        sentences.append(
+            f"{result.n_short} mixtures are shorter than the crop of {min_length} samples and were dropped."
+        )
     if result.n_bad:
         reasons = " ".join(list(result.bad_files.values())[:3])
-        said.append(f"{result.n_bad} mixtures were skipped for {len(result.bad_files)} bad recordings: {reasons}")
+        sentences.append(f"{result.n_bad} mixtures were skipped for {len(result.bad_files)} bad recordings: {reasons}")
     changes = Counter(change for name in names if (change := store.differs(name)))
     for change, count in changes.items():
         first = next(name for name in names if store.differs(name) == change)
-        said.append(f"{count} recordings are {change} (the first is {first}).")
+        sentences.append(f"{count} recordings are {change} (the first is {first}).")
     uneven = [mixture for mixture in result.mixtures if mixture.length is None and _is_uneven(mixture, lengths)]
     if uneven:
-        said.append(
+        sentences.append(
             f"{len(uneven)} mixtures have sources of different length and end with the shortest "
             f"(the first is {uneven[0].name})."
         )
     if silent:
-        said.append(f"{len(silent)} recordings are silent and count as no target (the first is {silent[0]}).")
-    for sentence in said:
+        sentences.append(f"{len(silent)} recordings are silent and count as no target (the first is {silent[0]}).")
+    for sentence in sentences:
         warnings.warn(f"SpeechMixtures: {sentence}", stacklevel=4)
 
 

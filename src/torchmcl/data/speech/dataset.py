@@ -1,8 +1,8 @@
 """Mixtures of speech as a Dataset of Batch: crops, masks, and fresh mixtures on the fly.
 
 What a sample holds is decided by the seed, the epoch and the index, and by nothing else: not by the
-worker that made it, nor by what was drawn before. A training that goes on after an interruption
-therefore sees the same samples.
+worker that made it, nor by what was drawn before. A training that resumes after an
+interruption therefore sees the same samples.
 """
 
 import math
@@ -182,7 +182,7 @@ class SpeechMixtures(Dataset[Batch]):
 
 
 class DrawSampler(Sampler[Draw]):
-    """All samples of an epoch in an order of its own, shared out over processes.
+    """All samples of an epoch, shuffled anew in each epoch and split across processes.
 
     Give it to a DataLoader and call `set_epoch` before each epoch (Lightning does).
 
@@ -221,7 +221,7 @@ class DrawSampler(Sampler[Draw]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next."""
+        """Set the epoch that comes next."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -229,7 +229,7 @@ class DrawSampler(Sampler[Draw]):
         return self.n_samples // self.n_replicas
 
     def __iter__(self) -> Iterator[Draw]:
-        """Go through the samples of the epoch."""
+        """Iterate over the samples of the epoch."""
         order = np.arange(self.n_total)
         if self.shuffle:
             np.random.default_rng((self.seed, self.epoch)).shuffle(order)
@@ -250,7 +250,7 @@ def _utterances_by_speaker(mixtures: Sequence[Mixture]) -> dict[str, list[Track]
 
 
 def padded_batch(samples: Sequence[Batch]) -> Batch:
-    """Return samples of different lengths as one batch, filled up with silence; a `collate_fn`."""
+    """Return samples of different lengths as one batch, padded with silence; a `collate_fn`."""
     length = max(sample.inputs.shape[-1] for sample in samples)
 
     def padded(signal: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ def write_mixtures(
 
     Args:
         recordings: `<speaker>/...` or `{tr,cv,tt}/<speaker>/...`; without parts, the speakers are
-            shared out, so that none is in two parts.
+            split so that none is in two parts.
         out: folder for the result.
         plan: how many mixtures, and of what kind.
         skip_bad: leave out recordings that cannot be used, with a warning that counts them.
@@ -76,7 +76,7 @@ def write_mixtures(
     """
     root = Path(recordings)
     base = Path(out) / f"wav{plan.sample_rate // 1000}k" / "min"
-    made = {}
+    n_written = {}
     bad: list[str] = []
     for part, by_speaker in _parts(root, plan).items():
         random = np.random.default_rng((plan.seed, PARTS.index(part)))
@@ -97,9 +97,9 @@ def write_mixtures(
                 rows.append(_write_one(base / part, chosen, gains, sources, plan.sample_rate, root))
                 bar.step()
         _write_table(base / part / "mixtures.csv", rows, plan.n_speakers)
-        made[part] = len(rows)
+        n_written[part] = len(rows)
     warn_skipped("write_mixtures", bad)
-    return made
+    return n_written
 
 
 def _parts(root: Path, plan: MixPlan) -> dict[str, dict[str, list[Path]]]:
@@ -112,9 +112,9 @@ def _parts(root: Path, plan: MixPlan) -> dict[str, dict[str, list[Path]]]:
     parts = {}
     for part in sorted(plan.counts, key=PARTS.index, reverse=True):  # what is left trains
         last = part == min(plan.counts, key=PARTS.index)
-        n_here = len(speakers) if last else max(round(len(by_speaker) * _SHARE), plan.n_speakers)
-        parts[part] = {speaker: by_speaker[speaker] for speaker in speakers[:n_here]}
-        speakers = speakers[n_here:]
+        n_chosen = len(speakers) if last else max(round(len(by_speaker) * _SHARE), plan.n_speakers)
+        parts[part] = {speaker: by_speaker[speaker] for speaker in speakers[:n_chosen]}
+        speakers = speakers[n_chosen:]
     return parts
 
 

@@ -88,7 +88,7 @@ def librimix_mixtures(table: Path | str, n_speakers: int) -> list[Mixture]:
 def wsj0_mixtures(root: Path | str, part: str, n_speakers: int, *, folder: str = "wav8k/min") -> list[Mixture]:
     """Return the mixtures of a WSJ0-mix folder, `wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}/<name>.wav`.
 
-    Speakers are read from the names, `<utterance>_<gain>_<utterance>_<gain>.wav`: what stands
+    Speakers are read from the names, `<utterance>_<gain>_<utterance>_<gain>.wav`: the part
     before the first hyphen of an utterance, or its first three letters, as in WSJ0.
 
     Raises:
@@ -149,7 +149,7 @@ def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, str]]:
             raise ValueError(bad_value(str(path), "columns", f"include {missing}", reader.fieldnames))
         rows = list(reader)
     except csv.Error as error:
-        raise BadAudio(f"{path}: is no table ({error}).") from error
+        raise BadAudio(f"{path}: is not a table ({error}).") from error
     for number, row in enumerate(rows, start=1):
         if any(not row[column] for column in columns):
             raise BadAudio(f"{path}: row {number} has an empty cell.")

@@ -19,7 +19,7 @@ ESCAPE = -128
 # To unpack what we write needs 9 MiB; a header may ask for gigabytes.
 _UNPACKER_BYTES = 256 << 20
 _PARTS = ("names", "lengths", "sample_rate", "shift", "coded", "large")
-# What numpy and the standard library say of bytes that are no npz file.
+# What numpy and the standard library raise for bytes that are not an npz file.
 _BROKEN = (
     OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, SyntaxError, NotImplementedError, RuntimeError,
     OverflowError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError,
@@ -50,7 +50,7 @@ def read_packed(path: Path) -> PackedSamples:
     """Return what the file of a pack holds.
 
     Raises:
-        BadAudio: if the file is missing, is no pack, or larger than the limit.
+        BadAudio: if the file is missing, is not a pack, or is larger than the limit.
     """
     try:
         parts = _parts(path)
@@ -63,14 +63,14 @@ def read_packed(path: Path) -> PackedSamples:
     except BadAudio:
         raise
     except _BROKEN as error:
-        raise BadAudio(f"{path}: is no pack of utterances ({str(error)[:200]}).") from error
+        raise BadAudio(f"{path}: is not a pack of utterances ({str(error)[:200]}).") from error
     if np.count_nonzero(low == ESCAPE) != len(parts["large"]):
-        raise BadAudio(f"{path}: is no pack of utterances (its large samples are not as many as it says).")
+        raise BadAudio(f"{path}: is not a pack of utterances (its large samples are not as many as it says).")
     return PackedSamples(names, lengths, sample_rate, shift, low, parts["large"].astype(np.int32))
 
 
 def _parts(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays, after a look at what they would become."""
+    """Return the arrays, after checking how large they would become."""
     with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
         if not isinstance(file, np.lib.npyio.NpzFile) or file.zip is None:
             raise ValueError("it is one array")

@@ -86,7 +86,7 @@ class AudioFolder:
     def _path(self, name: str) -> Path:
         """Return where a recording is; links inside the folder are the user's own and are followed."""
         if "\0" in name:
-            raise BadAudio(f"{name!r}: is no name of a file.")
+            raise BadAudio(f"{name!r}: is not a file name.")
         path = self.root / name
         if not self.outside and not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(self.root)):
             raise BadAudio(f"{name}: leads out of {self.root}. If you trust the list, allow it with outside=True.")
@@ -151,7 +151,7 @@ class AudioPack:
         skip_bad: bool = False,
         progress: bool = False,
     ) -> "AudioPack":
-        """Return a pack of the recordings below a folder, all of them unless named.
+        """Return a pack of the recordings below a folder, all of them by default.
 
         Raises:
             BadAudio: at the first recording that cannot be used, unless `skip_bad`, which counts them in a warning.
@@ -182,7 +182,7 @@ class AudioPack:
         import lzma
 
         stream = np.concatenate([np.diff(x.astype(np.int32), prepend=np.int32(0)) for x in self._utterances.values()])
-        # Recordings kept at fewer bits have zeros at the end of every sample.
+        # Recordings stored with fewer bits have zeros at the end of every sample.
         any_bit = int(np.bitwise_or.reduce(stream)) if len(stream) else 0
         shift = (any_bit & -any_bit).bit_length() - 1 if any_bit else 0
         stream >>= shift
@@ -207,7 +207,7 @@ class AudioPack:
         """Return the pack of a file.
 
         Raises:
-            BadAudio: if the file is missing or is no pack.
+            BadAudio: if the file is missing or is not a pack.
         """
         packed = read_packed(Path(path))
         low = packed.low.astype(np.int32)

@@ -50,7 +50,9 @@ def _frame(owner: str, path: Path, batch_size: int) -> Any:
     with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
         schema, n_rows = file.schema_arrow, file.metadata.num_rows
         check_names(owner, path, schema.names)
-        nested = {field.name for field in schema if arrow.types.is_nested(_storage(field.type))}
+        nested = {
+            field.name for field in schema if arrow.types.is_nested(getattr(field.type, "storage_type", field.type))
+        }
         flat = [name for name in schema.names if name not in nested]
         frames = [_empty(schema, flat)]
         n_bytes = 0
@@ -88,10 +90,6 @@ def _plain(batch: Any, names: list[str]) -> Any:
             column = column.storage
         columns.append(column.dictionary_decode() if isinstance(column, arrow.DictionaryArray) else column)
     return pl.from_arrow(arrow.table(columns, names=names), rechunk=False)
-
-
-def _storage(kind: Any) -> Any:
-    return getattr(kind, "storage_type", kind)
 
 
 def _package(name: str) -> Any:

@@ -25,11 +25,11 @@ def write_example(owner: str, path: Path) -> None:
         ValueError: if the file exists and holds something else.
         OSError: if it cannot be written.
     """
-    found = optional_import("sklearn.datasets", extra="table", needed_by=owner).load_diabetes(scaled=False)
+    patients = optional_import("sklearn.datasets", extra="table", needed_by=owner).load_diabetes(scaled=False)
     buffer = io.StringIO()
     rows = csv.writer(buffer, lineterminator="\n")
     rows.writerow(_COLUMNS)
-    for row, target in zip(found.data.tolist(), found.target.tolist(), strict=True):
+    for row, target in zip(patients.data.tolist(), patients.target.tolist(), strict=True):
         rows.writerow([f"{value:g}" for value in (*row, target)])
     content = buffer.getvalue().encode()
     if path.exists() and path.read_bytes() != content:

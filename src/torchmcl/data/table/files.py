@@ -164,7 +164,7 @@ def _read_text(owner: str, path: Path, source: Any, kind: str) -> Any:
 
 
 def _separator(owner: str, path: Path, source: Any, marks: tuple[str, ...]) -> str:
-    """Return the separator that splits the header into most columns; the first one if none does.
+    """Return the separator that splits the header into the most columns; the first one if none does.
 
     Raises:
         ValueError: if there are more columns than a table may have.

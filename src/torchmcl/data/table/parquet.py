@@ -168,13 +168,13 @@ def _pages(file: BinaryIO, chunk: Struct, size: int) -> Iterator[tuple[int, bool
 
 def _page_header(file: BinaryIO, start: int, end: int) -> tuple[Struct, int]:
     """Return the header of a page and its length; a column can have a million pages, and their headers are short."""
-    for most in (_USUAL_PAGE_HEADER, _LONGEST_PAGE_HEADER):
+    for size_limit in (_USUAL_PAGE_HEADER, _LONGEST_PAGE_HEADER):
         file.seek(start)
-        thrift = _Thrift(file.read(min(most, end - start)))
+        thrift = _Thrift(file.read(min(size_limit, end - start)))
         try:
             return thrift.struct(), thrift.place
         except _Broken:
-            if end - start <= most or most == _LONGEST_PAGE_HEADER:
+            if end - start <= size_limit or size_limit == _LONGEST_PAGE_HEADER:
                 raise
     raise AssertionError("the last size returns or raises")
 

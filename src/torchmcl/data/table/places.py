@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from torchmcl._headers import check_free, check_saved
+from torchmcl._headers import check_free, read_header, saved_contents
 from torchmcl._messages import bad_value
 
 __all__ = ["MODEL_KIND", "check_file", "check_folder", "check_model"]
@@ -17,14 +17,14 @@ def check_model(owner: str, folder: Path) -> None:
     Raises:
         ValueError: if it holds none, or one of a newer version.
     """
-    check_saved(owner, folder, MODEL_KIND, "`torchmcl fit`")
+    saved_contents(owner, folder, MODEL_KIND, "`torchmcl fit`", read_header)
 
 
 def check_folder(owner: str, folder: Path, *, overwrite: bool = True) -> None:
     """Check that a model can be written to a folder.
 
     Args:
-        owner: whom errors speak for.
+        owner: named in error messages.
         folder: that may exist.
         overwrite: whether a model in it may be replaced.
 
@@ -42,7 +42,7 @@ def check_file(owner: str, path: Path, *inputs: Path | None) -> None:
     """Check that a file can be written.
 
     Args:
-        owner: whom errors speak for.
+        owner: named in error messages.
         path: of the file.
         *inputs: what the command reads, which it must not overwrite.
 

@@ -75,18 +75,18 @@ class CategoryColumn:
 
     @property
     def codes(self) -> dict[str, int]:
-        """The number of each category; the rare ones have the same."""
+        """The code of each category; the rare ones share one."""
         common = {category: place for place, category in enumerate(self.categories)}
         return common | dict.fromkeys(self.rare, len(common))
 
     @property
     def missing_code(self) -> int:
-        """The number that stands for a missing value."""
+        """The code of a missing value."""
         return len(self.categories) + bool(self.rare)
 
     @property
     def n_codes(self) -> int:
-        """How many numbers there are."""
+        """The number of codes."""
         return self.missing_code + self.missing
 
 
@@ -107,7 +107,7 @@ class TableSchema:
         """Return [rows, features]: numbers with NaN where they are missing, then codes of categories.
 
         Args:
-            owner: whom errors speak for.
+            owner: named in error messages.
             table: with at least the columns of `features`; others are ignored.
             new_categories: accept unknown categories, as none of the known ones; by default they are an error.
 
@@ -143,7 +143,7 @@ def infer_schema(
     """Return the schema of a training table.
 
     Args:
-        owner: whom errors speak for.
+        owner: named in error messages.
         table: all of it.
         targets: the columns to predict.
         drop: columns to ignore.
@@ -224,7 +224,7 @@ def _check_numbers(owner: str, table: Table, name: str, read: _Numbers) -> None:
     infinite = read.values.is_infinite().fill_null(False)
     if infinite.any():
         got = f"{read.values[infinite.arg_max()]} in row {infinite.arg_max() + 1}"
-        advice = "An empty cell stands for a missing value."
+        advice = "Leave a cell empty for a missing value."
         raise ValueError(bad_value(owner, subject, "be finite", got, advice))
 
 
@@ -288,8 +288,8 @@ def _category(owner: str, table: Table, name: str, *, chosen: bool) -> CategoryC
         got = f"{n_texts} different texts in {n_given} rows"
         raise ValueError(bad_value(owner, subject, rule, got, leave_out))
     known = tuple(counts.get_column("text").to_list())
-    most = _MAX_CATEGORIES if len(known) > _MAX_CATEGORIES + 1 else len(known)
-    return CategoryColumn(name, known[:most], known[most:], bool(texts.null_count()), numeric)
+    n_common = _MAX_CATEGORIES if len(known) > _MAX_CATEGORIES + 1 else len(known)
+    return CategoryColumn(name, known[:n_common], known[n_common:], bool(texts.null_count()), numeric)
 
 
 def _codes(owner: str, table: Table, column: CategoryColumn, new_categories: bool) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ __all__ = ["evaluated", "summary_of_data", "trajectory"]
 _N_SHOWN = 400  # points of a scatter plot
 _N_AMBIGUOUS = 8
 _N_INTERVALS = 2000  # rows for the coverage: its standard error at 90 % is then 0.7 points
+_N_LIKELIHOODS = 50_000
 _N_BINS = 24
 _LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _MOST_CELLS = 8
@@ -29,7 +30,7 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
         owner: who asks.
         model: to be measured.
         table: rows that it has not learned from.
-        places: [rows], where each row stands in its file, counted from 0; as they come unless told.
+        places: [rows], where each row stands in its file, counted from 0; by default as they come.
 
     Raises:
         ValueError: if the table lacks a column or has no row with all targets.
@@ -40,33 +41,52 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
         raise ValueError(bad_value(owner, table.name, "have a row with a value for each target", "none"))
     rows, targets = table.take(known), targets[known]
     inputs = model.inputs(owner, rows)
-    values, probabilities = (part.astype(np.float64) for part in model.regressor.predict_hypotheses(inputs))
+    values, probabilities = model.regressor.predict_hypotheses(inputs)
     # Outputs of different units count alike: distances are in deviations of each target, as in training.
     scale = np.asarray(model.regressor._targets.scale)
     costs = (((values - targets[:, None]) / scale) ** 2).sum(axis=-1)  # [rows, hypotheses]
-    means = np.einsum("rk,rko->ro", probabilities, values)
+    winners = costs.argmin(axis=1)
+    shown = _spread(len(known), _N_SHOWN)
     return {
         "source": table.name,
         "n_rows": len(known),
         "n_without_target": len(table) - len(known),
-        "targets": [
-            _target_summary(name, column) for name, column in zip(model.schema.targets, targets.T, strict=True)
-        ],
-        "measures": {
-            "rmse": _lists(np.sqrt(((means - targets) ** 2).mean(axis=0))),
-            "nearest_rmse": _lists(np.sqrt(_nearest_squares(values, targets, costs).mean(axis=0))),
-            "distortion": float(costs.min(axis=1).mean()),
-            "mean_distortion": float((((means - targets) / scale) ** 2).sum(axis=1).mean()),
-            "log_likelihood": _log_likelihood(model, inputs, targets),
+        "targets": [{"name": n} | _distribution(c) for n, c in zip(model.schema.targets, targets.T, strict=True)],
+        "measures": _measures(model, inputs, targets, values, probabilities, costs),
+        "answers": {
+            name: _lists(part[shown])
+            for name, part in (("truth", targets), ("hypotheses", values), ("probabilities", probabilities))
         },
-        "answers": _answers(targets, values, probabilities),
         "by_number": _by_number(model, inputs, values / scale, costs, probabilities),
-        "usage": _usage(costs, probabilities),
-        "calibration": _calibration(costs, probabilities),
+        "usage": {
+            "wins": _lists(np.bincount(winners, minlength=costs.shape[1]) / len(costs)),
+            "probability": _lists(probabilities.mean(axis=0)),
+        },
+        "calibration": _calibration(winners, probabilities),
         "coverage": _coverage(model, inputs, targets),
         "ambiguous": _ambiguous(
             model, rows, known if places is None else places[known], targets, values, probabilities
         ),
+    }
+
+
+def _measures(
+    model: TableModel,
+    inputs: NDArray[np.float32],
+    targets: NDArray[np.float64],
+    values: NDArray[np.float64],
+    probabilities: NDArray[np.float64],
+    costs: NDArray[np.float64],
+) -> dict[str, Any]:
+    off_mean = np.einsum("rk,rko->ro", probabilities, values) - targets
+    off_nearest = values[np.arange(len(values)), costs.argmin(axis=1)] - targets
+    some = slice(0, _N_LIKELIHOODS)
+    return {
+        "rmse": _lists(np.sqrt((off_mean**2).mean(axis=0))),
+        "nearest_rmse": _lists(np.sqrt((off_nearest**2).mean(axis=0))),
+        "distortion": float(costs.min(axis=1).mean()),
+        "mean_distortion": float(((off_mean / model.regressor._targets.scale) ** 2).sum(axis=1).mean()),
+        "log_likelihood": float(model.regressor.log_prob(inputs[some].astype(np.float64), targets[some]).mean()),
     }
 
 
@@ -79,9 +99,7 @@ def summary_of_data(owner: str, model: TableModel, table: Table) -> list[dict[st
         present = column[np.isfinite(column)]
         made.append({"name": number.name, "kind": "number", "missing": float(np.isnan(column).mean())})
         if len(present):
-            low, middle, high = np.quantile(present, (0.05, 0.5, 0.95))
-            made[-1] |= {"low": float(low), "median": float(middle), "high": float(high)}
-            made[-1]["histogram"] = _histogram(present)
+            made[-1] |= _distribution(present)
     for place, category in enumerate(model.schema.categories, start=len(model.schema.numbers)):
         codes = values[:, place]
         shares = [float((codes == code).mean()) for code in range(len(category.categories))]
@@ -98,57 +116,20 @@ def summary_of_data(owner: str, model: TableModel, table: Table) -> list[dict[st
     return made
 
 
-def _target_summary(name: str, values: NDArray[np.float64]) -> dict[str, Any]:
-    low, middle, high = np.quantile(values, (0.05, 0.5, 0.95))
-    return {
-        "name": name,
-        "mean": float(values.mean()),
-        "deviation": float(values.std()),
-        "least": float(values.min()),
-        "low": float(low),
-        "median": float(middle),
-        "high": float(high),
-        "most": float(values.max()),
-        "histogram": _histogram(values),
-    }
-
-
-def _histogram(values: NDArray[np.float64]) -> dict[str, Any]:
-    """Return counts between the 0.5 % and the 99.5 % point, so that one stray value does not hide the rest."""
-    low, high = np.quantile(values, (0.005, 0.995))
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    counts, edges = np.histogram(values, bins=_N_BINS, range=(float(low), float(high)))
-    return {"counts": counts.tolist(), "edges": _lists(edges)}
-
-
-def _nearest_squares(
-    values: NDArray[np.float64], targets: NDArray[np.float64], costs: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    nearest = values[np.arange(len(values)), costs.argmin(axis=1)]
-    squares: NDArray[np.float64] = (nearest - targets) ** 2
-    return squares
-
-
-def _log_likelihood(model: TableModel, inputs: NDArray[np.float32], targets: NDArray[np.float64]) -> float:
-    part = slice(0, 50_000)
-    return float(np.mean(model.regressor.log_prob(inputs[part].astype(np.float64), targets[part])))
+def _distribution(values: NDArray[np.float64]) -> dict[str, Any]:
+    """Return moments, quantiles and counts; these without 0.5 % at each end, where strays would hide the rest."""
+    left, low, middle, high, right = map(float, np.quantile(values, (0.005, 0.05, 0.5, 0.95, 0.995)))
+    if left == right:
+        left, right = left - 0.5, right + 0.5
+    counts, edges = np.histogram(values, bins=_N_BINS, range=(left, right))
+    moments = {"mean": float(values.mean()), "std": float(values.std())}
+    ends = {"min": float(values.min()), "low": low, "median": middle, "high": high, "max": float(values.max())}
+    return moments | ends | {"histogram": {"counts": counts.tolist(), "edges": _lists(edges)}}
 
 
 def _spread(n_rows: int, n_shown: int) -> NDArray[np.int64]:
     """Return places of at most n_shown rows, evenly spaced."""
     return np.unique(np.linspace(0, n_rows - 1, min(n_rows, n_shown)).round().astype(np.int64))
-
-
-def _answers(
-    targets: NDArray[np.float64], values: NDArray[np.float64], probabilities: NDArray[np.float64]
-) -> dict[str, Any]:
-    shown = _spread(len(targets), _N_SHOWN)
-    return {
-        "truth": _lists(targets[shown]),
-        "hypotheses": _lists(values[shown]),
-        "probabilities": _lists(probabilities[shown]),
-    }
 
 
 def _by_number(
@@ -192,22 +173,19 @@ def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.floa
     return order
 
 
-def _usage(costs: NDArray[np.float64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
-    wins = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
-    return {"wins": _lists(wins), "probability": _lists(probabilities.mean(axis=0))}
-
-
-def _calibration(costs: NDArray[np.float64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
+def _calibration(winners: NDArray[np.int64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
     """Return, by bins of the probability given, how often an answer was the nearest one."""
-    won = (np.arange(costs.shape[1]) == costs.argmin(axis=1)[:, None]).ravel()
+    won = (np.arange(probabilities.shape[1]) == winners[:, None]).ravel()
     given = probabilities.ravel()
     bins = np.minimum((given * 10).astype(int), 9)
-    counts = np.bincount(bins, minlength=10)
+    counts, given_sums, won_sums = (np.bincount(bins, each, minlength=10) for each in (None, given, won))
     filled = counts > 0
-    sums = (np.bincount(bins, given, minlength=10), np.bincount(bins, won, minlength=10))
-    given_mean, won_mean = (total[filled] / counts[filled] for total in sums)
-    error = float((counts[filled] * np.abs(given_mean - won_mean)).sum() / counts.sum())
-    return {"given": _lists(given_mean), "won": _lists(won_mean), "count": counts[filled].tolist(), "error": error}
+    return {
+        "given": _lists(given_sums[filled] / counts[filled]),
+        "won": _lists(won_sums[filled] / counts[filled]),
+        "count": counts[filled].tolist(),
+        "error": float(np.abs(given_sums - won_sums).sum() / counts.sum()),
+    }
 
 
 def _coverage(model: TableModel, inputs: NDArray[np.float32], targets: NDArray[np.float64]) -> list[dict[str, Any]]:
@@ -220,7 +198,7 @@ def _coverage(model: TableModel, inputs: NDArray[np.float32], targets: NDArray[n
         entry = {
             "level": level,
             "covered": _lists(inside.mean(axis=0)),
-            "width": [None if not np.isfinite(w) else float(w) for w in np.median(width, axis=0)],
+            "width": _lists(np.median(width, axis=0)),
             "pieces": float((sets.n_pieces > 1).mean()),
             "n_rows": len(some),
         }

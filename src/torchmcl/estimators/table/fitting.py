@@ -89,31 +89,25 @@ def train_table(
     start = time.perf_counter()
     schema = schema or infer_schema(owner, table, how.targets, drop=how.drop, categorical=how.categorical)
     targets = schema.target_values(owner, table)
-    values = schema.values(owner, table)
     known, train, test = _rows(owner, table, targets, how)
-    train_values, train_targets = values[train], targets[train]
-    del values, targets
-    encoder = ColumnEncoder(schema).fit(train_values)
-    inputs = encoder(train_values)
-    del train_values
-    regressor = MCLRegressor(**{"random_state": how.seed, "verbose": progress, **how.parameters})
+    values = schema.values(owner, table)[train]
+    encoder = ColumnEncoder(schema).fit(values)
+    inputs = encoder(values)
+    del values  # of a large table they are as large as the inputs
+    regressor = MCLRegressor(**{"random_state": how.seed, "progress": progress, **how.parameters})
     begin = time.perf_counter()
-    answers = train_targets[:, 0] if len(how.targets) == 1 else train_targets
-    regressor.fit(inputs, answers, checkpoint=checkpoint)
-    regressor.verbose = False
-    regressor._held_out = {}  # rows of the table, for partial_fit: they have no place in a model's folder
+    regressor.fit(inputs, targets[train, 0] if len(how.targets) == 1 else targets[train], checkpoint=checkpoint)
+    end = time.perf_counter()
+    regressor.progress = False
+    regressor._held_out = ()  # rows of the table, for partial_fit: they have no place in a model's folder
     regressor.target_names_ = np.array(list(how.targets), dtype=object)
     metrics = {
         "rows": {"learned_from": len(train), "set_apart": len(test), "without_target": len(table) - len(known)},
         "inputs": len(encoder.names),
-        "seconds": {
-            "epochs": regressor.seconds_,
-            "training": time.perf_counter() - begin,
-            "all": time.perf_counter() - start,
-        },
+        "seconds": {"epochs": regressor.seconds_, "training": end - begin, "all": end - start},
         "epochs": regressor.n_epochs_,
         "kept_epoch": regressor.best_epoch_,
-        "validation_distortion": _finite_or_none(regressor.validation_distortions_[regressor.best_init_]),
+        "validation_distortion": _finite_or_none(regressor.validation_distortions_[regressor.best_restart_]),
     }
     return TableModel(schema, encoder, regressor, table.name, metrics)
 
@@ -147,7 +141,7 @@ def table_records(owner: str, model: TableModel, data: Table | None = None) -> d
     """Return what a report is drawn from: the records of the fit, and of another table if one is given.
 
     Raises:
-        ValueError: if neither is at hand, or the table cannot be used.
+        ValueError: if there are no records of either, or the table cannot be used.
     """
     stored = model.evaluation or {}
     fresh = stored.get("held_out") if data is None else evaluated(owner, model, data)

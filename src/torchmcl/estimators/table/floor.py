@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.density import KernelMixture
+from torchmcl.density.points import equal_shares
 from torchmcl.theory import RatePoints, blahut_arimoto
 
 __all__ = ["least_distortions"]
@@ -36,7 +37,7 @@ def least_distortions(density: KernelMixture, numbers: Sequence[int]) -> list[fl
     n_rows = len(variances)
     places = torch.linspace(0, n_rows - 1, min(n_rows, _N_ROWS)).round().long().unique()
     # The middles of cells of equal mass stand for the density: samples without the noise of sampling.
-    samples = _quantiles(density, places)
+    samples = equal_shares(density.rows(places), _N_SAMPLES)
     spread = samples.var(dim=-1, correction=0).clamp_min(1e-12)
     unit = (samples - samples.mean(dim=-1, keepdim=True)) / spread.sqrt().unsqueeze(-1)
     cost = (unit.unsqueeze(-1) - unit.unsqueeze(-2)).square().float()
@@ -54,23 +55,6 @@ def least_distortions(density: KernelMixture, numbers: Sequence[int]) -> list[fl
         share = _at_rate(rates, distortions, math.log2(number))
         made.append(None if share is None else float((weights * share).sum() * variances.mean()))
     return made
-
-
-def _quantiles(density: KernelMixture, places: Tensor) -> Tensor:
-    """Return values with equal mass between them, [rows, samples], by bisection of the distribution function."""
-    some = KernelMixture(
-        density.hypotheses[places], density.probabilities[places], density.bandwidth[places], density.scale
-    )
-    points = some.hypotheses.squeeze(-1)
-    reach = 8 * (some.bandwidth * some.scale).amax(dim=-1, keepdim=True)
-    shares = (torch.arange(_N_SAMPLES).to(points) + 0.5) / _N_SAMPLES
-    low = (points.amin(dim=-1, keepdim=True) - reach).expand(-1, _N_SAMPLES).clone()
-    high = (points.amax(dim=-1, keepdim=True) + reach).expand(-1, _N_SAMPLES).clone()
-    for _ in range(50):
-        middle = (low + high) / 2
-        below = torch.stack([some.cdf(column.unsqueeze(-1)) for column in middle.T], dim=1) < shares
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return (low + high) / 2
 
 
 def _at_rate(rates: Tensor, distortions: Tensor, rate: float) -> Tensor | None:

@@ -22,6 +22,8 @@ from torchmcl.estimators.table.model import TableModel
 __all__ = ["load_table_model", "save_table_model"]
 
 _METRICS, _EVALUATION = "metrics.json", "evaluation.json"
+# Keys that the targets of an evaluation had in the first version.
+_FORMER_KEYS = {"deviation": "std", "least": "min", "most": "max"}
 _CODEC = Codec({**FORMS, **{kind: record_form(kind) for kind in (CategoryColumn, NumberColumn, TableSchema)}})
 
 
@@ -70,7 +72,16 @@ def load_table_model(owner: str, folder: Path) -> TableModel:
         if evaluation is not None and digest_of_json(evaluation) != content["evaluation"]:
             raise ValueError(f"{_EVALUATION} has changed since it was written; the model works without it")
         encoder = ColumnEncoder.from_state(schema, content["encoder"])
-        return TableModel(schema, encoder, regressor, content["source"], metrics, evaluation)
+        return TableModel(schema, encoder, regressor, content["source"], metrics, _with_present_keys(evaluation))
+
+
+def _with_present_keys(evaluation: Any) -> Any:
+    """Return an evaluation, possibly of the first version, with the keys that reports read."""
+    if evaluation is None or evaluation.get("held_out") is None:
+        return evaluation
+    held_out = evaluation["held_out"]
+    targets = [{_FORMER_KEYS.get(key, key): value for key, value in target.items()} for target in held_out["targets"]]
+    return evaluation | {"held_out": held_out | {"targets": targets}}
 
 
 def _json(value: Any) -> str:

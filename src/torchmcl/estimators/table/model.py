@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torchmcl._messages import bad_value, number_text
 from torchmcl.data.table import ColumnEncoder, Table, TableSchema
 from torchmcl.data.table.files import polars
+from torchmcl.estimators._conformal import PredictionIntervals
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.fleet.placement import in_threads
 
@@ -63,7 +64,7 @@ class TableModel:
         Args:
             owner: who asks.
             table: with the columns of the schema.
-            interval: the probability with which the set holds the truth; no sets unless told.
+            interval: the probability with which the set holds the truth; no sets by default.
             keep: columns of the table to copy in front, each once.
             new_categories: answer for categories that were never seen, as if they were none of the known.
         """
@@ -104,8 +105,8 @@ class TableModel:
             made[f"{target}_mean"] = means[:, place]
             made |= {f"{target}_{k + 1}": own[:, k] for k in range(own.shape[1])}
             if sets is not None:
-                lower, upper = (_of_output(side, place) for side in sets)
-                made[f"{target}_low"], made[f"{target}_high"] = np.nanmin(lower, axis=1), np.nanmax(upper, axis=1)
+                lower, upper = (side.reshape(len(values), values.shape[-1], -1)[:, place] for side in sets)
+                made[f"{target}_low"], made[f"{target}_high"] = PredictionIntervals(lower, upper).hull
                 made[f"{target}_set"] = _set_texts(lower, upper, float(self.regressor._targets.scale[place]))
         word = _word_for_probability(self.schema.targets)
         return made | {f"{word}_{k + 1}": probabilities[:, k] for k in range(probabilities.shape[1])}
@@ -125,10 +126,6 @@ def _free(name: str, taken: set[str]) -> str:
         name = f"{name}_kept"
     taken.add(name)
     return name
-
-
-def _of_output(ends: NDArray[Any], place: int) -> NDArray[Any]:
-    return ends if ends.ndim == 2 else ends[:, place]
 
 
 def _set_texts(lower: NDArray[Any], upper: NDArray[Any], scale: float) -> list[str]:

@@ -66,15 +66,15 @@ def _claims(
     courses: list[list[AnnealingRecords]], results: list[tuple[str, int, float, int, int]], settings: FigureSettings
 ) -> list[Claim]:
     n = settings.n_hypotheses
-    most = [max(_in_the_middle(course)) for course in courses[0]]
+    peaks = [max(_in_the_middle(course)) for course in courses[0]]
     left, cooled = ([row for row in results if row[0] == name] for name in METHODS)
     stuck = statistics.fmean(row[4] for row in left)
     distortion = [statistics.fmean(row[2] for row in rows) for rows in (left, cooled)]
     return [
-        Claim(f"While epsilon is large all but a few of the {n} answers sit at the mean.", min(most) >= 0.9 * n),
+        Claim(f"While epsilon is large all but a few of the {n} answers sit at the mean.", min(peaks) >= 0.9 * n),
         Claim(
             f"Some escape on the way, but {stuck:.1f} of {n} are still there when epsilon has reached 0.",
-            min(row[4] for row in left) > 0 and sum(row[4] for row in left) < sum(most),
+            min(row[4] for row in left) > 0 and sum(row[4] for row in left) < sum(peaks),
         ),
         Claim("Annealing the temperature leaves none there.", all(row[4] == 0 for row in cooled)),
         Claim(

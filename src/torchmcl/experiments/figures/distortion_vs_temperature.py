@@ -12,7 +12,7 @@ from torchmcl.experiments.figures.settings import FigureSettings
 
 __all__ = ["run_distortion_vs_temperature"]
 
-# At first the network has to learn the mean; the plateau is looked at from here down.
+# At first the network has to learn the mean; the plateau is measured from here down.
 _HOT = 0.8
 
 

@@ -60,8 +60,8 @@ def _nearest(course: AnnealingRecords, temperature: float) -> int:
 
 def _first_split(course: AnnealingRecords, probe: int) -> float:
     """Return the temperature of the first split that lasts; 0 if there is none."""
-    found = phase_transitions(course, probe)
-    return found[0].temperature if found else 0.0
+    splits = phase_transitions(course, probe)
+    return splits[0].temperature if splits else 0.0
 
 
 def _places(course: AnnealingRecords, record: int) -> list[tuple[float, ...]]:

@@ -20,7 +20,7 @@ __all__ = ["METHODS", "run_rate_distortion"]
 METHODS = ("MCL", "annealed MCL")
 # The paper does not say which Gaussian. With two different standard deviations R(D) and the Shannon lower bound part
 # where the narrow direction is not worth a bit, and both are far inside the square of the answers.
-DEVIATIONS = (0.3, 0.15)
+STDS = (0.3, 0.15)
 # What a finite held-out set may be off by, in bits.
 _SLACK = 0.1
 
@@ -40,7 +40,7 @@ def run_rate_distortion(folder: Path, settings: FigureSettings, *, progress: boo
             for i in range(len(course))
         ),
     )
-    covariance = torch.diag(torch.tensor(DEVIATIONS, dtype=torch.float64) ** 2)
+    covariance = torch.diag(torch.tensor(STDS, dtype=torch.float64) ** 2)
     largest = float(covariance.trace())
     highest = math.log2(settings.n_hypotheses)
     best = float(theory.gaussian_distortion(highest, covariance))
@@ -61,7 +61,7 @@ def run_rate_distortion(folder: Path, settings: FigureSettings, *, progress: boo
 
 def _gaussian(n_points: int, generator: torch.Generator) -> Tensor:
     device = generator.device
-    return torch.randn(n_points, 2, generator=generator, device=device) * torch.tensor(DEVIATIONS, device=device)
+    return torch.randn(n_points, 2, generator=generator, device=device) * torch.tensor(STDS, device=device)
 
 
 def _columns(course: AnnealingRecords) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl.extending import bad_value, read_json, read_records, records_text
+from torchmcl.separation import speaker_genders
 
 __all__ = [
     "PARTS",
@@ -131,7 +132,7 @@ def read_study(folder: Path | str) -> StudyRecords:
     if not runs:
         rule = "hold a run that was trained and evaluated"
         raise ValueError(bad_value(_OWNER, "folder", rule, str(folder)))
-    return StudyRecords(runs, _genders(folder / SPEAKERS_FILE))
+    return StudyRecords(runs, speaker_genders(folder))
 
 
 def joined_study(study: StudyRecords, more: StudyRecords) -> StudyRecords:
@@ -215,13 +216,6 @@ def published_separation() -> dict[tuple[int, str, str], str]:
         )
         for row in csv.DictReader(source.read_text().splitlines())
     }
-
-
-def _genders(path: Path) -> dict[str, str]:
-    if not path.is_file():
-        return {}
-    with path.open(newline="") as file:
-        return {row["speaker"]: row["gender"] for row in csv.DictReader(file)}
 
 
 def _rounded(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,8 +93,8 @@ class _Work:
             if not finished.exists():
                 rows = train_unit(self.study, unit, folds, token.parent, progress=False)
                 write_atomically(finished, json.dumps(rows))
-            found: list[dict[str, Any]] = read_json(_OWNER, finished)
-            return found
+            records: list[dict[str, Any]] = read_json(_OWNER, finished)
+            return records
 
 
 @functools.lru_cache(maxsize=1)

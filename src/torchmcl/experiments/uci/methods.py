@@ -1,4 +1,4 @@
-"""The methods of the UCI study as data: which network, which rule, how often to look."""
+"""The methods of the UCI study as data: which network, which rule, how often it is evaluated."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Method:
         label: as in reports.
         published: its name in the published tables, "" if it is not there.
         rule: epochs -> rule, or epoch -> rule.
-        looks_every: epochs between evaluations under `test-selected`, as in the authors' scripts.
+        evaluate_every: epochs between evaluations under `test-selected`, as in the authors' scripts.
         n_members: networks that are averaged into one answer; 1 for the multi-hypothesis methods.
         dropout: share of hidden units dropped, at prediction too.
     """
@@ -37,7 +37,7 @@ class Method:
     label: str
     published: str
     rule: Callable[[int], Any]
-    looks_every: int = 10
+    evaluate_every: int = 10
     n_members: int = 1
     dropout: float = 0.0
 
@@ -88,7 +88,7 @@ def _linear(n_epochs: int) -> Any:
 METHODS = {
     method.name: method
     for method in (
-        Method("mcl", "MCL", "mcl", lambda _: WTA(), looks_every=1),
+        Method("mcl", "MCL", "mcl", lambda _: WTA(), evaluate_every=1),
         *(_relaxed(epsilon) for epsilon in (0.05, 0.1, 0.2, 0.5)),
         Method("relaxed-annealed", "Relaxed-WTA (ε annealed)", "relaxed_wta_annealed", _annealed_epsilon),
         Method("amcl-exponential", "aMCL (exponential)", "amcl_exp", _exponential),

@@ -3,9 +3,8 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,29 +12,10 @@ from torch import Tensor
 from torchmcl.data.uci import Fold, load_uci, uci_set
 from torchmcl.experiments.uci.methods import Method, method_named
 from torchmcl.experiments.uci.records import Records
-from torchmcl.experiments.uci.study import (
-    PROTOCOLS,
-    QUICK_METHODS,
-    QUICK_SETS,
-    UciStudy,
-    Unit,
-    check_device,
-    fold_numbers,
-    units_of,
-)
+from torchmcl.experiments.uci.study import UciStudy, Unit, check_device, fold_numbers, units_of
 from torchmcl.fleet import Fleet, FleetData, Validation, current_loss, hard_distortion
 
-__all__ = [
-    "PROTOCOLS",
-    "QUICK_METHODS",
-    "QUICK_SETS",
-    "UciStudy",
-    "forget_unit",
-    "open_records",
-    "run_study",
-    "saved_training",
-    "train_unit",
-]
+__all__ = ["forget_unit", "open_records", "run_study", "saved_training", "train_unit"]
 
 _BATCH_SIZE = 1024
 _CHECKPOINTS = "checkpoints"
@@ -82,52 +62,55 @@ def train_unit(
         progress: show a bar.
     """
     numbers = fold_numbers(study, unit.set)
-    name, protocols = unit.set, list(unit.protocols)
-    tasks = [_Task(method_named(t.method), numbers.index(t.fold), t.seed, t.member) for t in unit.tasks]
-    held_out = "validation" in protocols
+    methods = [method_named(task.method) for task in unit.tasks]
+    own_fold = [numbers.index(task.fold) for task in unit.tasks]
+    held_out = "validation" in unit.protocols
     # One set of rows for each fold; a held-out part is the tail of the published (random) order.
     train = [_head(fold, held_out) for fold in folds]
     watched = [_tail(fold) if held_out else (fold.test_inputs, fold.test_targets) for fold in folds]
-    own = [task.fold for task in tasks]
+    rules = {method.name: method.rule(study.n_epochs) for method in methods}
     fleet = Fleet(
-        lambda: tasks[0].method.build(folds[0].train_inputs.shape[1], uci_set(name).hidden),
-        len(tasks),
-        rule=_rules(tasks, study.n_epochs),
+        lambda: methods[0].build(folds[0].train_inputs.shape[1], uci_set(unit.set).hidden),
+        len(methods),
+        rule=[rules[method.name] for method in methods],
         learning_rate=0.01,
-        seeds=[task.seed * _SEED_STRIDE**2 + task.member * _SEED_STRIDE + numbers[task.fold] for task in tasks],
+        seeds=[task.seed * _SEED_STRIDE**2 + task.member * _SEED_STRIDE + task.fold for task in unit.tasks],
         device=study.device,
     )
     validation = None
-    if held_out or "test-selected" in protocols:
+    if held_out or "test-selected" in unit.protocols:
         validation = Validation(
-            FleetData.of_sets(watched, own),
+            FleetData.of_sets(watched, own_fold),
             monitor=hard_distortion if held_out else current_loss,
-            every=[1 if held_out else task.method.looks_every for task in tasks],
+            every=[1 if held_out else method.evaluate_every for method in methods],
         )
-    what = f"{name}, {len(tasks)} models{', a tenth held out' if held_out else ''}"
+    what = f"{unit.set}, {len(methods)} models{', a tenth held out' if held_out else ''}"
     with _own_random_numbers():
         history = fleet.fit(
-            FleetData.of_sets(train, own),
+            FleetData.of_sets(train, own_fold),
             study.n_epochs,
             batch_size=_BATCH_SIZE,
             validation=validation,
             checkpoint=None if out is None else saved_training(unit, out),
             progress=what if progress else False,
         )
-    test = FleetData.of_sets([(fold.test_inputs, fold.test_targets) for fold in folds], own)
+    test = FleetData.of_sets([(fold.test_inputs, fold.test_targets) for fold in folds], own_fold)
     rows = []
-    for protocol in protocols:
-        results = _results(fleet, test, tasks, folds, best=protocol != "last")
-        for (task, members), result in zip(_ensembles(tasks).items(), results, strict=True):
+    for protocol in unit.protocols:
+        results = _results(fleet, test, unit, methods[0], best=protocol != "last")
+        for ((method, fold, seed), members), result in zip(unit.ensembles().items(), results, strict=True):
+            std = folds[numbers.index(fold)].target_std
             rows.append(
                 {
-                    "set": name,
-                    "fold": numbers[task[1]],
-                    "method": task[0],
+                    "set": unit.set,
+                    "fold": fold,
+                    "method": method,
                     "protocol": protocol,
-                    "seed": task[2],
-                    **result,
-                    "seconds": round(history.seconds * len(members) / len(tasks), 6),
+                    "seed": seed,
+                    "distortion": None if result.distortion is None else result.distortion * std**2,
+                    "rmse": result.rmse * std,
+                    "usage": result.usage,
+                    "seconds": round(history.seconds * len(members) / len(methods), 6),
                 }
             )
     return rows
@@ -145,14 +128,12 @@ def forget_unit(unit: Unit, out: Path) -> None:
         (out / _CHECKPOINTS).rmdir()
 
 
-@dataclass(frozen=True)
-class _Task:
-    """A task with its method, and the place of its fold among those of the study."""
+class _Result(NamedTuple):
+    """One row of the records, in units of the standardised targets."""
 
-    method: Method
-    fold: int
-    seed: int
-    member: int
+    distortion: float | None
+    rmse: float
+    usage: list[float] | None
 
 
 @contextmanager
@@ -164,41 +145,19 @@ def _own_random_numbers() -> Iterator[None]:
         yield
 
 
-def _rules(tasks: list[_Task], n_epochs: int) -> list[Any]:
-    made = {task.method.name: task.method.rule(n_epochs) for task in tasks}
-    return [made[task.method.name] for task in tasks]
-
-
-def _ensembles(tasks: list[_Task]) -> dict[tuple[str, int, int], list[int]]:
-    """Return the models of each (method, fold, seed)."""
-    groups: dict[tuple[str, int, int], list[int]] = {}
-    for index, task in enumerate(tasks):
-        groups.setdefault((task.method.name, task.fold, task.seed), []).append(index)
-    return groups
-
-
-def _results(
-    fleet: Fleet, test: FleetData, tasks: list[_Task], folds: list[Fold], *, best: bool
-) -> list[dict[str, Any]]:
-    """Return distortion, rmse and usage in the original units, one for each (method, fold, seed)."""
-    if not tasks[0].method.single_answer:
+def _results(fleet: Fleet, test: FleetData, unit: Unit, method: Method, *, best: bool) -> list[_Result]:
+    """Return a result for each (method, fold, seed)."""
+    if not method.single_answer:
         metrics = fleet.evaluate(test, best=best)
+        columns = (metrics[name].tolist() for name in ("distortion", "rmse", "usage"))
         return [
-            {
-                "distortion": float(metrics["distortion"][i]) * folds[task.fold].target_std ** 2,
-                "rmse": float(metrics["rmse"][i]) * folds[task.fold].target_std,
-                "usage": [round(float(share), 6) for share in metrics["usage"][i]],
-            }
-            for i, task in enumerate(tasks)
+            _Result(distortion, rmse, [round(share, 6) for share in usage])
+            for distortion, rmse, usage in zip(*columns, strict=True)
         ]
     inputs, targets = test.all_rows()
-    answers = _mean_answers(fleet, inputs, tasks[0].method, best=best)  # [models, rows]
-    results = []
-    for (_, fold, _), members in _ensembles(tasks).items():
-        error = answers[members].mean(dim=0) - targets[members[0]].flatten()
-        rmse = float(error.square().mean().sqrt()) * folds[fold].target_std
-        results.append({"distortion": None, "rmse": rmse, "usage": None})
-    return results
+    answers = _mean_answers(fleet, inputs, method, best=best)  # [models, rows]
+    errors = [answers[m].mean(dim=0) - targets[m[0]].flatten() for m in unit.ensembles().values()]
+    return [_Result(None, float(error.square().mean().sqrt()), None) for error in errors]
 
 
 def _mean_answers(fleet: Fleet, inputs: Tensor, method: Method, *, best: bool) -> Tensor:

@@ -93,11 +93,6 @@ class Task:
     seed: int
     member: int
 
-    @property
-    def record(self) -> tuple[str, int, int]:
-        """The (method, fold, seed) that it is part of."""
-        return self.method, self.fold, self.seed
-
 
 @dataclass(frozen=True)
 class Unit:
@@ -117,8 +112,14 @@ class Unit:
     @property
     def keys(self) -> list[tuple[Any, ...]]:
         """The keys of its records, in their order."""
-        records = dict.fromkeys(task.record for task in self.tasks)
-        return [(self.set, fold, method, p, seed) for p in self.protocols for method, fold, seed in records]
+        return [(self.set, fold, method, p, seed) for p in self.protocols for method, fold, seed in self.ensembles()]
+
+    def ensembles(self) -> dict[tuple[str, int, int], list[int]]:
+        """Return the places in `tasks` of the members of each (method, fold, seed)."""
+        groups: dict[tuple[str, int, int], list[int]] = {}
+        for place, task in enumerate(self.tasks):
+            groups.setdefault((task.method, task.fold, task.seed), []).append(place)
+        return groups
 
     def parts(self, n_models: int) -> "list[Unit]":
         """Return it cut into units of at most `n_models` models, or of one ensemble.
@@ -127,14 +128,11 @@ class Unit:
         """
         if method_named(self.tasks[0].method).dropout:
             return [self]
-        ensembles: dict[tuple[str, int, int], list[Task]] = {}
-        for task in self.tasks:
-            ensembles.setdefault(task.record, []).append(task)
         cuts: list[list[Task]] = [[]]
-        for members in ensembles.values():
+        for members in self.ensembles().values():
             if cuts[-1] and len(cuts[-1]) + len(members) > n_models:
                 cuts.append([])
-            cuts[-1] += members
+            cuts[-1] += [self.tasks[place] for place in members]
         return [replace(self, tasks=tuple(cut)) for cut in cuts]
 
 

@@ -1,0 +1,160 @@
+"""Targets of a regressor, and what its networks say of a row: points with probabilities, a density, calibrated sets."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_array, validate_data
+from torch import Tensor
+
+from torchmcl._checks import bad_value
+from torchmcl.density import Bandwidth, HypothesisDensity, KernelMixture, VoronoiKernels, best_points, fit_bandwidth
+from torchmcl.estimators import _conformal
+from torchmcl.estimators._base import MCLEstimator
+from torchmcl.estimators._inputs import Scaler
+from torchmcl.estimators._rows import Rows, target_names
+from torchmcl.nn import MultiHypothesisHead
+
+__all__ = ["Forecasts"]
+
+# A bandwidth has two numbers: this many rows settle them.
+_BANDWIDTH_ROWS = 4096
+# With these the calibration adds a quarter of a point to the error of the coverage.
+_CALIBRATION_ROWS = 16_384
+_VORONOI_ROWS = 512
+
+
+class Forecasts(MCLEstimator):
+    """From networks to densities, in standardised units of the targets, and back to the units of y."""
+
+    density: type[HypothesisDensity]
+    n_outputs_: int
+    _targets: Scaler
+    _held_out: tuple[Rows, ...]  # that select and that calibrate
+    _flat_y: bool
+
+    # ------------------------------------------------------------------ targets
+
+    def _validated(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, n_needed: int
+    ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64] | None]:
+        names = target_names(y)
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            reset=reset,
+            multi_output=True,
+            y_numeric=True,
+            dtype=[np.float64, np.float32],
+            ensure_min_samples=n_needed,
+        )
+        weights = self._checked_weights(sample_weight, X)
+        y = np.asarray(y, dtype=np.float64)
+        columns = y[:, None] if y.ndim == 1 else y
+        if reset:
+            self.n_outputs_ = columns.shape[1]
+            self._flat_y = y.ndim == 1
+            default = ["y"] if self.n_outputs_ == 1 else [f"y{i}" for i in range(self.n_outputs_)]
+            self.target_names_ = np.array(names or default, dtype=object)
+        elif columns.shape[1] != self.n_outputs_:
+            rule = f"have {self.n_outputs_} columns, as in the first fit"
+            raise ValueError(bad_value("MCLRegressor", "y", rule, columns.shape[1]))
+        return X, columns, weights
+
+    def _check_targets_vary(self, y: NDArray[np.float64]) -> None:
+        for name, column in zip(self.target_names_, y.T, strict=True):
+            if (column == column[0]).all():
+                advice = "There is nothing to learn; leave the column out."
+                got = f"the constant {column[0]:g} in column {name!r}"
+                raise ValueError(bad_value("MCLRegressor", "y", "vary", got, advice))
+
+    @property
+    def _out_features(self) -> int:
+        return self.n_outputs_
+
+    def _encoded_targets(self, rows: Rows) -> NDArray[Any]:
+        return self._targets(rows.targets)
+
+    def _checked_targets(self, y: Any, n_rows: int) -> NDArray[np.float64]:
+        values = check_array(y, ensure_2d=False, dtype=np.float64)
+        values = values[:, None] if values.ndim == 1 else values
+        if values.shape != (n_rows, self.n_outputs_):
+            rule = f"have {n_rows} rows and {self.n_outputs_} columns"
+            raise ValueError(bad_value("MCLRegressor", "y", rule, values.shape))
+        return values
+
+    def _like_y(self, values: NDArray[Any]) -> NDArray[Any]:
+        return values[:, 0] if self._flat_y else values
+
+    # ------------------------------------------------------------------ answers
+
+    def _n_answers(self) -> int:
+        head: MultiHypothesisHead = self.modules_[0].head  # type: ignore[assignment]
+        return head.n_hypotheses
+
+    def _answers(self, X: NDArray[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return standardised answers [rows, hypotheses, outputs], probabilities, and the deviation around each.
+
+        Those of several networks are points that stand for the density of all. One network answers for itself, and the
+        rule for the bandwidth says how far it can be off.
+        """
+        values, probabilities = self._all_answers(X)
+        if len(self.modules_) == 1:
+            return values, probabilities, None
+        density = KernelMixture(values, probabilities, self.bandwidth_(values, probabilities))
+        return tuple(best_points(density, self._n_answers()))  # type: ignore[return-value]
+
+    def _standardised_density(self, X: NDArray[Any], kind: type[HypothesisDensity]) -> Any:
+        values, probabilities, deviations = self._answers(X)
+        if deviations is None or kind is VoronoiKernels:
+            rule = self._density_bandwidth if kind is VoronoiKernels else self.bandwidth_
+            deviations = rule(values, probabilities)
+        return kind(values, probabilities, deviations)
+
+    def _in_units_of_y(self, density: HypothesisDensity) -> HypothesisDensity:
+        scale, mean = torch.from_numpy(self._targets.scale), torch.from_numpy(self._targets.mean)
+        return type(density)(density.hypotheses * scale + mean, density.probabilities, density.bandwidth, scale)
+
+    # ------------------------------------------------------------------ fitting
+
+    def _choose_bandwidths(self, rows: Rows) -> None:
+        """Choose what makes rows most likely that the networks have not seen."""
+        rows = rows.head(_BANDWIDTH_ROWS)
+        self.bandwidth_ = self._bandwidth(KernelMixture, rows, self._all_answers)
+        self._density_bandwidth = self.bandwidth_
+        if self.density is VoronoiKernels:
+            rows = rows.head(_VORONOI_ROWS)
+            self._density_bandwidth = self._bandwidth(VoronoiKernels, rows, lambda X: self._answers(X)[:2])
+
+    def _bandwidth(
+        self, kind: type[HypothesisDensity], rows: Rows, answers_of: Callable[[NDArray[Any]], tuple[Tensor, Tensor]]
+    ) -> Bandwidth:
+        values, probabilities = answers_of(rows.inputs.astype(np.float64))
+        targets = torch.from_numpy(self._targets(rows.targets, np.float64))
+        return fit_bandwidth(kind, values, probabilities, targets, torch.from_numpy(rows.weights))
+
+    def _calibrate(self, calibration: Rows) -> None:
+        """Score the calibrating rows."""
+        calibration = calibration.head(_CALIBRATION_ROWS)
+        scores = [np.zeros(0)] * self.n_outputs_
+        if len(calibration):
+            density = self._standardised_density(calibration.inputs.astype(np.float64), KernelMixture)
+            targets = torch.from_numpy(self._targets(calibration.targets, np.float64))
+            scores = [
+                _conformal.conformity(density.marginal(i), targets[:, i : i + 1]).numpy()
+                for i in range(self.n_outputs_)
+            ]
+        self._conformity = np.stack(scores)  # [outputs, calibration rows]
+        self._conformity_weights = _conformal.effective_counts(calibration.weights, calibration.units)
+
+    def _sets(self, X: NDArray[Any], alpha: float) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the lower and upper ends of the calibrated sets in the units of y, [rows, outputs, pieces]."""
+        density = self._standardised_density(X, KernelMixture)
+        levels = [_conformal.quantile(scores, self._conformity_weights, alpha) for scores in self._conformity]
+        ends = _conformal.joined([_conformal.region(density.marginal(i), level) for i, level in enumerate(levels)])
+        scale, mean = self._targets.scale[:, None], self._targets.mean[:, None]
+        lower, upper = (end.numpy() * scale + mean for end in ends)
+        return lower, upper

@@ -1,0 +1,188 @@
+"""Metrics of trajectories as pure functions: several hypotheses for each agent, one true future.
+
+Papers compute quantities of the same name differently. Each difference is an argument here:
+
+- k: how many hypotheses, the best by score if there are more;
+- best_by: whether ADE and FDE each have their own best hypothesis or come from the same one;
+- average_over: whether agents or scenes weigh the same;
+- last_valid_step: what FDE is where the future is cut short.
+
+An agent without any valid step is left out. Without anything to average the result is NaN. NaN or infinity at a valid
+step is an error.
+"""
+
+from torch import Tensor
+
+from torchmcl.metrics import _trajectory_parts as parts
+
+__all__ = ["brier_min_fde", "min_ade", "min_fde", "miss_rate"]
+
+
+def min_ade(
+    *,
+    hypotheses: Tensor,
+    targets: Tensor,
+    mask: Tensor | None = None,
+    scores: Tensor | None = None,
+    scene: Tensor | None = None,
+    k: int | None = None,
+    best_by: str = "ade",
+    average_over: str = "agents",
+    last_valid_step: bool = True,
+) -> Tensor:
+    """Return the average displacement error of the best hypothesis of each agent, averaged.
+
+    Args:
+        hypotheses: [batch, hypotheses, steps, dim]
+        targets: [batch, steps, dim]
+        mask: [batch, steps], True where the target is known; None when it is everywhere.
+        scores: [batch, hypotheses], higher is better, logits or probabilities; needed for `k` below the number of
+            hypotheses.
+        scene: [batch], an integer for each agent; needed to average over scenes.
+        k: use the k hypotheses with the highest scores; 1 is the error of the most likely one. All by default.
+        best_by: the best hypothesis is that of the lowest "ade" or "fde".
+        average_over: "agents" weigh the same, or "scenes": the mean within each scene, then over scenes.
+        last_valid_step: FDE is that of the last valid step. If False, agents whose last step is not valid are left out.
+
+    Raises:
+        ValueError: for shapes that do not fit, `k` above the number of hypotheses or without scores, no scenes where
+            they are needed, or NaN.
+
+    Example:
+        >>> import torch
+        >>> targets = torch.tensor([[[1.0, 0.0], [2.0, 0.0]]])
+        >>> hypotheses = torch.tensor([[[[1.0, 0.0], [2.0, 3.0]], [[1.0, 2.0], [2.0, 2.0]]]])
+        >>> min_ade(hypotheses=hypotheses, targets=targets)
+        tensor(1.5000)
+        >>> min_ade(hypotheses=hypotheses, targets=targets, best_by="fde")
+        tensor(2.)
+    """
+    convention = parts.Convention("min_ade", k, best_by, average_over, last_valid_step)
+    data = parts.forecast("min_ade", hypotheses, targets, mask, scores, scene)
+    return parts.best_errors(convention, "ade", data).mean()
+
+
+def min_fde(
+    *,
+    hypotheses: Tensor,
+    targets: Tensor,
+    mask: Tensor | None = None,
+    scores: Tensor | None = None,
+    scene: Tensor | None = None,
+    k: int | None = None,
+    best_by: str = "fde",
+    average_over: str = "agents",
+    last_valid_step: bool = True,
+) -> Tensor:
+    """Return the final displacement error of the best hypothesis of each agent, averaged.
+
+    Args:
+        hypotheses: [batch, hypotheses, steps, dim]
+        targets: [batch, steps, dim]
+        mask: [batch, steps], True where the target is known; None when it is everywhere.
+        scores: [batch, hypotheses], higher is better.
+        scene: [batch], an integer for each agent.
+        k: use the k hypotheses with the highest scores.
+        best_by: the best hypothesis is that of the lowest "ade" or "fde".
+        average_over: "agents" or "scenes".
+        last_valid_step: FDE is that of the last valid step. If False, agents whose last step is not valid are left out.
+
+    Raises:
+        ValueError: as for `min_ade`.
+
+    Example:
+        >>> import torch
+        >>> targets = torch.tensor([[[1.0, 0.0], [2.0, 0.0]]])
+        >>> hypotheses = torch.tensor([[[[1.0, 0.0], [2.0, 3.0]], [[1.0, 2.0], [2.0, 2.0]]]])
+        >>> min_fde(hypotheses=hypotheses, targets=targets)
+        tensor(2.)
+        >>> min_fde(hypotheses=hypotheses, targets=targets, mask=torch.tensor([[True, False]]))
+        tensor(0.)
+    """
+    convention = parts.Convention("min_fde", k, best_by, average_over, last_valid_step)
+    data = parts.forecast("min_fde", hypotheses, targets, mask, scores, scene)
+    return parts.best_errors(convention, "fde", data).mean()
+
+
+def miss_rate(
+    *,
+    hypotheses: Tensor,
+    targets: Tensor,
+    mask: Tensor | None = None,
+    scores: Tensor | None = None,
+    scene: Tensor | None = None,
+    threshold: float = 2.0,
+    distance: str = "final",
+    k: int | None = None,
+    average_over: str = "agents",
+    last_valid_step: bool = True,
+) -> Tensor:
+    """Return the share of agents all of whose hypotheses are farther away than a threshold.
+
+    Args:
+        hypotheses: [batch, hypotheses, steps, dim]
+        targets: [batch, steps, dim]
+        mask: [batch, steps], True where the target is known; None when it is everywhere.
+        scores: [batch, hypotheses], higher is better.
+        scene: [batch], an integer for each agent.
+        threshold: in the unit of the targets; a distance equal to it is not a miss.
+        distance: "final", at the last valid step, or "largest", over all valid steps.
+        k: use the k hypotheses with the highest scores.
+        average_over: "agents" or "scenes".
+        last_valid_step: if False, agents whose last step is not valid are left out.
+
+    Raises:
+        ValueError: as for `min_ade`.
+
+    Example:
+        >>> import torch
+        >>> targets = torch.zeros(1, 2, 2)
+        >>> hypotheses = torch.tensor([[[[3.0, 0.0], [1.0, 0.0]]]])
+        >>> miss_rate(hypotheses=hypotheses, targets=targets)
+        tensor(0.)
+        >>> miss_rate(hypotheses=hypotheses, targets=targets, distance="largest")
+        tensor(1.)
+    """
+    parts.check_miss("miss_rate", threshold, distance)
+    convention = parts.Convention("miss_rate", k, "fde", average_over, last_valid_step)
+    data = parts.forecast("miss_rate", hypotheses, targets, mask, scores, scene)
+    return parts.misses(convention, data, threshold, distance).mean()
+
+
+def brier_min_fde(
+    *,
+    hypotheses: Tensor,
+    targets: Tensor,
+    probabilities: Tensor,
+    mask: Tensor | None = None,
+    scene: Tensor | None = None,
+    k: int | None = None,
+    renormalize: bool = False,
+    average_over: str = "agents",
+    last_valid_step: bool = True,
+) -> Tensor:
+    """Return the lowest final displacement error plus (1 - p)^2, p the probability of that hypothesis, averaged.
+
+    Args:
+        hypotheses: [batch, hypotheses, steps, dim]
+        targets: [batch, steps, dim]
+        probabilities: [batch, hypotheses], in [0, 1]; `torchmcl.normalized_scores` makes them of score logits.
+        mask: [batch, steps], True where the target is known; None when it is everywhere.
+        scene: [batch], an integer for each agent.
+        k: use the k most likely hypotheses.
+        renormalize: divide the probabilities of the hypotheses used by their sum.
+        average_over: "agents" or "scenes".
+        last_valid_step: FDE is that of the last valid step. If False, agents whose last step is not valid are left out.
+
+    Raises:
+        ValueError: as for `min_ade`, or for probabilities outside [0, 1].
+
+    Example:
+        >>> import torch
+        >>> hypotheses, targets = torch.tensor([[[[1.0, 0.0]], [[3.0, 0.0]]]]), torch.zeros(1, 1, 2)
+        >>> brier_min_fde(hypotheses=hypotheses, targets=targets, probabilities=torch.tensor([[0.5, 0.5]]))
+        tensor(1.2500)
+    """
+    convention = parts.Convention("brier_min_fde", k, "fde", average_over, last_valid_step)
+    data = parts.forecast("brier_min_fde", hypotheses, targets, mask, probabilities, scene, "probabilities")
+    return parts.brier_errors(convention, data, renormalize).mean()
