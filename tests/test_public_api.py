@@ -13,11 +13,15 @@ from torchmcl import _public, metrics
 SOURCE = Path(torchmcl.__file__).parent
 PUBLIC = {
     *("AnnealedWTA", "AssignmentRule", "EMD", "PIT", "RelaxedWTA", "Sinkhorn", "TopN", "WTA", "AutoAnnealing"),
+    "SceneWinners",
     *("Constant", "Cosine", "Exponential", "Joined", "Linear", "RuleScheduler", "Until", "annealed"),
     *("pairwise", "pairwise_cosine", "pairwise_cross_entropy", "pairwise_euclidean", "pairwise_huber", "pairwise_l1"),
     *("pairwise_neg_si_sdr", "pairwise_neg_snr", "pairwise_sq_euclidean"),
+    *("pairwise_ade", "pairwise_fde", "pairwise_sq_ade", "pairwise_sq_fde", "pairwise_token_cross_entropy"),
+    *("mixture_cost", "pairwise_dice", "pairwise_gaussian_nll", "pairwise_laplace_nll"),
+    *("SigmoidScores", "SoftmaxScores", "softmax_score_loss"),
     *("match", "mcl_loss", "mcl_step", "normalized_scores", "score_loss", "score_targets"),
-    *("Batch", "Matching", "Predictions", "StepOutput"),
+    *("Batch", "Distributions", "Matching", "Predictions", "StepOutput"),
     *("MultiHypothesisHead", "MultiHypothesisMLP", "metrics", "nn"),
     *("__version__", "value_checks"),
 }

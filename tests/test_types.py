@@ -12,14 +12,15 @@ def test_the_mask_and_the_scores_are_optional():
 
 
 def test_tuples_unpack_in_the_documented_order():
-    assert mcl.Batch._fields == ("inputs", "targets", "mask")
+    assert mcl.Batch._fields == ("inputs", "targets", "mask", "scene")
     assert mcl.Predictions._fields == ("hypotheses", "score_logits")
+    assert mcl.Distributions._fields == ("hypotheses", "score_logits", "scale")
     assert mcl.Matching._fields == ("cost", "weights", "mask")
     assert mcl.StepOutput._fields == ("loss", "assignment_loss", "score_loss", "matching", "predictions")
 
 
 def test_tuples_are_trees_of_tensors():
-    batch = mcl.Batch(torch.zeros(2, 3), torch.zeros(2, 1, 1), torch.ones(2, 1, dtype=torch.bool))
+    batch = mcl.Batch(torch.zeros(2, 3), torch.zeros(2, 1, 1), torch.ones(2, 1, dtype=torch.bool), torch.arange(2))
     moved = torch.utils._pytree.tree_map(lambda tensor: tensor + 1 if tensor.is_floating_point() else tensor, batch)
     assert isinstance(moved, mcl.Batch)
     assert (moved.inputs == 1).all()

@@ -22,7 +22,7 @@ def test_shared_rows_are_stored_once():
     assert data.inputs.shape == (1, 5, 2)
     assert data.n_models == 100
     assert data.lengths.tolist() == [5] * 100
-    everything = data.all_rows()
+    everything = data.rows()[0][:2]
     assert everything[0].shape == (100, 5, 2)
     assert everything[0].untyped_storage().nbytes() == inputs.untyped_storage().nbytes()
 
@@ -31,7 +31,7 @@ def test_shorter_sets_are_padded_behind():
     sets, data = two_sets()
     assert data.lengths.tolist() == [4, 7, 4]
     for i, number in enumerate([1, 0, 1]):
-        for stored, own in zip(data.all_rows(), sets[number], strict=True):
+        for stored, own in zip(data.rows()[0][:2], sets[number], strict=True):
             assert torch.equal(stored[i, : len(own)], own)
             assert not stored[i, len(own) :].any()
 
@@ -39,7 +39,7 @@ def test_shorter_sets_are_padded_behind():
 def test_rows_are_taken_from_the_set_of_each_model():
     sets, data = two_sets()
     index = torch.tensor([[3, 0], [6, 1], [1, 2]])
-    inputs, targets = data.rows(index)
+    inputs, targets = data.rows(index)[0][:2]
     for i, number in enumerate([1, 0, 1]):
         assert torch.equal(inputs[i], sets[number][0][index[i]])
         assert torch.equal(targets[i], sets[number][1][index[i]])
@@ -50,10 +50,10 @@ def test_a_subset_leaves_out_sets_and_padding_that_it_does_not_need():
     part = data.subset(slice(2, 3), CPU)
     assert part.inputs.shape == (1, 4, 2)
     assert part.set_of_model.tolist() == [0]
-    assert torch.equal(part.all_rows()[0][0], sets[1][0])
+    assert torch.equal(part.rows()[0].inputs[0], sets[1][0])
     part = data.subset(slice(0, 2), CPU)
     assert part.lengths.tolist() == [4, 7]
-    assert torch.equal(part.all_rows()[1][1], sets[0][1])
+    assert torch.equal(part.rows()[0].targets[1], sets[0][1])
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,8 @@ def test_rows_for_another_number_of_models_are_refused():
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (lambda n, g: draw(n - 1, g), "must return 24 inputs and targets without a mask, got 23 and 23"),
-        (lambda n, g: draw(n, g)._replace(mask=torch.ones(n, 2, dtype=torch.bool)), "got 24 and 24 with a mask"),
+        (lambda n, g: draw(n - 1, g), "must return 24 inputs and targets, without scenes, got 23 and 23"),
+        (lambda n, g: draw(n, g)._replace(scene=torch.zeros(n, dtype=torch.long)), "got 24 and 24 with scenes"),
     ],
 )
 def test_a_source_that_returns_something_else_is_refused(bad, words):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import check_positive_int
-from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.data import FleetData, with_real_rows
 from torchmcl.types import Batch
 
 __all__ = ["BatchRows", "EpochRows", "batch_rows", "default_batch_size", "even_batch_size", "shuffled_rows"]
@@ -65,17 +65,17 @@ class EpochRows:
         """Return the rows of a batch [models, rows, ...] and their weights [models, rows]."""
         cut = slice(rows.start, rows.stop)
         if self.order is not None:
-            index = self.order[:, cut].index_select(0, self.order_of_model)
-            inputs, targets = self.data.rows(index)
-            weights = self.data.row_weights(index)
+            batch, weights = self.data.rows(self.order[:, cut].index_select(0, self.order_of_model))
         else:
-            inputs, targets = (part[:, cut] for part in self._as_they_are)
-            weights = None if self._weights is None else self._weights[:, cut]
+            whole, weights = self._as_they_are
+            batch = Batch(*(None if part is None else part[:, cut] for part in whole))  # type: ignore[arg-type]
+            weights = None if weights is None else weights[:, cut]
         if not self.is_ragged:
-            return Batch(inputs, targets), weights
+            return batch, weights
+        inputs = batch.inputs
         real = torch.arange(inputs.shape[1], device=inputs.device) < self.n_real(rows)[:, None]
         inputs = inputs.masked_fill(~real.view(*real.shape, *[1] * (inputs.ndim - 2)), 0)
-        return Batch(inputs, targets, real.unsqueeze(-1).expand(targets.shape[:3])), weights
+        return with_real_rows(batch._replace(inputs=inputs), real), weights
 
     def n_real(self, rows: BatchRows) -> Tensor:
         """Return how many rows of a batch each model has, [models]."""
@@ -97,12 +97,8 @@ class EpochRows:
         return self.lengths * self.data.targets.shape[2] * (1 if self.data.source is None else n_epochs)
 
     @cached_property
-    def _as_they_are(self) -> tuple[Tensor, Tensor]:
-        return self.data.all_rows()
-
-    @cached_property
-    def _weights(self) -> Tensor | None:
-        return self.data.row_weights()
+    def _as_they_are(self) -> tuple[Batch, Tensor | None]:
+        return self.data.rows()
 
 
 def default_batch_size(n_rows: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_callable, check_positive_int, check_tensor
+from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_positive_int, check_tensor
 from torchmcl.types import Batch
 
 __all__ = ["FleetData", "FreshRows"]
@@ -24,6 +24,7 @@ class FleetData(NamedTuple):
         n_rows: [sets], how many rows of each set are real.
         set_of_model: [models], which set each model has.
         weights: [sets, rows], how much each row counts in the loss, of mean 1; None when all count alike.
+        mask: [sets, rows, targets], True where a target is real, or [sets, rows, targets, steps]; None when all are.
         source: where `Fleet.fit` draws the rows of each epoch from; None for rows that stay the same.
     """
 
@@ -32,17 +33,27 @@ class FleetData(NamedTuple):
     n_rows: Tensor
     set_of_model: Tensor
     weights: Tensor | None = None
+    mask: Tensor | None = None
     source: "FreshRows | None" = None
 
     @classmethod
-    def shared(cls, inputs: Tensor, targets: Tensor, n_models: int, *, weights: Tensor | None = None) -> "FleetData":
+    def shared(
+        cls,
+        inputs: Tensor,
+        targets: Tensor,
+        n_models: int,
+        *,
+        weights: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> "FleetData":
         """Return data in which all models train on the same rows, [rows, ...] and [rows, targets, dim].
 
         Args:
             inputs: [rows, ...]
-            targets: [rows, targets, dim]
+            targets: [rows, targets, dim], or [rows, targets, steps, dim] for sequences.
             n_models: how many models share them.
             weights: [rows], how much each row counts in the loss, of mean 1.
+            mask: [rows, targets] or [rows, targets, steps], True where a target, or a step of it, is real.
 
         Raises:
             ValueError: if there are no rows, or not as many inputs as targets and weights.
@@ -53,7 +64,7 @@ class FleetData(NamedTuple):
             (torch.Size([1, 10, 3]), [0, 0, 0, 0])
         """
         check_positive_int("FleetData", "n_models", n_models)
-        data = cls.of_sets([(inputs, targets)], [0] * n_models)
+        data = cls.of_sets([(inputs, targets) if mask is None else (inputs, targets, mask)], [0] * n_models)
         if weights is None:
             return data
         check_tensor("FleetData", "weights", weights, floating=False)
@@ -63,8 +74,8 @@ class FleetData(NamedTuple):
         return data._replace(weights=weights.unsqueeze(0))
 
     @classmethod
-    def of_sets(cls, sets: Sequence[tuple[Tensor, Tensor]], set_of_model: Sequence[int]) -> "FleetData":
-        """Return data from sets of (inputs, targets), of different length if need be.
+    def of_sets(cls, sets: Sequence[tuple[Tensor, ...]], set_of_model: Sequence[int]) -> "FleetData":
+        """Return data from sets of (inputs, targets) or (inputs, targets, mask), of different length if need be.
 
         Raises:
             ValueError: if a set is empty, its inputs and targets differ in length, or a model's set does not exist.
@@ -73,27 +84,17 @@ class FleetData(NamedTuple):
         if not sets:
             raise ValueError(bad_value("FleetData", "sets", "hold at least one set", "none"))
         set_of_model = [int(number) for number in set_of_model]
-        for number, (inputs, targets) in enumerate(sets):
-            _check_rows("inputs", inputs, sets[0][0])
-            _check_rows("targets", targets, sets[0][1])
-            if len(inputs) != len(targets) or len(inputs) == 0:
-                rule = "have as many inputs as targets, at least one"
-                got = f"{len(inputs)} and {len(targets)} in set {number}"
-                raise ValueError(bad_value("FleetData", "sets", rule, got))
-            for name, part, first in (("inputs", inputs, sets[0][0]), ("targets", targets, sets[0][1])):
-                if part.shape[1:] != first.shape[1:]:
-                    rule = f"have {name} of the same columns, {tuple(first.shape[1:])} in set 0"
-                    raise ValueError(bad_value("FleetData", "sets", rule, f"{tuple(part.shape[1:])} in set {number}"))
+        for number, rows in enumerate(sets):
+            _check_set(number, rows, sets[0])
         if missing := sorted(set(set_of_model) - set(range(len(sets)))):
             rule = f"name sets from 0 to {len(sets) - 1}"
             raise ValueError(bad_value("FleetData", "set_of_model", rule, missing))
-        n_rows = max(len(inputs) for inputs, _ in sets)
-        return cls(
-            torch.stack([_padded(inputs, n_rows) for inputs, _ in sets]),
-            torch.stack([_padded(targets, n_rows) for _, targets in sets]),
-            torch.tensor([len(inputs) for inputs, _ in sets]),
-            torch.tensor(set_of_model),
+        n_rows = max(len(inputs) for inputs, *_ in sets)
+        inputs, targets, *mask = (
+            torch.stack([_padded(part, n_rows) for part in parts]) for parts in zip(*sets, strict=True)
         )
+        lengths = torch.tensor([len(inputs) for inputs, *_ in sets])
+        return cls(inputs, targets, lengths, torch.tensor(set_of_model), mask=mask[0] if mask else None)
 
     @property
     def n_models(self) -> int:
@@ -105,13 +106,13 @@ class FleetData(NamedTuple):
         used, set_of_model = self.set_of_model[models].unique(return_inverse=True)
         n_rows = self.n_rows[used]
         longest = int(n_rows.max())
-        return FleetData(
-            self.inputs[used, :longest].to(device),
-            self.targets[used, :longest].to(device),
-            n_rows.to(device),
-            set_of_model.to(device),
-            None if self.weights is None else self.weights[used, :longest].to(device),
-            self.source,
+        return self._replace(
+            inputs=self.inputs[used, :longest].to(device),
+            targets=self.targets[used, :longest].to(device),
+            n_rows=n_rows.to(device),
+            set_of_model=set_of_model.to(device),
+            weights=None if self.weights is None else self.weights[used, :longest].to(device),
+            mask=None if self.mask is None else self.mask[used, :longest].to(device),
         )
 
     @property
@@ -119,23 +120,26 @@ class FleetData(NamedTuple):
         """How many rows each model has, [models]."""
         return self.n_rows[self.set_of_model]
 
-    def rows(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of the rows `index` [models, batch] of each model's own set."""
-        n_models, n_batch = index.shape
-        flat = (index + (self.set_of_model * self.inputs.shape[1])[:, None]).reshape(-1)
-        inputs = self.inputs.flatten(0, 1).index_select(0, flat)
-        targets = self.targets.flatten(0, 1).index_select(0, flat)
-        return inputs.unflatten(0, (n_models, n_batch)), targets.unflatten(0, (n_models, n_batch))
+    def rows(self, index: Tensor | None = None) -> tuple[Batch, Tensor | None]:
+        """Return the rows `index` [models, batch] of each model's own set, and their weights.
 
-    def row_weights(self, index: Tensor | None = None) -> Tensor | None:
-        """Return the weights of the rows `index` [models, batch] of each model's own set, or of all rows."""
-        if self.weights is None:
-            return None
+        Without an index, all rows; where models share them, as views.
+        """
+        inputs, targets, weights, mask = (
+            None if part is None else self._taken(part, index)
+            for part in (self.inputs, self.targets, self.weights, self.mask)
+        )
+        assert inputs is not None
+        assert targets is not None
+        return Batch(inputs, targets, mask), weights
+
+    def _taken(self, part: Tensor, index: Tensor | None) -> Tensor:
+        """Return rows of a tensor [sets, rows, ...] for each model, [models, batch, ...]."""
         if index is None:
-            same = len(self.weights) == 1  # the same rows for all: a view, no copy
-            return self.weights.expand(self.n_models, -1) if same else self.weights[self.set_of_model]
-        flat = index + (self.set_of_model * self.weights.shape[1])[:, None]
-        return self.weights.flatten()[flat]
+            shared = len(part) == 1  # a view, no copy
+            return part.expand(self.n_models, *part.shape[1:]) if shared else part[self.set_of_model]
+        flat = (index + (self.set_of_model * part.shape[1])[:, None]).reshape(-1)
+        return part.flatten(0, 1).index_select(0, flat).unflatten(0, tuple(index.shape))
 
     @property
     def is_ragged(self) -> bool:
@@ -144,20 +148,41 @@ class FleetData(NamedTuple):
 
     def batch(self) -> Batch:
         """Return all rows [models, rows, ...], with a mask of the real ones where there is padding."""
-        inputs, targets = self.all_rows()
+        batch, _ = self.rows()
         if not self.is_ragged:
-            return Batch(inputs, targets)
-        real = torch.arange(inputs.shape[1], device=inputs.device) < self.lengths[:, None]
-        return Batch(inputs, targets, real.unsqueeze(-1).expand(targets.shape[:3]))
+            return batch
+        return with_real_rows(
+            batch, torch.arange(batch.inputs.shape[1], device=batch.inputs.device) < self.lengths[:, None]
+        )
 
-    def all_rows(self) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of all rows, padding included, [models, rows, ...]."""
-        if len(self.inputs) == 1:  # the same rows for all: a view, no copy
-            return (
-                self.inputs.expand(self.n_models, *self.inputs.shape[1:]),
-                self.targets.expand(self.n_models, *self.targets.shape[1:]),
-            )
-        return self.inputs[self.set_of_model], self.targets[self.set_of_model]
+
+def with_real_rows(batch: Batch, real: Tensor) -> Batch:
+    """Return a batch [models, rows, ...] in which only the rows that are True in `real` [models, rows] count."""
+    mask = batch.mask
+    if mask is None:
+        mask = torch.ones(batch.targets.shape[:3], dtype=torch.bool, device=real.device)
+    return batch._replace(mask=mask & real.view(*real.shape, *[1] * (mask.ndim - 2)))
+
+
+def _check_set(number: int, rows: tuple[Tensor, ...], first: tuple[Tensor, ...]) -> None:
+    """Check the inputs, targets and mask of a set against those of the first one."""
+    names = ("inputs", "targets", "mask")
+    if len(rows) not in (2, 3) or len(rows) != len(first):
+        rule = "be (inputs, targets) or (inputs, targets, mask), the same in all sets"
+        raise ValueError(bad_value("FleetData", "sets", rule, f"{len(rows)} parts in set {number}"))
+    for name, part, like in zip(names, rows, first, strict=False):
+        _check_rows(name, part, like)
+    if len({len(part) for part in rows}) > 1 or len(rows[0]) == 0:
+        rule = "have as many inputs as targets, at least one"
+        got = f"{' and '.join(str(len(part)) for part in rows)} in set {number}"
+        raise ValueError(bad_value("FleetData", "sets", rule, got))
+    for name, part, like in zip(names, rows, first, strict=False):
+        if part.shape[1:] != like.shape[1:]:
+            rule = f"have {name} of the same columns, {tuple(like.shape[1:])} in set 0"
+            raise ValueError(bad_value("FleetData", "sets", rule, f"{tuple(part.shape[1:])} in set {number}"))
+    if len(rows) == 3:
+        check_boolean("FleetData", "mask", rows[2])
+        check_mask("FleetData", rows[2], rows[1].shape[: rows[2].ndim])
 
 
 def _check_rows(name: str, rows: Any, first: Tensor) -> None:
@@ -190,7 +215,7 @@ class FreshRows:
 
     Args:
         draw: called with a number of rows and a generator; returns a Batch of inputs [rows, ...] and targets
-            [rows, targets, dim] on the device of the generator, without a mask.
+            [rows, targets, dim] on the device of the generator, and a mask in all epochs or in none.
         n_rows: rows of an epoch.
         n_models: how many models share them.
         seed: of the stream.
@@ -218,20 +243,21 @@ class FreshRows:
         """Return the rows of an epoch.
 
         Raises:
-            ValueError: if `draw` returns another number of rows, or a mask.
+            ValueError: if `draw` returns another number of rows.
         """
         # A hash keeps the streams of neighbouring seeds and epochs apart.
         digest = hashlib.sha256(f"{self.seed} {number}".encode()).digest()
         generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:6], "big"))
-        inputs, targets, mask = self.draw(self.n_rows, generator)
-        if len(inputs) != self.n_rows or len(targets) != self.n_rows or mask is not None:
-            rule = f"return {self.n_rows} inputs and targets without a mask"
-            got = f"{len(inputs)} and {len(targets)}{'' if mask is None else ' with a mask'}"
+        inputs, targets, mask, scene = self.draw(self.n_rows, generator)
+        if len(inputs) != self.n_rows or len(targets) != self.n_rows or scene is not None:
+            rule = f"return {self.n_rows} inputs and targets, without scenes"
+            got = f"{len(inputs)} and {len(targets)}{'' if scene is None else ' with scenes'}"
             raise ValueError(bad_value("FreshRows", "draw", rule, got))
-        return FleetData.shared(inputs, targets, self.n_models)
+        return FleetData.shared(inputs, targets, self.n_models, mask=mask)
 
     def refill(self, data: FleetData, number: int) -> None:
         """Write the rows of an epoch over those of another, for what holds on to the tensors."""
         new = self.epoch(number, data.inputs.device)
-        data.inputs.copy_(new.inputs)
-        data.targets.copy_(new.targets)
+        for part, fresh in ((data.inputs, new.inputs), (data.targets, new.targets), (data.mask, new.mask)):
+            if part is not None and fresh is not None:
+                part.copy_(fresh)

@@ -10,10 +10,10 @@ from torchmcl.assignment import WTA
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.placement import models_at_once
 from torchmcl.fleet.stacked import StackedModules
-from torchmcl.losses import match
-from torchmcl.types import Predictions, StepOutput
+from torchmcl.training.step import mcl_step
+from torchmcl.types import Batch, Matching, Predictions, StepOutput
 
-__all__ = ["WeightedDistortion", "current_loss", "evaluate_models", "hard_distortion"]
+__all__ = ["WeightedDistortion", "current_loss", "evaluate_models", "hard_distortion", "matched"]
 
 
 def hard_distortion(output: StepOutput) -> Tensor:
@@ -54,21 +54,26 @@ def evaluate_models(
     for low in range(0, len(models), chunk):
         chosen = slice(low, min(low + chunk, len(models)))
         stacked, rows = models.subset(chosen, device), data.subset(chosen, device)
-        inputs, targets, mask = rows.batch()
-        mask = torch.ones(targets.shape[:3], dtype=torch.bool, device=device) if mask is None else mask
+        batch = rows.batch()
         with stacked.evaluating():
-            predictions: Predictions = stacked(inputs)
-        matching = match(cost_fn(hypotheses=predictions.hypotheses, targets=targets), WTA(), mask)
+            output = mcl_step(stacked, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True)
+        matching, (hypotheses, logits, *_) = output.matching, output.predictions
+        events = batch.targets.flatten(3), hypotheses.flatten(3)  # sequences as vectors
+        given = (*events, matching.mask) if logits is None else (*events, matching.mask, logits)
         parts.append(
             {
                 "distortion": torch.vmap(metrics.distortion)(matching).cpu(),
-                "rmse": torch.vmap(_rmse)(*(part for part in predictions if part is not None), targets, mask).cpu(),
+                "rmse": torch.vmap(_rmse)(*given).cpu(),
                 "usage": torch.vmap(metrics.hypothesis_usage)(matching).cpu(),
             }
         )
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _rmse(*parts: Tensor) -> Tensor:
-    *predictions, targets, mask = parts
-    return metrics.rmse_of_mean(Predictions(*predictions), targets, mask)
+def matched(models: StackedModules, batch: Batch, cost_fn: Callable[..., Tensor]) -> Matching:
+    """Return the cost of a batch [models, rows, ...] with winners that take all."""
+    return mcl_step(models, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True).matching
+
+
+def _rmse(targets: Tensor, hypotheses: Tensor, mask: Tensor, logits: Tensor | None = None) -> Tensor:
+    return metrics.rmse_of_mean(Predictions(hypotheses, logits), targets, mask)

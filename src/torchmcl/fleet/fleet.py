@@ -38,6 +38,7 @@ from torchmcl.fleet.stacked import StackedModules, build_modules
 from torchmcl.fleet.steps import BACKENDS, StepSpec, choose_backend
 from torchmcl.fleet.trial import check_input_type, check_rows_apart, inspected
 from torchmcl.schedules import Schedule
+from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import Predictions
 
 __all__ = ["Fleet"]
@@ -53,7 +54,7 @@ class Fleet:
     Dropout is exact in law: the numbers that models draw side by side are others than alone.
 
     Args:
-        module_factory: makes one module that returns `Predictions`.
+        module_factory: makes one module that returns `Predictions` or `Distributions`.
         n_models: how many.
         rule: an assignment rule, a function epoch -> rule, or `AutoAnnealing`, which decides on the temperature, the
             tail of the learning rate and the weight decay in training; a single one, or one per model.
@@ -62,7 +63,9 @@ class Fleet:
             tensor.
         weight_decay: decoupled weight decay, a single value or one per model.
         seeds: of the initial weights and the shuffles; 0, 1, 2, ... by default.
-        cost_fn: any `pairwise_*` function.
+        cost_fn: the matched cost, any `pairwise_*` function.
+        loss_fn: the trained cost, where it is not the matched one, see `torchmcl.mcl_step`.
+        scores: how scores are trained, `SigmoidScores()` or `SoftmaxScores()`.
         score_weight: weight of the score loss.
         device: where to train; the models themselves are kept on the CPU in between. "cuda" is all visible GPUs, as
             far as there are enough models; a sequence names the devices that the models are split across.
@@ -94,6 +97,8 @@ class Fleet:
         weight_decay: float | Sequence[float] = 0.0,
         seeds: Sequence[int] | None = None,
         cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
+        loss_fn: Callable[..., Tensor] | None = None,
+        scores: ScoreObjective = SigmoidScores(),  # noqa: B008  (frozen)
         score_weight: float = 1.0,
         device: Device | Sequence[Device] = "cpu",
         backend: str | None = None,
@@ -115,6 +120,8 @@ class Fleet:
             check_choice("Fleet", "backend", backend, tuple(BACKENDS))
         self.optimizer = optimizer
         self.cost_fn = cost_fn
+        self.loss_fn = loss_fn
+        self.scores = scores
         self.score_weight = score_weight
         self.backend = backend
         self.devices = devices_of(device, n_models)
@@ -220,7 +227,7 @@ class Fleet:
     def predict(
         self, inputs: Tensor, *, per_model: bool = False, best: bool = False, stochastic: bool = False
     ) -> Predictions:
-        """Return the predictions of all models, [models, batch, ...].
+        """Return the predictions of all models, [models, batch, ...]; `Distributions` if that is what they return.
 
         Args:
             inputs: [batch, ...] for all models.
@@ -277,7 +284,7 @@ class Fleet:
             learning_rates=rates_of(self.learning_rates, n_epochs),
             weight_decays=torch.tensor([float(decay) for decay in self.weight_decay], dtype=torch.float64),
             seeds=torch.tensor(self.seeds),
-            spec=StepSpec(self.cost_fn, self.score_weight, monitor, self.optimizer),
+            spec=StepSpec(self.cost_fn, self.score_weight, monitor, self.loss_fn, self.scores, self.optimizer),
             validate_every=per_model("every", 1 if validation is None else validation.every, self.n_models),
             patience=None if validation is None else validation.patience,
         )

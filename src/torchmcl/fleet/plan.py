@@ -76,6 +76,8 @@ def fingerprint_of(
         "seeds": plan.seeds.tolist(),
         "score_weight": plan.spec.score_weight,
         "cost_fn": identity_of(plan.spec.cost_fn),
+        "loss_fn": identity_of(plan.spec.loss_fn),
+        "scores": identity_of(plan.spec.scores),
         "modules": identity_of(models.template),
         "rows": digest_of_tensors(data._asdict()),
         "source of rows": None if data.source is None else identity_of(data.source),

@@ -8,9 +8,9 @@ from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.measure import SCALARS
 from torchmcl.fleet.epochs import EpochEnd
 from torchmcl.fleet.fleet import Fleet
-from torchmcl.losses import match
 from torchmcl.scoring import normalized_scores
-from torchmcl.types import Batch, Predictions
+from torchmcl.training.step import mcl_step
+from torchmcl.types import Batch
 
 __all__ = ["FleetRecorder"]
 
@@ -57,16 +57,12 @@ class FleetRecorder:
         epoch, rows, models, rule, temperatures = end
         if (epoch + 1) % self.every and epoch + 1 != self._n_epochs:
             return
-        inputs, targets, mask = (None if p is None else p.expand(len(models), *p.shape) for p in self._data)
-        assert inputs is not None
-        assert targets is not None
+        batch = Batch(*(None if p is None else p.expand(len(models), *p.shape) for p in self._data))  # type: ignore[arg-type]
         with models.evaluating():
-            predictions: Predictions = models(inputs)
+            matching = mcl_step(models, batch, rule, cost_fn=self._fleet.cost_fn, score_weight=0, stacked=True).matching
             probed = models(self._probes.expand(len(models), *self._probes.shape))
         logits = probed.score_logits
         scores = probed.hypotheses.new_empty(len(models), 0) if logits is None else normalized_scores(logits)
-        cost = self._fleet.cost_fn(hypotheses=predictions.hypotheses, targets=targets)
-        matching = match(cost, rule, mask)
         measured = torch.vmap(measure)(matching, temperatures)
         scalars = torch.stack([getattr(measured, name) for name in SCALARS], dim=-1)
         record = (temperatures, scalars, measured.usage, probed.hypotheses, scores)

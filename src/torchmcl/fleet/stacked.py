@@ -4,7 +4,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torchmcl._checks import bad_value, check_callable
 from torchmcl.fleet.linear import StackedLinear, has_global_hooks, is_feed_forward, rectified_weights
 from torchmcl.fleet.stackable import check_stackable
-from torchmcl.types import Predictions
+from torchmcl.types import Distributions, Predictions
 
 __all__ = [
     "StackedModules",
@@ -89,6 +89,7 @@ class StackedModules:
         self._rectified = [self.views[name] for name in rectified_weights(made)] if self._feed_forward else []
         self._forward = torch.vmap(self._forward_one, randomness="different")
         self._next_buffers: dict[str, Tensor] = {}
+        self._kind: type[Any] = Predictions  # or Distributions, as the last forward pass showed
 
     @classmethod
     def of(cls, modules: Sequence[nn.Module]) -> "StackedModules":
@@ -115,7 +116,7 @@ class StackedModules:
                 return checked_predictions(functional_call(self.template, self.views, (inputs,)))
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
         predictions, self._next_buffers = self._forward(self.views, buffers, inputs)
-        return Predictions(*predictions)
+        return checked_predictions(self._kind(**dict.fromkeys(self._kind._fields) | predictions))
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -197,7 +198,9 @@ class StackedModules:
         # One dictionary: `functional_call` writes into it what a module puts in the place of a buffer.
         tensors = {**parameters, **buffers}
         predictions = checked_predictions(functional_call(self.template, tensors, (inputs,)))
-        given = tuple(part for part in predictions if part is not None)  # torch.vmap hands on tensors only
+        self._kind = type(predictions)
+        # torch.vmap hands on tensors only
+        given = {name: part for name, part in predictions._asdict().items() if part is not None}
         return given, {name: tensors[name] for name in buffers}
 
 
@@ -220,7 +223,7 @@ def checked_predictions(predictions: Any) -> Predictions:
     Raises:
         TypeError: if it is something else.
     """
-    if not isinstance(predictions, Predictions):
+    if not isinstance(predictions, Predictions | Distributions):
         rule = "make modules that return Predictions"
         raise TypeError(bad_value("Fleet", "module_factory", rule, type(predictions).__name__))
-    return predictions
+    return cast(Predictions, predictions)  # Distributions have all that they have

@@ -14,18 +14,18 @@ from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, value_checks_enabled
 from torchmcl.annealing.auto import CostScale, cost_scale
-from torchmcl.assignment import WTA, AssignmentRule
+from torchmcl.assignment import AssignmentRule
 from torchmcl.backends import compiled
 from torchmcl.costs import pairwise_l1, pairwise_sq_euclidean
 from torchmcl.fleet.batches import BatchRows, EpochRows
 from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.evaluation import current_loss, hard_distortion
+from torchmcl.fleet.evaluation import current_loss, hard_distortion, matched
 from torchmcl.fleet.linear import has_global_hooks, is_feed_forward
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
 from torchmcl.fleet.stacked import StackedModules
-from torchmcl.losses import match
 from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.training import mcl_step
 from torchmcl.types import Batch, StepOutput
 
@@ -42,15 +42,19 @@ class StepSpec:
     """What a step computes.
 
     Attributes:
-        cost_fn: any `pairwise_*` function.
+        cost_fn: the matched cost.
         score_weight: weight of the score loss.
         monitor: what is evaluated on held-out rows, from a step's output.
+        loss_fn: the trained cost, None for the matched one.
+        scores: how scores are trained.
         optimizer: what is made of the gradient.
     """
 
     cost_fn: Callable[..., Tensor]
     score_weight: float
     monitor: Callable[[StepOutput], Tensor]
+    loss_fn: Callable[..., Tensor] | None = None
+    scores: ScoreObjective = field(default_factory=SigmoidScores)
     optimizer: FleetOptimizer = field(default_factory=Adam)
 
 
@@ -85,8 +89,7 @@ class AutogradStep:
     def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
         """Return the monitored value of a slice of the models on the validation rows."""
         stacked = self._subset(models)
-        inputs, targets, mask = self._held_out_batch
-        batch = Batch(inputs[models], targets[models], None if mask is None else mask[models])
+        batch = Batch(*(None if part is None else part[models] for part in self._held_out_batch))  # type: ignore[arg-type]
         with stacked.evaluating():
             return self.spec.monitor(self._output(stacked, batch, None, courses.rule(models)))
 
@@ -102,13 +105,13 @@ class AutogradStep:
 
     def cost_scale_on(self, rows: FleetData, index: Tensor) -> Callable[[], CostScale]:
         """Return a function that measures the costs of the models on the rows `index` [models, rows]."""
-        inputs, targets = rows.rows(index)
+        batch, _ = rows.rows(index)
 
         @torch.no_grad()
         def measure() -> CostScale:
             with self.models.evaluating():
-                hypotheses = self.models(inputs).hypotheses
-            return cost_scale(match(self.spec.cost_fn(hypotheses=hypotheses, targets=targets), WTA()), stacked=True)
+                matching = matched(self.models, batch, self.spec.cost_fn)
+            return cost_scale(matching, stacked=True)
 
         return measure
 
@@ -123,6 +126,8 @@ class AutogradStep:
             batch,
             rule,
             cost_fn=self.spec.cost_fn,
+            loss_fn=self.spec.loss_fn,
+            scores=self.spec.scores,
             score_weight=self.spec.score_weight,
             stacked=True,
             sample_weights=weights,
@@ -252,6 +257,10 @@ def _why_not_compiled(
         return "It serves the rules WTA, RelaxedWTA and AnnealedWTA."
     if value_checks_enabled():
         return "It does not look at values, as `value_checks` asks for."
+    if spec.loss_fn not in (None, spec.cost_fn):
+        return "It serves trainings whose matched and trained costs are the same."
+    if spec.scores != SigmoidScores():
+        return "It serves SigmoidScores() with labels of WTA()."
     return _why_not_served(models, data, spec.cost_fn)
 
 
@@ -263,8 +272,8 @@ def _why_not_served(models: StackedModules, data: FleetData, cost_fn: Callable[.
         return "It serves inputs and targets that are vectors."
     if {data.inputs.dtype, data.targets.dtype, models.flat.dtype} != {torch.float32}:
         return "It serves float32."
-    if data.is_ragged:
-        return "It serves sets of one length."
+    if data.is_ragged or data.mask is not None:
+        return "It serves sets of one length without a mask."
     n_dims = data.targets.shape[-1]
     if n_dims > _MAX_DIMS:
         return f"It serves up to {_MAX_DIMS} coordinates."
@@ -287,7 +296,8 @@ def _is_relu_network(module: nn.Module, n_features: int, n_dims: int) -> bool:
     return (
         kinds == [nn.Linear, nn.ReLU] * (len(kinds) // 2)
         and type(module.head.linear) is nn.Linear
-        and (layers[0].in_features, module.head.out_features) == (n_features, n_dims)
+        and (layers[0].in_features, module.head.event) == (n_features, (n_dims,))
+        and not module.head.scales
         and all(layer.bias is not None for layer in layers)
         and all(parameter.requires_grad for parameter in module.parameters())
     )
@@ -299,7 +309,7 @@ def _network_of(module: nn.Module, cost_fn: Callable[..., Tensor]) -> compiled.N
     sizes = (layers[0].in_features, *(layer.out_features for layer in layers))
     head = module.head
     absolute = cost_fn is pairwise_l1
-    return compiled.Network(sizes, head.n_hypotheses, head.out_features, head.detach_scores, absolute)
+    return compiled.Network(sizes, head.n_hypotheses, head.event[0], head.detach_scores, absolute)
 
 
 def _network_step(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> compiled.NetworkStep:

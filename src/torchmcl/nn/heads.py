@@ -66,6 +66,7 @@ class MultiHypothesisHead(nn.Module):
         self.in_features = in_features
         self.out_features = out_features
         self.event = event
+        self.scales = scales
         self.n_hypotheses = n_hypotheses
         self.detach_scores = detach_scores
         self.output_activation = output_activation

@@ -154,7 +154,7 @@ def _results(fleet: Fleet, test: FleetData, unit: Unit, method: Method, *, best:
             _Result(distortion, rmse, [round(share, 6) for share in usage])
             for distortion, rmse, usage in zip(*columns, strict=True)
         ]
-    inputs, targets = test.all_rows()
+    inputs, targets = test.batch()[:2]
     answers = _mean_answers(fleet, inputs, method, best=best)  # [models, rows]
     errors = [answers[m].mean(dim=0) - targets[m[0]].flatten() for m in unit.ensembles().values()]
     return [_Result(None, float(error.square().mean().sqrt()), None) for error in errors]
