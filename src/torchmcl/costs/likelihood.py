@@ -1,7 +1,6 @@
 """Negative log-likelihoods of hypotheses that are distributions, and of their mixture."""
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_callable, check_tensor, value_checks_enabled
 from torchmcl.costs._calling import named_extras
 from torchmcl.costs._sequences import aligned_events, flattened
-from torchmcl.kernels.chunks import in_chunks
+from torchmcl.kernels.likelihoods import GAUSSIAN, LAPLACE, Family, summed_nll
 
 __all__ = ["mixture_cost", "pairwise_gaussian_nll", "pairwise_laplace_nll"]
 
@@ -47,7 +46,7 @@ def pairwise_gaussian_nll(
         >>> pairwise_gaussian_nll(hypotheses=means, targets=torch.tensor([[1.0]]), scale=scale)
         tensor([[1.4189, 2.1121]])
     """
-    return _nll("pairwise_gaussian_nll", _gaussian, hypotheses, targets, scale, mask, event_dims, per_step)
+    return _nll("pairwise_gaussian_nll", GAUSSIAN, hypotheses, targets, scale, mask, event_dims, per_step)
 
 
 def pairwise_laplace_nll(
@@ -77,7 +76,7 @@ def pairwise_laplace_nll(
         >>> pairwise_laplace_nll(hypotheses=location, targets=torch.tensor([[1.0]]), scale=scale)
         tensor([[1.6931, 2.3863]])
     """
-    return _nll("pairwise_laplace_nll", _laplace, hypotheses, targets, scale, mask, event_dims, per_step)
+    return _nll("pairwise_laplace_nll", LAPLACE, hypotheses, targets, scale, mask, event_dims, per_step)
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class mixture_cost:  # noqa: N801  (reads as a function: cost_fn = mixture_cost(
 
 def _nll(
     owner: str,
-    density: Callable[[Tensor, Tensor, Tensor], Tensor],
+    family: Family,
     hypotheses: Tensor,
     targets: Tensor,
     scale: Tensor,
@@ -134,7 +133,7 @@ def _nll(
     event_dims: int,
     per_step: bool,
 ) -> Tensor:
-    """Return the sum of `density` over the real coordinates of a target."""
+    """Return the sum of a negative log-density over the real coordinates of a target."""
     _check_scale(owner, scale, hypotheses)
     scale = scale.expand(hypotheses.shape)
     hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims)
@@ -145,24 +144,10 @@ def _nll(
     if mask is not None:
         real = mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)).expand(targets.shape).flatten(-event_dims)
     hypotheses, targets, scale = (part.flatten(-event_dims) for part in (hypotheses, targets, scale))
-
-    def summed(hypotheses: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None) -> Tensor:
-        cost = density(hypotheses.unsqueeze(-3), targets.unsqueeze(-2), scale.unsqueeze(-3))
-        return (cost if real is None else cost.masked_fill(~real.unsqueeze(-2), 0)).sum(dim=-1)
-
-    chunked = functools.partial(in_chunks, summed, entries=hypotheses.numel() * targets.shape[-2])
-    cost = flattened(chunked, (hypotheses, 2), (targets, 2), (scale, 2), (real, 2))
+    cost = flattened(functools.partial(summed_nll, family), (hypotheses, 2), (targets, 2), (scale, 2), (real, 2))
     if not per_step:
         return cost
-    return cost / (n_steps if mask is None else mask.flatten(targets.ndim - 1).sum(-1, keepdim=True).clamp_min(1))
-
-
-def _gaussian(mean: Tensor, value: Tensor, scale: Tensor) -> Tensor:
-    return ((value - mean) / scale).square() / 2 + scale.log() + math.log(2 * math.pi) / 2
-
-
-def _laplace(location: Tensor, value: Tensor, scale: Tensor) -> Tensor:
-    return (value - location).abs() / scale + scale.log() + math.log(2)
+    return cost / (max(n_steps, 1) if mask is None else mask.flatten(targets.ndim - 1).sum(-1, keepdim=True).clamp_min(1))
 
 
 def _check_scale(owner: str, scale: Tensor, hypotheses: Tensor) -> None:

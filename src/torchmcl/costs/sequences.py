@@ -7,7 +7,6 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_choice
 from torchmcl.costs._sequences import aligned_events, flattened, step_weights
-from torchmcl.kernels.chunks import in_chunks
 from torchmcl.kernels.displacements import weighted_distances
 
 __all__ = [
@@ -60,9 +59,8 @@ def pairwise_sq_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None 
     """
     hypotheses, targets, mask = aligned_events("pairwise_sq_ade", hypotheses, targets, mask, event_dims=2)
     weights = step_weights(mask, targets[..., 0])
-    entries = hypotheses.numel() * targets.shape[-3]
-    chunked = functools.partial(in_chunks, _mean_square, entries=entries)
-    return flattened(chunked, (hypotheses, 3), (targets, 3), (weights, 2))
+    squares = functools.partial(weighted_distances, squared=True)
+    return flattened(squares, (hypotheses, 3), (targets, 3), (weights, 2))
 
 
 def pairwise_fde(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -143,12 +141,6 @@ def pairwise_token_cross_entropy(
     if reduction == "sum":
         weights = torch.ones_like(weights) if mask is None else mask.to(weights.dtype)
     return -(picked * weights.unsqueeze(-2)).sum(dim=-1)
-
-
-def _mean_square(hypotheses: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted mean of |h - y|^2 over the steps, [samples, targets, hypotheses]."""
-    squared = (hypotheses.unsqueeze(-4) - targets.unsqueeze(-3)).square().sum(dim=-1)
-    return (squared * weights.unsqueeze(-2)).sum(dim=-1)
 
 
 def _length(differences: Tensor) -> Tensor:
