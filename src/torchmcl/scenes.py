@@ -20,7 +20,8 @@ class SceneWinners(AssignmentRule):
 
     Args:
         rule: any assignment rule.
-        scene: [batch], integers in any order and with gaps; samples with the same number belong together.
+        scene: [batch], integers in any order and with gaps; samples with the same number belong together. Axes of
+            models in front of it are welcome.
 
     Example:
         >>> from torchmcl import WTA
@@ -45,22 +46,26 @@ class SceneWinners(AssignmentRule):
             raise TypeError(bad_value("SceneWinners", "scene", rule, self.scene.dtype, "Convert it: scene.long()."))
 
     def _check_against(self, cost: Tensor) -> None:
-        if cost.ndim < 3 or self.scene.shape != cost.shape[-3:-2]:
+        leading = cost.shape[:-2]
+        fits = 1 <= self.scene.ndim <= len(leading) and self.scene.shape == leading[len(leading) - self.scene.ndim :]
+        if not fits:
             shape = f"have shape [batch], the third axis from the end of the cost {tuple(cost.shape)}"
             raise ValueError(bad_value("SceneWinners", "scene", shape, tuple(self.scene.shape)))
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
-        number = _consecutive(self.scene)
+        number = _consecutive(self.scene).expand(cost.shape[:-2])
         if mask is None:
             mask = torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device)
-        total = torch.zeros_like(cost).index_add(-3, number, cost)  # as many places as samples: scenes cannot be more
-        n_real = torch.zeros_like(cost[..., 0]).index_add(-2, number, mask.to(cost.dtype))
+        places = number[..., None, None].expand(cost.shape)
+        total = torch.zeros_like(cost).scatter_add(-3, places, cost)  # as many places as samples: scenes are not more
+        n_real = torch.zeros_like(cost[..., 0]).scatter_add(-2, places[..., 0], mask.to(cost.dtype))
         weights = self.rule(total / n_real.clamp_min(1).unsqueeze(-1), n_real > 0)
-        return weights.index_select(-3, number)
+        return weights.gather(-3, places)
 
 
 def _consecutive(scene: Tensor) -> Tensor:
-    """Return 0, 1, 2, ... for the distinct numbers in a tensor, in ascending order, without waiting for the device."""
-    values, order = scene.sort()
-    ranks = torch.cat([values.new_zeros(1), (values[1:] != values[:-1]).to(values.dtype)])[: len(values)].cumsum(0)
-    return torch.zeros_like(ranks).scatter(0, order, ranks)
+    """Return 0, 1, 2, ... for the distinct numbers along the last axis, in ascending order, without waiting for the device."""
+    values, order = scene.sort(dim=-1)
+    is_new = torch.nn.functional.pad(values[..., 1:] != values[..., :-1], (1, 0))[..., : scene.shape[-1]]
+    ranks = is_new.to(torch.int64).cumsum(dim=-1)
+    return torch.zeros_like(ranks).scatter(-1, order, ranks)

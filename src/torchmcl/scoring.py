@@ -40,6 +40,13 @@ class ScoreObjective(ABC):
 
     rule: AssignmentRule | None = field(default_factory=WTA)
 
+    def __post_init__(self) -> None:
+        """Check the field."""
+        if self.rule is not None and not isinstance(self.rule, AssignmentRule):
+            advice = "WTA() for hard labels, None for the weights of the training rule, annealed ones included."
+            owner = type(self).__name__
+            raise TypeError(bad_value(owner, "rule", "be an assignment rule or None", repr(self.rule), advice))
+
     def labels(self, cost: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the label of each hypothesis [..., hypotheses]: its share of the sample's real targets.
 
@@ -127,6 +134,13 @@ class SoftmaxScores(ScoreObjective):
         """Return the softmax of the logits."""
         check_tensor("SoftmaxScores", "score_logits", score_logits)
         return score_logits.to(torch.promote_types(score_logits.dtype, torch.float32)).softmax(dim=-1)
+
+
+def check_score_objective(owner: str, scores: object) -> None:
+    """Check that `scores` says how scores are trained."""
+    if not isinstance(scores, ScoreObjective):
+        advice = "Give an object, SigmoidScores() or SoftmaxScores(); score_weight=0 trains no scores."
+        raise TypeError(bad_value(owner, "scores", "be a ScoreObjective", repr(scores), advice))
 
 
 def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule | None = None) -> Tensor:

@@ -1,5 +1,6 @@
 """How a step calls a cost: with hypotheses and targets always, and with whatever else the cost names."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value
 from torchmcl.types import Distributions, Predictions
 
-__all__ = ["call_cost", "named_extras"]
+__all__ = ["call_cost", "check_takes_mask", "named_extras"]
 
 # What a cost may name besides `hypotheses` and `targets`.
 _EXTRAS = ("mask", "scale", "score_logits", "event_dims")
@@ -18,12 +19,19 @@ _EXTRAS = ("mask", "scale", "score_logits", "event_dims")
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
 def named_extras(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
-    """Return which of mask, scale, score_logits and event_dims a cost takes, by the names of its parameters."""
+    """Return which of mask, scale, score_logits and event_dims a cost takes, by the names of its parameters.
+
+    Those that `functools.partial` has already given are left alone.
+    """
     try:
         parameters = inspect.signature(cost_fn).parameters
     except (TypeError, ValueError):  # built-in functions have none to read
         return ()
-    return tuple(name for name in _EXTRAS if name in parameters)
+    given: set[str] = set()
+    while isinstance(cost_fn, functools.partial):
+        given |= cost_fn.keywords.keys()
+        cost_fn = cost_fn.func
+    return tuple(name for name in _EXTRAS if name in parameters and name not in given)
 
 
 def call_cost(
@@ -47,10 +55,8 @@ def call_cost(
         event_dims: axes of one hypothesis.
     """
     extras = named_extras(cost_fn)
-    if mask is not None and "mask" not in extras:
-        rule = "take `mask`, the real steps of each target, where the mask of the batch has an axis of steps"
-        advice = "pairwise_ade, pairwise_gaussian_nll and other costs of sequences do."
-        raise ValueError(bad_value(owner, argument, rule, _name(cost_fn), advice))
+    if mask is not None:
+        check_takes_mask(owner, argument, cost_fn)
     if "score_logits" in extras and predictions.score_logits is None:
         rule = "return score logits for a cost that takes them"
         raise ValueError(bad_value(owner, "model", rule, f"none for {_name(cost_fn)}", "Use a head with scores=True."))
@@ -61,7 +67,22 @@ def call_cost(
         "event_dims": event_dims,
     }
     given = {name: available[name] for name in extras}
-    return cost_fn(hypotheses=predictions.hypotheses, targets=targets, **given)
+    cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets, **given)
+    n_hypotheses = predictions.hypotheses.shape[-event_dims - 1]
+    if not isinstance(cost, Tensor) or cost.ndim < 2 or cost.shape[-1] != n_hypotheses:
+        rule = f"return a cost [..., targets, hypotheses] of {n_hypotheses} hypotheses"
+        shape = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
+        advice = "`torchmcl.pairwise(loss)` makes one of a loss of one hypothesis and one target."
+        raise ValueError(bad_value(owner, argument, rule, f"{shape} from {_name(cost_fn)}", advice))
+    return cost
+
+
+def check_takes_mask(owner: str, argument: str, cost_fn: Callable[..., Tensor]) -> None:
+    """Check that a cost takes the mask of the steps of each target, which it must not ignore."""
+    if "mask" not in named_extras(cost_fn):
+        rule = "take `mask`, the real steps of each target, where the mask of the batch has an axis of steps"
+        advice = "pairwise_ade, pairwise_gaussian_nll and other costs of sequences do."
+        raise ValueError(bad_value(owner, argument, rule, _name(cost_fn), advice))
 
 
 def _name(cost_fn: Callable[..., Tensor]) -> str:

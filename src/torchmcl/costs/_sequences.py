@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_leading_axes, check_tensor
 
-__all__ = ["Aligned", "aligned_events", "flattened", "step_weights"]
+__all__ = ["Aligned", "aligned_events", "aligned_mask", "flattened", "step_weights"]
 
 
 class Aligned(NamedTuple):
@@ -26,7 +26,14 @@ class Aligned(NamedTuple):
 
 
 def aligned_events(
-    owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None, event_dims: int, *, ids: bool = False
+    owner: str,
+    hypotheses: Tensor,
+    targets: Tensor,
+    mask: Tensor | None,
+    event_dims: int,
+    *,
+    ids: bool = False,
+    whole_steps: bool = False,
 ) -> Aligned:
     """Check two sets of events and return them with the same leading axes.
 
@@ -37,6 +44,7 @@ def aligned_events(
         mask: [..., targets, *steps], True where a step is real, or None.
         event_dims: axes of one hypothesis.
         ids: whether the targets are class ids.
+        whole_steps: whether the mask has one axis of steps and no more, as a distance needs all coordinates of a step.
     """
     check_tensor(owner, "hypotheses", hypotheses)
     check_tensor(owner, "targets", targets, floating=not ids)
@@ -62,27 +70,26 @@ def aligned_events(
     targets = targets.expand(*leading, *targets.shape[targets.ndim - target_dims - 1 :])
     if mask is None:
         return Aligned(hypotheses, targets, None)
-    mask = _aligned_mask(owner, mask, targets, target_dims)
+    mask = aligned_mask(owner, mask, targets, target_dims, whole_steps=whole_steps)
     padded = ~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim))
     return Aligned(hypotheses, targets.masked_fill(padded, 0), mask)
 
 
-def _aligned_mask(owner: str, mask: Tensor, targets: Tensor, target_dims: int) -> Tensor:
+def aligned_mask(owner: str, mask: Tensor, targets: Tensor, target_dims: int, *, whole_steps: bool = False) -> Tensor:
     """Return the mask with the leading axes of the targets, after a check of its shape."""
     check_boolean(owner, "mask", mask)
     n_leading = targets.ndim - target_dims
-    shape = targets.shape[: max(mask.ndim, n_leading + 1)]
+    shape = targets.shape[: n_leading + 1 if whole_steps else max(mask.ndim, n_leading + 1)]
     if mask.ndim != len(shape) or any(m not in (1, t) for m, t in zip(mask.shape, shape, strict=True)):
         rule = f"have shape {tuple(targets.shape[: n_leading + 1])} ([..., targets, steps])"
         raise ValueError(bad_value(owner, "mask", rule, tuple(mask.shape), "True marks a real step."))
     return mask.expand(shape)
 
 
-def step_weights(mask: Tensor | None, like: Tensor) -> Tensor:
+def step_weights(mask: Tensor | None, shape: torch.Size, like: Tensor) -> Tensor:
     """Return 1 / (number of real steps) at each real step and 0 elsewhere, [..., targets, steps]; 0 without any."""
     if mask is None:
-        n_steps = like.shape[-1]
-        return like.new_full((), 1 / max(n_steps, 1)).expand(like.shape)
+        return like.new_full((), 1 / max(shape[-1], 1)).expand(shape)
     return mask.to(like.dtype) / mask.sum(dim=-1, keepdim=True).clamp_min(1)
 
 

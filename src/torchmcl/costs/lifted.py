@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_leading_axes, check_tensor
+from torchmcl.costs._calling import check_takes_mask, named_extras
+from torchmcl.costs._sequences import aligned_mask
 
 __all__ = ["pairwise"]
 
@@ -19,7 +21,8 @@ class pairwise:  # noqa: N801  (reads as a function: cost_fn = pairwise(my_loss)
     when the loss is, and works wherever a `pairwise_*` function does.
 
     Args:
-        loss: takes one hypothesis and one target, returns a scalar tensor.
+        loss: takes one hypothesis and one target, returns a scalar tensor. If it names a third parameter `mask`, it gets
+            the real steps of the target, None where the batch has no mask of steps; masked steps of the target are 0.
         hypothesis_dims: how many axes one hypothesis has.
         target_dims: how many axes one target has (0 for a class id).
 
@@ -27,9 +30,14 @@ class pairwise:  # noqa: N801  (reads as a function: cost_fn = pairwise(my_loss)
         >>> cost_fn = pairwise(lambda hypothesis, target: (hypothesis - target).abs().max())
         >>> cost_fn(hypotheses=torch.tensor([[0.0, 0.0], [3.0, 3.0]]), targets=torch.tensor([[1.0, 4.0]]))
         tensor([[4., 2.]])
+        >>> def largest(hypothesis, target, mask):
+        ...     return ((hypothesis - target).abs().amax(dim=-1) * mask).max()
+        >>> paths = {"hypotheses": torch.tensor([[[1.0], [2.0]]]), "targets": torch.tensor([[[0.0], [9.0]]])}
+        >>> pairwise(largest, hypothesis_dims=2, target_dims=2)(**paths, mask=torch.tensor([[True, False]]))
+        tensor([[1.]])
     """
 
-    loss: Callable[[Tensor, Tensor], Tensor]
+    loss: Callable[..., Tensor]
     hypothesis_dims: int = 1
     target_dims: int = 1
 
@@ -41,8 +49,8 @@ class pairwise:  # noqa: N801  (reads as a function: cost_fn = pairwise(my_loss)
                 rule = "be a small number of axes >= 0"
                 raise ValueError(bad_value("pairwise", field, rule, repr(getattr(self, field))))
 
-    def __call__(self, *, hypotheses: Tensor, targets: Tensor) -> Tensor:
-        """Return the cost [..., targets, hypotheses]."""
+    def __call__(self, *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the cost [..., targets, hypotheses]; a mask is [..., targets, steps], True where a step is real."""
         check_tensor("pairwise", "hypotheses", hypotheses)
         check_tensor("pairwise", "targets", targets, floating=False)
         for name, value, dims in (
@@ -57,14 +65,21 @@ class pairwise:  # noqa: N801  (reads as a function: cost_fn = pairwise(my_loss)
         leading = torch.broadcast_shapes(hypotheses.shape[:split_h], targets.shape[:split_t])
         hypotheses = hypotheses.expand(*leading, *hypotheses.shape[split_h:])
         targets = targets.expand(*leading, *targets.shape[split_t:])
-        lifted = torch.vmap(torch.vmap(self._scalar_loss, in_dims=(0, None)), in_dims=(None, 0))
+        if mask is not None:
+            check_takes_mask("pairwise", "loss", self.loss)
+            mask = aligned_mask("pairwise", mask, targets, self.target_dims)
+            targets = targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)), 0)
+        shared = None if mask is None else 0  # None is not mapped over
+        lifted = torch.vmap(self._scalar_loss, in_dims=(0, None, None))
+        lifted = torch.vmap(lifted, in_dims=(None, 0, shared))
         for _ in leading:
-            lifted = torch.vmap(lifted)
-        cost: Tensor = lifted(hypotheses, targets)
+            lifted = torch.vmap(lifted, in_dims=(0, 0, shared))
+        cost: Tensor = lifted(hypotheses, targets, mask)
         return cost
 
-    def _scalar_loss(self, hypothesis: Tensor, target: Tensor) -> Tensor:
-        value = self.loss(hypothesis, target)
+    def _scalar_loss(self, hypothesis: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
+        extras = {"mask": mask} if "mask" in named_extras(self.loss) else {}
+        value = self.loss(hypothesis, target, **extras)
         if not isinstance(value, Tensor) or value.ndim != 0:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             advice = "Sum or average over the axes of one hypothesis."

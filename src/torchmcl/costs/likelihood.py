@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_tensor, value_checks_enabled
-from torchmcl.costs._calling import named_extras
+from torchmcl.costs._calling import check_takes_mask, named_extras
 from torchmcl.costs._sequences import aligned_events, flattened
 from torchmcl.kernels.likelihoods import GAUSSIAN, LAPLACE, Family, summed_nll
 
@@ -117,6 +117,8 @@ class mixture_cost:  # noqa: N801  (reads as a function: cost_fn = mixture_cost(
         event_dims: int = 1,
     ) -> Tensor:
         """Return the cost [..., targets, hypotheses]."""
+        if mask is not None:
+            check_takes_mask("mixture_cost", "nll", self.nll)
         available: dict[str, Any] = {"scale": scale, "mask": mask, "event_dims": event_dims}
         extras = {name: available[name] for name in named_extras(self.nll) if name in available}
         cost = self.nll(hypotheses=hypotheses, targets=targets, **extras)

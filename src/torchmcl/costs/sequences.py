@@ -36,8 +36,8 @@ def pairwise_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = N
         >>> pairwise_ade(hypotheses=torch.stack([ahead, still]), targets=ahead.unsqueeze(0))
         tensor([[0.0000, 1.5000]])
     """
-    hypotheses, targets, mask = aligned_events("pairwise_ade", hypotheses, targets, mask, event_dims=2)
-    weights = step_weights(mask, targets[..., 0])
+    hypotheses, targets, mask = aligned_events("pairwise_ade", hypotheses, targets, mask, event_dims=2, whole_steps=True)
+    weights = step_weights(mask, targets.shape[:-1], targets)
     return flattened(weighted_distances, (hypotheses, 3), (targets, 3), (weights, 2))
 
 
@@ -57,8 +57,8 @@ def pairwise_sq_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None 
         >>> pairwise_sq_ade(hypotheses=torch.stack([ahead, still]), targets=ahead.unsqueeze(0))
         tensor([[0.0000, 2.5000]])
     """
-    hypotheses, targets, mask = aligned_events("pairwise_sq_ade", hypotheses, targets, mask, event_dims=2)
-    weights = step_weights(mask, targets[..., 0])
+    hypotheses, targets, mask = aligned_events("pairwise_sq_ade", hypotheses, targets, mask, event_dims=2, whole_steps=True)
+    weights = step_weights(mask, targets.shape[:-1], targets)
     squares = functools.partial(weighted_distances, squared=True)
     return flattened(squares, (hypotheses, 3), (targets, 3), (weights, 2))
 
@@ -137,7 +137,7 @@ def pairwise_token_cross_entropy(
     log_probs = logits.log_softmax(dim=-1).movedim(-2, -3).mT  # [..., steps, tokens, hypotheses]
     picks = ids.long().mT.unsqueeze(-1).expand(*ids.mT.shape, logits.shape[-3])  # [..., steps, targets, hypotheses]
     picked = log_probs.gather(-2, picks).movedim(-3, -1)  # [..., targets, hypotheses, steps]
-    weights = step_weights(mask, picked[..., 0, :])
+    weights = step_weights(mask, ids.shape, picked)
     if reduction == "sum":
         weights = torch.ones_like(weights) if mask is None else mask.to(weights.dtype)
     return -(picked * weights.unsqueeze(-2)).sum(dim=-1)
@@ -152,7 +152,9 @@ def _length(differences: Tensor) -> Tensor:
 
 def _final_differences(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
     """Return hypothesis - target at the last real step of each target, [..., targets, hypotheses, dim]; 0 without."""
-    hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=2)
+    hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=2, whole_steps=True)
+    if targets.shape[-2] == 0:  # no last step, as where none is real
+        return (hypotheses.sum(dim=-2).unsqueeze(-3) - targets.sum(dim=-2).unsqueeze(-2)).mul(0)
     if mask is None:
         return hypotheses[..., None, :, -1, :] - targets[..., :, None, -1, :]
     n_steps = mask.shape[-1]

@@ -38,7 +38,7 @@ from torchmcl.fleet.stacked import StackedModules, build_modules
 from torchmcl.fleet.steps import BACKENDS, StepSpec, choose_backend
 from torchmcl.fleet.trial import check_input_type, check_rows_apart, inspected
 from torchmcl.schedules import Schedule
-from torchmcl.scoring import ScoreObjective, SigmoidScores
+from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Predictions
 
 __all__ = ["Fleet"]
@@ -105,6 +105,7 @@ class Fleet:
     ) -> None:
         check_positive_int("Fleet", "n_models", n_models)
         check_non_negative("Fleet", "score_weight", score_weight)
+        check_score_objective("Fleet", scores)
         self.n_models = n_models
         self.rules = per_model("rule", rule, n_models)
         self.learning_rates = per_model("learning_rate", learning_rate, n_models)

@@ -8,7 +8,6 @@ from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.measure import SCALARS
 from torchmcl.fleet.epochs import EpochEnd
 from torchmcl.fleet.fleet import Fleet
-from torchmcl.scoring import normalized_scores
 from torchmcl.training.step import mcl_step
 from torchmcl.types import Batch
 
@@ -62,10 +61,10 @@ class FleetRecorder:
             matching = mcl_step(models, batch, rule, cost_fn=self._fleet.cost_fn, score_weight=0, stacked=True).matching
             probed = models(self._probes.expand(len(models), *self._probes.shape))
         logits = probed.score_logits
-        scores = probed.hypotheses.new_empty(len(models), 0) if logits is None else normalized_scores(logits)
+        scores = probed.hypotheses.new_empty(len(models), 0) if logits is None else self._fleet.scores.probabilities(logits)
         measured = torch.vmap(measure)(matching, temperatures)
         scalars = torch.stack([getattr(measured, name) for name in SCALARS], dim=-1)
-        record = (temperatures, scalars, measured.usage, probed.hypotheses, scores)
+        record = (temperatures, scalars, measured.usage, probed.hypotheses.flatten(3), scores)
         self._records.setdefault(rows.start, []).append((epoch, *record))
 
     def records(self) -> list[AnnealingRecords]:

@@ -17,7 +17,7 @@ from torchmcl.lightning._backend import pl
 from torchmcl.lightning.plateau import Plateau
 from torchmcl.metrics import distortion
 from torchmcl.schedules import Schedule
-from torchmcl.scoring import ScoreObjective, SigmoidScores
+from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.training import CapturedModel, FiniteGuard, mcl_step
 from torchmcl.training.batches import as_batch, inputs_of
 from torchmcl.training.finite import first_not_finite, largest_gradient, parts_of
@@ -98,6 +98,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             raise TypeError(bad_value("MCLModule", "model", "be a torch.nn.Module", type(model).__name__))
         check_rule_like("MCLModule", rule)
         check_non_negative("MCLModule", "score_weight", score_weight)
+        check_score_objective("MCLModule", scores)
         if not callable(learning_rate):
             check_non_negative("MCLModule", "learning_rate", learning_rate)
         elif plateau is not None:

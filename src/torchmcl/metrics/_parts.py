@@ -11,7 +11,7 @@ from torchmcl.assignment import WTA
 from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
 from torchmcl.scoring import normalized_scores
 from torchmcl.transport import transport_plan
-from torchmcl.types import Matching, Predictions
+from torchmcl.types import Distributions, Matching, Predictions
 
 
 class RealValues(NamedTuple):
@@ -132,7 +132,7 @@ def probabilities(predictions: Predictions) -> Tensor:
 
 
 def _checked_mask(owner: str, predictions: Predictions, targets: Tensor, mask: Tensor | None) -> Tensor:
-    if not isinstance(predictions, Predictions):
+    if not isinstance(predictions, Predictions | Distributions):
         raise TypeError(bad_value(owner, "predictions", "be Predictions", type(predictions).__name__))
     check_event_pair(owner, predictions.hypotheses, targets)
     leading = torch.broadcast_shapes(predictions.hypotheses.shape[:-2], targets.shape[:-2])

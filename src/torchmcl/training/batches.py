@@ -86,8 +86,8 @@ def with_targets_axis(
 
     Args:
         owner: named in messages.
-        batch: with targets [..., targets, *event] or [..., *event], or class ids [..., targets] or [...]; a mask of
-            steps lacks the axis where the targets do.
+        batch: with targets [..., targets, *event] or [..., *event], or class ids [..., targets] or [...]; a mask may
+            lack the axis where the targets do.
         hypotheses: [..., hypotheses, *event], with the same leading axes.
         cost_fn: decides how many axes a target has, if it is one of ours.
         event_dims: axes of one hypothesis.
@@ -98,9 +98,9 @@ def with_targets_axis(
     targets, mask, leading = batch.targets, batch.mask, hypotheses.shape[: -event_dims - 1]
     n_axes = _axes_of_a_target(cost_fn, event_dims)
     sequences = event_dims > 1
-    if (mask is not None and not sequences) or n_axes is None or targets.ndim != len(leading) + n_axes:
-        scalars = n_axes == 1 and mask is None and targets.shape == leading and hypotheses.shape[-1] == 1
-        return (targets[..., None, None] if scalars else targets), mask
+    if n_axes is None or targets.ndim != len(leading) + n_axes:
+        scalars = n_axes == 1 and targets.shape == leading and hypotheses.shape[-1] == 1
+        return (targets[..., None, None], _with_axis(mask, leading, ())) if scalars else (targets, mask)
     if targets.shape[: len(leading)] != leading:
         return targets, mask  # the cost says what does not fit
     if n_axes == event_dims and targets.shape[len(leading) :] != hypotheses.shape[-event_dims:]:
@@ -108,7 +108,15 @@ def with_targets_axis(
         rule = f"have shape [batch, targets, {names}] or [batch, {names}] for `hypotheses` {tuple(hypotheses.shape)}"
         advice = "Add the missing axis: targets.unsqueeze(-1) for several targets of one dimension."
         raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape), advice))
-    return targets.unsqueeze(len(leading)), None if mask is None else mask.unsqueeze(len(leading))
+    mask = _with_axis(mask, leading, targets.shape[len(leading) :])
+    return targets.unsqueeze(len(leading)), mask
+
+
+def _with_axis(mask: Tensor | None, leading: Sequence[int], event: Sequence[int]) -> Tensor | None:
+    """Return a mask with the axis of the targets, if it fits targets without; otherwise it has the axis already."""
+    if mask is None or tuple(mask.shape[len(leading) :]) != tuple(event[: mask.ndim - len(leading)]):
+        return mask
+    return mask.unsqueeze(len(leading))
 
 
 def _axes_of_a_target(cost_fn: Callable[..., Tensor], event_dims: int) -> int | None:

@@ -11,11 +11,12 @@ from torchmcl._checks import bad_value, check_callable, check_positive_int
 from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.measure import SCALARS
 from torchmcl.assignment import AssignmentRule
-from torchmcl.scoring import normalized_scores
+from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Predictions, StepOutput
 
 __all__ = ["Recorder"]
 
+_SIGMOID_SCORES = SigmoidScores()
 # Without probes the hypotheses of these first rows of a batch are kept.
 _N_ROWS = 4
 # Records stay on the device until this many are waiting: one transfer for all of them.
@@ -33,6 +34,7 @@ class Recorder:
         every: steps between records.
         model: gives the hypotheses at `probes`.
         probes: [probes, ...], inputs whose hypotheses are recorded; the first rows of the batch by default.
+        scores: how the score logits are read, as in `mcl_step`.
         path: a .jsonl file that is kept up to date, and complete at the end of a `with` block.
 
     Example:
@@ -60,15 +62,17 @@ class Recorder:
         every: int = 10,
         model: Callable[[Tensor], Predictions] | None = None,
         probes: Tensor | None = None,
+        scores: ScoreObjective = _SIGMOID_SCORES,
         path: str | Path | None = None,
     ) -> None:
+        check_score_objective("Recorder", scores)
         check_positive_int("Recorder", "every", every)
         if probes is not None:
             check_callable("Recorder", "model", model, "Recorder(model=model, probes=x)")
         if path is not None and Path(path).suffix != ".jsonl":
             raise ValueError(bad_value("Recorder", "path", "end in .jsonl", repr(str(path))))
         self.every = every
-        self._model, self._probes = model, probes
+        self._model, self._probes, self._scores = model, probes, scores
         self._path = None if path is None else Path(path)
         self._steps: list[int] = []
         self._temperatures: list[float] = []
@@ -101,7 +105,7 @@ class Recorder:
         hypotheses, logits = seen.hypotheses[rows], None if seen.score_logits is None else seen.score_logits[rows]
         self._shape = (hypotheses.shape[0], hypotheses.shape[1], hypotheses[0, 0].numel())
         scalars = torch.stack([getattr(measured, name) for name in SCALARS])
-        scores = hypotheses.new_empty(0) if logits is None else normalized_scores(logits)
+        scores = hypotheses.new_empty(0) if logits is None else self._scores.probabilities(logits)
         parts = (scalars, measured.usage, hypotheses.reshape(-1), scores.reshape(-1))
         self._waiting.append(torch.cat([part.to(scalars.dtype) for part in parts]))
         self._steps.append(step)

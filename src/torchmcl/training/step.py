@@ -6,13 +6,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_non_negative
+from torchmcl._checks import bad_value, check_callable, check_mask, check_non_negative
 from torchmcl.assignment import AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.costs._calling import call_cost
 from torchmcl.losses import match, mcl_loss
 from torchmcl.scenes import SceneWinners
-from torchmcl.scoring import ScoreObjective, SigmoidScores
+from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.training.batches import as_batch, with_targets_axis
 from torchmcl.types import Batch, Distributions, Predictions, StepOutput
 
@@ -73,6 +73,10 @@ def mcl_step(
         Eq. (6) plus Eq. (4).
     """
     check_callable("mcl_step", "model", model, "MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3)")
+    check_callable("mcl_step", "cost_fn", cost_fn, "torchmcl.pairwise_sq_euclidean")
+    if loss_fn is not None:
+        check_callable("mcl_step", "loss_fn", loss_fn, "torchmcl.pairwise_laplace_nll")
+    check_score_objective("mcl_step", scores)
     check_non_negative("mcl_step", "score_weight", score_weight)
     batch = as_batch(batch)
     predictions = model(batch.inputs)
@@ -114,10 +118,9 @@ def _real_parts(targets: Tensor, mask: Tensor | None, target_axes: int) -> tuple
     """
     if mask is None:
         return targets, None, None
-    check_boolean("mcl_step", "mask", mask)
     check_mask("mcl_step", mask, targets.shape[: mask.ndim])
+    mask = mask.expand(targets.shape[: mask.ndim])
     targets = targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)), 0)
     if mask.ndim <= target_axes:
         return targets, mask, None
-    steps = mask.expand(targets.shape[: mask.ndim])
-    return targets, steps.flatten(target_axes).any(dim=-1), steps
+    return targets, mask.flatten(target_axes).any(dim=-1), mask
