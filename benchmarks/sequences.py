@@ -30,7 +30,9 @@ def data(device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return hypotheses, scale, targets, mask
 
 
-def over_modes(one_mode: Callable[..., Tensor], hypotheses: Tensor, targets: Tensor, mask: Tensor, *more: Tensor) -> Tensor:
+def over_modes(
+    one_mode: Callable[..., Tensor], hypotheses: Tensor, targets: Tensor, mask: Tensor, *more: Tensor
+) -> Tensor:
     """Return the costs [samples, 1, modes] by a loop over the modes."""
     parts = [one_mode(hypotheses[:, k], targets[:, 0], mask[:, 0], *(m[:, k] for m in more)) for k in range(N_MODES)]
     return torch.stack(parts, dim=-1).unsqueeze(1)
@@ -115,8 +117,10 @@ def compared(name: str, device: str, *, backward: bool) -> dict[str, object]:
         "ours_megabytes": our_mb,
         "baseline_megabytes": loop_mb,
         "memory_ratio": our_mb / loop_mb,
+        "inputs_megabytes": sum(leaf.numel() * leaf.element_size() for leaf in leaves) / 1e6,
         **extra,
-        "must_show": "time_ratio <= 0.5, memory_ratio <= 0.5",
+        # Without a gradient a loop holds one mode at a time, 1 / 64 of the inputs: there only the time is compared.
+        "must_show": "time_ratio <= 0.5, memory_ratio <= 0.5" if backward else "time_ratio <= 0.5",
     }
 
 

@@ -149,7 +149,9 @@ def _nll(
     cost = flattened(functools.partial(summed_nll, family), (hypotheses, 2), (targets, 2), (scale, 2), (real, 2))
     if not per_step:
         return cost
-    return cost / (max(n_steps, 1) if mask is None else mask.flatten(targets.ndim - 1).sum(-1, keepdim=True).clamp_min(1))
+    return cost / (
+        max(n_steps, 1) if mask is None else mask.flatten(targets.ndim - 1).sum(-1, keepdim=True).clamp_min(1)
+    )
 
 
 def _check_scale(owner: str, scale: Tensor, hypotheses: Tensor) -> None:

@@ -36,7 +36,9 @@ def pairwise_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = N
         >>> pairwise_ade(hypotheses=torch.stack([ahead, still]), targets=ahead.unsqueeze(0))
         tensor([[0.0000, 1.5000]])
     """
-    hypotheses, targets, mask = aligned_events("pairwise_ade", hypotheses, targets, mask, event_dims=2, whole_steps=True)
+    hypotheses, targets, mask = aligned_events(
+        "pairwise_ade", hypotheses, targets, mask, event_dims=2, whole_steps=True
+    )
     weights = step_weights(mask, targets.shape[:-1], targets)
     return flattened(weighted_distances, (hypotheses, 3), (targets, 3), (weights, 2))
 
@@ -57,7 +59,9 @@ def pairwise_sq_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None 
         >>> pairwise_sq_ade(hypotheses=torch.stack([ahead, still]), targets=ahead.unsqueeze(0))
         tensor([[0.0000, 2.5000]])
     """
-    hypotheses, targets, mask = aligned_events("pairwise_sq_ade", hypotheses, targets, mask, event_dims=2, whole_steps=True)
+    hypotheses, targets, mask = aligned_events(
+        "pairwise_sq_ade", hypotheses, targets, mask, event_dims=2, whole_steps=True
+    )
     weights = step_weights(mask, targets.shape[:-1], targets)
     squares = functools.partial(weighted_distances, squared=True)
     return flattened(squares, (hypotheses, 3), (targets, 3), (weights, 2))

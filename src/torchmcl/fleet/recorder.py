@@ -61,7 +61,9 @@ class FleetRecorder:
             matching = mcl_step(models, batch, rule, cost_fn=self._fleet.cost_fn, score_weight=0, stacked=True).matching
             probed = models(self._probes.expand(len(models), *self._probes.shape))
         logits = probed.score_logits
-        scores = probed.hypotheses.new_empty(len(models), 0) if logits is None else self._fleet.scores.probabilities(logits)
+        scores = (
+            probed.hypotheses.new_empty(len(models), 0) if logits is None else self._fleet.scores.probabilities(logits)
+        )
         measured = torch.vmap(measure)(matching, temperatures)
         scalars = torch.stack([getattr(measured, name) for name in SCALARS], dim=-1)
         record = (temperatures, scalars, measured.usage, probed.hypotheses.flatten(3), scores)
