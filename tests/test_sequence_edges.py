@@ -1,4 +1,4 @@
-"""Hypotheses of any shape at their edges: empty axes, masks of every kind, partial costs, scenes of models, messages."""
+"""Hypotheses of any shape at their edges: empty axes, all kinds of masks, partial costs, scenes of models, messages."""
 
 import functools
 import math

@@ -64,7 +64,7 @@ class SceneWinners(AssignmentRule):
 
 
 def _consecutive(scene: Tensor) -> Tensor:
-    """Return 0, 1, 2, ... for the distinct numbers along the last axis, in ascending order, without waiting for the device."""
+    """Return 0, 1, 2, ... for the distinct numbers along the last axis, ascending, without waiting for the device."""
     values, order = scene.sort(dim=-1)
     is_new = torch.nn.functional.pad(values[..., 1:] != values[..., :-1], (1, 0))[..., : scene.shape[-1]]
     ranks = is_new.to(torch.int64).cumsum(dim=-1)

@@ -21,8 +21,8 @@ class pairwise:  # noqa: N801  (reads as a function: cost_fn = pairwise(my_loss)
     when the loss is, and works wherever a `pairwise_*` function does.
 
     Args:
-        loss: takes one hypothesis and one target, returns a scalar tensor. If it names a third parameter `mask`, it gets
-            the real steps of the target, None where the batch has no mask of steps; masked steps of the target are 0.
+        loss: takes one hypothesis and one target, returns a scalar tensor. If it names a parameter `mask`, it gets the
+            real steps of the target, None where the batch has no mask of steps; masked steps of the target are 0.
         hypothesis_dims: how many axes one hypothesis has.
         target_dims: how many axes one target has (0 for a class id).
 

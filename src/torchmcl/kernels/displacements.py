@@ -63,7 +63,7 @@ class _WeightedDistances(torch.autograd.Function):
         )
         n_chunks = n_chunks_for(hypotheses, hypotheses.numel() * targets.shape[1])
         for chunk in chunks(n_chunks, hypotheses, targets, weights, grad, *pulls):
-            _pull(*chunk, ctx.squared)
+            _pull(*chunk, squared=ctx.squared)
         return *pulls, None, None
 
 
@@ -84,6 +84,7 @@ def _pull(
     grad: Tensor,
     to_hypotheses: Tensor | None,
     to_targets: Tensor | None,
+    *,
     squared: bool,
 ) -> None:
     """Write the gradients of the points, given that of the cost."""

@@ -102,7 +102,9 @@ class _SummedNLL(torch.autograd.Function):
         real = ctx.saved_tensors[3]
         if torch.is_grad_enabled():  # the gradient is itself differentiated
             leaves = [tensor for tensor, is_needed in zip(inputs, needed, strict=True) if is_needed]
-            found = iter(torch.autograd.grad(nll_formula(ctx.family, *inputs, real), leaves, grad, create_graph=True))
+            found = iter(
+                torch.autograd.grad(nll_formula(ctx.family, *ctx.saved_tensors), leaves, grad, create_graph=True)
+            )
             return None, *(next(found) if is_needed else None for is_needed in needed), None
         pulls = [torch.empty_like(t) if is_needed else None for t, is_needed in zip(inputs, needed, strict=True)]
         n_chunks = n_chunks_for(inputs[0], inputs[0].numel() * inputs[1].shape[1])
