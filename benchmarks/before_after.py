@@ -11,6 +11,7 @@ of the medians, beside the lowest and the highest of a round. Baselines that cal
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -18,8 +19,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,7 +54,8 @@ class Checkout:
     """A process that runs the benchmarks of one checkout on some CPUs."""
 
     def __init__(self, folder: Path, cpus: str) -> None:
-        environment = os.environ | {"PYTHONPATH": str(folder / "src")}
+        n_threads = sum(1 + int(last or first) - int(first) for first, _, last in _ranges(cpus))
+        environment = os.environ | {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": str(n_threads)}
         command = ["taskset", "-c", cpus, sys.executable, "-c", _WORKER]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
@@ -72,6 +75,10 @@ class Checkout:
         self._process.wait()
 
 
+def _ranges(cpus: str) -> list[tuple[str, str, str]]:
+    return [part.partition("-") for part in cpus.split(",")]
+
+
 def figures_of(job: str, rows: list[dict[str, object]]) -> Iterator[tuple[str, float]]:
     """Yield each time or rate of a record, named by the job and the words and integers of its row."""
     for row in rows:
@@ -81,8 +88,13 @@ def figures_of(job: str, rows: list[dict[str, object]]) -> Iterator[tuple[str, f
                 yield " | ".join([job, *words, key]), value
 
 
-def rounds_of(lane: list[str], folders: dict[str, Path], n_rounds: int, seconds: float) -> Rounds:
-    """Return the figures of both checkouts in each round of a lane; none but the first begins after `seconds`."""
+def run_lane(
+    lane: list[str], folders: dict[str, Path], n_rounds: int, seconds: float, note: Callable[[Rounds], None]
+) -> None:
+    """Measure both checkouts in each round of a lane, and note the rounds so far after each.
+
+    No round but the first two begins after `seconds`.
+    """
     cpus, *jobs = lane
     start = time.monotonic()
     checkouts = {side: Checkout(folder, cpus) for side, folder in folders.items()}
@@ -94,10 +106,10 @@ def rounds_of(lane: list[str], folders: dict[str, Path], n_rounds: int, seconds:
         for job in jobs:
             for side, checkout in checkouts.items():
                 rounds[-1][side] |= checkout.figures(job)
+        note(rounds[1:])
         print(f"CPUs {cpus}: round {index} of {n_rounds}, {time.monotonic() - start:.0f} s", flush=True)
     for checkout in checkouts.values():
         checkout.close()
-    return rounds[1:]
 
 
 def rows_of(cpus: str, rounds: Rounds) -> Iterator[dict[str, object]]:
@@ -126,14 +138,24 @@ def main() -> None:
     arguments.add_argument("--out", type=Path, required=True)
     options = arguments.parse_args()
     folders = {side: getattr(options, side).resolve() for side in _SIDES}
-    with ThreadPoolExecutor(len(options.lane)) as pool:
-        lanes = list(pool.map(lambda lane: rounds_of(lane, folders, options.rounds, options.seconds), options.lane))
-    rows = [row for lane, rounds in zip(options.lane, lanes, strict=True) for row in rows_of(lane[0], rounds)]
-    rows.sort(key=lambda row: -row["ratio"])
     commits = dict(zip(_SIDES, options.commits, strict=True))
     where = machine(options.device) | {"commit": commits}
-    record = {"benchmark": "before_after", "machine": where, "rows": rows}
-    options.out.write_text(json.dumps(record, indent=2) + "\n")
+    by_lane: dict[str, list[dict[str, object]]] = {}
+    lock = threading.Lock()
+
+    def measure(lane: list[str]) -> None:
+        def note(rounds: Rounds) -> None:
+            with lock:  # a run that is broken off leaves a record too
+                by_lane[" ".join(lane)] = list(rows_of(lane[0], rounds)) if rounds else []
+                rows = sorted(itertools.chain(*by_lane.values()), key=lambda row: -row["ratio"])
+                record = {"benchmark": "before_after", "machine": where, "rows": rows}
+                options.out.write_text(json.dumps(record, indent=2) + "\n")
+
+        run_lane(lane, folders, options.rounds, options.seconds, note)
+
+    with ThreadPoolExecutor(len(options.lane)) as pool:
+        list(pool.map(measure, options.lane))
+    rows = json.loads(options.out.read_text())["rows"]
     for row in rows:
         print(f"{row['ratio']:.3f} [{row['lowest']:.3f} {row['highest']:.3f}] {row['after']:.4g} {row['figure']}")
 
