@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -19,6 +20,19 @@ _EXTRAS = ("mask", "scale", "score_logits", "event_dims")
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
 def named_extras(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
     """Return which of mask, scale, score_logits and event_dims a cost takes, by the names of its parameters."""
+    try:
+        if cost_fn in _KNOWN:
+            return _KNOWN[cost_fn]
+    except TypeError:  # not hashable, or without weak references
+        return _read_extras(cost_fn)
+    return _KNOWN.setdefault(cost_fn, _read_extras(cost_fn))
+
+
+# Reading a signature takes as long as a small operation, and every step asks.
+_KNOWN: WeakKeyDictionary[Callable[..., Tensor], tuple[str, ...]] = WeakKeyDictionary()
+
+
+def _read_extras(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
     try:
         parameters = inspect.signature(cost_fn).parameters
     except (TypeError, ValueError):  # built-in functions have none to read
