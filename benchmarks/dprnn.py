@@ -1,6 +1,6 @@
 """DPRNN on a GPU: the bidirectional LSTM layer, the training step, inference, and how they grow.
 
-python benchmarks/dprnn.py [--quick] [--out benchmarks/results/dprnn-h200.json]
+python benchmarks/dprnn.py [--quick] [--only fused] [--out benchmarks/results/dprnn-h200.json]
 
 Each figure is a median over runs timed by device events, with the plain version (nn.LSTM of cuDNN, copies between
 the two paths, torch's group norm) in the same run, and the floors of arithmetic and of memory beside it. The step is
@@ -235,14 +235,15 @@ def inference_row() -> dict:
 if __name__ == "__main__":
     arguments: argparse.ArgumentParser = parser(__doc__)
     arguments.add_argument("--quick", action="store_true", help="leave out how time grows")
+    arguments.add_argument("--only", default="", help="models to compare: those whose name begins so")
     options = arguments.parse_args()
     allow_tf32()
     rows = [layer_row(22, 101, 100, 128), agreement_row()]
     print(json.dumps(rows, indent=1), flush=True)
-    for make, name, dtype in STEPS:
+    for make, name, dtype in (step for step in STEPS if step[1].startswith(options.only)):
         rows.append(step_row(make, name, dtype=dtype))
         print(rows[-1], flush=True)
-    for step in GRAPHS:
+    for step in (step for step in GRAPHS if step[1].startswith(options.only)):
         rows.append(graphs_row(*step))
         print(rows[-1], flush=True)
     rows.append(inference_row())

@@ -75,7 +75,7 @@ BAD_CALLS = {
     "Sinkhorn loop in words": (
         lambda: mcl.Sinkhorn(1.0, n_iters="many"),
         TypeError,
-        r"Sinkhorn: `n_iters` must be a whole number, got 'many'",
+        r"Sinkhorn: `n_iters` must be an integer, got 'many'",
     ),
     # rules: cost and mask
     "cost is a list": (lambda: mcl.WTA()([[1.0]]), TypeError, r"WTA: `cost` must be a torch\.Tensor, got list"),
@@ -351,7 +351,7 @@ BAD_CALLS = {
     "half a dimension": (
         lambda: mcl.MultiHypothesisHead(2, 1.5, 3),
         TypeError,
-        r"MultiHypothesisHead: `out_features` must be a whole number, got 1\.5",
+        r"MultiHypothesisHead: `out_features` must be an integer, got 1\.5",
     ),
     "no hypotheses in a head": (
         lambda: mcl.MultiHypothesisHead(2, 1, 0),

@@ -115,5 +115,5 @@ def test_the_largest_gradient_shows_every_bad_value():
 def test_a_negative_number_of_batches_is_refused():
     with pytest.raises(ValueError, match="FiniteGuard: `max_skipped` must be >= 0, got -1"):
         FiniteGuard([], max_skipped=-1)
-    with pytest.raises(TypeError, match=r"FiniteGuard: `max_skipped` must be a whole number, got 1\.5"):
+    with pytest.raises(TypeError, match=r"FiniteGuard: `max_skipped` must be an integer, got 1\.5"):
         FiniteGuard([], max_skipped=1.5)

@@ -322,7 +322,7 @@ def test_a_missing_progress_bar_package_is_not_called_a_checksum_error(server, e
 
 def test_without_pooch_the_message_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ImportError, match=r"downloading the yacht set needs pooch: pip install 'torchmcl\[data\]'"):
+    with pytest.raises(ImportError, match=r"downloading the set yacht needs pooch: pip install 'torchmcl\[data\]'"):
         load_uci("yacht", progress=False)
 
 

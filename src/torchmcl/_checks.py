@@ -1,6 +1,6 @@
 """Every check of a user's tensor or number, and its wording.
 
-Shapes, types and Python numbers are checked always: that costs nothing. What stands inside a
+Shapes, types and Python numbers are checked always: that costs nothing. The contents of a
 tensor cannot be read without waiting for the device, so those checks run only inside
 `with value_checks():`.
 """
@@ -49,7 +49,7 @@ _value_checks = False
 
 @contextmanager
 def value_checks() -> Iterator[None]:
-    """Check what stands inside tensors too, at the price of waiting for the device.
+    """Check the contents of tensors too, at the price of waiting for the device.
 
     Without it a NaN or infinite cost gives a NaN loss; inside it the first offending index is
     named. It applies to the whole process, and is silent inside `torch.compile` and `torch.vmap`,
@@ -184,9 +184,9 @@ def check_at_most(owner: str, argument: str, value: Any, bound: int, meaning: st
 
 
 def check_positive_int(owner: str, argument: str, value: Any, advice: str = "") -> None:
-    """Check a whole number >= 1."""
+    """Check an integer >= 1."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(bad_value(owner, argument, "be a whole number", repr(value), advice))
+        raise TypeError(bad_value(owner, argument, "be an integer", repr(value), advice))
     if value < 1:
         raise ValueError(bad_value(owner, argument, "be >= 1", repr(value), advice))
     if value > _LARGEST_INT:
@@ -194,9 +194,9 @@ def check_positive_int(owner: str, argument: str, value: Any, advice: str = "") 
 
 
 def check_non_negative_int(owner: str, argument: str, value: Any, advice: str = "") -> None:
-    """Check a whole number >= 0."""
+    """Check an integer >= 0."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(bad_value(owner, argument, "be a whole number", repr(value), advice))
+        raise TypeError(bad_value(owner, argument, "be an integer", repr(value), advice))
     if value < 0:
         raise ValueError(bad_value(owner, argument, "be >= 0", repr(value), advice))
 
@@ -208,7 +208,7 @@ def check_choice(owner: str, argument: str, value: Any, choices: tuple[str, ...]
 
 
 def device_of(owner: str, value: Any) -> torch.device:
-    """Return the device that a name stands for, whether or not it is at hand."""
+    """Return the device that a name stands for, whether or not it is available."""
     try:
         return torch.device(value)
     except (RuntimeError, TypeError, ValueError) as error:

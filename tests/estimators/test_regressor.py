@@ -254,7 +254,7 @@ def test_the_final_fit_has_the_selecting_rows_too_and_keeps_the_bandwidth():
     )
 
 
-def test_the_final_fit_continues_with_the_moments_of_the_optimiser(monkeypatch):
+def test_the_final_fit_continues_with_the_moments_of_the_optimizer(monkeypatch):
     begun_with = []
     run = Training.run
     monkeypatch.setattr(Training, "run", lambda self, *rows: begun_with.append(self.moments) or run(self, *rows))

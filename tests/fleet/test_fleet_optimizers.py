@@ -1,4 +1,4 @@
-"""The optimisers of a fleet step as those of torch.optim do, each row with its own numbers."""
+"""The optimizers of a fleet step as those of torch.optim do, each row with its own numbers."""
 
 import pytest
 import torch

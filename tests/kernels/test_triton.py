@@ -48,13 +48,16 @@ def test_mixed_rows_are_soft_for_some_models_and_hard_for_the_others(shape):
     cost = draw(*shape).square()
     n_models, n_hypotheses = len(cost), shape[-1]
     warm = torch.arange(n_models, device=DEVICE) % 2 == 0
-    factors = torch.where(warm, -math.log2(math.e) / 0.3, 0.0)
+    temperatures = torch.where(warm, 0.3, 0.0)
     epsilons = torch.full((n_models,), 0.1, device=DEVICE)
     hard = torch.ones_like(cost)
     if n_hypotheses > 1:
         hard = torch.where(one_hot_argmin(cost) > 0, 0.9, 0.1 / (n_hypotheses - 1))
     expected = torch.where(warm.view(n_models, *[1] * (cost.ndim - 1)), (-cost / 0.3).softmax(-1), hard)
-    assert_close(rows.mixed_rows(cost, factors, epsilons), expected)
+    assert_close(rows.mixed_rows(cost, temperatures, epsilons), expected)
+    extremes = rows.mixed_rows(cost, torch.where(warm, 2e-38, 3e38), epsilons)
+    coldest_is_hard = torch.where(warm.view(n_models, *[1] * (cost.ndim - 1)), one_hot_argmin(cost), 1 / n_hypotheses)
+    assert_close(extremes, coldest_is_hard.to(cost))
 
 
 def test_the_softmin_of_a_row_with_nan_or_infinity_shows_in_the_loss():

@@ -100,7 +100,7 @@ def test_the_pinned_address_is_https_at_a_commit():
 
 
 def test_plain_http_is_refused_before_anything_is_asked(cache):
-    with pytest.raises(OSError, match=r"download of tiny from http://example.org/ was refused: .*https"):
+    with pytest.raises(OSError, match=r"download of the set tiny from http://example.org/.* was refused: .*https"):
         fetched("http://example.org/")
     assert kept(cache) == []
 

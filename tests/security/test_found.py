@@ -27,7 +27,7 @@ LONG = 10**400
 
 @pytest.mark.parametrize("n_iters", [math.nan, math.inf])
 def test_a_number_of_iterations_that_is_none_is_refused(n_iters):
-    with pytest.raises(TypeError, match="Sinkhorn: `n_iters` must be a whole number"):
+    with pytest.raises(TypeError, match="Sinkhorn: `n_iters` must be an integer"):
         mcl.Sinkhorn(1.0, n_iters=n_iters)
 
 

@@ -457,7 +457,7 @@ YAML = [
     ("? [a]\n: 1\n", "be YAML"),
     ("data: 2020-99-99", "be YAML of plain values, got month"),
     ("model: [1]", "`model` must hold options by name"),
-    ("model: {n_outputs: many}", "`n_outputs` must be a whole number"),
+    ("model: {n_outputs: many}", "`n_outputs` must be an integer"),
     ("1: 2", r"unknown option \['1'\]"),
     ("\0", "be YAML"),
 ]

@@ -33,7 +33,7 @@ _HOLD, _BEGIN = 2.0, 1.05
 # Share of the training that the hold may take, whatever it gains: cooling and the tail need their time.
 _LONGEST = 0.95
 # Share of the training in which nothing is concluded and no weight decay is used: before anything is learnt,
-# ignorance looks like noise, and the decay it asks for would keep the network from learning.
+# ignorance cannot be told from noise, and the decay it asks for would keep the network from learning.
 _WARM_UP = 0.1
 # Largest weight decay: far above it, networks trained on few rows die.
 _STRONGEST = 3.0

@@ -30,7 +30,7 @@ class Stopped(SystemExit):
     Attributes:
         code: of the exit.
         signal: its number.
-        message: what was saved, and how to go on.
+        message: what was saved, and how to resume.
     """
 
     code: int
@@ -91,7 +91,7 @@ def check_stop(message: str = "") -> None:
 
 @contextmanager
 def saves_when_stopped() -> Iterator[None]:
-    """Say that the work inside looks at `stop_requested()` now and then: signals wait for it.
+    """Say that the work inside checks `stop_requested()` now and then: signals wait for it.
 
     Raises:
         Stopped: at the end, if a signal came too late to be looked at.

@@ -19,7 +19,7 @@ def add_reproduce_commands(commands: Commands) -> None:
         "uci",
         help="tables 1, 2, 4 and 5: UCI regression",
         description="Train the methods of the UCI study on the official folds, all of a set at once, and write "
-        "records.jsonl and index.html. A rerun goes on where the last one ended.",
+        "records.jsonl and index.html. A rerun resumes where the last one ended.",
         epilog="examples: torchmcl reproduce uci --quick --out out/uci --data FOLDER; "
         "torchmcl reproduce uci --sets yacht,energy --methods mcl,amcl-exponential --protocol last",
     )
@@ -52,7 +52,7 @@ def _add_separation(studies: Commands) -> None:
         "separation",
         help="speech separation: PIT, MCL, Relaxed-WTA and annealed MCL",
         description="Train the separators of the study one after the other, evaluate them on whole mixtures of unseen "
-        "speakers, and write records and index.html. A rerun goes on where the last one ended. The whole study needs a "
+        "speakers, and write records and index.html. A rerun resumes where the last one ended. The whole study needs a "
         "GPU; --quick takes two minutes on two CPU cores, and shows that everything works, not what is better.",
         epilog="examples: torchmcl reproduce separation --quick --data FOLDER --out out/quick; "
         "torchmcl reproduce separation --data FOLDER --device cuda --parts methods --seeds 3",
@@ -98,7 +98,7 @@ _FIGURES = {
     "annealed-epsilon": "Relaxed-WTA with an annealed epsilon",
     "all": "all of these figures, on one page with the film",
 }
-_REPRODUCE = "Run the paper's studies again, with records that a rerun goes on from, and a page of the results."
+_REPRODUCE = "Run the paper's studies again, with records from which a rerun resumes, and a page of the results."
 
 
 def _check_uci(options: argparse.Namespace) -> None:

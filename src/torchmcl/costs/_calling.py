@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -23,6 +24,19 @@ def named_extras(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
 
     Those that `functools.partial` has already given are left alone.
     """
+    try:
+        if cost_fn in _KNOWN:
+            return _KNOWN[cost_fn]
+    except TypeError:  # not hashable, or without weak references
+        return _read_extras(cost_fn)
+    return _KNOWN.setdefault(cost_fn, _read_extras(cost_fn))
+
+
+# Reading a signature takes as long as a small operation, and every step asks.
+_KNOWN: WeakKeyDictionary[Callable[..., Tensor], tuple[str, ...]] = WeakKeyDictionary()
+
+
+def _read_extras(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
     try:
         parameters = inspect.signature(cost_fn).parameters
     except (TypeError, ValueError):  # built-in functions have none to read

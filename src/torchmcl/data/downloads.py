@@ -1,5 +1,6 @@
 """Downloads: over https, from the pinned host and no other, within a size, and kept only with the known checksum."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from torchmcl._limits import check_limit
 from torchmcl._optional import optional_import
 from torchmcl._progress import Progress
 
-__all__ = ["PinnedDownloader", "RefusedDownload", "check_address"]
+__all__ = ["PinnedDownloader", "RefusedDownload", "cache_folder", "cached_download", "check_address"]
 
 # This machine itself needs no encryption to be reached.
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -32,6 +33,54 @@ def check_address(address: str) -> None:
         raise RefusedDownload(f"the address must begin with https://, got {address}")
     if not parts.hostname or "@" in parts.netloc:
         raise RefusedDownload(f"the address must name a host and no credentials, got {address}")
+
+
+def cache_folder(name: str) -> Path:
+    """Return a folder of the user's cache, which need not exist."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "torchmcl" / name
+
+
+def cached_download(
+    owner: str,
+    what: str,
+    folder: str,
+    base_url: str,
+    file_name: str,
+    sha256: str,
+    *,
+    advice: str,
+    progress: bool = True,
+) -> Path:
+    """Return a file of the user's cache, downloaded when it is not there; the checksum decides whether it is kept.
+
+    Args:
+        owner: named in messages.
+        what: that is downloaded, in messages.
+        folder: below the cache of torchmcl.
+        base_url: of the file, ending in a slash.
+        file_name: behind it, and in the cache.
+        sha256: of its contents.
+        advice: what to do without a network.
+        progress: show a bar.
+
+    Raises:
+        OSError: if it cannot be had.
+    """
+    pooch = optional_import("pooch", extra="data", needed_by=f"downloading {what}")
+    try:
+        check_address(base_url)
+        registry = {file_name: f"sha256:{sha256}"}
+        shelf = pooch.create(path=cache_folder(folder), base_url=base_url, registry=registry, retry_if_failed=2)
+        return Path(shelf.fetch(file_name, downloader=PinnedDownloader(progress=progress)))
+    except ValueError as error:  # pooch: the checksum differs
+        raise OSError(
+            f"{owner}: {what} from {base_url} does not have the known checksum and was not kept. {error}"
+        ) from error
+    except RefusedDownload as error:
+        raise OSError(f"{owner}: the download of {what} from {base_url} was refused: {error}.") from error
+    except Exception as error:
+        raise OSError(f"{owner}: {what} could not be downloaded from {base_url}: {error}. {advice}") from error
 
 
 class PinnedDownloader:

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from torchmcl._checks import nearest_hint
 from torchmcl._limits import check_limit
-from torchmcl._optional import optional_import
-from torchmcl.data.downloads import PinnedDownloader, RefusedDownload, check_address
+from torchmcl.data.downloads import cache_folder, cached_download
 
 __all__ = ["UCI_SETS", "Fold", "UciSet", "load_uci", "official_splits", "read_rows", "synthetic_year", "uci_set"]
 
@@ -249,16 +248,11 @@ def _find(entry: UciSet, folder: str | Path | None) -> Path | None:
     names = ("data.npz", "data/data.txt", "data.txt")
     if entry.name == "year":
         names = ("YearPredictionMSD.txt", "YearPredictionMSD.txt.zip", "data/data.txt")
-    for root in [*roots, _cache()]:
+    for root in [*roots, cache_folder("uci")]:
         for name in names:
             if (path := root / entry.folder / name).is_file():
                 return path
     return None
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "torchmcl" / "uci"
 
 
 def _download(entry: UciSet, *, progress: bool = True) -> Path:
@@ -268,30 +262,16 @@ def _download(entry: UciSet, *, progress: bool = True) -> Path:
             "load_uci: YearPredictionMSD is not downloaded automatically (440 MB). Get YearPredictionMSD.txt from the "
             "UCI repository and give its folder, or set TORCHMCL_DATA."
         )
-    pooch = optional_import("pooch", extra="data", needed_by=f"downloading the {entry.name} set")
-    goal = _cache() / entry.folder / "data.txt"
-    try:
-        check_address(entry.base_url)
-        shelf = pooch.create(
-            path=goal.parent,
-            base_url=entry.base_url + entry.folder + "/data/",
-            registry={"data.txt": f"sha256:{entry.sha256}"},
-            retry_if_failed=2,
-        )
-        shelf.fetch("data.txt", downloader=PinnedDownloader(progress=progress))
-    except ValueError as error:  # pooch: the checksum differs
-        raise OSError(
-            f"load_uci: the file of {entry.name} from {entry.base_url} does not have the known checksum and was not "
-            f"kept. {error}"
-        ) from error
-    except RefusedDownload as error:
-        raise OSError(f"load_uci: the download of {entry.name} from {entry.base_url} was refused: {error}.") from error
-    except Exception as error:
-        raise OSError(
-            f"load_uci: {entry.name} could not be downloaded from {entry.base_url}: {error}. Without a network, give a "
-            "folder with the files (--data, or TORCHMCL_DATA)."
-        ) from error
-    return goal
+    return cached_download(
+        "load_uci",
+        f"the set {entry.name}",
+        f"uci/{entry.folder}",
+        f"{entry.base_url}{entry.folder}/data/",
+        "data.txt",
+        entry.sha256,
+        advice="Without a network, give a folder with the files (--data, or TORCHMCL_DATA).",
+        progress=progress,
+    )
 
 
 def _read_table(path: Path) -> np.ndarray:

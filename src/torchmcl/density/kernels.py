@@ -204,7 +204,7 @@ class HypothesisDensity(Distribution):
             raise ValueError(bad_value(f"{type(self).__name__}.{method}", "hypotheses", rule, self.dim, advice))
 
     def _grid(self) -> "_Grid":
-        """Return cells that are fine around each hypothesis; the mass outside (1e-6) is shared out."""
+        """Return cells that are fine around each hypothesis; the mass outside (1e-6) is spread over them."""
         self._check_one_dimension("highest_density")
         steps = torch.linspace(-REACH, REACH, _GRID).to(self.hypotheses)
         reach = (self.bandwidth * self.scale).unsqueeze(-1) * steps

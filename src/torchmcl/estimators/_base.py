@@ -31,9 +31,9 @@ __all__ = ["MCLEstimator"]
 
 # What follows on all rows: this share of the epochs, from this share of the learning rate down to 0.
 _LAST_SHARE, _LAST_RATE = 0.3, 0.25
-# So many networks are trained by default; one has enough of a table of this many rows, and predicts faster.
+# This many networks are trained by default; one has enough of a table of this many rows, and predicts faster.
 _N_RESTARTS, _MANY_ROWS = 5, 50_000
-# Of tables whose values repeat, by default: so many knots in a column, and then half of the steps do.
+# Of tables whose values repeat, by default: this many knots in a column, and then half of the steps do.
 _N_KNOTS = 33
 _N_STEPS, _N_STEPS_WITH_KNOTS = 1500, 750
 # The horizon of schedules for partial_fit, where no number of epochs is known.

@@ -36,7 +36,7 @@ _N_SAVES = 5
 # A network with this many times the median distortion on held-out rows has failed: its answers collapsed, or it is of
 # little use beside the others.
 _FAILED = 3.0
-# Looks at held-out rows that only draw a curve.
+# Evaluations on held-out rows that only draw a curve.
 _N_LOOKS = 100
 
 
@@ -64,7 +64,7 @@ class Training:
     keep_best: bool = True
     patience: int | None = None
     checkpoint: str | Path | None = None
-    moments: dict[str, Tensor] | None = None  # of the optimiser, where a training is continued
+    moments: dict[str, Tensor] | None = None  # of the optimizer, where a training is continued
 
     def run(self, factory: Callable[[], nn.Module], train: Examples, watched: Examples | None = None) -> "Trained":
         """Train; with `keep_best` each network's best epoch on `watched` is kept, else the last."""
@@ -116,7 +116,7 @@ class Trained:
         history: of their training.
         distortions: [restarts], on held-out rows; infinite without any.
         best_epochs: [restarts], the epoch that was kept, -1 where it is the last.
-        moments: of the optimiser, to continue with.
+        moments: of the optimizer, to continue with.
     """
 
     modules: list[nn.Module]
@@ -155,7 +155,7 @@ def mean_one(weights: NDArray[np.float64]) -> Tensor | None:
 
 
 def default_n_epochs(n_rows: int, batch_size: int, n_steps: int) -> int:
-    """Return epochs for about so many steps, between 20 and 1000."""
+    """Return epochs for about this many steps, between 20 and 1000."""
     return max(_MIN_EPOCHS, min(_MAX_EPOCHS, round(n_steps / math.ceil(n_rows / batch_size))))
 
 

@@ -23,7 +23,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 # More units than these settle nothing further: coverage is known to half a point, distortion to a percent or so.
 _MAX_CALIBRATING, _MAX_SELECTING = 5_000, 10_000
-# So many held-out rows of each kind are kept for partial_fit.
+# This many held-out rows of each kind are kept for partial_fit.
 _HELD_OUT_ROWS = 4096
 
 

@@ -61,9 +61,9 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Forecasts):
         n_knots: places in each column at which the answers may bend, at its quantiles; 0 for none. By default 33, if
             there are fewer than 50 000 rows to train on and in half of the columns or more values repeat (each stands
             in two different rows on average), else none; none for `partial_fit`.
-        n_epochs: passes over the rows; by default about 1500 optimiser steps (750 with knots), between 20 and 1000
+        n_epochs: passes over the rows; by default about 1500 optimizer steps (750 with knots), between 20 and 1000
             epochs.
-        batch_size: rows of an optimiser step at most, shared out evenly; by default three times the square root of
+        batch_size: at most this many rows in an optimizer step, split evenly; by default three times the square root of
             their number, between 64 and 1024.
         learning_rate: of Adam: a number to begin with, brought to 0 along a cosine, or a schedule by epoch.
         weight_decay: decoupled weight decay; by default 0.05, and by the noise per row with `AutoAnnealing`.

@@ -124,7 +124,7 @@ def batch_rows(owner: str, batch_size: int | Literal["all"] | None, n_rows: int)
 def even_batch_size(n_rows: int, at_most: int) -> int:
     """Return a size of batches that leaves no small one: the last has at least three quarters of the others' rows.
 
-    What batches of a round number leave over may be a few rows, with a gradient far larger than the optimiser expects.
+    What batches of a round number leave over may be a few rows, with a gradient far larger than the optimizer expects.
 
     Args:
         n_rows: to split.

@@ -1,5 +1,6 @@
 """What changes over the epochs of a training: rule, learning rate, weight decay and temperature of each model."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, get_args, get_type_hints
@@ -10,7 +11,7 @@ from torch import Tensor
 from torchmcl import kernels
 from torchmcl._checks import bad_value, check_non_negative
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.assignment import LOG2_E, WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, softmin, winner_weights
+from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, softmin, winner_weights
 from torchmcl.fleet.options import plain_number
 from torchmcl.schedules import AnnealedRule, Schedule
 
@@ -58,7 +59,7 @@ class MixedRule(AssignmentRule):
         if kernels.usable(cost):
             from torchmcl.kernels.rows import mixed_rows
 
-            return mixed_rows(cost, _exponent_factor(temperature), epsilon)
+            return mixed_rows(cost, temperature, epsilon)
         temperature = _per_model(temperature, cost)
         cold = temperature <= 0
         soft = softmin(cost, temperature.masked_fill(cold, 1))
@@ -72,13 +73,6 @@ def _per_model(values: Tensor, cost: Tensor) -> Tensor:
 
 def _hard_weights(cost: Tensor, epsilon: Tensor) -> Tensor:
     return winner_weights(cost, 1 - epsilon, epsilon / max(cost.shape[-1] - 1, 1))
-
-
-def _exponent_factor(temperature: Tensor) -> Tensor:
-    """Return the factor of a cost in an exponent of 2: negative for any positive temperature, else 0."""
-    limits = torch.finfo(torch.float32)
-    factor = (-LOG2_E / temperature).clamp(min=-limits.max, max=-limits.tiny)
-    return torch.where(temperature > 0, factor, 0.0)
 
 
 class _Group(NamedTuple):
@@ -185,10 +179,11 @@ class RuleCourses:
 def _groups_of(rules: Sequence[Any], n_epochs: int) -> list[_Group]:
     by_identity = {id(rule): rule for rule in rules}
     courses = {key: _course_of(rule, n_epochs) for key, rule in by_identity.items()}
+    kinds = {key: _kind(first) for key, (first, _) in courses.items()}
     groups: list[_Group] = []
     start = 0
     for stop in range(1, len(rules) + 1):
-        if stop == len(rules) or _kind(courses[id(rules[stop])][0]) != _kind(courses[id(rules[start])][0]):
+        if stop == len(rules) or kinds[id(rules[stop])] != kinds[id(rules[start])]:
             members = [courses[id(rule)] for rule in rules[start:stop]]
             first, columns = members[0]
             values = {name: torch.stack([each[name] for _, each in members], dim=1) for name in columns}
@@ -200,7 +195,7 @@ def _groups_of(rules: Sequence[Any], n_epochs: int) -> list[_Group]:
 def _course_of(rule: Any, n_epochs: int) -> tuple[AssignmentRule, dict[str, Tensor]]:
     """Return a rule at the first epoch, and the value of each numeric field at every epoch."""
     first = _rule_at(rule, 0)
-    names = _numeric_fields(first)
+    names = _numeric_fields(type(first))
     if isinstance(rule, AssignmentRule | AutoAnnealing):
         values = {name: [float(getattr(first, name))] * n_epochs for name in names}
     elif isinstance(rule, AnnealedRule) and {name for name, _ in rule.schedules} <= set(names):
@@ -234,15 +229,16 @@ def _rule_at(rule: Any, epoch: int) -> AssignmentRule:
     return at_epoch
 
 
-def _numeric_fields(rule: AssignmentRule) -> list[str]:
+@functools.cache
+def _numeric_fields(kind: type[AssignmentRule]) -> list[str]:
     """Return the fields that may be tensors, and so have a value per model."""
-    types = get_type_hints(type(rule))
-    return [field.name for field in fields(rule) if Tensor in get_args(types[field.name])]
+    types = get_type_hints(kind)
+    return [field.name for field in fields(kind) if Tensor in get_args(types[field.name])]
 
 
 def _kind(rule: AssignmentRule) -> tuple[Any, ...]:
     """Return what has to be equal for rules to be stacked: the type and the fields that are not numbers."""
-    names = _numeric_fields(rule)
+    names = _numeric_fields(type(rule))
     return (type(rule), *(getattr(rule, field.name) for field in fields(rule) if field.name not in names))
 
 

@@ -163,15 +163,16 @@ class ChunkTraining:
             self._decide(self._annealing, epoch)
         self.state.learning_rates.index_copy_(0, epoch, self._rate.view(1, -1))
         batches = self._rows.batches
-        total = torch.zeros_like(self.state.losses[0])
+        total: Tensor | None = None
         self._failures.forget()
         for batch in batches:
             loss = self._step(self.courses, batch)
             with torch.no_grad():
                 self._update(self._step.gradient, batch)
                 loss = loss if len(batches) == 1 else loss * self._rows.share(batch)
-                total = total + loss
+                total = loss if total is None else total + loss
                 self._failures.see(loss, epoch=epoch)
+        assert total is not None
         self.state.losses.index_copy_(0, epoch, total.unsqueeze(0).to(self.state.losses))
         for low, high in due:
             self._evaluate(slice(low, high))

@@ -63,7 +63,7 @@ def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> lis
 class StackedModules:
     """The state of n models and their common forward pass.
 
-    The parameters are rows of one matrix [models, parameters], which lets the optimiser, checkpoints and the best
+    The parameters are rows of one matrix [models, parameters], which lets the optimizer, checkpoints and the best
     copy work in a handful of operations, whatever the number of layers; the per-layer tensors are views of it. Buffers
     (the statistics of BatchNorm, say) have a leading axis of models too. A forward pass does not change them: what it
     made of them is taken by `take_buffers`, for those models whose step counts.

@@ -74,7 +74,8 @@ def runs_triton(tensor: Tensor) -> bool:
 
 def usable(*tensors: Tensor) -> bool:
     """Return whether the kernels for float32 can serve these tensors in the present mode."""
-    return all(
-        runs_triton(tensor) and tensor.dtype == torch.float32 and 0 < tensor.numel() <= _MAX_ENTRIES
-        for tensor in tensors
+    return (
+        all(t.is_cuda and t.dtype == torch.float32 and 0 < t.numel() <= _MAX_ENTRIES for t in tensors)
+        and len(tensors) > 0
+        and runs_triton(tensors[0])  # the mode is the same for all
     )

@@ -47,19 +47,23 @@ def _winner(cost, weights, top, rest, n_rows, n_columns, ROWS: tl.constexpr, COL
 
 @triton.jit(do_not_specialize=[*_SIZES, "rows_per_model"])
 def _mixed(  # type: ignore[no-untyped-def]
-    cost, factors, epsilons, weights, rows_per_model, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    cost, temperatures, epsilons, weights, rows_per_model, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     value = tl.load(cost + row * n_columns + column, mask=real, other=float("inf"))
     model = row // rows_per_model
-    factor = tl.load(factors + model, mask=row < n_rows, other=0.0)
+    temperature = tl.load(temperatures + model, mask=row < n_rows, other=0.0)
     epsilon = tl.load(epsilons + model, mask=row < n_rows, other=0.0)
     epsilon = tl.where(n_columns > 1, epsilon, 0.0)  # a single hypothesis has all the weight
+    warm = temperature > 0
+    # -log2(e) / temperature, finite for the smallest temperature and not 0 for the largest.
+    factor = -1.4426950408889634 / tl.where(warm, temperature, 1.0)
+    factor = tl.minimum(tl.maximum(factor, -3.4028234663852886e38), -1.1754943508222875e-38)
     excess = value - tl.min(value, axis=1)[:, None]
     power = tl.where(real, tl.exp2(excess * factor), 0.0)
     soft = power / tl.sum(power, axis=1)[:, None]
     hard = tl.where(column == tl.argmin(value, axis=1)[:, None], 1 - epsilon, epsilon / tl.maximum(n_columns - 1, 1))
-    tl.store(weights + row * n_columns + column, tl.where(factor < 0, soft, hard), mask=real)
+    tl.store(weights + row * n_columns + column, tl.where(warm, soft, hard), mask=real)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -121,18 +125,18 @@ def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Te
     return weights
 
 
-def mixed_rows(cost: Tensor, factors: Tensor, epsilons: Tensor) -> Tensor:
-    """Return softmin weights where a model's factor is negative, winner weights where it is 0.
+def mixed_rows(cost: Tensor, temperatures: Tensor, epsilons: Tensor) -> Tensor:
+    """Return softmin weights where a model's temperature is positive, winner weights where it is 0.
 
     Args:
         cost: [models, ..., hypotheses]
-        factors: [models], -log2(e) / temperature, or 0 for hard weights.
+        temperatures: [models], 0 for hard weights.
         epsilons: [models], the weight that the winner leaves to the others under hard weights.
     """
     cost = cost.contiguous()
     weights = torch.empty_like(cost)
     rows_per_model = cost[0].numel() // cost.shape[-1]
-    _launch(_mixed, cost, factors.contiguous(), epsilons.contiguous(), weights, rows_per_model)
+    _launch(_mixed, cost, temperatures.contiguous(), epsilons.contiguous(), weights, rows_per_model)
     return weights
 
 

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from torchmcl._checks import bad_value, check_choice, nearest_hint
-from torchmcl._optional import optional_import
-from torchmcl.data.downloads import PinnedDownloader, RefusedDownload, check_address
+from torchmcl.data.downloads import cache_folder, cached_download
 from torchmcl.data.pedestrians.tracks import Recording, read
 
 __all__ = ["RECORDINGS", "read_recordings"]
@@ -107,7 +106,7 @@ def _find(name: str, part: str, root: str | Path | None) -> Path | None:
             raise FileNotFoundError(bad_value("pedestrians", "TORCHMCL_DATA", "be a folder", named, _ADVICE))
         if (path := _in_folder(Path(named) / "pedestrians", name, part)) is not None:
             return path
-    return _in_folder(_cache(), name, part)
+    return _in_folder(cache_folder("pedestrians"), name, part)
 
 
 def _in_folder(root: Path, name: str, part: str) -> Path | None:
@@ -122,34 +121,16 @@ def _file_name(name: str, part: str) -> str:
     return f"{name}{_PARTS[part][1]}.txt"
 
 
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "torchmcl" / "pedestrians"
-
-
 def _download(name: str, part: str, *, base_url: str | None = None, progress: bool = True) -> Path:
-    """Download one file into the cache; the checksum decides whether it is kept."""
-    base_url = BASE_URL if base_url is None else base_url
-    pooch = optional_import("pooch", extra="data", needed_by="downloading the recordings of pedestrians")
     folder, file_name = _PARTS[part][0], _file_name(name, part)
-    checksum = _CHECKSUMS[name][list(_PARTS).index(part)]
-    try:
-        check_address(base_url)
-        shelf = pooch.create(
-            path=_cache() / folder,
-            base_url=f"{base_url}{folder}/",
-            registry={file_name: f"sha256:{checksum}"},
-            retry_if_failed=2,
-        )
-        return Path(shelf.fetch(file_name, downloader=PinnedDownloader(progress=progress)))
-    except ValueError as error:  # pooch: the checksum differs
-        raise OSError(
-            f"pedestrians: {file_name} from {base_url} does not have the known checksum and was not kept. {error}"
-        ) from error
-    except RefusedDownload as error:
-        raise OSError(f"pedestrians: the download of {file_name} from {base_url} was refused: {error}.") from error
-    except Exception as error:
-        raise OSError(
-            f"pedestrians: {file_name} could not be downloaded from {base_url}: {error}. Without a network, give the "
-            "folder that has all/, train/ and val/: root=, or pedestrians/ in the folder of TORCHMCL_DATA."
-        ) from error
+    return cached_download(
+        "pedestrians",
+        file_name,
+        f"pedestrians/{folder}",
+        f"{BASE_URL if base_url is None else base_url}{folder}/",
+        file_name,
+        _CHECKSUMS[name][list(_PARTS).index(part)],
+        advice="Without a network, give the folder with all/, train/ and val/: root=, or pedestrians/ in the "
+        "folder of TORCHMCL_DATA.",
+        progress=progress,
+    )

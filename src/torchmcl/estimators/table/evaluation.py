@@ -246,7 +246,7 @@ def trajectory(model: TableModel) -> dict[str, Any]:
 
 
 def _lists(values: NDArray[Any] | Sequence[float]) -> Any:
-    """Return plain numbers with all their digits: few may tell them apart; None for what is no number."""
+    """Return plain numbers with all their digits: few may tell them apart; None for what is not a number."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim:
         return [_lists(part) for part in array]
