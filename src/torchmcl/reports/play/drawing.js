@@ -4,8 +4,14 @@
 
   const REACH = 1.05; // the square from -1.05 to 1.05 is seen
 
-  /** Return the colours of the page as it is now, light or dark; canvases do not follow style sheets by themselves. */
-  function colours() {
+  let known = null; // asking for styles in each frame would lay the page out in each frame
+
+  const forgetColours = () => { known = null; };
+
+  /** Return the colours of the page, light or dark; canvases do not follow style sheets by themselves. */
+  const colours = () => (known ??= readColours());
+
+  function readColours() {
     const style = getComputedStyle(document.documentElement), read = (name) => style.getPropertyValue(name).trim();
     return { ink: read("--ink"), soft: read("--soft"), line: read("--line"), paper: read("--paper"),
       points: read("--points"), palette: play.palette };
@@ -127,11 +133,11 @@
       context.stroke();
     }
 
-    /** A hypothesis that wins nothing is an empty cross: form, not colour alone, tells it from the others. */
+    /** An unused hypothesis is a cross: form, not colour alone, tells it from the others. */
     _hypotheses({ hypotheses, work }, tones) {
       const { context } = this, size = Math.max(4, this.canvas.width / 75);
       for (let k = 0; k < hypotheses.length / 2; k++) {
-        const [x, y] = this.place(hypotheses[2 * k], hypotheses[2 * k + 1]), starved = work.wins[k] === 0;
+        const [x, y] = this.place(hypotheses[2 * k], hypotheses[2 * k + 1]), starved = work.unused[k] === 1;
         context.lineWidth = Math.max(1.5, size / 4);
         context.strokeStyle = starved ? tones.ink : tones.paper;
         context.beginPath();
@@ -155,16 +161,16 @@
     }
   }
 
-  /** The shares that hypotheses win, largest first, as bars with the even share as a line. */
+  /** The shares of the weights that hypotheses have, largest first, as bars with the even share as a line. */
   function drawUsage(canvas, { work }) {
     fit(canvas, 0.16);
     const context = canvas.getContext("2d"), tones = colours(), { width, height } = canvas, n = work.wins.length;
-    const shares = [...work.wins].sort((a, b) => b - a), top = Math.max(shares[0], 1);
+    const shares = Float64Array.from(work.mass).sort().reverse(), top = Math.max(shares[0], 1e-9);
     context.clearRect(0, 0, width, height);
     context.fillStyle = tones.palette[0];
-    const total = shares.reduce((sum, wins) => sum + wins, 0), even = height * (1 - total / n / top);
-    shares.forEach((wins, k) => {
-      const tall = (height * wins) / top;
+    const total = shares.reduce((sum, mass) => sum + mass, 0), even = height * (1 - total / n / top);
+    shares.forEach((mass, k) => {
+      const tall = (height * mass) / top;
       context.fillRect((k * width) / n + 0.5, height - tall, Math.max(1, width / n - 1), tall);
     });
     context.strokeStyle = tones.ink;
@@ -196,5 +202,5 @@
     context.setLineDash([]);
   }
 
-  Object.assign(play, { Picture, cells, colours, fit, drawUsage, drawNetwork });
+  Object.assign(play, { Picture, cells, colours, forgetColours, fit, drawUsage, drawNetwork });
 })((globalThis.torchmclPlay ??= {}));

@@ -65,7 +65,8 @@
   }
 
   /** Draw again where colours or sizes change; paper is always light. */
-  function followTheScreen(repaint) {
+  function followTheScreen(redraw) {
+    const repaint = () => { play.forgetColours(); redraw(); };
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
     window.addEventListener("resize", repaint);
     for (const [name, on] of [["beforeprint", true], ["afterprint", false]]) {

@@ -28,18 +28,16 @@
       this.picture = new play.Picture(this.canvas);
     }
 
-    draw(points, panel, options) {
-      this.picture.draw(points, panel, options);
-      play.drawUsage(this.bars, panel);
-    }
+    draw(points, panel, options) { this.picture.draw(points, panel, options); }
 
     describe(panel, text) {
+      play.drawUsage(this.bars, panel);
       this.choice.value = panel.key;
       const n = panel.work.wins.length, { starved, distortion } = panel.measures;
       const note = `distortion ${distortion.toPrecision(3)}`;
       if (this.note.textContent !== note) this.note.textContent = note;
       if (text) this.canvas.ariaLabel = text;
-      this.bars.ariaLabel = `Share of points of each hypothesis, largest first: ${n - starved} of ${n} win points.`;
+      this.bars.ariaLabel = `Share of each hypothesis, largest first: ${n - starved} of ${n} are used.`;
     }
   }
 

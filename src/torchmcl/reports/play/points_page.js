@@ -4,6 +4,7 @@
 
   const HOTTEST = 1.5; // of the critical temperature; the dial is quadratic, to be finer where it is cold
   const AFTER = 80; // steps at T = 0 before a cooling stops by itself
+  const EVERY = 6; // frames between two updates of text and charts: ten a second are enough to read
   const $ = (id) => document.getElementById(id);
 
   class PointsPage {
@@ -116,13 +117,16 @@
       }
       if (!this.playing) return;
       this.advance();
-      this.show(this.frames % 6 === 0 || !this.playing);
+      // Text and charts in different frames, so that no frame is long.
+      const turn = this.frames % EVERY;
+      if (this.playing) this.show(turn === 0, turn === EVERY / 2);
     }
 
     toggle() {
       if (this.playing) return this.stop();
       if (this.cooling && this.simulation.step >= this.state.steps + AFTER) this._rebuild();
       this.playing = true;
+      $("status").textContent = "Playing.";
       this.show();
       return undefined;
     }
@@ -173,16 +177,20 @@
       this.set({ own: new Float64Array(0), data: this.state.data });
     }
 
-    show(everything = true) {
+    show(withText = true, withCharts = true) {
       const { state, simulation, pencil } = this;
       const options = { showCells: state.cells, showPaths: state.paths, cursor: pencil.on ? pencil.cursor : null };
       this.views.forEach((view, place) => view.draw(simulation.points, simulation.panels[place], options));
+      if (withText) this._showText();
+      if (withCharts) play.showCharts(simulation, this.curve, state.k, this.critical);
+    }
+
+    _showText() {
+      const { state, simulation } = this;
       play.showDial("heat", "mark", "heat-text", state.heat, HOTTEST, this.critical);
-      if (!everything) return;
       this.views.forEach((view, place) => view.describe(simulation.panels[place]));
       play.showControls(state, this.playing);
       play.showMeasures(simulation, this.curve, state.k);
-      play.showCharts(simulation, this.curve, state.k, this.critical);
     }
 
     /** Say in words what the pictures show, when something has come to rest. */

@@ -58,7 +58,7 @@
   function panelText(panel) {
     const n = panel.work.wins.length, { distortion, starved } = panel.measures;
     const places = play.distinctPlaces(panel.hypotheses, panel.temperature);
-    return `${play.RULES[panel.key]}: ${n} hypotheses at ${places} places, ${starved} win nothing, distortion `
+    return `${play.RULES[panel.key]}: ${n} hypotheses at ${places} places, ${starved} unused, distortion `
       + `${digits(distortion)}.`;
   }
 

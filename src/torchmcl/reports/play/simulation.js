@@ -10,7 +10,7 @@
 
   function workspace(n) {
     const fresh = () => new Float64Array(n);
-    return { cost: fresh(), weights: fresh(), mass: fresh(), x: fresh(), y: fresh(), wins: fresh() };
+    return { cost: fresh(), weights: fresh(), mass: fresh(), x: fresh(), y: fresh(), wins: fresh(), unused: fresh() };
   }
 
   /** Fill the workspace with masses, weighted sums and wins, and return the measures of the hypotheses. */
@@ -43,7 +43,7 @@
       wins[best]++;
       for (let j = 0; j < k; j++) {
         const weight = weights[j];
-        if (weight === 0) continue;
+        if (weight < 1e-12) continue; // adds nothing to sums of thousands
         mass[j] += weight; x[j] += weight * px; y[j] += weight * py; soft += weight * cost[j];
       }
     }
@@ -70,12 +70,13 @@
     return { hard, soft: first * hard + other * (all - hard) * (rule.epsilon > 0), entropy };
   }
 
-  function measures({ mass, wins }, n, distortion, softDistortion, entropy, temperature) {
-    let usage = 0, starved = 0;
+  function measures({ mass, wins, unused }, n, distortion, softDistortion, entropy, temperature) {
+    let usage = 0, starved = 0; // a warm hypothesis may win no point and still be trained by all of them
     for (let j = 0; j < mass.length; j++) {
       const share = mass[j] / n;
       if (share > 0) usage -= share * Math.log(share);
-      if (wins[j] === 0) starved++;
+      unused[j] = wins[j] === 0 && share < 0.5 / mass.length ? 1 : 0;
+      starved += unused[j];
     }
     const rate = Math.max(0, usage - entropy) / Math.LN2;
     return { distortion, softDistortion, entropy, freeEnergy: softDistortion - temperature * entropy, rate, starved };

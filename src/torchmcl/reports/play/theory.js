@@ -19,9 +19,9 @@
   /** Return twice the largest eigenvalue of the covariance: above it all hypotheses sit at the mean. */
   const firstCriticalTemperature = (points) => (points.length ? 2 * largestEigenvalue(covariance(points)) : 0);
 
-  /** Return how many places the hypotheses occupy; those within a tenth of sqrt(T) of an earlier one are one place. */
+  /** Return how many places the hypotheses occupy, counting those within 0.01, or a tenth of sqrt(T), once. */
   function distinctPlaces(hypotheses, temperature) {
-    const reach = 0.01 * temperature, kept = [];
+    const reach = Math.max(1e-4, 0.01 * temperature), kept = [];
     for (let k = 0; k < hypotheses.length; k += 2) {
       const near = (j) => (hypotheses[j] - hypotheses[k]) ** 2 + (hypotheses[j + 1] - hypotheses[k + 1]) ** 2 <= reach;
       if (!kept.some(near)) kept.push(k);
