@@ -68,8 +68,8 @@ html_show_sphinx = False
 html_sidebars = {
     page: []
     for page in (
-        *("index", "first_network", "rules_and_schedules", "targets_and_scores", "tables", "speed_and_numerics", "play"),
-        *("auto", "theory", "figures", "separation", "separation_results"),
+        *("index", "first_network", "rules_and_schedules", "targets_and_scores", "tables", "speed_and_numerics"),
+        *("auto", "theory", "figures", "separation", "separation_results", "play"),
     )
 }
 html_sourcelink_suffix = ""

@@ -85,7 +85,8 @@ def test_measures_and_steps_are_those_of_python(computed, key, parameters, rule)
     got = computed(
         "const flat = (rows) => Float64Array.from(rows.flat());"
         "const points = flat(given.points), h = flat(given.start), work = play.workspace(h.length / 2); let m;"
-        "for (let t = 0; t < 10; t++) { m = play.sweep(points, h, play.rule(given.key, given.parameters), work, given.t);"
+        "const rule = play.rule(given.key, given.parameters);"
+        "for (let t = 0; t < 10; t++) { m = play.sweep(points, h, rule, work, given.t);"
         "  if (t < 9) play.move(h, work); }"
         "return [[...h], m, [...work.mass], [...work.wins]]",
         {"key": key, "parameters": parameters, "points": points.tolist(), "start": start.tolist(), "t": temperature},
@@ -93,9 +94,7 @@ def test_measures_and_steps_are_those_of_python(computed, key, parameters, rule)
     hypotheses = start
     for _ in range(9):
         weights = rule(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=points))
-        hypotheses = hypotheses + 0.2 * (
-            theory.soft_barycentres(points, weights, otherwise=hypotheses) - hypotheses
-        )
+        hypotheses = hypotheses + 0.2 * (theory.soft_barycentres(points, weights, otherwise=hypotheses) - hypotheses)
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=points)
     weights = rule(cost)
     assert got[0] == pytest.approx(hypotheses.flatten().tolist(), abs=1e-5)
@@ -121,7 +120,12 @@ def test_schedules_are_those_of_python(computed):
         "  .map((schedule) => given.map(schedule))",
         steps,
     )
-    ours = [mcl.Linear(1.5, 0.1, 40), mcl.Cosine(1.5, 0.1, 40), mcl.Exponential(0.5, 0.8, cutoff=1e-3), mcl.Constant(0.3)]
+    ours = [
+        mcl.Linear(1.5, 0.1, 40),
+        mcl.Cosine(1.5, 0.1, 40),
+        mcl.Exponential(0.5, 0.8, cutoff=1e-3),
+        mcl.Constant(0.3),
+    ]
     for values, schedule in zip(got, ours, strict=True):
         assert values == pytest.approx([schedule(step) for step in steps], abs=1e-12)
 
@@ -136,7 +140,9 @@ def test_the_critical_temperatures_are_those_of_theory(computed):
     points = samples()
     got = computed("return play.firstCriticalTemperature(Float64Array.from(given.flat()))", points.tolist())
     assert got == pytest.approx(theory.first_critical_temperature(points).item(), abs=1e-9)
-    pairs = computed("const p = play.pairs('fork', 400, 1); return [[...p.x], [...p.y], play.criticalTemperatureBound(p)]")
+    pairs = computed(
+        "const p = play.pairs('fork', 400, 1); return [[...p.x], [...p.y], play.criticalTemperatureBound(p)]"
+    )
     x, y = torch.tensor(pairs[0]), torch.tensor(pairs[1])
     bins = ((x + 1) * 10).long().clamp(0, 19)
     values = [theory.first_critical_temperature(y[bins == place, None]) for place in range(20) if (bins == place).any()]
@@ -213,20 +219,25 @@ def test_the_network_trains_as_in_pytorch(computed, temperature):
 
 
 def test_links_carry_the_state_and_wrong_ones_do_no_harm(computed):
-    hash_ = "data=spiral&points=5000&k=50&rules=annealed,top&epsilon=0.25&n=4&start=corner&seed=7&cooling=cosine&steps=77"
+    hash_ = (
+        "data=spiral&points=5000&k=50&rules=annealed,top&epsilon=0.25&n=4&start=corner&seed=7&cooling=cosine&steps=77"
+    )
     assert computed("return play.writeState(play.readState(given))", f"#{hash_}") == hash_
     own = computed(
         "const own = Float64Array.of(-1, 1, 0.25, -0.5);"
         "return [...play.readState(play.writeState({ ...play.defaultState(), data: 'own', own })).own]"
     )
     assert own == pytest.approx([-1, 1, 0.25, -0.5], abs=1e-3)
-    for text in ("k=1e9", "k=-3", "data=__proto__", "rules=toString", "own=%00", "heat=NaN", "__proto__=1", "%", "data=own"):
-        assert computed("return play.writeState(play.readState(given))", text) == ""
+    wrong = ["k=1e9", "k=-3", "data=__proto__", "rules=toString", "own=%00", "heat=NaN", "__proto__=1", "%", "data=own"]
+    written = computed("return given.map((text) => play.writeState(play.readState(text)))", wrong)
+    assert written == [""] * len(wrong)
     assert computed("return play.readState('k=999').k") == 50
 
 
 def test_every_step_of_the_story_is_a_state(computed):
-    steps = computed("return play.story.map((s) => [s.title, s.attempt, s.state, play.writeState(play.readState(s.state))])")
+    steps = computed(
+        "return play.story.map((s) => [s.title, s.attempt, s.state, play.writeState(play.readState(s.state))])"
+    )
     assert len(steps) == 7
     for title, attempt, state, written in steps:
         assert title
@@ -235,19 +246,19 @@ def test_every_step_of_the_story_is_a_state(computed):
         assert kept <= said, "a word of the state that the page does not know"
 
 
-def test_where_annealing_does_not_help_it_does_not(computed):
-    """The claim of the last step, and of the one before it, over several starts."""
+@pytest.mark.slow
+def test_the_claim_of_the_last_step_holds(computed):
+    """From a start on the data winner-takes-all ends lower on the branches; from a corner it never does."""
     code = (
-        "return [1, 2, 3].map((seed) => { const points = play.points(given[0], 500, seed);"
+        "return [1, 2, 3, 4, 5, 6, 7, 8].map((seed) => { const points = play.points('branches', 1000, seed);"
         "const cool = play.cooling('linear', 1.5 * play.firstCriticalTemperature(points), 300);"
-        "const at = (t) => ({ temperature: cool(t) }), start = play.start(given[1], 12, seed, points);"
+        "const at = (t) => ({ temperature: cool(t) }), start = play.start(given, 12, seed, points);"
         "const s = new play.Simulation(points, ['wta', 'annealed'], start, at(0), seed);"
-        "for (let t = 1; t < 380; t++) s.advance(at(t));"
-        "return s.panels.map((p) => p.measures.distortion); })"
+        "for (let t = 1; t <= 380; t++) s.advance(at(t));"
+        "return s.panels[0].measures.distortion < s.panels[1].measures.distortion; })"
     )
-    assert all(hard < annealed * 1.05 for hard, annealed in computed(code, ["branches", "data"]))
-    assert all(hard > annealed * 1.2 for hard, annealed in computed(code, ["branches", "corner"]))
-    assert all(hard > annealed * 1.2 for hard, annealed in computed(code, ["clouds", "middle"]))
+    assert sum(computed(code, "data")) >= 7
+    assert sum(computed(code, "corner")) == 0
 
 
 def test_the_page_is_one_file_that_loads_nothing():
@@ -362,8 +373,7 @@ def test_the_story_the_choices_and_the_keys(fresh):
     from selenium.webdriver import ActionChains
     from selenium.webdriver.support.ui import Select
 
-    body = fresh.find_element("tag name", "body")
-    for number in range(1, 8):
+    for number in (3, 7):
         ActionChains(fresh).send_keys(str(number)).perform()
         assert fresh.find_element("id", "story-title").text.startswith(f"{number}.")
         assert f"story={number}" in fresh.current_url
@@ -376,17 +386,17 @@ def test_the_story_the_choices_and_the_keys(fresh):
     ActionChains(fresh).send_keys("[").perform()
     assert state(fresh, "page.state.cooling") == "hand"
     click(fresh, "#story-back")
-    for data in ("ring", "spiral", "branches", "clouds"):
+    assert fresh.find_element("id", "story-title").text.startswith("6.")
+    for data in ("ring", "spiral"):
         Select(fresh.find_element("id", "data")).select_by_value(data)
         assert state(fresh, "page.state.data") == data
     Select(fresh.find_element("css selector", "#panels select")).select_by_value("top")
     assert state(fresh, "page.state.rules")[0] == "top"
-    Select(fresh.find_element("id", "panel-count")).select_by_value("1")
+    Select(fresh.find_element("id", "panel-count")).select_by_visible_text("1")
     assert len(fresh.find_elements("css selector", "#panels figure")) == 1
     unlabelled = "return [...document.querySelectorAll('canvas')].filter((c) => !c.ariaLabel).map((c) => c.id)"
     click(fresh, "#step")
     assert fresh.execute_script(unlabelled) == []
-    assert body.is_displayed()
 
 
 def test_the_network_trains_live(fresh):
@@ -404,7 +414,8 @@ def test_frames_of_many_points_are_short(fresh, page):
     fresh.get(f"{page.as_uri()}#points=5000&k=50&rules=annealed&steps=3000")
     quickest = fresh.execute_script(
         "const page = torchmclPlay.page; page.playing = true; let best = Infinity;"
-        "for (let i = 0; i < 60; i++) { const t = performance.now(); page.frame(); best = Math.min(best, performance.now() - t); }"
+        "for (let i = 0; i < 60; i++) {"
+        "  const t = performance.now(); page.frame(); best = Math.min(best, performance.now() - t); }"
         "return best"
     )
     assert quickest < 16.7
@@ -415,7 +426,9 @@ def test_hostile_links_run_nothing_and_the_page_fits_a_phone_in_the_dark(fresh, 
     fresh.get(f"{page.as_uri()}#data=<img src=x onerror=window.ran=1>&k=<svg onload=ran=2>&own=zz&rules=,,&story=99")
     assert fresh.execute_script("return window.ran === undefined")
     assert state(fresh, "page.state.story") == 7
-    fresh.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
+    fresh.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    )
     fresh.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
     )

@@ -79,8 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     play = commands.add_parser(
         "play",
         help="write a page on which to drag the temperature and watch hypotheses split",
-        description="Write one self-contained page that trains hypotheses in the browser: data to choose or draw, rules "
-        "side by side, a temperature to drag, rate-distortion, a small network, and a story of seven steps.",
+        description="Write one self-contained page that trains hypotheses in the browser: data to choose or draw, "
+        "rules side by side, a temperature to drag, rate-distortion, a small network, and a story of seven steps.",
         epilog="example: torchmcl play --open",
     )
     play.add_argument("--out", type=Path, default=Path("out/play.html"), help="the file (default: %(default)s)")

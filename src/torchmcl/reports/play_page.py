@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torchmcl._files import write_atomically
 from torchmcl.reports.page import page
-from torchmcl.reports.pictures import PALETTE
+from torchmcl.reports.pictures import AMCL, MCL, PALETTE, RELAXED
 
 __all__ = ["COMPUTING", "play_page", "play_script", "write_play_page"]
 
@@ -35,8 +35,9 @@ def play_page() -> str:
         >>> play_page().startswith("<!doctype html>")
         True
     """
-    palette = f"globalThis.torchmclPlay = {{ palette: {json.dumps(PALETTE)} }};"
-    script = "\n".join([palette, play_script(COMPUTING + _SHOWING)])
+    methods = {"wta": MCL, "relaxed": RELAXED, "annealed": AMCL, "top": PALETTE[2]}
+    colours = f"globalThis.torchmclPlay = {json.dumps({'palette': PALETTE, 'methods': methods})};"
+    script = "\n".join([colours, play_script(COMPUTING + _SHOWING)])
     return page("Several answers, by hand: torchmcl", _text("index.html"), script, style=_text("play.css"))
 
 

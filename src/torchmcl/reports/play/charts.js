@@ -3,7 +3,7 @@
   "use strict";
 
   // Lines differ in dashes as well as in colour.
-  const DASHES = [[], [7, 4], [2, 3]];
+  const DASHES = [[], [7, 4], [2, 3], [12, 3, 3, 3]];
 
   const ticksOf = (low, high, count) => {
     const rough = (high - low) / count, unit = 10 ** Math.floor(Math.log10(rough));

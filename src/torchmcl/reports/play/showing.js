@@ -3,6 +3,8 @@
   "use strict";
 
   const $ = (id) => document.getElementById(id);
+  const DASHES = [0, 1, 3]; // of each panel: two panels may have one rule; dots are the floor
+  const STROKES = ["solid", "dashed", "double"]; // dashes and dots are no style of a border
   const digits = (value) => (Number.isFinite(value) ? value.toPrecision(3) : "–");
 
   /** Place a dial, its mark at the critical temperature, and its text. */
@@ -66,7 +68,7 @@
   function showCharts({ panels, step }, curve, k, critical) {
     const tones = play.colours(), bits = Math.log2(k), floor = curve.distortionAt(bits), end = Math.max(step, 50);
     const line = (panel, place, x, y) => ({
-      points: panel.history.records.map((record) => [record[x], record[y]]), colour: tones.palette[place], dash: place % 2,
+      points: panel.history.records.map((record) => [record[x], record[y]]), colour: play.methods[panel.key], dash: DASHES[place],
     });
     const records = panels[0].history.records, below = records.find(({ temperature }) => temperature < critical);
     const crossed = below && below !== records[0] && panels.some(({ key }) => key === "annealed");
@@ -86,6 +88,18 @@
       lines: cooled.map(([panel, place]) => line(panel, place, "step", "freeEnergy")), marks, xLabel: "step", xRange: [0, end],
     });
     describeCharts(panels, floor, cooled.length);
+    showLegend(panels);
+  }
+
+  function showLegend(panels) {
+    const key = panels.map((panel) => panel.key).join();
+    if ($("legend").dataset.key === key) return;
+    $("legend").dataset.key = key;
+    $("legend").replaceChildren(...panels.map((panel, place) => {
+      const stroke = play.element("span", { className: "stroke" });
+      stroke.style.borderTop = `${place === 2 ? 5 : 3}px ${STROKES[place]} ${play.methods[panel.key]}`;
+      return play.element("span", {}, [stroke, play.RULES[panel.key]]);
+    }));
   }
 
   function describeCharts(panels, floor, cooled) {

@@ -36,21 +36,23 @@
       text: "While all hypotheses sit at the mean, moving them apart along the widest direction of the data lowers the "
         + "free energy only if T is below 2λ, twice the largest eigenvalue of the covariance. The mark on the dial is "
         + "computed from the data, before anything moves.",
-      attempt: "Press Play, then drag just below the mark. Try the other data: the mark moves, the rule holds.",
+      attempt: "Press Play, drag just below the mark, and wait a few seconds. Try the other data: the mark moves, the rule holds.",
       state: "k=6&rules=annealed&cooling=hand&heat=1.1&data=branches",
     },
     {
       title: "How good can it be?",
-      text: "No n answers can have a lower distortion than the rate-distortion curve at log2 n bits. The slow cooling "
-        + "slides down along the curve; the other rules start at full rate and far above it.",
+      text: "No n answers can have a lower distortion than the rate-distortion curve at log2 n bits. Annealed "
+        + "hypotheses stay close to the curve while the clouds part, and end above it: twelve points in the plane cannot be as "
+        + "good as the curve allows. The other rules stop on their way; the table says how far above the floor.",
       attempt: "Press Play and follow the three lines in the chart of rate and distortion.",
-      state: "k=12&rules=wta,relaxed,annealed&cooling=linear&steps=400",
+      state: "k=12&rules=wta,relaxed,annealed&cooling=exponential&steps=400",
     },
     {
       title: "When annealing does not help",
-      text: "From a good start, such as hypotheses drawn from the data, winner-takes-all ends as low, or lower, without "
-        + "any cooling. And a cooling that is too fast is little better than none.",
-      attempt: "Press Play. Then set the start to Corner, press Restart, and play again.",
+      text: "From a good start there is little to gain. With hypotheses drawn from the data, winner-takes-all ended lower "
+        + "than annealing on these branches in 15 of 16 runs, by 13 % at the median, and on the three clouds in 7 of 16. "
+        + "From a corner it was lower in none.",
+      attempt: "Press Play. Then set the start to Corner and play again.",
       state: "k=12&rules=wta,annealed&cooling=linear&steps=300&start=data&data=branches",
     },
   ];

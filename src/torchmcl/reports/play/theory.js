@@ -39,32 +39,45 @@
     return cost;
   }
 
+  const NEGLIGIBLE = 1e-14; // beside the nearest place, whose entry is 1
+
   /** Blahut and Arimoto's iteration at one temperature, one update per call: pages must stay responsive. */
   class BlahutArimoto {
     constructor(cost, n, m, temperature) {
       Object.assign(this, { cost, n, m, temperature, gap: Infinity, updates: 0 });
       this.masses = new Float64Array(m).fill(1 / m);
       this.factors = new Float64Array(m);
+      // Only what counts is kept of each row: when it is cold, few places matter to a source.
       this.kernel = new Float64Array(n * m);
-      for (let i = 0; i < n; i++) this._fillRow(i);
+      this.places = new Int32Array(n * m);
+      this.ends = new Int32Array(n);
+      let end = 0;
+      for (let i = 0; i < n; i++) this.ends[i] = end = this._fillRow(i, end);
     }
 
     /** Costs count from the lowest of a row, so that no row underflows; the constant cancels. */
-    _fillRow(i) {
-      const { cost, kernel, m, temperature } = this;
+    _fillRow(i, end) {
+      const { cost, kernel, places, m, temperature } = this;
       let lowest = Infinity;
       for (let j = i * m; j < (i + 1) * m; j++) lowest = Math.min(lowest, cost[j]);
-      for (let j = i * m; j < (i + 1) * m; j++) kernel[j] = Math.exp((lowest - cost[j]) / temperature);
+      for (let j = 0; j < m; j++) {
+        const entry = Math.exp((lowest - cost[i * m + j]) / temperature);
+        if (entry < NEGLIGIBLE) continue;
+        kernel[end] = entry;
+        places[end++] = j;
+      }
+      return end;
     }
 
     update() {
-      const { n, m, kernel, masses, factors } = this;
+      const { n, m, kernel, places, ends, masses, factors } = this;
       factors.fill(0);
-      for (let i = 0, row = 0; i < n; i++, row += m) {
+      for (let i = 0, at = 0; i < n; i++) {
+        const begin = at, end = ends[i];
         let z = 0;
-        for (let j = 0; j < m; j++) z += masses[j] * kernel[row + j];
+        for (; at < end; at++) z += masses[places[at]] * kernel[at];
         const inverse = 1 / (z * n);
-        for (let j = 0; j < m; j++) factors[j] += kernel[row + j] * inverse;
+        for (at = begin; at < end; at++) factors[places[at]] += kernel[at] * inverse;
       }
       let moved = 0, most = 0;
       for (let j = 0; j < m; j++) {
@@ -76,19 +89,20 @@
       this.updates++;
     }
 
-    /** Return { distortion, rate in bits, gap in bits }. */
+    /** Return { distortion, rate in bits, gap in bits, temperature }. */
     point() {
-      const { n, m, kernel, masses, cost } = this, used = new Float64Array(m);
+      const { n, m, kernel, places, ends, masses, cost } = this, used = new Float64Array(m);
       let distortion = 0, information = 0;
-      for (let i = 0, row = 0; i < n; i++, row += m) {
+      for (let i = 0, at = 0; i < n; i++) {
+        const begin = at;
         let z = 0;
-        for (let j = 0; j < m; j++) z += masses[j] * kernel[row + j];
-        for (let j = 0; j < m; j++) {
-          const q = (masses[j] * kernel[row + j]) / z / n;
+        for (; at < ends[i]; at++) z += masses[places[at]] * kernel[at];
+        for (at = begin; at < ends[i]; at++) {
+          const q = (masses[places[at]] * kernel[at]) / z / n;
           if (!(q > 0)) continue;
-          distortion += q * cost[row + j];
+          distortion += q * cost[i * m + places[at]];
           information += q * Math.log(q * n);
-          used[j] += q;
+          used[places[at]] += q;
         }
       }
       for (let j = 0; j < m; j++) if (used[j] > 0) information -= used[j] * Math.log(used[j]);
@@ -125,7 +139,7 @@
 
   /** The curve R(D) of points, from hot to cold, computed a few milliseconds at a time. */
   class RateCurve {
-    constructor(points, upToBits, { sources = 500, places = 250, side = 14 } = {}) {
+    constructor(points, upToBits, { sources = 400, places = 200, side = 12 } = {}) {
       this.sources = thinned(points, sources);
       this.places = reproductions(this.sources, places, side);
       this.cost = squaredDistances(this.sources, this.places);
@@ -150,8 +164,9 @@
       const found = this.run.point();
       this.points.push(found);
       this.run = null;
-      this.temperature *= 0.62;
-      this.done = found.rate > this.upToBits || this.points.length > 16;
+      // Closer together at first: just below the critical temperature the rate rises by a bit in no time.
+      this.temperature *= this.points.length < 7 ? 0.82 : 0.62;
+      this.done = found.rate > this.upToBits || this.points.length > 20;
     }
 
     /** Return the smallest distortion at a rate, by interpolation; NaN where the curve has not come so far. */
