@@ -361,12 +361,13 @@ def test_points_are_drawn_by_pointer_and_by_keys_and_links_keep_them(fresh, page
     assert state(fresh, "page.state.data") == "own"
     canvas.send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT, Keys.ARROW_UP, Keys.ENTER)
     assert state(fresh, "page.simulation.points.length / 2") == drawn + 5
+    time.sleep(0.5)  # the address follows a moment later
     link = fresh.current_url
     fresh.get("about:blank")
     fresh.get(link)
     assert state(fresh, "page.simulation.points.length / 2") == drawn + 5
     click(fresh, "#clear")
-    assert "data=own" not in fresh.current_url or state(fresh, "page.state.own.length") == 0
+    assert state(fresh, "page.state.own.length") == 0
 
 
 def test_the_story_the_choices_and_the_keys(fresh):
@@ -394,7 +395,9 @@ def test_the_story_the_choices_and_the_keys(fresh):
     assert state(fresh, "page.state.rules")[0] == "top"
     Select(fresh.find_element("id", "panel-count")).select_by_visible_text("1")
     assert len(fresh.find_elements("css selector", "#panels figure")) == 1
-    unlabelled = "return [...document.querySelectorAll('canvas')].filter((c) => !c.ariaLabel).map((c) => c.id)"
+    unlabelled = (
+        "return [...document.querySelectorAll('canvas')].filter((c) => !c.ariaLabel && !c.ariaHidden).map((c) => c.id)"
+    )
     click(fresh, "#step")
     assert fresh.execute_script(unlabelled) == []
 

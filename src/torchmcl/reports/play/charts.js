@@ -111,5 +111,10 @@
     context.beginPath(); context.arc(...last, 3.5 * scale, 0, 2 * Math.PI); context.fill();
   }
 
-  Object.assign(play, { drawChart, chartTicks: ticksOf });
+  /** Draw a piece of a line for a legend, at twice the size of the page. */
+  function drawStroke(context, colour, dash) {
+    drawLine(context, { points: [[0, 6], [72, 6]], colour, dash, end: false }, (x, y) => [x, y], false, 2);
+  }
+
+  Object.assign(play, { drawChart, drawStroke });
 })((globalThis.torchmclPlay ??= {}));

@@ -3,6 +3,7 @@
   "use strict";
 
   const $ = (id) => document.getElementById(id);
+  let waiting = 0; // the timer of the address
 
   function tellStory(page, number) {
     const { title, text, attempt } = play.story[Math.max(number, 1) - 1];
@@ -27,8 +28,15 @@
 
   /** Keep the address up to date without filling the history of the browser. */
   function writeAddress(state) {
+    clearTimeout(waiting);
     const hash = play.writeState(state);
     history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+  }
+
+  /** Browsers slow down pages that change their address in each frame, as a drag would: the last state is enough. */
+  function writeAddressSoon(state) {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => writeAddress(state), 300);
   }
 
   function readAddress(page) {
@@ -43,7 +51,8 @@
       "[": () => page.nudge(-0.02), "]": () => page.nudge(0.02),
     };
     document.addEventListener("keydown", (event) => {
-      const busy = event.target.closest("input, select, button, summary, a");
+      // Fields have their own keys, and a space presses the button that has the focus.
+      const busy = event.target.closest(event.key === " " ? "input, select, button, summary, a" : "input, select");
       if (event.ctrlKey || event.metaKey || event.altKey || busy) return;
       if (/^[1-7]$/.test(event.key)) goTo(page, Number(event.key));
       else if (Object.hasOwn(keys, event.key)) keys[event.key]();
@@ -78,7 +87,7 @@
   }
 
   function begin() {
-    const page = new play.PointsPage(writeAddress);
+    const page = new play.PointsPage(writeAddressSoon);
     buildStory(page);
     readAddress(page);
     const network = new play.NetworkPage();

@@ -4,7 +4,6 @@
 
   const $ = (id) => document.getElementById(id);
   const DASHES = [0, 1, 3]; // of each panel: two panels may have one rule; dots are the floor
-  const STROKES = ["solid", "dashed", "double"]; // dashes and dots are no style of a border
   const digits = (value) => (Number.isFinite(value) ? value.toPrecision(3) : "–");
 
   /** Place a dial, its mark at the critical temperature, and its text. */
@@ -96,8 +95,9 @@
     if ($("legend").dataset.key === key) return;
     $("legend").dataset.key = key;
     $("legend").replaceChildren(...panels.map((panel, place) => {
-      const stroke = play.element("span", { className: "stroke" });
-      stroke.style.borderTop = `${place === 2 ? 5 : 3}px ${STROKES[place]} ${play.methods[panel.key]}`;
+      const stroke = play.element("canvas", { className: "stroke", width: 72, height: 12 });
+      stroke.setAttribute("aria-hidden", "true");
+      play.drawStroke(stroke.getContext("2d"), play.methods[panel.key], DASHES[place]);
       return play.element("span", {}, [stroke, play.RULES[panel.key]]);
     }));
   }
