@@ -59,8 +59,8 @@
   function panelText(panel) {
     const n = panel.work.wins.length, { distortion, starved } = panel.measures;
     const places = play.distinctPlaces(panel.hypotheses, panel.temperature);
-    return `${play.RULES[panel.key]}: ${n} hypotheses at ${places} places, ${starved} unused, distortion `
-      + `${digits(distortion)}.`;
+    const answers = n === 1 ? "1 hypothesis" : `${n} hypotheses`, where = places === 1 ? "1 place" : `${places} places`;
+    return `${play.RULES[panel.key]}: ${answers} at ${where}, ${starved} unused, distortion ${digits(distortion)}.`;
   }
 
   /** Charts over the steps, with the first split of theory where the temperature went below it. */
