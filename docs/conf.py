@@ -9,6 +9,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from torchmcl import __version__
+from torchmcl.reports.play_page import write_play_page
 
 # The examples are small; threads on busy cores would only wait for each other.
 torch.set_num_threads(1)
@@ -68,7 +69,7 @@ html_sidebars = {
     page: []
     for page in (
         *("index", "first_network", "rules_and_schedules", "targets_and_scores", "tables", "speed_and_numerics"),
-        *("auto", "theory", "figures", "separation", "separation_results"),
+        *("auto", "theory", "figures", "separation", "separation_results", "play"),
     )
 }
 html_sourcelink_suffix = ""
@@ -94,7 +95,14 @@ def parseable_defaults(
     return signature and signature.replace("<factory>", "..."), returns
 
 
+def write_page_to_play(app: Any, error: Exception | None) -> None:
+    """Write the page to play with beside the pictures: it is made of the package, not kept with the documentation."""
+    if error is None and app.builder.format == "html":
+        write_play_page(Path(app.outdir) / "_static" / "play.html")
+
+
 def setup(app: Any) -> None:
     """Connect the hooks, after the one that reads Google style."""
+    app.connect("build-finished", write_page_to_play)
     app.connect("autodoc-process-signature", parseable_defaults)
     app.connect("autodoc-process-docstring", escape_bars, priority=900)

@@ -33,6 +33,7 @@ RUNS = [
     "report model --data houses.csv -o page.html --quiet",
     "report model --out page.html",
     "demo --out demo --seeds 1 --epochs 2 --quiet",
+    "play --out play.html",
     "reproduce uci --out uci --data uci-data --sets yacht --methods mcl --protocol last --folds 0 --seeds 1 --epochs 2 "
     "--device cpu --quick --quiet",
     "reproduce figure1 --out figures --preset quick --epochs 3 --device cpu --quiet",
@@ -48,7 +49,7 @@ SPEECH_RUNS = [
     "--device cpu --quick --limit 1 --quiet",
 ]
 # What needs more than a folder, with the test that has the run.
-ELSEWHERE = {"reproduce uci": {"--cluster": "test_cluster.py"}}
+ELSEWHERE = {"reproduce uci": {"--cluster": "test_cluster.py"}, "play": {"--open": "test_play.py"}}
 
 
 def commands(parser=None, words=()):

@@ -76,6 +76,16 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--epochs", type=positive, default=150, help="length of the training (default: %(default)s)")
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
     demo.set_defaults(check=_check_demo, run=_demo)
+    play = commands.add_parser(
+        "play",
+        help="write a page on which to drag the temperature and watch hypotheses split",
+        description="Write one self-contained page that trains hypotheses in the browser: data to choose or draw, "
+        "rules side by side, a temperature to drag, rate-distortion, a small network, and a story of seven steps.",
+        epilog="example: torchmcl play --open",
+    )
+    play.add_argument("--out", type=Path, default=Path("out/play.html"), help="the file (default: %(default)s)")
+    play.add_argument("--open", action="store_true", help="open the page in the browser")
+    play.set_defaults(run=_play)
     add_table_commands(commands)
     add_reproduce_commands(commands)
     add_speech_commands(commands)
@@ -103,3 +113,13 @@ def _demo(options: argparse.Namespace) -> None:
     for label, distortion, excess, starved in demo_summary(records):
         print(f"{label:<26}{distortion:>22}{excess:>18}{starved:>14}")
     print(f"Open the page: {path.resolve().as_uri()}")
+
+
+def _play(options: argparse.Namespace) -> None:
+    import webbrowser
+
+    from torchmcl.reports.play_page import write_play_page
+
+    address = write_play_page(options.out).resolve().as_uri()
+    opened = options.open and webbrowser.open(address)
+    print(f"{'Opened' if opened else 'Open the page:'} {address}")
