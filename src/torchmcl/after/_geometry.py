@@ -44,9 +44,7 @@ class Geometry(NamedTuple):
     def rows(self, chosen: Tensor) -> "Geometry":
         """Return the problem of some rows."""
         transposed = None if self.transposed is None else self.transposed[chosen]
-        return self._replace(
-            hypotheses=self.hypotheses[chosen], weights=self.weights[chosen], transposed=transposed
-        )
+        return self._replace(hypotheses=self.hypotheses[chosen], weights=self.weights[chosen], transposed=transposed)
 
     def cost(self, centres: Tensor) -> Tensor:
         """Return the cost [rows, centres, hypotheses] of each centre for each hypothesis."""

@@ -18,7 +18,7 @@ __all__ = ["concatenate", "expected_cost", "reduce"]
 
 # Numbers of a tensor [rows, hypotheses, hypotheses] at a time: they fit into the cache of a processor, and keep a GPU
 # busy without filling its memory.
-_NUMBERS_AT_ONCE = {"cpu": 2_000_000, "cuda": 200_000_000}
+_NUMBERS_AT_ONCE = {"cpu": 4_000_000, "cuda": 200_000_000}
 
 
 def reduce(
@@ -106,7 +106,7 @@ def _moved(geometry: Geometry, k: int) -> Tensor:
 
 def _with_masses(geometry: Geometry, centres: Tensor) -> tuple[Tensor, Tensor]:
     """Return centres and the probability of what is nearest to each, the most likely first."""
-    owner = geometry.cost(centres).argmin(dim=1)
+    owner = geometry.cost(centres).min(dim=1).indices  # several times as fast as argmin on CPUs
     masses = centres.new_zeros(centres.shape[:2]).scatter_add_(1, owner, geometry.weights)
     order = masses.argsort(dim=-1, descending=True, stable=True)
     return search.take(centres, order), masses.gather(1, order)
