@@ -4,8 +4,10 @@ Imported from ``torchmcl.after``. Everything takes `Predictions` of any model, a
 """
 
 from torchmcl.after.calibration import ScoreCalibration, calibrate_scores
+from torchmcl.after.nonconformity import Balls, DensityLevels, Nonconformity, Tubes
 from torchmcl.after.objectives import ExpectedCost, MissRate, ReductionObjective
 from torchmcl.after.reducing import concatenate, expected_cost, reduce
+from torchmcl.after.regions import ConformalRegions, conformal, smallest_regions
 from torchmcl.after.saving import load_fitted, save_fitted
 from torchmcl.after.score_maps import (
     CalibrationMethod,
@@ -17,24 +19,35 @@ from torchmcl.after.score_maps import (
     VectorMap,
     VectorScaling,
 )
+from torchmcl.after.streams import AdaptiveLevel
+from torchmcl.after.volumes import union_volume
 
 __all__ = [
+    "AdaptiveLevel",
+    "Balls",
     "CalibrationMethod",
+    "ConformalRegions",
+    "DensityLevels",
     "ExpectedCost",
     "IsotonicMap",
     "IsotonicScaling",
     "MissRate",
+    "Nonconformity",
     "ReductionObjective",
     "ScoreCalibration",
     "ScoreMap",
     "TemperatureMap",
     "TemperatureScaling",
+    "Tubes",
     "VectorMap",
     "VectorScaling",
     "calibrate_scores",
     "concatenate",
+    "conformal",
     "expected_cost",
     "load_fitted",
     "reduce",
     "save_fitted",
+    "smallest_regions",
+    "union_volume",
 ]

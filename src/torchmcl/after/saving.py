@@ -1,25 +1,45 @@
 """Fitted objects on disk, as a checkpoint in a folder. No pickle."""
 
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
+from torchmcl import costs
 from torchmcl._checks import bad_value
 from torchmcl._headers import MODEL_FILE, check_free
 from torchmcl._optional import optional_import
 from torchmcl._reading import as_written
 from torchmcl.after.calibration import ScoreCalibration
+from torchmcl.after.nonconformity import Balls, DensityLevels, Tubes
+from torchmcl.after.regions import ConformalRegions
 from torchmcl.after.score_maps import IsotonicMap, TemperatureMap, VectorMap
 from torchmcl.assignment import WTA
-from torchmcl.checkpoints.codec import FORMS, Codec, record_form
+from torchmcl.checkpoints.codec import FORMS, Codec, Form, record_form
 from torchmcl.checkpoints.files import read_saved, write_checkpoint
 from torchmcl.scoring import SigmoidScores, SoftmaxScores
 
 __all__ = ["load_fitted", "save_fitted"]
 
 _KIND = "torchmcl fitted"
-_FITTED = (ScoreCalibration,)
-_PARTS = (TemperatureMap, VectorMap, IsotonicMap, SigmoidScores, SoftmaxScores, WTA)
-_CODEC = Codec({**FORMS, **{kind: record_form(kind) for kind in (*_FITTED, *_PARTS)}})
+_FITTED = (ConformalRegions, ScoreCalibration)
+_PARTS = (
+    *(TemperatureMap, VectorMap, IsotonicMap, SigmoidScores, SoftmaxScores, WTA),
+    *(Balls, Tubes, DensityLevels),
+)
+_COSTS: dict[str, Any] = {name: getattr(costs, name) for name in costs.__all__ if name.startswith("pairwise_")}
+
+
+def _encode_cost(value: Any, part: Any) -> Any:
+    return {"$cost": value.__name__} if _COSTS.get(value.__name__) is value else NotImplemented
+
+
+_CODEC = Codec(
+    {
+        **FORMS,
+        **{kind: record_form(kind) for kind in (*_FITTED, *_PARTS)},
+        FunctionType: Form(_encode_cost, {"cost": lambda contents, part: _COSTS[contents]}),
+    }
+)
 
 
 def save_fitted(fitted: Any, folder: Path | str) -> None:
