@@ -144,7 +144,7 @@ def test_bad_input_is_named(arguments, error, message):
 
 
 def test_bad_fitted_objects_are_named(tmp_path):
-    with pytest.raises(TypeError, match="`fitted` must be one of ScoreCalibration"):
+    with pytest.raises(TypeError, match="`fitted` must be a ConformalRegions or a ScoreCalibration"):
         save_fitted({}, tmp_path)
     with pytest.raises(ValueError, match="`folder` must be a folder that `save_fitted` wrote"):
         load_fitted(tmp_path)

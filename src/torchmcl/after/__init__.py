@@ -4,6 +4,7 @@ Imported from ``torchmcl.after``. Everything takes `Predictions` of any model, a
 """
 
 from torchmcl.after.calibration import ScoreCalibration, calibrate_scores
+from torchmcl.after.diagnosis import Diagnosis, diagnose
 from torchmcl.after.nonconformity import Balls, DensityLevels, Nonconformity, Tubes
 from torchmcl.after.objectives import ExpectedCost, MissRate, ReductionObjective
 from torchmcl.after.reducing import concatenate, expected_cost, reduce
@@ -28,6 +29,7 @@ __all__ = [
     "CalibrationMethod",
     "ConformalRegions",
     "DensityLevels",
+    "Diagnosis",
     "ExpectedCost",
     "IsotonicMap",
     "IsotonicScaling",
@@ -44,6 +46,7 @@ __all__ = [
     "calibrate_scores",
     "concatenate",
     "conformal",
+    "diagnose",
     "expected_cost",
     "load_fitted",
     "reduce",

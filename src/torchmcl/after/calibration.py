@@ -14,7 +14,7 @@ from torchmcl.metrics._parts import calibration_error
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import Distributions, Matching, Predictions
 
-__all__ = ["ScoreCalibration", "calibrate_scores"]
+__all__ = ["ScoreCalibration", "calibrate_scores", "score_error"]
 
 _N_BINS = 10
 
@@ -97,9 +97,9 @@ def calibrate_scores(
     if not weights.sum() > 0:
         raise ValueError(bad_value(owner, "winners", "have at least one real target that counts", "none"))
     logs = _logs(owner, logits, scores)
-    score_map = (method or TemperatureScaling()).fit(logs, wins / counts.clamp_min(1).unsqueeze(-1), weights)
-    labels, row_weights = wins / counts.clamp_min(1).unsqueeze(-1), weights.unsqueeze(-1)
-    before, after = (_error(values.exp(), labels, row_weights) for values in (logs, score_map(logs)))
+    labels = wins / counts.clamp_min(1).unsqueeze(-1)
+    score_map = (method or TemperatureScaling()).fit(logs, labels, weights)
+    before, after = (score_error(values.exp(), labels, weights) for values in (logs, score_map(logs)))
     return ScoreCalibration(score_map, scores, before, after, int(counts.sum()))
 
 
@@ -147,9 +147,18 @@ def _wins(owner: str, winners: Any, mask: Tensor | None, logits: Tensor) -> Tens
     return wins.scatter_add_(1, places.long().masked_fill(~real, 0), real.double())
 
 
-def _error(probabilities: Tensor, labels: Tensor, weights: Tensor) -> float:
-    """Return the calibration error of scores in equal bins."""
-    weights = weights.expand_as(labels)
-    rows = torch.stack([weights, weights * probabilities, weights * labels], dim=-1).reshape(-1, 3)
+def score_error(probabilities: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
+    """Return the calibration error of scores in equal bins.
+
+    Args:
+        probabilities: [rows, hypotheses]
+        labels: [rows, hypotheses], the share of the row's targets that each wins; without weights how many it wins.
+        weights: [rows], how much each row counts; its number of targets by default.
+    """
+    if weights is None:
+        weights = labels.sum(dim=-1)
+        labels = labels / weights.clamp_min(1).unsqueeze(-1)
+    of_each = weights.unsqueeze(-1).expand_as(labels)
+    rows = torch.stack([of_each, of_each * probabilities, of_each * labels], dim=-1).reshape(-1, 3)
     index = (probabilities * _N_BINS).long().clamp(0, _N_BINS - 1).reshape(-1)
     return float(calibration_error(rows.new_zeros(_N_BINS, 3).index_add(0, index, rows)))

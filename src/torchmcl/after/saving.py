@@ -22,7 +22,7 @@ __all__ = ["load_fitted", "save_fitted"]
 
 _KIND = "torchmcl fitted"
 _FITTED = (ConformalRegions, ScoreCalibration)
-_PARTS = (
+_PARTS: tuple[type[Any], ...] = (
     *(TemperatureMap, VectorMap, IsotonicMap, SigmoidScores, SoftmaxScores, WTA),
     *(Balls, Tubes, DensityLevels),
 )
@@ -30,7 +30,8 @@ _COSTS: dict[str, Any] = {name: getattr(costs, name) for name in costs.__all__ i
 
 
 def _encode_cost(value: Any, part: Any) -> Any:
-    return {"$cost": value.__name__} if _COSTS.get(value.__name__) is value else NotImplemented
+    name: str = value.__name__
+    return {"$cost": name} if _COSTS.get(name) is value else NotImplemented
 
 
 _CODEC = Codec(
@@ -62,7 +63,7 @@ def save_fitted(fitted: Any, folder: Path | str) -> None:
     """
     optional_import("safetensors.torch", extra="checkpoint", needed_by="save_fitted")
     if not isinstance(fitted, _FITTED):
-        rule = f"be one of {', '.join(kind.__name__ for kind in _FITTED)}"
+        rule = "be a ConformalRegions or a ScoreCalibration"
         raise TypeError(bad_value("save_fitted", "fitted", rule, type(fitted).__name__))
     folder = Path(folder)
     check_free("save_fitted", folder, "`save_fitted`")

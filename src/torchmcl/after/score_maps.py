@@ -210,7 +210,7 @@ def _grouped(
         coarse = np.minimum((counts * (n_knots / counts[-1])).astype(int), n_knots - 1)
         _, coarse = np.unique(coarse, return_inverse=True)
         group = coarse[group]
-    total = np.bincount(group, mass)
+    total = np.bincount(group, mass).astype(np.float64)
     return np.bincount(group, mass * given) / total, np.bincount(group, mass * wins) / total, total
 
 
