@@ -2,11 +2,13 @@
 
 import time
 
+import numpy as np
 import pytest
 import torch
 
 import torchmcl as mcl
-from torchmcl.after import diagnose
+from torchmcl.after import diagnose, read_predictions
+from torchmcl.cli import main
 
 
 def healthy(n=4000, k=4, seed=0):
@@ -72,6 +74,38 @@ def test_bad_input_is_named():
         diagnose(given, targets * torch.nan)
     with pytest.raises(ValueError, match="at least one real target"):
         diagnose(given, targets, torch.zeros(10, 1, dtype=torch.bool))
+
+
+def test_the_command_says_what_the_function_says(tmp_path, capsys):
+    given, targets = healthy(60)
+    arrays = {"hypotheses": given.hypotheses, "scores": torch.full((60, 4), 0.25), "targets": targets.unsqueeze(1)}
+    path, page = tmp_path / "predictions.npz", tmp_path / "page.html"
+    np.savez(path, mask=np.ones((60, 1), dtype=bool), **{name: value.numpy() for name, value in arrays.items()})
+    assert main(["diagnose", str(path), "--out", str(page)]) == 0
+    expected = str(diagnose(given, targets, scores=arrays["scores"]))
+    assert expected in capsys.readouterr().out
+    assert "Nothing stands out." in page.read_text()
+
+
+def test_files_that_hold_something_else_are_refused(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "predictions.npz"
+    assert main(["diagnose", str(path)]) == 2
+    assert "must be a file" in capsys.readouterr().err
+    path.write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(ValueError, match="must be an npz file of arrays"):
+        read_predictions(path)
+    np.savez(path, hypotheses=np.array([object()], dtype=object))
+    with pytest.raises(ValueError, match="must be an npz file of arrays"):
+        read_predictions(path)
+    np.savez(path, hypotheses=np.zeros((2, 2, 1)))
+    with pytest.raises(ValueError, match="hold an array `targets`, got hypotheses"):
+        read_predictions(path)
+    np.savez(path, hypotheses=np.zeros((2, 2, 1)), targets=np.zeros((2, 1), dtype=int))
+    with pytest.raises(ValueError, match="`targets` must be floating numbers, got int64"):
+        read_predictions(path)
+    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_BYTES", "10")
+    with pytest.raises(ValueError, match="TORCHMCL_LIMIT_TABLE_BYTES"):
+        read_predictions(path)
 
 
 @pytest.mark.slow

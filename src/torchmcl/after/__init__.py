@@ -5,6 +5,7 @@ Imported from ``torchmcl.after``. Everything takes `Predictions` of any model, a
 
 from torchmcl.after.calibration import ScoreCalibration, calibrate_scores
 from torchmcl.after.diagnosis import Diagnosis, diagnose
+from torchmcl.after.files import SavedPredictions, read_predictions
 from torchmcl.after.nonconformity import Balls, DensityLevels, Nonconformity, Tubes
 from torchmcl.after.objectives import ExpectedCost, MissRate, ReductionObjective
 from torchmcl.after.reducing import concatenate, expected_cost, reduce
@@ -36,6 +37,7 @@ __all__ = [
     "MissRate",
     "Nonconformity",
     "ReductionObjective",
+    "SavedPredictions",
     "ScoreCalibration",
     "ScoreMap",
     "TemperatureMap",
@@ -49,6 +51,7 @@ __all__ = [
     "diagnose",
     "expected_cost",
     "load_fitted",
+    "read_predictions",
     "reduce",
     "save_fitted",
     "smallest_regions",
