@@ -20,6 +20,7 @@ from torchmcl import after
 from torchmcl.data import pedestrians
 
 N_HYPOTHESES, SCORES = 20, mcl.SoftmaxScores()
+TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0, 100.0)
 RADII = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.2)
 
 
@@ -83,6 +84,12 @@ def suppressed(predictions: mcl.Predictions, k: int, radius: float) -> mcl.Predi
     return mcl.Predictions(predictions.hypotheses[rows.unsqueeze(-1), index])
 
 
+def tempered(predictions: mcl.Predictions, k: int, temperature: float) -> mcl.Predictions:
+    """Return k hypotheses for scores that are less sure: a free number, as suppression has its radius."""
+    softer = predictions._replace(score_logits=predictions.score_logits / temperature)
+    return after.reduce(softer, k, cost_fn=mcl.pairwise_fde, scores=SCORES, moved=False)
+
+
 def k_means(predictions: mcl.Predictions, k: int, final: bool) -> mcl.Predictions:
     """Return the centres of scikit-learn's KMeans in each row, of paths or of end points."""
     weights = SCORES.probabilities(predictions.score_logits).numpy()
@@ -108,7 +115,10 @@ def reductions(
     few, targets = rows_of(judge[0], part), judge[1][part]
     for k in (20, 6):
         radius = min(RADII, key=lambda r: min_fde(suppressed(tune[0], k, r), tune[1]))
+        some = (rows_of(tune[0], torch.arange(0, len(tune[1]), 4)), tune[1][::4])
+        temperature = min(TEMPERATURES, key=lambda t: min_fde(tempered(some[0], k, t), some[1]))
         ways = {
+            "reduce, chosen, tuned temperature": tempered(few, k, temperature),
             "reduce": after.reduce(few, k, cost_fn=mcl.pairwise_fde, scores=SCORES),
             "reduce, chosen": after.reduce(few, k, cost_fn=mcl.pairwise_fde, scores=SCORES, moved=False),
             "tuned suppression": suppressed(few, k, radius),
@@ -116,7 +126,9 @@ def reductions(
             "k-means of end points": k_means(few, k, final=True),
         }
         errors = {name: min_fde(way, targets) for name, way in ways.items()}
-        rows.append({"name": f"min FDE, 60 to {k}", "rows": len(part), "radius": radius, **errors})
+        rows.append(
+            {"name": f"min FDE, 60 to {k}", "rows": len(part), "radius": radius, "temperature": temperature, **errors}
+        )
     return rows
 
 
