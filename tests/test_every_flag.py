@@ -32,6 +32,8 @@ RUNS = [
     "predict model houses.csv --out answers.csv",
     "report model --data houses.csv -o page.html --quiet",
     "report model --out page.html",
+    "diagnose predictions.npz -o diagnosis.html --softmax",
+    "diagnose predictions.npz --out diagnosis.html",
     "demo --out demo --seeds 1 --epochs 2 --quiet",
     "play --out play.html",
     "reproduce uci --out uci --data uci-data --sets yacht --methods mcl --protocol last --folds 0 --seeds 1 --epochs 2 "
@@ -120,6 +122,9 @@ def folder(tmp_path_factory):
     write_csv(made / "houses.csv", houses(60))
     (made / "uci-data" / "yacht").mkdir(parents=True)
     np.savez(made / "uci-data" / "yacht" / "data.npz", data=np.random.default_rng(0).normal(size=(308, 7)))
+    rng = np.random.default_rng(0)
+    arrays = {"hypotheses": rng.normal(size=(50, 4, 2)), "score_logits": rng.normal(size=(50, 4))}
+    np.savez(made / "predictions.npz", targets=rng.normal(size=(50, 2)), **arrays)
     return made
 
 

@@ -41,6 +41,7 @@ FLOORS = {
     "data": 3,
     "density": 3,
     "annealing": 3,
+    "after": 4,  # what follows a training: reads predictions only
     "training": 4,
     "fleet": 4,
     "lightning": 4,

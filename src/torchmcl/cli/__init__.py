@@ -8,6 +8,7 @@ from pathlib import Path
 from torchmcl._optional import check_extra
 from torchmcl._version import __version__
 from torchmcl.cli.arguments import CommandParser, positive
+from torchmcl.cli.diagnosis import add_diagnose_command
 from torchmcl.cli.reproduce import add_reproduce_commands
 from torchmcl.cli.speech import add_speech_commands
 from torchmcl.cli.tables import add_table_commands
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     play.add_argument("--open", action="store_true", help="open the page in the browser")
     play.set_defaults(run=_play)
     add_table_commands(commands)
+    add_diagnose_command(commands)
     add_reproduce_commands(commands)
     add_speech_commands(commands)
     return parser

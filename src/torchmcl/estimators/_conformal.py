@@ -3,15 +3,6 @@
 The conformity score of a target is the mass of the predicted density above it: the smaller, the better the target
 conforms. The score of a fresh row is below the calibrated quantile with probability 1 - alpha, whatever the density
 is worth, for rows that are exchangeable with the calibration rows.
-
-Rows with weights stand for a population in which each is drawn in proportion to its weight. There the quantile is that
-of the weighted scores, with the weight of the fresh row put at infinity. That weight is not known; a row drawn from the
-weighted population weighs sum(w^2) / sum(w) on average, which is what is taken. In units of it the calibration rows
-weigh sum(w)^2 / sum(w^2) together, Kish's effective number of rows, and the fresh row 1. Where rows belong to groups,
-w are the weights of the groups: rows of a group are not independent, and a fresh row comes from a group of its own.
-
-Reference:
-    Tibshirani, Foygel Barber, Candes, Ramdas: Conformal prediction under covariate shift, 2019, Eq. (7).
 """
 
 import math
@@ -23,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchmcl.after._quantiles import effective_counts, quantile
 from torchmcl.density import KernelMixture
 from torchmcl.density.kernels import REACH, marked
 
@@ -75,35 +67,6 @@ def conformity(density: KernelMixture, values: Tensor) -> Tensor:
         nearest = distances.amin(dim=-1)
         parts.append(torch.where(nearest <= REACH, mass, _BEYOND + nearest))
     return torch.cat(parts) if parts else values.new_zeros(0)
-
-
-def effective_counts(weights: NDArray[np.float64], units: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the weights [rows] in units of what a fresh row weighs on average; their sum is the effective number.
-
-    Args:
-        weights: [rows]
-        units: [rows], the group that each row belongs to.
-    """
-    _, unit = np.unique(units, return_inverse=True)
-    sums = np.bincount(unit.ravel(), weights)
-    return weights * (sums.sum() / (sums @ sums)) if len(sums) else weights
-
-
-def quantile(scores: NDArray[np.float64], counts: NDArray[np.float64], alpha: float) -> float:
-    """Return the conformal quantile; infinite where the calibration rows are too few for `alpha`.
-
-    Args:
-        scores: [rows]
-        counts: [rows], how much each row counts beside a fresh row, which counts 1.
-        alpha: the share of rows that may be missed.
-    """
-    if len(scores) == 0:
-        return math.inf
-    order = np.argsort(scores, kind="stable")
-    reached = np.cumsum(counts[order])
-    rank = (1 - alpha) * (reached[-1] + 1)
-    place = int(np.searchsorted(reached, rank - 1e-9))
-    return math.inf if place >= len(order) else float(scores[order[place]])
 
 
 def region(density: KernelMixture, level: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,59 @@
+"""What to do with the predictions of a trained network: fewer hypotheses, calibrated scores, regions, a diagnosis.
+
+Imported from ``torchmcl.after``. Everything takes `Predictions` of any model, as tensors or arrays.
+"""
+
+from torchmcl.after.calibration import ScoreCalibration, calibrate_scores
+from torchmcl.after.diagnosis import Diagnosis, diagnose
+from torchmcl.after.files import SavedPredictions, read_predictions
+from torchmcl.after.nonconformity import Balls, DensityLevels, Nonconformity, Tubes
+from torchmcl.after.objectives import ExpectedCost, MissRate, ReductionObjective
+from torchmcl.after.reducing import concatenate, expected_cost, reduce
+from torchmcl.after.regions import ConformalRegions, conformal, smallest_regions
+from torchmcl.after.saving import load_fitted, save_fitted
+from torchmcl.after.score_maps import (
+    CalibrationMethod,
+    IsotonicMap,
+    IsotonicScaling,
+    ScoreMap,
+    TemperatureMap,
+    TemperatureScaling,
+    VectorMap,
+    VectorScaling,
+)
+from torchmcl.after.streams import AdaptiveLevel
+from torchmcl.after.volumes import union_volume
+
+__all__ = [
+    "AdaptiveLevel",
+    "Balls",
+    "CalibrationMethod",
+    "ConformalRegions",
+    "DensityLevels",
+    "Diagnosis",
+    "ExpectedCost",
+    "IsotonicMap",
+    "IsotonicScaling",
+    "MissRate",
+    "Nonconformity",
+    "ReductionObjective",
+    "SavedPredictions",
+    "ScoreCalibration",
+    "ScoreMap",
+    "TemperatureMap",
+    "TemperatureScaling",
+    "Tubes",
+    "VectorMap",
+    "VectorScaling",
+    "calibrate_scores",
+    "concatenate",
+    "conformal",
+    "diagnose",
+    "expected_cost",
+    "load_fitted",
+    "read_predictions",
+    "reduce",
+    "save_fitted",
+    "smallest_regions",
+    "union_volume",
+]

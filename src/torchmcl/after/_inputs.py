@@ -1,0 +1,135 @@
+"""What every function of this package reads: hypotheses with probabilities, and costs between events of any shape."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_callable, check_tensor
+from torchmcl.costs import (
+    pairwise_cosine,
+    pairwise_euclidean,
+    pairwise_huber,
+    pairwise_l1,
+    pairwise_sq_euclidean,
+)
+from torchmcl.costs._calling import named_extras
+from torchmcl.scoring import ScoreObjective, SoftmaxScores
+from torchmcl.types import Distributions, Predictions
+
+__all__ = ["CostFn", "Scored", "Scores", "finite_tensor", "logits_of", "pair_cost", "probabilities_of", "scored"]
+
+CostFn: TypeAlias = Callable[..., Tensor]
+#: How score logits are read, or the probabilities themselves [rows, hypotheses].
+Scores: TypeAlias = ScoreObjective | Tensor
+
+# They take events of one axis; events of more are flattened for them.
+_VECTOR_COSTS = (pairwise_cosine, pairwise_euclidean, pairwise_huber, pairwise_l1, pairwise_sq_euclidean)
+# Single precision leaves errors of this size in a sum of a few hundred probabilities.
+_SUM_TOLERANCE = 1e-4
+
+
+class Scored(NamedTuple):
+    """Hypotheses [rows, hypotheses, *event] and probabilities [rows, hypotheses] that sum to 1."""
+
+    hypotheses: Tensor
+    probabilities: Tensor
+
+
+def finite_tensor(owner: str, argument: str, value: Any) -> Tensor:
+    """Return an array or a tensor as a detached floating tensor after checking that it is finite."""
+    value = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    check_tensor(owner, argument, value)
+    value = value.detach()
+    # One pass and no copy where all is well: a sum is finite only if its terms are (or nearly overflow).
+    if not value.sum().isfinite() and not value.isfinite().all():
+        index = tuple((~value.isfinite()).nonzero()[0].tolist())
+        raise ValueError(bad_value(owner, argument, "be finite", f"{value[index].item()} at index {index}"))
+    return value
+
+
+def scored(owner: str, predictions: Any, scores: Scores) -> Scored:
+    """Return hypotheses and probabilities of predictions, checked.
+
+    Raises:
+        TypeError: if these are not Predictions.
+        ValueError: for other shapes, NaN, or probabilities that do not sum to 1.
+    """
+    if not isinstance(predictions, (Predictions, Distributions)):
+        raise TypeError(bad_value(owner, "predictions", "be Predictions", type(predictions).__name__))
+    hypotheses = finite_tensor(owner, "predictions.hypotheses", predictions.hypotheses)
+    if hypotheses.ndim < 3 or hypotheses.shape[1] < 1:
+        rule = "have shape [rows, hypotheses, ...] with at least one axis of an event"
+        advice = "Scalars are events of length 1: hypotheses.unsqueeze(-1)."
+        raise ValueError(bad_value(owner, "predictions.hypotheses", rule, tuple(hypotheses.shape), advice))
+    hypotheses = hypotheses.to(torch.promote_types(hypotheses.dtype, torch.float32))
+    probabilities = probabilities_of(owner, predictions.score_logits, scores, hypotheses)
+    return Scored(hypotheses, probabilities.to(hypotheses))
+
+
+def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: Tensor) -> Tensor:
+    """Return the probabilities [rows, hypotheses]; uniform where there are no scores."""
+    shape = hypotheses.shape[:2]
+    if not isinstance(scores, ScoreObjective):
+        given = finite_tensor(owner, "scores", scores)
+        _check_shape(owner, "scores", given, shape)
+        sums = given.sum(dim=-1)
+        if given.numel() and ((given < 0).any() or ((sums - 1).abs() > _SUM_TOLERANCE).any()):
+            worst = int((sums - 1).abs().argmax())
+            rule = "be probabilities, >= 0 and summing to 1 over the hypotheses"
+            advice = "Score logits belong into the Predictions; `scores` then says how they are read."
+            got = f"a smallest value of {given.min().item():.4g} and a sum of {sums[worst].item():.4g} in row {worst}"
+            raise ValueError(bad_value(owner, "scores", rule, got, advice))
+        return given / sums.unsqueeze(-1)
+    if score_logits is None:
+        return hypotheses.new_full(shape, 1 / shape[1])
+    logits = score_logits if isinstance(score_logits, Tensor) else torch.as_tensor(score_logits)
+    check_tensor(owner, "predictions.score_logits", logits)
+    _check_shape(owner, "predictions.score_logits", logits, shape)
+    if logits.isnan().any():
+        index = tuple(logits.isnan().nonzero()[0].tolist())
+        raise ValueError(bad_value(owner, "predictions.score_logits", "be numbers", f"nan at index {index}"))
+    return scores.probabilities(logits.detach())
+
+
+def logits_of(probabilities: Tensor, scores: Scores) -> Tensor:
+    """Return finite score logits whose probabilities are these.
+
+    They are log-probabilities for `SoftmaxScores`. A sigmoid has to return the probability itself elsewhere, as all
+    readers of score logits expect by default.
+    """
+    smallest = torch.finfo(probabilities.dtype).tiny
+    logs = probabilities.clamp_min(smallest).log()
+    if isinstance(scores, SoftmaxScores):
+        return logs
+    return logs - (1 - probabilities).clamp_min(torch.finfo(probabilities.dtype).eps).log()
+
+
+def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the cost [rows, targets, hypotheses] of events of any shape.
+
+    Args:
+        owner: named in messages.
+        cost_fn: any `pairwise_*` function.
+        hypotheses: [rows, hypotheses, *event]
+        targets: [rows, targets, *event]
+        mask: of the steps of each target, [rows, targets, steps], for costs that take one.
+    """
+    check_callable(owner, "cost_fn", cost_fn, "torchmcl.pairwise_sq_euclidean")
+    expected = (len(hypotheses), targets.shape[1], hypotheses.shape[1])
+    if cost_fn in _VECTOR_COSTS:
+        hypotheses, targets = hypotheses.flatten(2), targets.flatten(2)
+    extras = {"mask": mask} if mask is not None and "mask" in named_extras(cost_fn) else {}
+    cost = cost_fn(hypotheses=hypotheses, targets=targets, **extras)
+    if cost.shape != expected:
+        rule = f"return costs of shape {expected} for hypotheses {tuple(hypotheses.shape)}"
+        advice = "Costs of sequences, pairwise_ade for example, take [rows, hypotheses, steps, dim]."
+        raise ValueError(bad_value(owner, "cost_fn", rule, tuple(cost.shape), advice))
+    return cost.detach()
+
+
+def _check_shape(owner: str, argument: str, value: Tensor, shape: torch.Size) -> None:
+    if value.shape != shape:
+        rule = f"have shape {tuple(shape)} ([rows, hypotheses])"
+        raise ValueError(bad_value(owner, argument, rule, tuple(value.shape)))

@@ -1,0 +1,73 @@
+"""Predictions in a file: arrays by name in an npz file, read without pickle."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value
+from torchmcl._limits import check_limit
+from torchmcl.types import Predictions
+
+__all__ = ["SavedPredictions", "read_predictions"]
+
+_OWNER = "read_predictions"
+_NAMES = ("hypotheses", "scores", "score_logits", "targets", "mask")
+# What numpy and the standard library raise for bytes that are not an npz file.
+_BROKEN = (ValueError, KeyError, EOFError, TypeError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+class SavedPredictions(NamedTuple):
+    """The contents of a file of predictions.
+
+    Attributes:
+        predictions: hypotheses [rows, hypotheses, ...] and score logits, if there are any.
+        targets: [rows, ...] or [rows, targets, ...]
+        mask: [rows, targets], or None.
+        probabilities: [rows, hypotheses], the array `scores`, or None.
+    """
+
+    predictions: Predictions
+    targets: Tensor
+    mask: Tensor | None
+    probabilities: Tensor | None
+
+
+def read_predictions(path: Path | str) -> SavedPredictions:
+    """Return the arrays `hypotheses`, `targets`, and if there are any `scores` or `score_logits`, and `mask` of a file.
+
+    Raises:
+        ValueError: if it is not such a file, or larger than the limit TORCHMCL_LIMIT_TABLE_BYTES.
+        OSError: if it cannot be read.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile) or file.zip is None:
+                raise ValueError("one array without a name")
+            # What the zip says of a member is all that is ever read of it.
+            n_bytes = sum(int(member.file_size) for member in file.zip.infolist())
+            check_limit(_OWNER, path.name, "table_bytes", n_bytes)
+            arrays = {name: file[name] for name in _NAMES if name in file.files}
+    except OSError:
+        raise
+    except _BROKEN as error:
+        if str(error).startswith(_OWNER):
+            raise
+        rule = "be an npz file of arrays, written by numpy.savez"
+        raise ValueError(bad_value(_OWNER, path.name, rule, str(error)[:200].rstrip("."))) from error
+    for name in ("hypotheses", "targets"):
+        if name not in arrays:
+            rule = f"hold an array `{name}`"
+            raise ValueError(bad_value(_OWNER, path.name, rule, ", ".join(sorted(arrays)) or "none of the names"))
+    for name, array in arrays.items():
+        if array.dtype.kind not in ("b" if name == "mask" else "f"):
+            rule = "be booleans" if name == "mask" else "be floating numbers"
+            raise ValueError(bad_value(_OWNER, name, rule, array.dtype))
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    predictions = Predictions(tensors["hypotheses"], tensors.get("score_logits"))
+    return SavedPredictions(predictions, tensors["targets"], tensors.get("mask"), tensors.get("scores"))

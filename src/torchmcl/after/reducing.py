@@ -1,0 +1,183 @@
+"""Many hypotheses to a few: those of a large set, or of several networks, that keep the expected cost low."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_positive_int
+from torchmcl.after import _search as search
+from torchmcl.after._geometry import Geometry, geometry_of
+from torchmcl.after._inputs import CostFn, Scored, Scores, finite_tensor, logits_of, pair_cost, scored
+from torchmcl.after.objectives import ExpectedCost, ReductionObjective
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.scoring import SigmoidScores
+from torchmcl.types import Distributions, Predictions
+
+__all__ = ["concatenate", "expected_cost", "reduce"]
+
+# Numbers of a tensor [rows, hypotheses, hypotheses] at a time: they fit into the cache of a processor, and keep a GPU
+# busy without filling its memory.
+_NUMBERS_AT_ONCE = {"cpu": 4_000_000, "cuda": 200_000_000}
+
+
+def reduce(
+    predictions: Predictions | Distributions,
+    k: int,
+    *,
+    cost_fn: CostFn = pairwise_sq_euclidean,
+    moved: bool = True,
+    objective: ReductionObjective | None = None,
+    scores: Scores | None = None,
+) -> Predictions:
+    """Return the k hypotheses with a low expected loss if the truth is drawn from the given ones by their scores.
+
+    Few possibilities are all tried, which gives the lowest loss there is: up to 512 subsets to choose from, or up to 8
+    hypotheses to group. Otherwise each hypothesis chosen is the one that helps most. Then chosen ones are exchanged for
+    others as long as that helps, and moved ones go to the centres of their groups by Lloyd's algorithm. No random
+    numbers are used, and no row depends on the others.
+
+    Args:
+        predictions: hypotheses [rows, hypotheses, ...] and scores; all hypotheses count alike without scores.
+        k: how many to keep.
+        cost_fn: any `pairwise_*` function that takes hypotheses for targets. Costs of vectors see all axes of a
+            hypothesis as one.
+        moved: whether hypotheses may move, as in k-means; otherwise k of those given are kept, as in k-medoids. They
+            move to means for squared costs, to geometric medians for distances, and for other costs to means where that
+            helps.
+        objective: `ExpectedCost()` by default, or `MissRate(threshold)`.
+        scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
+
+    Returns:
+        Predictions with hypotheses [rows, k, ...], the most likely first. The probability of each is the sum of those
+        of the hypotheses nearest to it; the score logits are read as those given, by a sigmoid by default, and are
+        log-probabilities for `SoftmaxScores()`.
+
+    Raises:
+        ValueError: if there are fewer than k hypotheses, for NaN, or probabilities that do not sum to 1.
+
+    Example:
+        >>> given = Predictions(torch.tensor([[[0.0], [1.0], [10.0]]]), torch.tensor([[0.0, 0.0, 0.0]]))
+        >>> few = reduce(given, 2)
+        >>> few.hypotheses.flatten(), few.score_logits.sigmoid().flatten()
+        (tensor([ 0.5000, 10.0000]), tensor([0.6667, 0.3333]))
+        >>> reduce(given, 2, moved=False).hypotheses.flatten()
+        tensor([ 0., 10.])
+    """
+    check_positive_int("reduce", "k", k)
+    objective, scores = objective or ExpectedCost(), SigmoidScores() if scores is None else scores
+    every = scored("reduce", predictions, scores)
+    n = every.hypotheses.shape[1]
+    if k > n:
+        rule = f"be at most the number of hypotheses, {n}"
+        raise ValueError(bad_value("reduce", "k", rule, k, "`concatenate` makes one set of several networks."))
+    pair_cost("reduce", cost_fn, every.hypotheses[:1], every.hypotheses[:1])  # says what does not fit
+    per_row = max(n * n, 1)
+    at_once = max(_NUMBERS_AT_ONCE.get(every.hypotheses.device.type, 2_000_000) // per_row, 1)
+    solve = _moved if moved else _chosen
+    parts = []
+    for rows in zip(*(part.split(at_once) for part in every), strict=True):
+        mean = torch.einsum("rk,rk...->r...", rows[1], rows[0]).unsqueeze(1)
+        geometry = geometry_of(Scored(rows[0] - mean, rows[1]), cost_fn, objective)
+        centres, masses = _with_masses(geometry, solve(geometry, k))
+        parts.append((centres + mean, masses))
+    hypotheses, masses = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Predictions(hypotheses, logits_of(masses, scores))
+
+
+def _chosen(geometry: Geometry, k: int) -> Tensor:
+    """Return k of the hypotheses."""
+    loss = geometry.objective(geometry.cost(geometry.hypotheses))
+    if search.few_subsets(loss.shape[1], k):
+        index = search.best_subset(loss, geometry.weights, k)
+    else:
+        index = search.swapped(loss, geometry.weights, search.chosen_greedily(loss, geometry.weights, k))
+    return search.take(geometry.hypotheses, index)
+
+
+def _moved(geometry: Geometry, k: int) -> Tensor:
+    """Return k centres of groups of the hypotheses."""
+    if search.few_groups(geometry.hypotheses.shape[1]):
+        return search.best_groups(geometry, k)
+    loss = geometry.objective(geometry.cost(geometry.hypotheses))
+    chosen = search.chosen_greedily(loss, geometry.weights, k)
+    return search.lloyd(geometry, search.take(geometry.hypotheses, chosen))
+
+
+def _with_masses(geometry: Geometry, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """Return centres and the probability of what is nearest to each, the most likely first."""
+    owner = geometry.cost(centres).min(dim=1).indices  # several times as fast as argmin on CPUs
+    masses = centres.new_zeros(centres.shape[:2]).scatter_add_(1, owner, geometry.weights)
+    order = masses.argsort(dim=-1, descending=True, stable=True)
+    return search.take(centres, order), masses.gather(1, order)
+
+
+def expected_cost(
+    few: Predictions,
+    predictions: Predictions | Distributions,
+    *,
+    cost_fn: CostFn = pairwise_sq_euclidean,
+    objective: ReductionObjective | None = None,
+    scores: Scores | None = None,
+) -> Tensor:
+    """Return the expected loss of the nearest of a few hypotheses if the truth is drawn from many, [rows].
+
+    Args:
+        few: hypotheses [rows, k, ...]; their scores do not matter.
+        predictions: hypotheses [rows, hypotheses, ...] and scores.
+        cost_fn: any `pairwise_*` function that takes hypotheses for targets.
+        objective: `ExpectedCost()` by default, or `MissRate(threshold)`.
+        scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
+
+    Example:
+        >>> many = Predictions(torch.tensor([[[0.0], [1.0], [10.0]]]))
+        >>> expected_cost(Predictions(torch.tensor([[[0.0], [10.0]]])), many)
+        tensor([0.3333])
+    """
+    owner = "expected_cost"
+    every = scored(owner, predictions, SigmoidScores() if scores is None else scores)
+    centres = finite_tensor(owner, "few.hypotheses", few.hypotheses).to(every.hypotheses)
+    cost = pair_cost(owner, cost_fn, centres, every.hypotheses).amin(dim=-1)
+    return ((objective or ExpectedCost())(cost) * every.probabilities).sum(dim=-1)
+
+
+def concatenate(
+    predictions: Sequence[Predictions | Distributions],
+    *,
+    weights: Sequence[float] | None = None,
+    scores: Scores | None = None,
+) -> Predictions:
+    """Return the hypotheses of several networks as one set, with scores that sum to 1.
+
+    Args:
+        predictions: of each network, for the same rows; the numbers of hypotheses may differ.
+        weights: of the networks, >= 0; all count alike by default.
+        scores: how score logits are read, and how those returned are to be read; `SigmoidScores()` by default.
+
+    Raises:
+        ValueError: without predictions, for other rows or shapes of events, or weights that fit no probabilities.
+
+    Example:
+        >>> one = Predictions(torch.zeros(1, 2, 1), torch.tensor([[5.0, 5.0]]))
+        >>> two = Predictions(torch.ones(1, 1, 1), torch.tensor([[-3.0]]))
+        >>> concatenate([one, two]).score_logits.sigmoid()
+        tensor([[0.2500, 0.2500, 0.5000]])
+    """
+    owner, scores = "concatenate", SigmoidScores() if scores is None else scores
+    sets = [scored(owner, one, scores) for one in predictions]
+    if not sets:
+        raise ValueError(bad_value(owner, "predictions", "hold at least one network's", "none"))
+    shares = torch.ones(len(sets)) if weights is None else finite_tensor(owner, "weights", torch.tensor([*weights]))
+    if shares.shape != (len(sets),) or (shares < 0).any() or not shares.sum() > 0:
+        rule = f"be {len(sets)} numbers >= 0, not all 0"
+        raise ValueError(bad_value(owner, "weights", rule, weights))
+    first = sets[0].hypotheses
+    for one in sets[1:]:
+        if one.hypotheses.shape[0] != first.shape[0] or one.hypotheses.shape[2:] != first.shape[2:]:
+            rule = f"have the same rows and shapes of events, {tuple(first.shape)} but for the second axis"
+            raise ValueError(bad_value(owner, "predictions", rule, tuple(one.hypotheses.shape)))
+    shares = shares / shares.sum()
+    probabilities = [share * one.probabilities for share, one in zip(shares.tolist(), sets, strict=True)]
+    return Predictions(
+        torch.cat([one.hypotheses for one in sets], dim=1), logits_of(torch.cat(probabilities, dim=1), scores)
+    )

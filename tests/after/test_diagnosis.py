@@ -1,0 +1,116 @@
+"""A diagnosis finds what was done to the predictions, and says what to change."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import torchmcl as mcl
+from torchmcl.after import diagnose, read_predictions
+from torchmcl.cli import main
+
+
+def healthy(n=4000, k=4, seed=0):
+    """Return predictions around a circle, targets near one of them, and the right scores."""
+    generator = torch.Generator().manual_seed(seed)
+    centre = torch.randn(n, 1, 2, generator=generator)
+    angles = torch.arange(k) * (2 * torch.pi / k)
+    hypotheses = centre + torch.stack([angles.cos(), angles.sin()], dim=-1)
+    targets = hypotheses[torch.arange(n), torch.randint(k, (n,), generator=generator)]
+    targets = targets + 0.1 * torch.randn(n, 2, generator=generator)
+    return mcl.Predictions(hypotheses, torch.full((n, k), 1 / k).logit()), targets
+
+
+def test_nothing_stands_out_in_a_healthy_network():
+    found = diagnose(*healthy(400))
+    assert (found.starved, found.duplicated, found.collapsed) == ((), (), 0.0)
+    assert found.distortion == pytest.approx(0.02, rel=0.2)
+    assert found.distortion_of_mean == pytest.approx(1.02, rel=0.1)
+    assert found.split_temperature == pytest.approx(1.02, rel=0.2)
+    assert found.advice == ("Nothing stands out.",)
+
+
+def test_starved_and_duplicated_hypotheses_are_found():
+    given, targets = healthy(400)
+    far, twice = given.hypotheses.clone(), given.hypotheses.clone()
+    far[:, 2] += 100
+    found = diagnose(mcl.Predictions(far), targets)
+    assert found.starved == (2,)
+    assert "1 of 4 hypotheses hardly ever win" in str(found)
+    twice[:, 3] = twice[:, 1] + 1e-5
+    found = diagnose(mcl.Predictions(twice), targets)
+    assert found.duplicated == ((1, 3),)
+    assert "same place" in str(found)
+
+
+def test_a_collapse_and_bad_scores_are_found():
+    given, targets = healthy(400)
+    centre = given.hypotheses.mean(dim=1, keepdim=True).expand(-1, 4, -1)
+    found = diagnose(mcl.Predictions(centre), targets)
+    assert found.collapsed == 1.0
+    assert found.score_error is None
+    assert any("anneal below" in line for line in found.advice)
+    assert found.distortion_of_offsets < 0.1 * found.distortion
+    sure = torch.tensor([9.0, -9.0, -9.0, -9.0]).expand(400, 4)
+    assert "calibrate_scores" in str(diagnose(mcl.Predictions(given.hypotheses, sure), targets))
+
+
+def test_padded_targets_do_not_count_and_sequences_are_flattened():
+    given, targets = healthy(300)
+    padded = torch.stack([targets, torch.full_like(targets, torch.nan)], dim=1)
+    mask = torch.tensor([True, False]).expand(300, 2)
+    assert diagnose(given, padded, mask) == diagnose(given, targets)
+    paths = mcl.Predictions(given.hypotheses.unsqueeze(2).expand(-1, -1, 3, -1), given.score_logits)
+    found = diagnose(paths, targets.unsqueeze(1).expand(-1, 3, -1))
+    assert found.distortion == pytest.approx(3 * diagnose(given, targets).distortion, rel=1e-5)
+
+
+def test_bad_input_is_named():
+    given, targets = healthy(10)
+    with pytest.raises(ValueError, match=r"`targets` must have shape \(10, 2\) or \[10, targets, ...\]"):
+        diagnose(given, targets[:5])
+    with pytest.raises(ValueError, match="be finite, got nan"):
+        diagnose(given, targets * torch.nan)
+    with pytest.raises(ValueError, match="at least one real target"):
+        diagnose(given, targets, torch.zeros(10, 1, dtype=torch.bool))
+
+
+def test_the_command_says_what_the_function_says(tmp_path, capsys):
+    given, targets = healthy(60)
+    arrays = {"hypotheses": given.hypotheses, "scores": torch.full((60, 4), 0.25), "targets": targets.unsqueeze(1)}
+    path, page = tmp_path / "predictions.npz", tmp_path / "page.html"
+    np.savez(path, mask=np.ones((60, 1), dtype=bool), **{name: value.numpy() for name, value in arrays.items()})
+    assert main(["diagnose", str(path), "--out", str(page)]) == 0
+    expected = str(diagnose(given, targets, scores=arrays["scores"]))
+    assert expected in capsys.readouterr().out
+    assert "Nothing stands out." in page.read_text()
+
+
+def test_files_that_hold_something_else_are_refused(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "predictions.npz"
+    assert main(["diagnose", str(path)]) == 2
+    assert "must be a file" in capsys.readouterr().err
+    path.write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(ValueError, match="must be an npz file of arrays"):
+        read_predictions(path)
+    np.savez(path, hypotheses=np.array([object()], dtype=object))
+    with pytest.raises(ValueError, match="must be an npz file of arrays"):
+        read_predictions(path)
+    np.savez(path, hypotheses=np.zeros((2, 2, 1)))
+    with pytest.raises(ValueError, match="hold an array `targets`, got hypotheses"):
+        read_predictions(path)
+    np.savez(path, hypotheses=np.zeros((2, 2, 1)), targets=np.zeros((2, 1), dtype=int))
+    with pytest.raises(ValueError, match="`targets` must be floating numbers, got int64"):
+        read_predictions(path)
+    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_BYTES", "10")
+    with pytest.raises(ValueError, match="TORCHMCL_LIMIT_TABLE_BYTES"):
+        read_predictions(path)
+
+
+@pytest.mark.slow
+def test_100_000_rows_of_25_hypotheses_take_seconds_at_most():
+    given, targets = healthy(100_000, 25)
+    start = time.perf_counter()
+    diagnose(given, targets)
+    assert time.perf_counter() - start < 10  # a second on two idle cores
