@@ -15,7 +15,7 @@ from torchmcl.schedules import Exponential, Linear, annealed
 __all__ = ["CONSTANT_VELOCITY", "METHODS", "Method", "method_named", "path_cost"]
 
 # Metres of ADE + FDE / 2, and where annealing ends, as shares of it and of the training.
-_HOT, _COLD, _COOLING = 0.3, 1e-3, 0.7
+_HOT, _COLD, _COOLING = 3.0, 1e-3, 0.7
 # In units of the likelihood, where 1 is the mixture itself.
 _HOT_MIXTURE = 5.0
 _EPSILON = 0.1
@@ -62,7 +62,7 @@ METHODS = {
         Method(CONSTANT_VELOCITY, "constant velocity", lambda _: WTA(), "none"),
         Method("mcl", "MCL (WTA)", lambda _: WTA()),
         Method("relaxed", f"Relaxed-WTA (ε = {_EPSILON})", lambda _: RelaxedWTA(_EPSILON)),
-        Method("amcl", f"aMCL (from {_HOT} m)", _cooling),
+        Method("amcl", f"aMCL (from {_HOT:g} m)", _cooling),
         Method("auto", "aMCL (AutoAnnealing)", lambda _: AutoAnnealing()),
         Method("mdn", "MDN", lambda _: AnnealedWTA(1.0), "mixture"),
         Method("mdn-annealed", f"MDN (annealed from {_HOT_MIXTURE:g})", _cooling_mixture, "mixture"),
