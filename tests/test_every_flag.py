@@ -13,6 +13,7 @@ import pytest
 from house_tables import houses, write_csv
 from test_separation_study import speech  # noqa: F401  (a fixture)
 from torchmcl.cli import _parser, main
+from walkers import write_walkers
 
 SPEECH = {"separation", "data"}
 SMALL = "--epochs 1 --hidden 4 --restarts 1 --quiet"
@@ -35,6 +36,8 @@ RUNS = [
     "demo --out demo --seeds 1 --epochs 2 --quiet",
     "reproduce uci --out uci --data uci-data --sets yacht --methods mcl --protocol last --folds 0 --seeds 1 --epochs 2 "
     "--device cpu --quick --quiet",
+    "reproduce trajectories --out walks --data walkers --scenes eth --methods mcl --seeds 1 --epochs 1 --device cpu "
+    "--quick --quiet",
     "reproduce figure1 --out figures --preset quick --epochs 3 --device cpu --quiet",
     "reproduce rate-distortion --out figures --preset quick --epochs 3 --device cpu --quiet",
     "reproduce distortion-vs-temperature --out figures --preset quick --epochs 3 --device cpu --quiet",
@@ -119,6 +122,7 @@ def folder(tmp_path_factory):
     write_csv(made / "houses.csv", houses(60))
     (made / "uci-data" / "yacht").mkdir(parents=True)
     np.savez(made / "uci-data" / "yacht" / "data.npz", data=np.random.default_rng(0).normal(size=(308, 7)))
+    write_walkers(made / "walkers")
     return made
 
 

@@ -11,11 +11,11 @@ import torch
 from browser import console_errors, opened
 from torchmcl.cli import main
 from torchmcl.data import pedestrians
-from torchmcl.experiments.trajectories import evaluation, study
+from torchmcl.experiments.trajectories import evaluation, study, training
 from torchmcl.experiments.trajectories.methods import METHODS
 from torchmcl.experiments.trajectories.network import N_INPUTS, PathNetwork, own_frame
 from torchmcl.experiments.trajectories.rows import Drawing, Rows, load_rows, rows_of
-from torchmcl.reports.trajectories import overall_rows, test_rows, write_trajectories_page
+from torchmcl.reports.trajectories import overall_rows, results_of, test_rows, write_trajectories_page
 from torchmcl.types import Distributions
 from walkers import write_walkers
 
@@ -132,6 +132,7 @@ def test_a_perfect_forecast_scores_perfectly():
 
 
 def test_a_rerun_trains_only_what_is_missing(walkers, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "STEPS_PER_EPOCH", 2)
     small = {"scenes": ("hotel",), "n_epochs": 1, "batch_size": 32, "data": walkers}
     first = study.run_study(study.TrajectoryStudy(**small, methods=("mcl",)), tmp_path, progress=False)
     lines = (tmp_path / "records.jsonl").read_text()
@@ -172,8 +173,10 @@ def test_bad_arguments_of_the_command_give_exit_code_2(tmp_path, capsys, walkers
 def folder(walkers, tmp_path_factory):
     """The command with every method, on recordings that are made up."""
     out = tmp_path_factory.mktemp("trajectories")
-    command = ["reproduce", "trajectories", "--quick", "--epochs", "1", "--quiet", "--data", str(walkers)]
-    assert main([*command, "--out", str(out)]) == 0
+    command = ["reproduce", "trajectories", "--quick", "--epochs", "2", "--quiet", "--data", str(walkers)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "STEPS_PER_EPOCH", 2)
+        assert main([*command, "--out", str(out)]) == 0
     return out
 
 
@@ -212,11 +215,12 @@ def made_up_records():
 
 
 def test_tables_are_means_over_scenes_with_the_spread_of_seeds():
-    rows = {row[0]: row for row in overall_rows(made_up_records())}
+    results = results_of(made_up_records())
+    rows = {row[0]: row for row in overall_rows(results)}
     mcl = rows["MCL (WTA)"]
     assert mcl[1:3] == ["2", "0.310 / 0.310 | ± 0.001 / 0.001"]
     assert mcl[-1] == ""
-    tested = {row[0]: row[1] for row in test_rows(made_up_records())}
+    tested = {row[0]: row[1] for row in test_rows(results)}
     assert tested["Relaxed-WTA (ε = 0.1)"].startswith("+0.0100 | p = ")
     assert "constant velocity" not in tested
 

@@ -22,7 +22,6 @@ class Published(NamedTuple):
 
 
 PUBLISHED = (
-    Published("Constant velocity", 0.53, 1.15, "one path"),
     Published("Social-GAN", 0.48, 0.96, "one sample for all people of a scene"),
     Published("Trajectron++ (corrected)", 0.32, 0.55),
     Published("AgentFormer", 0.23, 0.39),
