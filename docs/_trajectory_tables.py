@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from _separation_tables import list_table
+
 from torchmcl.experiments.trajectories.methods import METHODS
 from torchmcl.extending import read_records
 from torchmcl.reports import trajectory_drawings as drawings
@@ -13,10 +14,10 @@ from torchmcl.reports.trajectories import (
     OVERALL_HEAD,
     TESTS_HEAD,
     overall_rows,
+    paired_rows,
     published_rows,
     results_of,
     scene_rows,
-    test_rows,
 )
 
 HERE = Path(__file__).resolve().parent
@@ -48,15 +49,17 @@ def main():
     first, second = (0, 1, 2, 3, 4, 5), (0, 6, 7, 8, 9)
     tables = {
         "overall": [
-            list_table(title, [OVERALL_HEAD[i] for i in part], [[row[i] for i in part] for row in overall_rows(results)])
+            list_table(
+                title, [OVERALL_HEAD[i] for i in part], [[row[i] for i in part] for row in overall_rows(results)]
+            )
             for title, part in (("Mean over the five scenes", first), ("The same, continued", second))
         ],
         "published": [
             list_table("Reported by others", ("method", "minADE20 / minFDE20", "minimum over"), published_rows())
         ],
         "scenes": [list_table("minADE20 / minFDE20 by scene", *by_scene)],
-        "tests": [list_table("Differences to MCL (WTA)", TESTS_HEAD, test_rows(results))],
-        "joint": [list_table("Joint minus own winners", TESTS_HEAD, test_rows(results, "mcl-scenes", ["mcl-joint"]))],
+        "tests": [list_table("Differences to MCL (WTA)", TESTS_HEAD, paired_rows(results))],
+        "joint": [list_table("Joint minus own winners", TESTS_HEAD, paired_rows(results, "mcl-scenes", ["mcl-joint"]))],
         "inner": [list_table("Inner splits", ("method", "from", "minADE20 / minFDE20", "NLL"), inner_rows())],
     }
     for name, parts in tables.items():

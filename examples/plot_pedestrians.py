@@ -3,7 +3,8 @@ Where will they walk?
 =====================
 
 From a file of positions to a fan of futures: windows of walking people, a network with ten hypotheses of twelve steps,
-winner-takes-all on the average displacement, and a picture. The study of these recordings is :doc:`../pedestrians`.
+annealed winner-takes-all on the average displacement, and a picture. The study of these recordings is
+:doc:`../pedestrians`.
 """
 
 import os
@@ -36,8 +37,8 @@ else:
 samples = pedestrians.windows(recording)
 
 # %%
-# The network sees steps relative to the last position, and answers with offsets from it. Nothing here turns the scene:
-# the network of the study does.
+# The network sees the last steps, and answers with offsets from the last position. All hypotheses begin there, close
+# together, where plain winner-takes-all would leave some behind: the rule is annealed.
 
 half = len(samples) // 2
 last = samples.observed[:, -1:]
@@ -45,16 +46,18 @@ inputs, targets = samples.observed.diff(dim=1).flatten(1), samples.future - last
 torch.manual_seed(0)
 model = mcl.MultiHypothesisMLP(14, (12, 2), n_hypotheses=10, hidden=(64, 64))
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-for _ in range(300):
+rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(1.0, 0.97, cutoff=1e-3))  # in metres
+for step in range(400):
     rows = torch.randint(half, (64,))
     batch = mcl.Batch(inputs[rows], targets[rows].unsqueeze(1))
-    output = mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=mcl.pairwise_ade, scores=mcl.SoftmaxScores())
+    output = mcl.mcl_step(model, batch, rule(step), cost_fn=mcl.pairwise_ade, scores=mcl.SoftmaxScores())
     optimizer.zero_grad()
     output.loss.backward()
     optimizer.step()
 
 # %%
-# People whom it was not trained on: black is observed, green what they did, blue the hypotheses, the darker the likelier.
+# People whom it was not trained on: black is observed, green what they did, blue the hypotheses, the darker the
+# likelier.
 
 with torch.no_grad():
     answers = model(inputs[half:])

@@ -15,11 +15,10 @@ from torchmcl.experiments.trajectories import evaluation, study, training
 from torchmcl.experiments.trajectories.methods import METHODS
 from torchmcl.experiments.trajectories.network import N_INPUTS, PathNetwork, own_frame
 from torchmcl.experiments.trajectories.rows import Drawing, Rows, load_rows, rows_of
-from torchmcl.reports.trajectories import overall_rows, results_of, test_rows, write_trajectories_page
+from torchmcl.reports.trajectories import overall_rows, paired_rows, results_of, write_trajectories_page
 from torchmcl.types import Distributions
 from walkers import write_walkers
 
-test_rows.__test__ = False  # a function of the report, not a test
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "pedestrians"
 
 
@@ -31,7 +30,9 @@ def walkers(tmp_path_factory):
 def recording(n_people=9, n_frames=24):
     generator = np.random.default_rng(3)
     rows = [
-        (10 * (i + person % 3), person, *generator.normal(size=2)) for person in range(n_people) for i in range(n_frames)
+        (10 * (i + person % 3), person, *generator.normal(size=2))
+        for person in range(n_people)
+        for i in range(n_frames)
     ]
     return pedestrians.Recording.from_rows(np.array(rows))
 
@@ -220,7 +221,7 @@ def test_tables_are_means_over_scenes_with_the_spread_of_seeds():
     mcl = rows["MCL (WTA)"]
     assert mcl[1:3] == ["2", "0.310 / 0.310 | ± 0.001 / 0.001"]
     assert mcl[-1] == ""
-    tested = {row[0]: row[1] for row in test_rows(results)}
+    tested = {row[0]: row[1] for row in paired_rows(results)}
     assert tested["Relaxed-WTA (ε = 0.1)"].startswith("+0.0100 | p = ")
     assert "constant velocity" not in tested
 

@@ -84,7 +84,9 @@ def _add_trajectories(studies: Commands) -> None:
     trajectories.add_argument(
         "--data", type=Path, help="folder with all/ and train/; else TORCHMCL_DATA, the cache or a download"
     )
-    trajectories.add_argument("--out", type=Path, default=Path("out/trajectories"), help="folder (default: %(default)s)")
+    trajectories.add_argument(
+        "--out", type=Path, default=Path("out/trajectories"), help="folder (default: %(default)s)"
+    )
     trajectories.add_argument("--scenes", type=names, help="eth, hotel, univ, zara1, zara2 (default: all)")
     trajectories.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
     trajectories.add_argument("--seeds", type=positive, default=1, help="seeds of each method (default: %(default)s)")

@@ -15,13 +15,14 @@ from torchmcl.reports.page import escape, image, page, table
 
 __all__ = [
     "OVERALL_HEAD",
+    "PROTOCOLS",
     "TESTS_HEAD",
     "Results",
     "overall_rows",
+    "paired_rows",
     "published_rows",
     "results_of",
     "scene_rows",
-    "test_rows",
     "write_trajectories_page",
 ]
 
@@ -129,7 +130,7 @@ def scene_rows(results: Results, metrics: Sequence[str]) -> tuple[list[str], Row
     return ["method", *results.scenes], rows
 
 
-def test_rows(results: Results, against: str = "mcl", methods: Sequence[str] | None = None) -> Rows:
+def paired_rows(results: Results, against: str = "mcl", methods: Sequence[str] | None = None) -> Rows:
     """Return the lines of paired differences to a method over (scene, seed), under `TESTS_HEAD`."""
     rows = []
     for method in results.methods if methods is None else methods:
@@ -193,7 +194,7 @@ def _page(records: Records, forks: Records) -> str:
 
 
 def _tests_part(results: Results) -> list[str]:
-    rows = test_rows(results)
+    rows = paired_rows(results)
     if not rows:
         return []
     return [
@@ -214,12 +215,12 @@ def _annealing_part(results: Results) -> str:
             texts = [mean_error(spread.mean, spread.std, decimals) for spread in spreads]
             measured.append(f"{name}: {texts[0]} without annealing, {texts[1]} with it. ")
     return (
-        f"<h2>Does annealing help?</h2><p>{escape(''.join(measured))}In the full study it does not: aMCL from 3 m "
-        "and WTA are within noise of each other, AutoAnnealing is half a percent worse, and mixtures are as likely with it "
-        "as without. It helps where the start is bad: with all "
-        "hypotheses begun 10 m away WTA ends at 0.320 / 0.594 and aMCL from 1 m at 0.255 / 0.432, still far from a good "
-        "start. With a twentieth of the data it is a little worse (0.215 / 0.359 against 0.212 / 0.351). These two were "
-        "measured apart, in trainings of 3000 steps with three seeds.</p>"
+        f"<h2>Does annealing help?</h2><p>{escape(''.join(measured))}In the full study it does not: aMCL from 3 m and "
+        "WTA are within noise of each other, AutoAnnealing is half a percent worse, and mixtures are as likely with it "
+        "as without. It helps where the start is bad: with all hypotheses begun 10 m away WTA ends at 0.320 / 0.594 "
+        "and aMCL from 1 m at 0.255 / 0.432, still far from a good start. With a twentieth of the data it is a little "
+        "worse (0.215 / 0.359 against 0.212 / 0.351). These two were measured apart, in trainings of 3000 steps with "
+        "three seeds.</p>"
     )
 
 
@@ -232,7 +233,7 @@ def _joint_part(results: Results) -> list[str]:
         [METHODS[name].label, *(_cell([results.over_scenes(name, m) for m in kind], kind) for kind in kinds)]
         for name in (own, joint)
     ]
-    tests = test_rows(results, own, [joint])
+    tests = paired_rows(results, own, [joint])
     return [
         "<h2>Joint winners</h2><p>Both are trained on the same kind of batches, of whole scenes, for fewer steps than "
         "the others; with joint winners hypothesis k of all people of a scene wins or loses as one future.</p>",
@@ -250,8 +251,8 @@ def _forks_part(forks: Records) -> list[str]:
     if not parts:
         return []
     caption = (
-        '<p class="note">The sharpest turns of each scene, chosen by the truth. Black: observed; green: the true future; '
-        "lines: 20 hypotheses, the darker the likelier; grey: people nearby, dashed where they will go.</p>"
+        '<p class="note">The sharpest turns of each scene, chosen by the truth. Black: observed; green: the true '
+        "future; blue: 20 hypotheses, the darker the likelier; grey: people nearby, dotted where they will go.</p>"
     )
     return ["<h2>Forks</h2>", caption, *parts]
 
