@@ -60,7 +60,7 @@ def predicted(network: nn.Module, rows: Rows) -> Forecast:
         probabilities.append(output.score_logits.softmax(dim=-1))
         if isinstance(output, Distributions):
             targets = frame.offsets(chunk[:, N_OBSERVED:]).unsqueeze(1)
-            extras = {"score_logits": output.score_logits, "scale": output.scale}
+            extras: dict[str, Any] = {"score_logits": output.score_logits, "scale": output.scale}
             cost = mixture_cost(pairwise_gaussian_nll)(
                 hypotheses=output.hypotheses, targets=targets, event_dims=2, **extras
             )

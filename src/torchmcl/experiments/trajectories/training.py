@@ -106,8 +106,9 @@ def train_jointly(
             for group in optimizer.param_groups:
                 group["lr"] = rate(epoch)
             for _ in range(STEPS_PER_EPOCH):
-                drawn = drawing(n_rows, generator)
-                batch = Batch(*(_for_each(part, len(seeds)) for part in drawn[:3]), scene)  # type: ignore[arg-type]
+                drawn = (part for part in drawing(n_rows, generator) if part is not None)
+                inputs, targets, mask = (part.expand(len(seeds), *part.shape) for part in drawn)
+                batch = Batch(inputs, targets, mask, scene)
                 output = mcl_step(
                     model,
                     batch,
@@ -126,8 +127,8 @@ def train_jointly(
     return networks
 
 
-def _stacked(network: nn.Module, parameters: dict[str, Tensor]) -> "nn.Module":
-    """Return a model that runs all networks on the same rows: [models, batch, ...] from inputs [models, batch, ...]."""
+def _stacked(network: nn.Module, parameters: dict[str, Tensor]) -> nn.Module:
+    """Return a model that runs each network on its own rows, [models, batch, ...]."""
     template = copy.deepcopy(network)
 
     def one(own: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,10 +142,6 @@ def _stacked(network: nn.Module, parameters: dict[str, Tensor]) -> "nn.Module":
             return Predictions(*every(parameters, inputs))
 
     return Stacked()
-
-
-def _for_each(part: Tensor | None, n_models: int) -> Tensor | None:
-    return None if part is None else part.expand(n_models, *part.shape)
 
 
 def _rate(n_epochs: int, *, falls: bool = True) -> Schedule:
