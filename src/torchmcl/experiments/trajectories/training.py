@@ -1,7 +1,7 @@
 """Training the networks of one scene: seeds and rules together as fleets, and joint winners in a loop of their own."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -127,7 +127,7 @@ def train_jointly(
     return networks
 
 
-def _stacked(network: nn.Module, parameters: dict[str, Tensor]) -> nn.Module:
+def _stacked(network: nn.Module, parameters: dict[str, Tensor]) -> Callable[[Tensor], Predictions]:
     """Return a model that runs each network on its own rows, [models, batch, ...]."""
     template = copy.deepcopy(network)
 
@@ -136,12 +136,7 @@ def _stacked(network: nn.Module, parameters: dict[str, Tensor]) -> nn.Module:
         return hypotheses, score_logits
 
     every = torch.vmap(one, randomness="different")
-
-    class Stacked(nn.Module):
-        def forward(self, inputs: Tensor) -> Predictions:
-            return Predictions(*every(parameters, inputs))
-
-    return Stacked()
+    return lambda inputs: Predictions(*every(parameters, inputs))
 
 
 def _rate(n_epochs: int, *, falls: bool = True) -> Schedule:
