@@ -90,7 +90,7 @@ def _add_trajectories(studies: Commands) -> None:
     trajectories.add_argument("--scenes", type=names, help="eth, hotel, univ, zara1, zara2 (default: all)")
     trajectories.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
     trajectories.add_argument("--seeds", type=positive, default=1, help="seeds of each method (default: %(default)s)")
-    trajectories.add_argument("--epochs", type=positive, help="epochs of 20 steps (default: 370; with --quick 8)")
+    trajectories.add_argument("--epochs", type=positive, help="epochs of 20 steps (default: 370; with --quick 5)")
     trajectories.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     trajectories.add_argument("--quick", action="store_true", help="one scene, few steps, small batches")
     trajectories.add_argument("--quiet", action="store_true", help="no progress bars")

@@ -44,7 +44,7 @@ __all__ = ["KEYS", "QUICK_BATCH", "QUICK_EPOCHS", "QUICK_SCENES", "TrajectoryStu
 _OWNER = "reproduce trajectories"
 KEYS = ("scene", "method", "seed")
 QUICK_SCENES = ("eth",)
-QUICK_EPOCHS, QUICK_BATCH = 8, 64
+QUICK_EPOCHS, QUICK_BATCH = 5, 64
 # Batches of scenes are larger, so that fewer of them do.
 _SHARE_OF_SCENES = 0.4
 
