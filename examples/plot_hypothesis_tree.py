@@ -44,7 +44,7 @@ for mode in tree.children(tree.root):
 # %%
 # Over the data, and against the temperature.
 
-inputs, targets, _ = conditional_three_gaussians(20_000, generator)
+inputs, targets, *_ = conditional_three_gaussians(20_000, generator)
 near = targets[(inputs[:, 0] - 0.9).abs() < 0.02, 0]
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6))
 draw_tree(tree, left, near)

@@ -18,7 +18,7 @@ from sklearn.neural_network import MLPRegressor
 from torchmcl import MCLRegressor
 from torchmcl.data import folded_response
 
-effects, causes, _ = folded_response(2500, torch.Generator().manual_seed(0))
+effects, causes, *_ = folded_response(2500, torch.Generator().manual_seed(0))
 X, y = effects.double().numpy(), causes.double().numpy().ravel()
 X, X_test, y, y_test = X[:2000], X[2000:], y[:2000], y[2000:]
 

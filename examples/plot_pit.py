@@ -50,7 +50,7 @@ model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=3, hi
 optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
 rule = mcl.PIT()
 for _ in range(300):
-    inputs, targets, mask = draw(64)
+    inputs, targets, mask, _ = draw(64)
     hypotheses, score_logits = model(inputs)
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
     loss = mcl.mcl_loss(mcl.match(cost, rule, mask), reduction="sample_mean")

@@ -13,6 +13,7 @@ import pytest
 from house_tables import houses, write_csv
 from test_separation_study import speech  # noqa: F401  (a fixture)
 from torchmcl.cli import _parser, main
+from walkers import write_walkers
 
 SPEECH = {"separation", "data"}
 SMALL = "--epochs 1 --hidden 4 --restarts 1 --quiet"
@@ -38,6 +39,8 @@ RUNS = [
     "play --out play.html",
     "reproduce uci --out uci --data uci-data --sets yacht --methods mcl --protocol last --folds 0 --seeds 1 --epochs 2 "
     "--device cpu --quick --quiet",
+    "reproduce trajectories --out walks --data walkers --scenes eth --methods mcl --seeds 1 --epochs 1 --device cpu "
+    "--quick --quiet",
     "reproduce figure1 --out figures --preset quick --epochs 3 --device cpu --quiet",
     "reproduce rate-distortion --out figures --preset quick --epochs 3 --device cpu --quiet",
     "reproduce distortion-vs-temperature --out figures --preset quick --epochs 3 --device cpu --quiet",
@@ -125,6 +128,7 @@ def folder(tmp_path_factory):
     rng = np.random.default_rng(0)
     arrays = {"hypotheses": rng.normal(size=(50, 4, 2)), "score_logits": rng.normal(size=(50, 4))}
     np.savez(made / "predictions.npz", targets=rng.normal(size=(50, 2)), **arrays)
+    write_walkers(made / "walkers")
     return made
 
 

@@ -12,7 +12,8 @@ import torchmcl
 PACKAGE = Path(torchmcl.__file__).parent
 REPOSITORY = Path(__file__).parents[1]
 STUDY_REPORTS = (
-    *("demo", "figure_drawings", "figures", "separation_drawings", "separation_numbers", "separation_study", "uci"),
+    *("demo", "figure_drawings", "figures", "separation_drawings", "separation_numbers", "separation_study"),
+    *("trajectories", "trajectory_drawings", "uci"),
 )
 # What would be lifted out of the package: the modules below these names.
 STUDIES = ("torchmcl.experiments", *(f"torchmcl.reports.{name}" for name in STUDY_REPORTS))

@@ -134,7 +134,7 @@ def test_tables_of_utterances_and_gains_are_mixed_on_the_fly(speakers, tmp_path)
         f"mixture_ID,length,s1_path,s1_gain_db,s2_path,s2_gain_db\nm0,40001,{first},1.5,{second},-1.5\n"
     )
     mixtures = table_mixtures(tmp_path, "cv", 2)
-    inputs, targets, _ = SpeechMixtures(mixtures, AudioFolder(speakers), crop=None)[0]
+    inputs, targets, *_ = SpeechMixtures(mixtures, AudioFolder(speakers), crop=None)[0]
     assert inputs.shape == (40001,)
     expected = read_audio(speakers / first)[:40001] * 10 ** (1.5 / 20)
     torch.testing.assert_close(targets[0], torch.from_numpy(expected.astype(np.float32)))
@@ -157,7 +157,7 @@ def test_the_shared_tables_have_the_level_their_description_says():
 
 def test_crops_have_the_same_place_in_mixture_and_sources(wsj0):
     dataset = SpeechMixtures(wsj0_mixtures(wsj0, "tr", 2), AudioFolder(wsj0), crop=1.0)
-    inputs, targets, _ = dataset[0]
+    inputs, targets, *_ = dataset[0]
     assert inputs.shape == (8000,)
     torch.testing.assert_close(inputs, targets.sum(0), atol=2 / 32768, rtol=0)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from browser import opened
-from torchmcl.reports import demo, figures, separation, table, uci
+from torchmcl.reports import demo, figures, separation, table, trajectories, uci
 from torchmcl.reports.film import film_player, film_script
 from torchmcl.reports.page import page
 
@@ -74,7 +74,7 @@ def assert_nothing_runs(browser, path):
 @pytest.fixture
 def quick_pictures(monkeypatch):
     """Pictures are as slow as they are harmless: a place for each of them will do while places are tried."""
-    for module in (demo, figures, table, uci):
+    for module in (demo, figures, table, trajectories, uci):
         monkeypatch.setattr(module, "image", lambda figure, alternative, caption="": f"<p>{caption}</p>")
 
 
@@ -91,6 +91,23 @@ def test_records_of_the_uci_study_cannot_run_in_its_page(browser, tmp_path, quic
     records, accepted = poisoned_everywhere(uci_rows(), written)
     assert (0, "usage", 0) in accepted
     written(records)
+    assert_nothing_runs(browser, tmp_path / "index.html")
+
+
+def trajectory_rows():
+    numbers = (metric for _, metrics in trajectories.PROTOCOLS for metric in metrics)
+    row = {"scene": "eth", "method": "mcl", "windows": 9, "seconds": 0.1, "epochs": 8, "calibration": [[0.1, 0.2, 50]]}
+    return [{**row, **dict.fromkeys(numbers, 0.5), "seed": 0}]
+
+
+def test_records_of_the_study_of_pedestrians_cannot_run_in_its_page(browser, tmp_path, quick_pictures):
+    def written(rows):
+        (tmp_path / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return trajectories.write_trajectories_page(tmp_path).read_text()
+
+    written(trajectory_rows())
+    _, accepted = poisoned_everywhere(trajectory_rows(), written)
+    assert not accepted  # nothing but numbers and known names is shown
     assert_nothing_runs(browser, tmp_path / "index.html")
 
 
@@ -228,6 +245,7 @@ def test_the_browser_would_run_it(browser, tmp_path):
     [
         ("records.jsonl", "[" * 10**5, uci.write_uci_page),
         ("records.jsonl", '{"set": 1}\n', uci.write_uci_page),
+        ("records.jsonl", '{"scene": 1}\n', trajectories.write_trajectories_page),
         ("records.json", "{}", demo.write_demo_page),
         ("records.json", "[" * 10**5, demo.write_demo_page),
         ("separation.json", "[]", separation.write_separation_page),

@@ -43,6 +43,7 @@ def add_reproduce_commands(commands: Commands) -> None:
     uci.add_argument("--quiet", action="store_true", help="no progress bars")
     uci.set_defaults(check=_check_uci, run=_reproduce_uci)
     _add_separation(studies)
+    _add_trajectories(studies)
     for name, text in _FIGURES.items():
         _add_figure(studies, name, text)
 
@@ -67,6 +68,33 @@ def _add_separation(studies: Commands) -> None:
     separation.add_argument("--limit", type=positive, help="evaluate the first test mixtures only (default: all)")
     separation.add_argument("--quiet", action="store_true", help="no progress bars")
     separation.set_defaults(check=_check_separation, run=_reproduce_separation)
+
+
+def _add_trajectories(studies: Commands) -> None:
+    trajectories = studies.add_parser(
+        "trajectories",
+        help="where people walk next (ETH/UCY): every rule with 20 hypotheses, mixtures, joint winners",
+        description="Train every method without each scene of ETH/UCY in turn, all seeds at once, evaluate it there by "
+        "every protocol, and write records.jsonl and index.html. Rerun the same command to resume. The whole study "
+        "needs a GPU; --quick takes about a minute on two CPU cores, and shows that everything works, not what is "
+        "better.",
+        epilog="examples: torchmcl reproduce trajectories --quick --out out/quick; "
+        "torchmcl reproduce trajectories --data FOLDER --device cuda --seeds 6 --scenes zara1,zara2",
+    )
+    trajectories.add_argument(
+        "--data", type=Path, help="folder with all/ and train/; else TORCHMCL_DATA, the cache or a download"
+    )
+    trajectories.add_argument(
+        "--out", type=Path, default=Path("out/trajectories"), help="folder (default: %(default)s)"
+    )
+    trajectories.add_argument("--scenes", type=names, help="eth, hotel, univ, zara1, zara2 (default: all)")
+    trajectories.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
+    trajectories.add_argument("--seeds", type=positive, default=1, help="seeds of each method (default: %(default)s)")
+    trajectories.add_argument("--epochs", type=positive, help="epochs of 20 steps (default: 370; with --quick 5)")
+    trajectories.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    trajectories.add_argument("--quick", action="store_true", help="one scene, few steps, small batches")
+    trajectories.add_argument("--quiet", action="store_true", help="no progress bars")
+    trajectories.set_defaults(check=_check_trajectories, run=_reproduce_trajectories)
 
 
 def _add_figure(studies: Commands, name: str, text: str) -> None:
@@ -109,6 +137,10 @@ def _check_uci(options: argparse.Namespace) -> None:
 
 def _check_separation(options: argparse.Namespace) -> None:
     check_extra(*TRAINED, "matplotlib", extra="separation", needed_by="torchmcl reproduce separation")
+
+
+def _check_trajectories(options: argparse.Namespace) -> None:
+    check_extra("matplotlib", "scipy", extra="reproduce", needed_by="torchmcl reproduce trajectories")
 
 
 def _check_figures(options: argparse.Namespace) -> None:
@@ -163,6 +195,26 @@ def _reproduce_separation(options: argparse.Namespace) -> None:
     )
     print(f"Records: {len(folders)} trainings in {options.out}")
     print(f"Open the page: {write_separation_study_page(options.out).resolve().as_uri()}")
+
+
+def _reproduce_trajectories(options: argparse.Namespace) -> None:
+    from torchmcl.experiments.trajectories import study as studies
+    from torchmcl.reports.trajectories import write_trajectories_page
+
+    defaults = studies.TrajectoryStudy()
+    study = studies.TrajectoryStudy(
+        scenes=options.scenes or (studies.QUICK_SCENES if options.quick else defaults.scenes),
+        methods=options.methods or defaults.methods,
+        n_seeds=options.seeds,
+        n_epochs=options.epochs or (studies.QUICK_EPOCHS if options.quick else defaults.n_epochs),
+        batch_size=studies.QUICK_BATCH if options.quick else defaults.batch_size,
+        data=options.data,
+        device=options.device,
+    )
+    studies.run_study(study, options.out, progress=not options.quiet)
+    path = write_trajectories_page(options.out)
+    print(f"Records: {options.out / 'records.jsonl'}")
+    print(f"Open the page: {path.resolve().as_uri()}")
 
 
 def _reproduce_figures(options: argparse.Namespace) -> None:

@@ -91,7 +91,7 @@ def folded_response(n_points: int, generator: torch.Generator | None = None) -> 
         Batch with inputs [n_points, 2], the effect and the gain in [0, 0.3], and targets [n_points, 1, 1], the cause.
 
     Example:
-        >>> inputs, causes, _ = folded_response(5, torch.Generator().manual_seed(0))
+        >>> inputs, causes, *_ = folded_response(5, torch.Generator().manual_seed(0))
         >>> inputs.shape, causes.shape
         (torch.Size([5, 2]), torch.Size([5, 1, 1]))
     """

@@ -1,19 +1,16 @@
-"""From what a loader yields to a `Batch`: tuples, lists and dictionaries in, `Batch` out; collating samples."""
+"""From what a loader yields to a `Batch`: tuples, lists and dictionaries in, `Batch` out."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.utils.data import default_collate
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from torchmcl import costs
 from torchmcl._checks import bad_value
 from torchmcl.types import Batch
 
-__all__ = ["as_batch", "collate_batches", "inputs_of", "with_targets_axis"]
+__all__ = ["as_batch", "inputs_of", "with_targets_axis"]
 
 _FORMS = "be a Batch, (inputs, targets), (inputs, targets, mask), (inputs, targets, mask, scene), or a dictionary"
 
@@ -48,35 +45,6 @@ def inputs_of(loaded: Any) -> Any:
     if isinstance(loaded, Mapping) and "inputs" in loaded:
         return loaded["inputs"]
     return loaded[0] if isinstance(loaded, (tuple, list)) and loaded else loaded
-
-
-def collate_batches(samples: Sequence[Batch], *, collate_fn_map: dict[Any, Callable[..., Any]] | None = None) -> Batch:
-    """Collate samples of a dataset into one batch; a missing mask means that all targets are real.
-
-    A `DataLoader` over a dataset of `Batch` calls it automatically.
-
-    Args:
-        samples: of equal shapes, without the axis of the batch.
-        collate_fn_map: passed by `torch.utils.data.default_collate`; not used.
-
-    Example:
-        >>> samples = [Batch(torch.rand(3), torch.rand(1, 2)) for _ in range(5)]
-        >>> collate_batches(samples).targets.shape
-        torch.Size([5, 1, 2])
-    """
-    inputs, targets, masks, scenes = zip(*samples, strict=True)
-    if any(scene is None for scene in scenes) and not all(scene is None for scene in scenes):
-        raise ValueError(bad_value("collate_batches", "scene", "be given for all samples or for none", "some"))
-    known = next((mask for mask in masks if mask is not None), None)
-    if known is not None:
-        known = torch.ones_like(torch.as_tensor(known))
-    mask = None if known is None else default_collate([known if mask is None else mask for mask in masks])
-    scene = None if scenes[0] is None else default_collate(list(scenes))
-    return Batch(default_collate(list(inputs)), default_collate(list(targets)), mask, scene)
-
-
-# The way that PyTorch documents for custom types; a plain namedtuple with a None in it cannot be collated.
-default_collate_fn_map[Batch] = collate_batches
 
 
 def with_targets_axis(
