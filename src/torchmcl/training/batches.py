@@ -1,7 +1,7 @@
 """From what a loader yields to a `Batch`: tuples, lists and dictionaries in, `Batch` out."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
