@@ -84,8 +84,10 @@ def test_messages_count_rows_from_the_start_of_the_table(model, path, monkeypatc
     rows[130]["city"] = "Rome"
     table = Table("new.csv", pl.DataFrame(rows))
     with pytest.raises(ValueError, match="'Rome' in row 131"):
-        model.predict("test", table)
-    assert model.predict("test", table, new_categories=True).height == 150
+        model.predict("test", table, strict=True)
+    notices = []
+    assert model.predict("test", table, notify=notices.append).height == 150
+    assert notices == ["city: 1 cell (first 'Rome' in row 131) are answered as none of the known ones"]
 
 
 def test_sets_hold_their_ends_and_columns_can_be_kept(model, path):
