@@ -22,6 +22,8 @@ _PLAIN_DIGITS = 30
 def texts_of(series: Any) -> Any:
     """Return a column as text without surrounding blanks, null where it is missing."""
     pl = polars()
+    if series.dtype == pl.Duration:
+        series = series.dt.total_microseconds()
     texts = series.str.strip_chars() if series.dtype == pl.String else series.cast(pl.String)
     return texts.set(texts.is_in(list(MISSING)).fill_null(False), None)
 

@@ -91,7 +91,7 @@ def find_date_format(series: Any, *, day_first: bool = False, chosen: bool = Fal
     """
     pl = polars()
     if series.dtype.is_temporal() and series.dtype != pl.Duration:
-        return ISO
+        return _TIME if series.dtype == pl.Time else ISO
     if series.dtype != pl.String and not (chosen and series.dtype.is_numeric()):
         return None
     texts = texts_of(series.cast(pl.Int64, strict=False) if series.dtype.is_float() else series).drop_nulls()

@@ -65,7 +65,7 @@ def infer_schema(
     known = [name for name in targets if name in table.frame.columns]
     target_columns = []
     for name in known:
-        column, problem = target_column(table, name, kinds.number(Cells(table.frame.get_column(name))))
+        column, problem = target_column(table, name, kinds)
         target_columns.append(column)
         problems += problem
     decided: list[Column | DroppedColumn] = []

@@ -44,6 +44,7 @@ class Cells:
         self.series = series
         self.name = str(series.name)
         self.is_text = series.dtype == polars().String
+        self._sample_form: NumberForm | None = None
 
     @cached_property
     def texts(self) -> Any:
@@ -62,8 +63,15 @@ class Cells:
 
     @cached_property
     def sample(self) -> Any:
-        """Some texts from everywhere in the column."""
-        return texts_of(self.series.gather_every(max(1, len(self.series) // _SAMPLE))).drop_nulls()
+        """Some texts from everywhere in the column; the first ones if there are few."""
+        spaced = texts_of(self.series.gather_every(max(1, len(self.series) // _SAMPLE))).drop_nulls()
+        return spaced if len(spaced) else self.texts.drop_nulls().head(_SAMPLE)
+
+    def form(self, commas: bool) -> NumberForm:
+        """Return how the numbers of the sample are written."""
+        if self._sample_form is None:
+            self._sample_form = find_form(self.sample, commas=commas)
+        return self._sample_form
 
     def numbers(self, form: NumberForm) -> tuple[Any, Any]:
         """Return the cells as numbers, and where they are something else; kept for the last form."""
@@ -81,8 +89,10 @@ class Cells:
             return f"its cells are of type {dtype}"
         if dtype.is_float():
             empty = bool((self.series.is_null() | self.series.is_nan().fill_null(True)).all())
+        elif self.is_text:
+            empty = not len(self.sample)
         else:
-            empty = not len(self.sample) and not self.n_given
+            empty = self.series.null_count() == len(self.series)
         return "all of its cells are missing" if empty else ""
 
 
@@ -140,15 +150,12 @@ class Kinds:
         return self.category(cells)
 
     def _may_be_numbers(self, cells: Cells) -> bool:
-        sample = cells.sample if len(cells.sample) else cells.texts.drop_nulls().head(_SAMPLE)
-        _, failed = read_numbers(sample, find_form(sample, commas=self.commas))
-        return bool(failed.sum() <= _HALF * len(sample))
+        n_failed = int(read_numbers(cells.sample, cells.form(self.commas))[1].sum())
+        return n_failed <= _HALF * len(cells.sample)
 
     def number(self, cells: Cells) -> NumberColumn:
         """Return a column of numbers; cells that are none count as missing."""
-        form = PLAIN
-        if cells.is_text and len(cells.sample):
-            form = find_form(cells.sample, commas=self.commas)
+        form = cells.form(self.commas) if cells.is_text else PLAIN
         values, failed = cells.numbers(form)
         if cells.is_text and failed.any():  # the sample may not show how all of them are written
             others = cells.series.filter(failed).head(_SAMPLE).str.strip_chars()

@@ -115,6 +115,8 @@ def find_form(texts: Any, *, commas: bool = False) -> NumberForm:
         >>> find_form(polars().Series(["1.234,50 €", "12,00 €"]))
         NumberForm(decimal=',', thousands='.', unit='€')
     """
+    if not commas and not texts.cast(polars().Float64, strict=False).null_count():  # nearly always, and quick
+        return PLAIN
     unit = _unit(texts)
     forms = [NumberForm(*marks, unit) for marks in ((*_COMMAS, *_POINTS) if commas else (*_POINTS, *_COMMAS))]
     best, fewest = forms[0], len(texts) + 1

@@ -1,11 +1,9 @@
 """Columns to predict: numbers that vary. Anything else is a problem with a way out."""
 
 from torchmcl._messages import number_text
-from torchmcl.data.table.cells import texts_of
 from torchmcl.data.table.columns import NumberColumn
 from torchmcl.data.table.files import Table
-from torchmcl.data.table.numbers import read_numbers
-from torchmcl.data.table.packages import polars
+from torchmcl.data.table.kinds import Cells, Kinds
 from torchmcl.data.table.problems import Problem
 
 __all__ = ["target_column"]
@@ -26,18 +24,17 @@ print(model.predict(X[:5]))
 """
 
 
-def target_column(table: Table, name: str, column: NumberColumn) -> tuple[NumberColumn, list[Problem]]:
+def target_column(table: Table, name: str, kinds: Kinds) -> tuple[NumberColumn, list[Problem]]:
     """Return a column to predict, read as numbers, and its problems."""
-    series = table.frame.get_column(name)
+    cells = Cells(table.frame.get_column(name))
+    series = cells.series
     subject = f"{table.name}, target {name!r}"
-    try:
-        n_given = len(series) - texts_of(series).null_count()
-    except polars().exceptions.PolarsError:
-        return column, [Problem(subject, "hold numbers", f"cells of type {series.dtype}", "Name another column.")]
-    if not n_given:
-        return column, [Problem(subject, "hold numbers", "no value at all", _others(table, name))]
+    if why := cells.useless:
+        got = "no value at all" if "missing" in why else why
+        return NumberColumn(name, True), [Problem(subject, "hold numbers", got, _others(table, name))]
+    column, n_given = kinds.number(cells), cells.n_given
     if column.not_numbers > (1 - _NEARLY_ALL) * n_given:
-        _, failed = read_numbers(series, column.form)
+        _, failed = cells.numbers(column.form)
         row = failed.arg_max()
         got = f"{str(series[row])[:40]!r} in row {row + 1}"
         more = f" and {column.not_numbers - 1:,} more that are none" if column.not_numbers > 1 else ""
@@ -46,7 +43,7 @@ def target_column(table: Table, name: str, column: NumberColumn) -> tuple[Number
         return column, [
             Problem(subject, "hold numbers", f"{got}{more}", _CLASSES.format(file=table.path or table.name, name=name))
         ]
-    values, _ = read_numbers(series, column.form)
+    values, _ = cells.numbers(column.form)
     low, high = values.min(), values.max()
     if low == high:
         got = "no finite number" if low is None else f"the constant {number_text(low, scale=0)}"
