@@ -17,7 +17,7 @@ N = 60
 RANDOM = np.random.default_rng(0)
 PRICES = [round(float(value), 1) for value in RANDOM.normal(300, 40, N)]
 AREAS = [round(float(value), 2) for value in RANDOM.normal(100, 25, N)]
-WORDS = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do".split()
+WORDS = ["lorem", "ipsum", "dolor", "sit", "amet", "consectetur", "adipiscing", "elit", "sed", "do"]
 
 
 def text(columns, separator=",", quote=True):
@@ -60,17 +60,44 @@ TABLES = {
     "german dates": ("a.csv", text({"sold": dates("%d.%m.%Y")}), {"sold": "date"}, "%d.%m.%Y"),
     "dates in words": ("a.csv", text({"sold": dates("%d %b %Y")}), {"sold": "date"}, "%d %b %Y"),
     "times of day": ("a.csv", text({"at": dates("%H:%M")}), {"at": "date"}, "hour"),
-    "dates with gaps": ("a.csv", text({"sold": [*dates("%Y-%m-%d")[:-3], "", "NA", "?"]}), {"sold": "date"}, "sold: dates"),
+    "dates with gaps": (
+        "a.csv",
+        text({"sold": [*dates("%Y-%m-%d")[:-3], "", "NA", "?"]}),
+        {"sold": "date"},
+        "sold: dates",
+    ),
     "currencies": ("a.csv", text({"rent": [f"${a * 31:,.2f}" for a in AREAS]}), {"rent": "number"}, "numbers in $"),
-    "a currency as target": ("a.csv", text({"area": AREAS, "price": [f"{p} €" for p in PRICES]}), {"area": "number"}, "in €"),
+    "a currency as target": (
+        "a.csv",
+        text({"area": AREAS, "price": [f"{p} €" for p in PRICES]}),
+        {"area": "number"},
+        "in €",
+    ),
     "accounting": ("a.csv", text({"gain": [f"({a})" if a < 100 else a for a in AREAS]}), {"gain": "number"}, ""),
     "percentages": ("a.csv", text({"share": [f"{a / 2:.1f} %" for a in AREAS]}), {"share": "number"}, "numbers in %"),
     "units": ("a.csv", text({"area": [f"{a} m²" for a in AREAS]}), {"area": "number"}, "numbers in m²"),
-    "thousands": ("a.csv", text({"lot": [f"{1000 * a:,.0f}" for a in AREAS]}), {"lot": "number"}, "commas between thousands"),
-    "swiss": ("a.csv", text({"lot": [f"{1000 * a:,.0f}".replace(",", "'") for a in AREAS]}), {"lot": "number"}, "apostrophes"),
+    "thousands": (
+        "a.csv",
+        text({"lot": [f"{1000 * a:,.0f}" for a in AREAS]}),
+        {"lot": "number"},
+        "commas between thousands",
+    ),
+    "swiss": (
+        "a.csv",
+        text({"lot": [f"{1000 * a:,.0f}".replace(",", "'") for a in AREAS]}),
+        {"lot": "number"},
+        "apostrophes",
+    ),
     "european": (
         "a.csv",
-        text({"area": [german(a) for a in AREAS], "lot": [german(1000 * a) for a in AREAS], "price": map(german, PRICES)}, ";"),
+        text(
+            {
+                "area": [german(a) for a in AREAS],
+                "lot": [german(1000 * a) for a in AREAS],
+                "price": map(german, PRICES),
+            },
+            ";",
+        ),
         {"area": "number", "lot": "number"},
         "separated by semicolons",
     ),
@@ -78,9 +105,19 @@ TABLES = {
     "tabs": ("a.csv", text({"area": AREAS}, "\t"), {"area": "number"}, "separated by tabs"),
     "pipes": ("a.csv", text({"area": AREAS}, "|"), {"area": "number"}, "separated by vertical bars"),
     "latin-1": ("a.csv", text({"town": cycle("Köln", "Ulm")}).encode("latin-1"), {"town": "category"}, "Latin-1"),
-    "windows": ("a.csv", text({"rent": [f"{a} €" for a in AREAS]}).encode("cp1252"), {"rent": "number"}, "Windows-1252"),
+    "windows": (
+        "a.csv",
+        text({"rent": [f"{a} €" for a in AREAS]}).encode("cp1252"),
+        {"rent": "number"},
+        "Windows-1252",
+    ),
     "utf-16": ("a.csv", text({"town": cycle("Köln", "Ulm")}).encode("utf-16"), {"town": "category"}, "UTF-16"),
-    "utf-16 without a mark": ("a.csv", text({"town": cycle("Ulm", "Köln")}).encode("utf-16-le"), {"town": "category"}, "UTF-16"),
+    "utf-16 without a mark": (
+        "a.csv",
+        text({"town": cycle("Ulm", "Köln")}).encode("utf-16-le"),
+        {"town": "category"},
+        "UTF-16",
+    ),
     "a byte order mark": ("a.csv", text({"area": AREAS}).encode("utf-8-sig"), {"area": "number"}, ""),
     "identifiers": (
         "a.csv",
@@ -109,14 +146,24 @@ TABLES = {
     ),
     "quoted line breaks": (
         "a.csv",
-        '"area\nin m²",town,price\n' + "".join(f'{a},"Bad\nUlm {i % 3}",{p}\n' for i, (a, p) in enumerate(zip(AREAS, PRICES, strict=True))),
+        '"area\nin m²",town,price\n' + "".join(f'{a},"Bad\nUlm {i % 3}",{PRICES[i]}\n' for i, a in enumerate(AREAS)),
         {"area\nin m²": "number", "town": "category"},
         "",
     ),
     "booleans": ("a.csv", text({"view": cycle("True", "False", "TRUE"), "area": AREAS}), {"view": "category"}, ""),
-    "missing values": ("a.csv", text({"area": [*AREAS[:-8], "", "NA", "N/A", "null", "-", "?", "<NA>", "#N/A"]}), {"area": "number"}, ""),
+    "missing values": (
+        "a.csv",
+        text({"area": [*AREAS[:-8], "", "NA", "N/A", "null", "-", "?", "<NA>", "#N/A"]}),
+        {"area": "number"},
+        "",
+    ),
     "infinities": ("a.csv", text({"area": [*AREAS[:-2], "inf", "-Infinity"]}), {"area": "number"}, "2 cells"),
-    "500 columns": ("a.csv", text({f"x{i}": RANDOM.normal(size=N).round(3) for i in range(500)}), {"x499": "number"}, ""),
+    "500 columns": (
+        "a.csv",
+        text({f"x{i}": RANDOM.normal(size=N).round(3) for i in range(500)}),
+        {"x499": "number"},
+        "",
+    ),
     "gzip": ("a.csv.gz", gzip.compress(text({"area": AREAS}).encode()), {"area": "number"}, ""),
     "json lines": (
         "a.jsonl",
@@ -129,11 +176,11 @@ TABLES = {
     ),
     "high cardinality": (
         "a.csv",
-        "town,price\n" + "".join(f"town {int(t)},{p}\n" for t, p in zip(RANDOM.integers(0, 90, 900), RANDOM.normal(size=900), strict=True)),
+        "town,price\n" + "".join(f"town {t},{RANDOM.normal()}\n" for t in RANDOM.integers(0, 90, 900)),
         {"town": "category"},
         "the 50 most common categories, the others share an input",
     ),
-}  # fmt: skip
+}
 
 
 def written(folder, name, content):
@@ -262,15 +309,15 @@ def test_a_target_of_classes_comes_with_the_lines_that_learn_it(tmp_path, capsys
 @pytest.mark.parametrize(
     ("content", "target", "message"),
     [
-        (text({"area": AREAS, "price": [5] * N}), "price", r"must vary, got the constant 5. There is nothing to learn. Name"),
+        (text({"area": AREAS, "price": [5] * N}), "price", r"got the constant 5. There is nothing to learn. Name"),
         (HEAD + "\n".join(ROWS[:3]), "price", r"must have at least 10 rows, got 3. .* collect more rows"),
-        (HEAD + "\n".join([*ROWS, "1,2,3", "4,5,6,7"]), "price", r"header, 2, got 3 in line 62 and in 1 more. Put a field"),
+        (HEAD + "\n".join([*ROWS, "1,2,3", "4,5,6,7"]), "price", r"header, 2, got 3 in line 62 and in 1 more. Put"),
         (text({"sold": dates("%Y-%m-%d")}), "sold", r"target 'sold'` must hold numbers, got '2023-01-05' in row 1"),
         (text({"area": [""] * N}), "price", r"have a column besides the targets to learn from, got 'area' is dropped"),
-        (text({"area": AREAS, "price": [5] * N}) .replace("area", "Area"), "area,price", r"(?s)2 problems.*Did you mean 'Area'"),
+        (text({"Area": AREAS, "price": [5] * N}), "area,price", r"(?s)2 problems.*Did you mean 'Area'"),
     ],
     ids=["constant target", "3 rows", "ragged", "a date as target", "nothing to learn from", "two at once"],
-)  # fmt: skip
+)
 def test_what_cannot_be_learned_gets_one_message(tmp_path, capsys, monkeypatch, content, target, message):
     monkeypatch.chdir(tmp_path)
     written(tmp_path, "a.csv", content)

@@ -28,7 +28,8 @@ RUNS = [
     f"{FIT} -o searched --search",
     f"fit --example -o example {SMALL}",
     f"fit houses.csv --target price -o chosen --numeric area --date sold --keep-column country {SMALL}",
-    "describe houses.csv --target price --drop days --categorical rooms --numeric area --date sold --keep-column country",
+    "describe houses.csv --target price --drop days --categorical rooms --numeric area --date sold "
+    "--keep-column country",
     "predict model houses.csv -o answers.csv --interval 0.9 --keep city --strict --escape-formulas --quiet",
     "predict model houses.csv --out answers.csv",
     "report model --data houses.csv -o page.html --quiet",

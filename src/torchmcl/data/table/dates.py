@@ -25,7 +25,7 @@ _CLOCKS = ("", " %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p")
 # The years of a format with four digits: %Y reads 24 as the year 24.
 _FIRST_YEAR, _LAST_YEAR = 1000, 9999
 _SAMPLE = 200
-_LIKE_DATES = r"^\s*(?:\d{1,4}[-/.: ]\s?\w+|[A-Za-z]{3,9}\.? \d)"
+_LIKE_DATES = r"(?i)^\d{1,4}[-/.: ]\s?\w|^(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w* \d"
 _NEARLY_ALL = 0.9
 
 
@@ -94,12 +94,13 @@ def find_date_format(series: Any, *, day_first: bool = False, chosen: bool = Fal
         return _TIME if series.dtype == pl.Time else ISO
     if series.dtype != pl.String and not (chosen and series.dtype.is_numeric()):
         return None
-    texts = texts_of(series.cast(pl.Int64, strict=False) if series.dtype.is_float() else series).drop_nulls()
-    sample = texts.gather_every(max(1, len(texts) // _SAMPLE))
+    cells = (series.cast(pl.Int64, strict=False) if series.dtype.is_float() else series).drop_nulls()
+    sample = texts_of(cells.gather_every(max(1, len(cells) // _SAMPLE))).drop_nulls()
     if chosen and len(sample) and sample.str.contains(r"^\d{8}$").mean() >= _NEARLY_ALL:
         return _DIGITS
     if not len(sample) or sample.str.contains(_LIKE_DATES).mean() < _NEARLY_ALL:
         return None
+    texts = texts_of(cells).drop_nulls()
     best, fewest = None, len(texts)
     for form in _FORMATS:
         form = _DAY_FIRST.get(form, form) if day_first else form

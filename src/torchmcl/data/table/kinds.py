@@ -57,9 +57,14 @@ class Cells:
         return len(self.texts) - int(self.texts.null_count())
 
     @cached_property
+    def counts(self) -> Any:
+        """The different cells and how often each comes, in a frame of `text` and `n`."""
+        return _counts(self.texts)
+
+    @property
     def n_texts(self) -> int:
         """The number of different cells."""
-        return int(self.texts.drop_nulls().n_unique())
+        return int(self.counts.height)
 
     @cached_property
     def sample(self) -> Any:
@@ -184,18 +189,22 @@ class Kinds:
     def category(self, cells: Cells, *, chosen: bool = False) -> CategoryColumn:
         """Return a column of categories; numbers are written in one way if the user chose it and all are numbers."""
         pl = polars()
-        texts = cells.texts
+        counts = cells.counts
         # With leading zeros they are codes: 7 differs from 007.
-        numeric = chosen and bool(texts.drop_nulls().unique().str.contains(f"^(?:{NUMBER.pattern})$").all())
-        texts = with_plain_numbers(texts) if numeric else texts
-        counts = texts.drop_nulls().alias("text").value_counts(name="n")
+        numeric = chosen and bool(counts.get_column("text").str.contains(f"^(?:{NUMBER.pattern})$").all())
+        if numeric:
+            counts = _counts(with_plain_numbers(cells.texts))
         if counts.height <= _MAX_CATEGORIES:
             ways = {way: text for text, ways in BOOLEANS.items() for way in ways}
             counts = counts.with_columns(pl.col("text").replace(ways)).group_by("text").agg(pl.col("n").sum())
         counts = counts.sort(["n", "text"], descending=[True, False])
         is_open = counts.height > _MAX_CATEGORIES + 1
         common = counts.get_column("text").head(_MAX_CATEGORIES if is_open else counts.height).to_list()
-        return CategoryColumn(cells.name, tuple(common), bool(texts.null_count()), is_open, numeric)
+        return CategoryColumn(cells.name, tuple(common), cells.n_given < len(cells.texts), is_open, numeric)
+
+
+def _counts(texts: Any) -> Any:
+    return texts.drop_nulls().alias("text").value_counts(name="n")
 
 
 def _only_infinite(cells: Cells, column: NumberColumn) -> bool:

@@ -32,8 +32,8 @@ def target_column(table: Table, name: str, kinds: Kinds) -> tuple[NumberColumn, 
     if why := cells.useless:
         got = "no value at all" if "missing" in why else why
         return NumberColumn(name, True), [Problem(subject, "hold numbers", got, _others(table, name))]
-    column, n_given = kinds.number(cells), cells.n_given
-    if column.not_numbers > (1 - _NEARLY_ALL) * n_given:
+    column = kinds.number(cells)
+    if column.not_numbers and column.not_numbers > (1 - _NEARLY_ALL) * cells.n_given:
         _, failed = cells.numbers(column.form)
         row = failed.arg_max()
         got = f"{str(series[row])[:40]!r} in row {row + 1}"
