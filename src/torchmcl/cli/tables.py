@@ -206,12 +206,11 @@ def _schema(options: argparse.Namespace) -> Any:
     from torchmcl.data.table.inference import rows_problem
     from torchmcl.data.table.problems import raise_problems
 
+    raise_problems(_FIT_OWNER, options.read.name, rows_problem(options.read))
     try:
-        schema = infer_schema(_FIT_OWNER, options.read, options.target, **chosen_columns(options))
-        raise_problems(_FIT_OWNER, options.read.name, rows_problem(options.read))
+        return infer_schema(_FIT_OWNER, options.read, options.target, **chosen_columns(options))
     except TableError as error:
         raise ValueError(with_command(error, options)) from error
-    return schema
 
 
 def _fit(options: argparse.Namespace) -> None:
