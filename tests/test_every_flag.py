@@ -28,8 +28,10 @@ RUNS = [
     f"{FIT} -o auto --rule auto",
     f"{FIT} -o searched --search",
     f"fit --example -o example {SMALL}",
-    "predict model houses.csv -o answers.csv --interval 0.9 --keep city --allow-new-categories --escape-formulas "
-    "--quiet",
+    f"fit houses.csv --target price -o chosen --numeric area --date sold --keep-column country {SMALL}",
+    "describe houses.csv --target price --drop days --categorical rooms --numeric area --date sold "
+    "--keep-column country",
+    "predict model houses.csv -o answers.csv --interval 0.9 --keep city --strict --escape-formulas --quiet",
     "predict model houses.csv --out answers.csv",
     "report model --data houses.csv -o page.html --quiet",
     "report model --out page.html",
@@ -122,7 +124,8 @@ def test_every_command_has_help(command, capsys):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("runs")
-    write_csv(made / "houses.csv", houses(60))
+    rows = [row | {"sold": f"202401{i % 28 + 1:02d}", "country": "Germany"} for i, row in enumerate(houses(60))]
+    write_csv(made / "houses.csv", rows)
     (made / "uci-data" / "yacht").mkdir(parents=True)
     np.savez(made / "uci-data" / "yacht" / "data.npz", data=np.random.default_rng(0).normal(size=(308, 7)))
     rng = np.random.default_rng(0)

@@ -89,9 +89,9 @@ def test_columns_of_parquet_files_keep_their_types_and_values(tmp_path, options)
     assert table.frame.schema == frame.schema
     flat = [name for name in frame.columns if name not in ("list", "structure")]
     assert table.frame.select(flat).equals(frame.select(flat))
+    reasons = {column.name: column.reason for column in infer_schema("test", table, ["a"]).dropped}
     for name, kind in (("list", "List"), ("structure", "Struct")):
-        with pytest.raises(ValueError, match=rf"column '{name}'` must hold numbers or text, got {kind}"):
-            infer_schema("test", table, ["a"], drop=[x for x in frame.columns if x not in ("a", name)])
+        assert f"its cells are of type {kind}" in reasons[name]
 
 
 @pytest.mark.parametrize(
@@ -169,12 +169,10 @@ def test_compressed_content_that_does_not_say_so_is_never_unpacked(tmp_path, nam
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"a,b,a\n1,2,3\n", r"different names for its columns, got 'a' for columns 1 and 3"),
-        ("a.csv", b"a,,c\n1,2,3\n", r"name every column, got an empty name for column 2"),
         ("a.csv", b"", r"must be a table in csv format, UTF-8, got .*empty"),
         ("a.csv", b"a,b\n", r"at least one row under its header"),
-        ("a.csv", b"a,b\n1,\xe9\n", r"UTF-8, got .*utf-8"),
-        ("a.csv", b"a,b\n1,2\n1,2,3\n", r"more fields"),
+        ("a.csv", b"a,b\n1,2\n1,2,3\n", r"as many fields in each line as its header, 2, got 3 in line 3. Put a field"),
+        ("a.csv", b'a,b\n"1\n",2\n1,2,3\n1,2,3,4\n', r"got 3 in line 4 and in 1 more"),
         ("a.csv.gz", b"not gzip at all", r"must be a table in csv format"),
         ("a.parquet", b"PAR1 no, it is not", r"must be a Parquet file"),
         ("a.jsonl", b'{"a": 1}\n{"a": \n', r"must be a table in jsonl format"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmcl.cli import _parser
-from torchmcl.data.table import ColumnEncoder, Table, infer_schema
+from torchmcl.data.table import ColumnEncoder, NumberColumn, Table, TableError, Unfit, infer_schema
 
 
 def table(**columns):
@@ -45,47 +45,82 @@ def test_numbers_can_be_categories_when_told_so():
     assert again[:, 0].tolist() == [0, 2, 3, 1]
 
 
-def test_rare_categories_share_a_code():
+def test_rare_categories_share_an_input_with_those_that_were_never_seen():
     names = [f"k{i:03d}" for i in range(80) for _ in range(2)] + ["often"] * 40
     data = table(k=names, y=[str(i) for i in range(200)])
     column = schema_of(data).categories[0]
     assert column.categories[0] == "often"
     assert len(column.categories) == 50
-    assert len(column.rare) == 31
+    assert column.is_open
     codes = schema_of(data).values("test", data)[:, 0]
     assert set(codes) == set(range(51))
+    assert schema_of(data).values("test", table(k=["unseen"]), strict=True).tolist() == [[50]]
 
 
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ({"a": ["1", "2", "x", "3"]}, {}, r"column 'a'` must have one type and not numbers and text, got 'x' in row 3"),
-        ({"a": ["1", "x", "x", "3"]}, {}, r"in row 2 and 1 more"),
-        ({"a": ["1", "inf", "2", "3"]}, {}, r"column 'a'` must be finite, got inf in row 2"),
-        ({"a": [1.0, 2.0, float("-inf"), 3.0]}, {}, r"must be finite, got -inf in row 3"),
-        ({"a": ["", "NA", "?", None]}, {}, r"column 'a'` must have a value, got only missing ones. .*--drop a"),
-        ({"a": [None] * 4}, {}, r"must have a value, got only missing ones"),
-        ({"a": [[1]] * 4}, {}, r"column 'a'` must hold numbers or text, got List"),
-        ({"a": [datetime.date(2024, 1, 1)] * 4}, {}, r"must hold numbers or text, got Date"),
         ({"a": ["1"] * 4}, {"drop": ["b"]}, r"`--drop` must name a column of t.csv, got 'b'"),
         ({"a": ["1"] * 4}, {"categorical": ["b"]}, r"`--categorical` must name a column"),
         ({"a": ["1"] * 4}, {"drop": ["y"]}, r"`--target` must name each column once"),
-        ({"a": ["1"] * 4}, {"drop": ["a"]}, r"must have a column besides the targets"),
+        ({"a": Y}, {"drop": ["a"]}, r"must have a column besides the targets"),
+        ({"a": Y}, {"numeric": ["a"], "date": ["a"]}, r"`a` must be named by one of --drop, --categorical"),
+        ({"a": ["x", "y"] * 2}, {"date": ["a"]}, r"`--date` must name a column of dates, as 2024-12-31, got 'a' with"),
+        ({"a": ["x", "y"] * 2}, {"numeric": ["a"]}, r"`--numeric` must name a column of numbers, got 'a' with 'x'"),
+        ({"a": ["", "NA"] * 2}, {"keep": ["a"]}, r"`--keep-column` must name a column that can be used, got 'a': all"),
+        ({"a": ["1"] * 4}, {}, r"to learn from, got 'a' is dropped, all .* Keep columns with --keep-column a"),
     ],
 )
-def test_columns_that_cannot_be_used_are_refused(columns, options, message):
+def test_options_that_cannot_be_used_are_refused(columns, options, message):
     with pytest.raises(ValueError, match=message):
         schema_of(table(**columns, y=Y), **options)
+
+
+def test_all_problems_come_in_one_message():
+    with pytest.raises(
+        TableError, match=r"t.csv has 3 problems:\n- `--drop`.*\n- `--date`.*\n- `t.csv, target 'y'`"
+    ) as error:
+        schema_of(table(a=Y, y=["5"] * 4), drop=["b"], date=["c"])
+    assert len(error.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        (["", "NA", "?", None], "all of its cells are missing"),
+        ([None] * 4, "all of its cells are missing"),
+        ([float("nan")] * 4, "all of its cells are missing"),
+        ([[1]] * 4, "its cells are of type List"),
+        ([b"x"] * 4, "its cells are of type Binary"),
+        (["7"] * 4, "all of its cells are 7"),
+        (["x"] * 4, "all of its cells are 'x'"),
+        ([datetime.date(2024, 1, 1)] * 4, "all of its dates are the same"),
+    ],
+)
+def test_columns_that_nothing_can_be_learned_from_are_dropped(cells, reason):
+    (dropped,) = schema_of(table(a=cells, b=Y, y=Y)).dropped
+    assert dropped.name == "a"
+    assert reason in dropped.reason
+
+
+def test_infinite_numbers_count_as_missing():
+    for cells in (["1", "inf", "2", "3"], [1.0, float("-inf"), 2.0, 3.0]):
+        schema = schema_of(table(a=cells, y=Y))
+        assert schema.columns == (NumberColumn("a", missing=True, not_numbers=1),)
+        assert "1 cells that are not finite numbers count as missing" in schema.decisions()[0]
+        assert np.isnan(schema.values("test", table(a=cells))[1, 0])
+    with pytest.raises(ValueError, match=r"column 'a'` must hold finite numbers, got 'inf' in row 2"):
+        schema_of(table(a=Y, y=Y)).values("test", table(a=["1", "inf"]))
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         (["5", "5", "5.0", ""], r"target 'y'` must vary, got the constant 5"),
-        (["a", "b", "c", "d"], r"target 'y'` must hold numbers, got 'a'.*MCLClassifier"),
+        (["a", "b", "c", "d"], r"(?s)target 'y'` must hold numbers, got 'a' .*MCLClassifier"),
         (["", "", None, "NA"], r"target 'y'` must hold numbers, got no value at all"),
-        (["1", "2", "x", "4"], r"one type and not numbers and text, got 'x' in row 3"),
-        (["1", "2", "-inf", "4"], r"must be finite, got -inf in row 3"),
+        (["1", "2", "x", "4"], r"target 'y'` must hold numbers, got 'x' in row 3"),
+        (["1", "2", "-inf", "4"], r"target 'y'` must hold numbers, got '-inf' in row 3"),
     ],
 )
 def test_targets_that_cannot_be_learned_are_refused(values, message):
@@ -93,17 +128,22 @@ def test_targets_that_cannot_be_learned_are_refused(values, message):
         schema_of(table(a=Y, y=values))
 
 
-def test_names_and_notes_are_no_categories():
-    with pytest.raises(ValueError, match=r"must hold categories .* got 30 different texts in 30 rows.*--drop name"):
-        schema_of(table(name=[f"n{i}" for i in range(30)], y=[str(i) for i in range(30)]))
+def test_names_and_notes_are_dropped_unless_kept():
+    data = table(name=[f"n{i}" for i in range(30)], b=[f"{i * i}" for i in range(30)], y=[str(i) for i in range(30)])
+    (dropped,) = schema_of(data).dropped
+    assert (dropped.name, dropped.option) == ("name", "--keep-column name")
+    assert "differs in most rows (30 different in 30)" in dropped.reason
+    assert schema_of(data, keep=["name"]).features == ("name", "b")
 
 
-def test_a_new_category_is_an_error_unless_allowed():
+def test_a_new_category_is_none_of_the_known_ones_and_an_error_if_asked():
     schema = schema_of(table(city=["Ulm", "Bonn", "Ulm", "Bonn"], y=Y))
     new = table(city=["Ulm", "Rome"])
     with pytest.raises(ValueError, match=r"categories that the model knows \('Bonn', 'Ulm'\), got 'Rome' in row 2"):
-        schema.values("test", new)
-    codes = schema.values("test", new, new_categories=True)
+        schema.values("test", new, strict=True)
+    unfit = Unfit()
+    codes = schema.values("test", new, unfit=unfit)
+    assert unfit.notices() == ["city: 1 cell (first 'Rome' in row 2) are answered as none of the known ones"]
     encoder = ColumnEncoder(schema).fit(np.zeros((2, 1)))
     assert encoder(codes).tolist() == [[0, 1], [0, 0]]
 
@@ -112,6 +152,17 @@ def test_a_missing_column_is_named():
     schema = schema_of(table(area=Y, rooms=Y, y=Y))
     with pytest.raises(ValueError, match=r"must have a column 'rooms', got .*Did you mean 'room'"):
         schema.values("test", table(area=Y, room=Y))
+
+
+def test_everything_that_a_table_lacks_comes_in_one_message():
+    schema = schema_of(table(area=Y, rooms=Y, day=[f"2024-01-0{i}" for i in range(1, 5)], y=Y))
+    message = (
+        r"(?s)has 3 problems:.*column 'area', got the column 'Area'. Rename 'Area' to 'area'.*'rooms'.*'x' in row 2"
+    )
+    with pytest.raises(TableError, match=message):
+        schema.values("test", table(day=["2024-01-01", "x"], Area=["1", "2"]))
+    same = schema.values("test", table(day=["2024-01-01"], rooms=["1"], other=["x"], area=["2"]))
+    assert same[0, :2].tolist() == [2, 1]  # the order of columns does not matter
 
 
 cells = st.one_of(st.none(), st.floats(-1e6, 1e6).map(lambda x: round(x, 3)))
@@ -189,7 +240,7 @@ def test_a_number_is_one_category_however_it_is_written():
     codes = [schema.values("test", table(shop=values)).ravel().tolist() for values in written]
     assert codes == [codes[0]] * 4
     with pytest.raises(ValueError, match=r"must hold categories that the model knows .*, got '2.6' in row 1"):
-        schema.values("test", table(shop=["2.60"]))
+        schema.values("test", table(shop=["2.60"]), strict=True)
 
 
 def test_codes_with_leading_zeros_and_words_are_no_numbers():
@@ -213,12 +264,12 @@ def test_columns_may_have_any_name(name):
 
 @pytest.mark.parametrize("name", ["Individual ID", "Last, first", "it's", "-x"])
 def test_advised_options_can_be_pasted(name):
-    many = [f"t{i}" for i in range(60)]
-    advised = []
-    for column in (many, [None] * 60, [datetime.date(2020, 1, 1)] * 60, ["1"] * 59 + ["x"]):
-        with pytest.raises(ValueError, match="--drop") as error:
-            schema_of(table(**{name: column}, y=list(range(60))))
-        advised.append("--drop" + str(error.value).rpartition("--drop")[2])
-    for option in advised:
-        words = shlex.split(f"fit t.csv --target y -o model {option}")
-        assert _parser().parse_args(words).drop == [name]
+    (dropped,) = schema_of(
+        table(**{name: [f"t{i}" for i in range(60)]}, b=[i * i for i in range(60)], y=range(60))
+    ).dropped
+    words = shlex.split(f"fit t.csv --target y -o model {dropped.option}")
+    assert _parser().parse_args(words).keep_column == [name]
+    schema = schema_of(table(**{name: range(60)}, y=[i % 7 for i in range(60)]), keep=[name])
+    (warning,) = schema.warnings()
+    words = shlex.split(f"fit t.csv --target y -o model {warning[warning.rindex('--drop') :]}")
+    assert _parser().parse_args(words).drop == [name]

@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
+    options.words = list(sys.argv[1:] if arguments is None else arguments)
     if options.version:
         print("\n".join(_versions()) if options.verbose else f"torchmcl {__version__}")
         parser.exit()

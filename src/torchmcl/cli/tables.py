@@ -4,6 +4,7 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 from torchmcl._messages import bad_value
 from torchmcl._optional import check_extra
@@ -22,6 +23,8 @@ from torchmcl.cli.arguments import (
     seed,
     sizes,
 )
+from torchmcl.cli.columns import add_column_options, chosen_columns, print_decisions, with_command
+from torchmcl.cli.describe import add_describe_command
 from torchmcl.cli.unfinished import UnfinishedTraining
 
 __all__ = ["add_table_commands"]
@@ -37,8 +40,8 @@ _FORMATS = "CSV, TSV, Parquet or JSON lines by the end of its name; text also wi
 
 
 def add_table_commands(commands: Commands) -> None:
-    """Add `fit`, `predict` and `report` to the commands."""
-    for add in (_add_fit, _add_predict, _add_report):
+    """Add `describe`, `fit`, `predict` and `report` to the commands."""
+    for add in (add_describe_command, _add_fit, _add_predict, _add_report):
         add(commands)
 
 
@@ -52,10 +55,7 @@ def _add_fit(commands: Commands) -> None:
     fit.add_argument("table", type=Path, nargs="?", help=f"the table to learn from: {_FORMATS}")
     fit.add_argument("--target", type=names, action=AddNames, help="columns to predict")
     fit.add_argument("-o", "--out", type=Path, required=True, help="folder for the model")
-    fit.add_argument("--drop", type=names, action=AddNames, default=[], help="columns to leave out")
-    fit.add_argument(
-        "--categorical", type=names, action=AddNames, default=[], help="columns of numbers that are categories"
-    )
+    add_column_options(fit)
     _add_parameters(fit)
     fit.add_argument(
         "--test", type=fraction, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
@@ -65,7 +65,7 @@ def _add_fit(commands: Commands) -> None:
     fit.add_argument("--overwrite", action="store_true", help="replace a model that is in the folder already")
     fit.add_argument("--restart", action="store_true", help="discard an unfinished training instead of resuming it")
     fit.add_argument("--example", action="store_true", help="learn from a small real table, written to diabetes.csv")
-    fit.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
+    fit.add_argument("--quiet", action="store_true", help="no progress bar, decisions and summary")
     fit.set_defaults(check=_check_fit, run=_fit)
 
 
@@ -115,11 +115,11 @@ def _add_predict(commands: Commands) -> None:
         "--interval", type=probability, help="also sets that hold the truth with this probability, as 0.9"
     )
     predict.add_argument("--keep", type=names, action=AddNames, default=[], help="columns to copy into the answers")
-    predict.add_argument("--allow-new-categories", action="store_true", help="answer for categories never seen too")
+    predict.add_argument("--strict", action="store_true", help="refuse categories that were never seen")
     predict.add_argument(
         "--escape-formulas", action="store_true", help="in CSV and TSV: put an apostrophe before text like =1+1"
     )
-    predict.add_argument("--quiet", action="store_true", help="no summary")
+    predict.add_argument("--quiet", action="store_true", help="no progress bar, notices and summary")
     predict.set_defaults(check=_check_predict, run=_predict)
 
 
@@ -135,10 +135,11 @@ def _add_report(commands: Commands) -> None:
 _FIT = """\
 Learn from a table: several plausible outcomes for each row, each with a probability.
 
-Columns of numbers and of text are told apart by what they hold. Missing values (empty cells, NA, NaN, null, ?)
-are fine in columns to learn from. A tenth of the rows is set apart to measure the model on, another fifth picks
-the bandwidth and calibrates intervals. Several columns are separated by commas; a name that holds a comma goes into
-double quotes, as in --drop '"Last, first",city', and an option of columns may be repeated.
+Numbers, dates and categories are told apart by what columns hold; text that differs in most rows, constants and
+empty columns are dropped. What was decided is printed first, and `torchmcl describe` prints it without training.
+Missing values (empty cells, NA, NaN, null, ?) are fine. A tenth of the rows is set apart to measure the model on,
+another fifth picks the bandwidth and calibrates intervals. Several columns are separated by commas; a name that
+holds a comma goes into double quotes, as in --drop '"Last, first",city', and an option of columns may be repeated.
 
 Rerun the same command to resume a training that was stopped or killed: until the model is written, its state is kept
 in a folder OUT.checkpoint beside it. --restart discards that state.
@@ -163,7 +164,7 @@ people you do not trust.
 examples:
   torchmcl predict model/ new.csv -o answers.csv
   torchmcl predict model/ new.csv -o answers.csv --interval 0.9 --keep house_id
-  torchmcl predict model/ new.jsonl.gz -o answers.parquet --allow-new-categories
+  torchmcl predict model/ new.jsonl.gz -o answers.parquet --strict
 """
 _REPORT = """\
 Write one page that says how far to trust a model: its answers against the truth, distortion by the number of
@@ -179,10 +180,9 @@ examples:
 def _check_fit(options: argparse.Namespace) -> None:
     """Check all that can be checked without torch, and read the table."""
     check_extra("polars", "sklearn", "safetensors", extra="table", needed_by=_FIT_OWNER)
-    from torchmcl.data.table import infer_schema, read_table
+    from torchmcl.data.table import read_table
     from torchmcl.data.table.example import EXAMPLE, EXAMPLE_TARGET, write_example
     from torchmcl.data.table.places import check_folder
-    from torchmcl.data.table.schema import check_rows
 
     if options.example:
         options.table, options.target = options.table or Path(EXAMPLE), options.target or [EXAMPLE_TARGET]
@@ -193,13 +193,24 @@ def _check_fit(options: argparse.Namespace) -> None:
     if options.example:
         write_example(_FIT_OWNER, options.table)
     options.read = read_table(_FIT_OWNER, options.table)
-    check_rows(_FIT_OWNER, options.read)
-    options.schema = infer_schema(
-        _FIT_OWNER, options.read, options.target, drop=options.drop, categorical=options.categorical
-    )
+    options.schema = _schema(options)
     options.training = UnfinishedTraining.beside(options.out, options)
     if not options.restart:
         options.training.check(_FIT_OWNER)
+    if not options.quiet:
+        print_decisions(options.schema, options)
+
+
+def _schema(options: argparse.Namespace) -> Any:
+    from torchmcl.data.table import TableError, infer_schema
+    from torchmcl.data.table.inference import rows_problem
+    from torchmcl.data.table.problems import raise_problems
+
+    raise_problems(_FIT_OWNER, options.read.name, rows_problem(options.read))
+    try:
+        return infer_schema(_FIT_OWNER, options.read, options.target, **chosen_columns(options))
+    except TableError as error:
+        raise ValueError(with_command(error, options)) from error
 
 
 def _fit(options: argparse.Namespace) -> None:
@@ -208,8 +219,7 @@ def _fit(options: argparse.Namespace) -> None:
 
     how = TableFit(
         targets=options.target,
-        drop=options.drop,
-        categorical=options.categorical,
+        **chosen_columns(options),
         test_fraction=options.test,
         seed=options.seed,
         parameters={
@@ -264,7 +274,13 @@ def _predict(options: argparse.Namespace) -> None:
     owner = "torchmcl predict"
     model = load_table_model(owner, options.model)
     answers = model.predict(
-        owner, options.read, interval=options.interval, keep=options.keep, new_categories=options.allow_new_categories
+        owner,
+        options.read,
+        interval=options.interval,
+        keep=options.keep,
+        strict=options.strict,
+        notify=None if options.quiet else lambda notice: print(notice, file=sys.stderr),
+        progress=not options.quiet and sys.stderr.isatty(),
     )
     write_table(owner, options.out, escape_formulas(answers) if options.escape_formulas else answers)
     if not options.quiet:

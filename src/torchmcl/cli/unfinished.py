@@ -18,7 +18,7 @@ __all__ = ["UnfinishedTraining"]
 
 _COMMAND = "command.json"
 # Options that do not change what is learned; the rows count, not the name of their file.
-_FREE = ("table", "out", "quiet", "overwrite", "restart", "example", "device")
+_FREE = ("table", "out", "quiet", "overwrite", "restart", "example", "device", "words")
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """The inputs of a network from the values of a table."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmcl.data.table.columns import Column, width
 from torchmcl.data.table.schema import TableSchema
 
 __all__ = ["ColumnEncoder"]
@@ -18,8 +20,7 @@ class ColumnEncoder:
     """Standardises numbers, marks missing ones, and gives each category an input of zeros and ones.
 
     A missing number becomes the mean, with an input that says so (if any were missing in training); a missing category
-    is a category. The fitted state is the mean and the scale of each column of numbers; everything else follows from
-    the schema.
+    is a category. The fitted state is the mean and the scale of each value; everything else follows from the schema.
 
     Args:
         schema: of the table.
@@ -27,12 +28,14 @@ class ColumnEncoder:
 
     def __init__(self, schema: TableSchema) -> None:
         self.schema = schema
-        self.mean = np.zeros(len(schema.numbers))
-        self.scale = np.ones(len(schema.numbers))
+        # Of each value; codes of categories are left as they are.
+        self.mean = np.zeros(width(schema.columns))
+        self.scale = np.ones(width(schema.columns))
 
     def fit(self, values: NDArray[np.float64]) -> "ColumnEncoder":
-        """Find mean and scale of the numbers in values [rows, features]."""
-        for place in range(len(self.schema.numbers)):
+        """Find mean and scale of the numbers in values [rows, values]."""
+        scaled = [column.is_scaled for column in self.schema.columns for _ in column.value_names]
+        for place in np.flatnonzero(scaled):
             known = values[:, place][np.isfinite(values[:, place])]
             if len(known):  # a column may be missing in all training rows and have values elsewhere
                 mean, variance = known.mean(), known.var()
@@ -44,37 +47,32 @@ class ColumnEncoder:
 
     def __call__(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
         """Return the inputs of the network, [rows, inputs]."""
-        inputs = np.zeros((len(values), len(self.names)), dtype=np.float32)
+        n_inputs = sum(n for _, _, n in self._layout)
+        inputs = np.zeros((len(values), n_inputs), dtype=np.float32)
         for low in range(0, len(values), _ROWS_AT_ONCE):
             self._encode(values[low : low + _ROWS_AT_ONCE], inputs[low : low + _ROWS_AT_ONCE])
         return inputs
 
     def _encode(self, values: NDArray[np.float64], inputs: NDArray[np.float32]) -> None:
         """Fill inputs [rows, inputs], which are zero."""
-        n_numbers = len(self.schema.numbers)
-        # Single precision only after scaling: large values (years, identifiers) keep their digits.
-        numbers = (values[:, :n_numbers] - self.mean) / self.scale
-        inputs[:, :n_numbers] = np.nan_to_num(numbers, nan=0.0)
-        marked = [place for place, column in enumerate(self.schema.numbers) if column.missing]
-        inputs[:, n_numbers : n_numbers + len(marked)] = np.isnan(values[:, marked])
-        start = n_numbers + len(marked)
-        for place, category in enumerate(self.schema.categories, start=n_numbers):
-            codes = values[:, place].astype(np.int64)
-            known = np.flatnonzero((codes >= 0) & (codes < category.n_codes))
-            inputs[known, start + codes[known]] = 1.0
-            start += category.n_codes
+        place = start = 0
+        for column, n_values, n_inputs in self._layout:
+            own = values[:, place : place + n_values]
+            if column.is_scaled:
+                # Single precision only after scaling: large values (years, identifiers) keep their digits.
+                own = (own - self.mean[place : place + n_values]) / self.scale[place : place + n_values]
+            column.encode(own, inputs[:, start : start + n_inputs])
+            place, start = place + n_values, start + n_inputs
+
+    @cached_property
+    def _layout(self) -> list[tuple[Column, int, int]]:
+        """Each column with the number of its values and of its inputs."""
+        return [(column, len(column.value_names), len(column.input_names)) for column in self.schema.columns]
 
     @property
     def names(self) -> list[str]:
         """The meaning of each input."""
-        schema = self.schema
-        names = [column.name for column in schema.numbers]
-        names += [f"{column.name} is missing" for column in schema.numbers if column.missing]
-        for category in schema.categories:
-            names += [f"{category.name} = {value}" for value in category.categories]
-            names += [f"{category.name} is rare"] * bool(category.rare)
-            names += [f"{category.name} is missing"] * category.missing
-        return names
+        return [name for column in self.schema.columns for name in column.input_names]
 
     def state(self) -> dict[str, NDArray[np.float64]]:
         """Return the numbers to store."""
@@ -89,6 +87,6 @@ class ColumnEncoder:
         """
         encoder = cls(schema)
         encoder.mean, encoder.scale = arrays["encoder.mean"], arrays["encoder.scale"]
-        if not encoder.mean.shape == encoder.scale.shape == (len(schema.numbers),):
+        if not encoder.mean.shape == encoder.scale.shape == (width(schema.columns),):
             raise ValueError("mean and scale are not those of the columns")
         return encoder

@@ -4,26 +4,25 @@ Columns of text files are read as text. `schema.py` decides their type from all 
 hundred, so that a message can name the row that does not fit.
 """
 
-import contextlib
 import csv
 import gzip
 import io
+import json
 import re
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torchmcl._files import replaced_file
 from torchmcl._limits import NESTING, check_limit
 from torchmcl._messages import bad_value, nearest_hint
-from torchmcl._optional import optional_import
 from torchmcl._reading import unpacked
 from torchmcl.data.table.arrow import read_parquet
-from torchmcl.data.table.names import check_names
+from torchmcl.data.table.packages import polars
+from torchmcl.data.table.text import PACKED, in_utf8, never_unpacked, opened, read_text
 
-__all__ = ["FORMATS", "Table", "polars", "read_table", "table_format", "write_table"]
+__all__ = ["FORMATS", "Table", "read_table", "table_format", "write_table"]
 
 # The format of each ending of a file name.
 FORMATS = {
@@ -35,20 +34,9 @@ FORMATS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }
-# Possible separators of a .csv file; many programs write semicolons where numbers have a decimal comma.
-_SEPARATORS = (",", ";", "\t")
-# A header of more bytes names more columns than are allowed.
-_LONGEST_HEADER = 64 << 20
 _MARK = "\ufeff".encode()
-# The first bytes of gzip, zlib and zstd.
-_PACKED = (b"\x1f\x8b", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _BRACKETS = re.compile(rb"[\[\]{}]")
-
-
-def polars() -> Any:
-    """Return the package that reads tables."""
-    return optional_import("polars", extra="table", needed_by="Reading and writing tables")
 
 
 @dataclass(frozen=True)
@@ -59,10 +47,16 @@ class Table:
         name: the file, for messages.
         frame: a polars data frame; all columns of CSV files are text, and those of lists and structures in Parquet
             files hold nulls.
+        notes: what was decided when it was read.
+        has_semicolons: whether its fields are separated by semicolons, as where numbers have decimal commas.
+        path: of the file, for advice that can be pasted.
     """
 
     name: str
     frame: Any
+    notes: tuple[str, ...] = ()
+    has_semicolons: bool = False
+    path: str = ""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -80,17 +74,24 @@ class Table:
             ValueError: if there is no such column; the nearest name is suggested.
         """
         if name not in self.frame.columns:
-            known = self.columns
-            hint = nearest_hint(name, known)
-            listed = ", ".join(map(repr, known[:8])) + (" ..." if len(known) > 8 else "")
             rule = f"have a column {name!r}" if argument == "table" else f"name a column of {self.name}"
-            got = f"the columns {listed}" if argument == "table" else repr(name)
-            raise ValueError(bad_value(owner, self.name if argument == "table" else argument, rule, got) + hint)
+            got = f"the columns {self.listed()}" if argument == "table" else repr(name)
+            subject = self.name if argument == "table" else argument
+            raise ValueError(bad_value(owner, subject, rule, got, self.hint(name)))
         return self.frame.get_column(name)
+
+    def listed(self) -> str:
+        """Return the first names of the columns, for messages."""
+        known = self.columns
+        return ", ".join(map(repr, known[:8])) + (" ..." if len(known) > 8 else "")
+
+    def hint(self, name: str) -> str:
+        """Return the sentence about the column that has nearly this name, empty if there is none."""
+        return nearest_hint(name, self.columns).strip()
 
     def take(self, rows: Any) -> "Table":
         """Return the table of some rows, given by their places."""
-        return Table(self.name, self.frame[rows])
+        return replace(self, frame=self.frame[rows])
 
 
 def table_format(owner: str, path: Path) -> tuple[str, bool]:
@@ -116,7 +117,7 @@ def read_table(owner: str, path: Path) -> Table:
     """Return the table in a file.
 
     Raises:
-        ValueError: if the file is not what its name says, has no rows, or has a column name twice or empty.
+        ValueError: if the file is not what its name says, or has no rows.
         OSError: if it cannot be read.
     """
     kind, zipped = table_format(owner, path)
@@ -133,65 +134,65 @@ def read_table(owner: str, path: Path) -> Table:
             check_limit(owner, path.name, "table_bytes", path.stat().st_size)
             if path.stat().st_size == 0:
                 raise pl.exceptions.NoDataError("the file is empty")
-        if kind == "parquet":
-            frame = read_parquet(owner, path)
-        elif kind == "jsonl":
-            source = _never_unpacked(source)
-            _check_nesting(owner, path, source)
-            frame = pl.read_ndjson(source, infer_schema_length=None)
-        else:
-            frame = _read_text(owner, path, source, kind)
+        table = replace(_read(owner, path, source, kind), path=str(path))
     except pl.exceptions.PanicException as error:  # not an Exception: a failed assertion inside polars
         raise ValueError(bad_value(owner, "file", "be a table", f"{str(path)!r} that cannot be read")) from error
     except (pl.exceptions.PolarsError, UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error, csv.Error) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         rule = f"be a table in {kind} format, UTF-8" if kind != "parquet" else "be a Parquet file"
         raise ValueError(bad_value(owner, "file", rule, f"{str(path)!r}: {reason.rstrip('.')}")) from error
+    frame = table.frame
     if frame.height == 0 or frame.width == 0:
         raise ValueError(bad_value(owner, "file", "have at least one row under its header", repr(str(path))))
     check_limit(owner, path.name, "table_cells", frame.height * frame.width)
-    return Table(path.name, frame)
+    return table
 
 
-def _read_text(owner: str, path: Path, source: Any, kind: str) -> Any:
-    """Read a table with a header; the header is read as a row, so that duplicate names are detected."""
+def _read(owner: str, path: Path, source: Any, kind: str) -> Table:
+    if kind == "parquet":
+        return Table(path.name, read_parquet(owner, path))
+    if kind == "jsonl":
+        source, encoding = in_utf8(owner, path, source)
+        frame = _read_lines(owner, path, never_unpacked(source))
+        return Table(path.name, frame, (f"the file is in {encoding}",) if encoding else ())
+    frame, notes, has_semicolons = read_text(owner, path, source, kind)
+    return Table(path.name, frame, notes, has_semicolons)
+
+
+def _read_lines(owner: str, path: Path, source: Any) -> Any:
+    """Read JSON lines; a field that has several types in different lines becomes text."""
     pl = polars()
-    separator = _separator(owner, path, source, ("\t",) if kind == "tsv" else _SEPARATORS)
-    raw = pl.read_csv(_never_unpacked(source), has_header=False, infer_schema=False, separator=separator)
-    names = [(value or "").removeprefix("\ufeff").strip() for value in raw.row(0)]
-    check_names(owner, path, names)
-    return raw.slice(1).rename(dict(zip(raw.columns, names, strict=True)))
+    with opened(source) as file:
+        content = file.read(len(_MARK))
+        if content == _MARK and not file.read(4).startswith(PACKED):
+            file.seek(len(_MARK))
+            source = io.BytesIO(file.read())
+    _check_nesting(owner, path, source)
+    try:
+        return pl.read_ndjson(source, infer_schema_length=None)
+    except (pl.exceptions.ComputeError, pl.exceptions.SchemaError):
+        with opened(source) as file:
+            content = file.read()
+        check_limit(owner, path.name, "records_bytes", len(content))  # as objects of Python they take more memory
+        try:
+            rows = [json.loads(line) for line in content.splitlines() if line.strip()]
+        except (ValueError, RecursionError):
+            rows = []
+        if not rows or not all(isinstance(row, dict) for row in rows):
+            raise
+    names = dict.fromkeys(name for row in rows for name in row)
+    check_limit(owner, path.name, "table_cells", len(rows) * len(names))
+    return pl.DataFrame({name: [_plain(row.get(name)) for row in rows] for name in names})
 
 
-def _separator(owner: str, path: Path, source: Any, marks: tuple[str, ...]) -> str:
-    """Return the separator that splits the header into the most columns; the first one if none does.
-
-    Raises:
-        ValueError: if there are more columns than a table may have.
-    """
-    with _lines(source) as file:
-        text = file.readline(_LONGEST_HEADER).decode("utf-8", errors="replace")
-    # Quoted names may hold any of these. A text without them is split at once: csv refuses long names.
-    quoted = '"' in text and len(text) <= csv.field_size_limit()
-    widths = [len(next(csv.reader([text], delimiter=mark), [])) if quoted else text.count(mark) + 1 for mark in marks]
-    check_limit(owner, path.name, "table_columns", max(widths))
-    return marks[widths.index(max(widths))]
-
-
-def _never_unpacked(source: Any) -> Any:
-    """Return content that polars does not unpack.
-
-    It unpacks what begins like gzip, zlib or zstd without a limit, and takes a table whose first name begins with x^
-    for zlib. After a byte order mark it does neither.
-    """
-    with _lines(source) as file:
-        start = file.read(4)
-        return io.BytesIO(_MARK + start + file.read()) if start.startswith(_PACKED) else source
+def _plain(value: Any) -> str | None:
+    """Return a value of JSON as text."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def _check_nesting(owner: str, path: Path, source: Any) -> None:
     """Refuse deeply nested lists: the parser of polars ends the process at a depth of a thousand."""
-    with _lines(source) as file:
+    with opened(source) as file:
         for number, line in enumerate(file, start=1):
             if line.count(b"{") + line.count(b"[") <= NESTING:  # nearly always, and quick
                 continue
@@ -202,18 +203,6 @@ def _check_nesting(owner: str, path: Path, source: Any) -> None:
             if deepest > NESTING:
                 rule = f"nest lists and objects at most {NESTING} deep"
                 raise ValueError(bad_value(owner, path.name, rule, f"{deepest} in line {number}"))
-
-
-@contextlib.contextmanager
-def _lines(source: Any) -> Iterator[Any]:
-    """Yield the bytes of a file, or of its unpacked content, from the beginning."""
-    if isinstance(source, io.BytesIO):
-        source.seek(0)
-        yield source
-        source.seek(0)
-    else:
-        with source.open("rb") as file:
-            yield file
 
 
 def write_table(owner: str, path: Path, frame: Any) -> None:

@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from torchmcl.data.table.files import polars
-from torchmcl.data.table.schema import NUMBER
+from torchmcl.data.table.cells import NUMBER
+from torchmcl.data.table.packages import polars
 
 __all__ = ["escape_formulas"]
 

@@ -6,18 +6,25 @@ from pathlib import Path
 from torchmcl._headers import check_free, read_header, saved_contents
 from torchmcl._messages import bad_value
 
-__all__ = ["MODEL_KIND", "check_file", "check_folder", "check_model"]
+__all__ = ["MODEL_FORMAT", "MODEL_KIND", "check_file", "check_folder", "check_model"]
 
 MODEL_KIND = "torchmcl table model"
+#: Of what is in a model's folder; increased when the schema of tables changes.
+MODEL_FORMAT = 2
 
 
 def check_model(owner: str, folder: Path) -> None:
     """Check that a folder holds a model, by its header.
 
     Raises:
-        ValueError: if it holds none, or one of a newer version.
+        ValueError: if it holds none, or one of another version.
     """
-    saved_contents(owner, folder, MODEL_KIND, "`torchmcl fit`", read_header)
+    header = saved_contents(owner, folder, MODEL_KIND, "`torchmcl fit`", read_header)
+    state = header.document.get("state")
+    written = state.get("format", 1) if isinstance(state, dict) else None
+    if written != MODEL_FORMAT:
+        rule, got = f"hold a model of format {MODEL_FORMAT}", f"{str(folder)!r} with format {written!r}"
+        raise ValueError(bad_value(owner, "folder", rule, got, "Fit it again with this version of torchmcl."))
 
 
 def check_folder(owner: str, folder: Path, *, overwrite: bool = True) -> None:

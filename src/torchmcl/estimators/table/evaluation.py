@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmcl._messages import bad_value
-from torchmcl.data.table import Table
+from torchmcl.data.table import CategoryColumn, Column, Table
 from torchmcl.density import KernelMixture
 from torchmcl.estimators.table.floor import least_distortions
 from torchmcl.estimators.table.model import TableModel
@@ -92,28 +92,32 @@ def _measures(
 
 def summary_of_data(owner: str, model: TableModel, table: Table) -> list[dict[str, Any]]:
     """Return, for each column that the model reads, what kind it is and how it is distributed."""
-    values = model.schema.values(owner, table, new_categories=True)
-    made: list[dict[str, Any]] = []
-    for place, number in enumerate(model.schema.numbers):
-        column = values[:, place]
-        present = column[np.isfinite(column)]
-        made.append({"name": number.name, "kind": "number", "missing": float(np.isnan(column).mean())})
-        if len(present):
-            made[-1] |= _distribution(present)
-    for place, category in enumerate(model.schema.categories, start=len(model.schema.numbers)):
-        codes = values[:, place]
-        shares = [float((codes == code).mean()) for code in range(len(category.categories))]
-        common = sorted(zip(shares, category.categories, strict=True), reverse=True)[:_MOST_CELLS]
+    values = model.schema.values(owner, table)
+    made, place = [], 0
+    for column in model.schema.columns:
+        n_values = len(column.value_names)
         made.append(
-            {
-                "name": category.name,
-                "kind": "category",
-                "missing": float((codes == category.missing_code).mean()),
-                "n_categories": len(category.categories) + len(category.rare),
-                "common": [[name, share] for share, name in common],
-            }
+            {"name": column.name, "kind": column.kind} | _column_summary(column, values[:, place : place + n_values])
         )
+        place += n_values
     return made
+
+
+def _column_summary(column: Column, values: NDArray[np.float64]) -> dict[str, Any]:
+    if isinstance(column, CategoryColumn):
+        codes = values[:, 0]
+        shares = [float((codes == code).mean()) for code in range(len(column.categories))]
+        common = sorted(zip(shares, column.categories, strict=True), reverse=True)[:_MOST_CELLS]
+        return {
+            "missing": float((codes == column.missing_code).mean()),
+            "n_categories": len(column.categories),
+            "is_open": column.is_open,
+            "common": [[name, share] for share, name in common],
+        }
+    numbers = values[:, -1]  # of a date, the days since 1970
+    present = numbers[np.isfinite(numbers)]
+    found = {"missing": float(np.isnan(numbers).mean())}
+    return found | (_distribution(present) if len(present) else {})
 
 
 def _distribution(values: NDArray[np.float64]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from torchmcl._messages import bad_value, number_text
 from torchmcl.data.table import ColumnEncoder, Table, TableSchema, infer_schema
-from torchmcl.data.table.schema import MIN_ROWS, check_rows
+from torchmcl.data.table.inference import MIN_ROWS, rows_problem
+from torchmcl.data.table.problems import raise_problems
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.table.evaluation import evaluated, summary_of_data, trajectory
 from torchmcl.estimators.table.model import TableModel
@@ -28,7 +29,10 @@ class TableFit:
     Attributes:
         targets: the columns to predict.
         drop: columns to leave out.
-        categorical: columns to take as categories though they hold numbers.
+        categorical: columns to take as categories, whatever they hold.
+        numeric: columns to take as numbers; other cells count as missing.
+        date: columns to take as dates; other cells count as missing.
+        keep: columns to use that would be dropped.
         test_fraction: share of the rows that is set apart, seen by nothing but the evaluation.
         seed: of the set-apart rows and of the regressor.
         parameters: of `MCLRegressor`.
@@ -37,9 +41,17 @@ class TableFit:
     targets: Sequence[str]
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
+    numeric: Sequence[str] = ()
+    date: Sequence[str] = ()
+    keep: Sequence[str] = ()
     test_fraction: float = 0.1
     seed: int = 0
     parameters: dict[str, Any] = field(default_factory=dict)
+
+    def schema(self, owner: str, table: Table) -> TableSchema:
+        """Return the schema of a table, as these options decide it."""
+        chosen = {name: getattr(self, name) for name in ("drop", "categorical", "numeric", "date", "keep")}
+        return infer_schema(owner, table, self.targets, **chosen)
 
 
 def fit_table(
@@ -76,18 +88,18 @@ def train_table(
         owner: who asks, for messages.
         table: to learn from.
         how: the columns, and the parameters of the regressor.
-        schema: of the table, as `infer_schema` returns it for the columns of `how`; by default found here.
+        schema: of the table, as `how.schema` returns it; by default found here.
         progress: show a bar.
         checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
 
     Raises:
         ValueError: if the table or a parameter cannot be used.
     """
-    check_rows(owner, table)
+    raise_problems(owner, table.name, rows_problem(table))
     if not 0 <= how.test_fraction < 1:
         raise ValueError(bad_value(owner, "--test", "lie in [0, 1)", repr(how.test_fraction)))
     start = time.perf_counter()
-    schema = schema or infer_schema(owner, table, how.targets, drop=how.drop, categorical=how.categorical)
+    schema = schema or how.schema(owner, table)
     targets = schema.target_values(owner, table)
     known, train, test = _rows(owner, table, targets, how)
     values = schema.values(owner, table)[train]
@@ -151,6 +163,8 @@ def table_records(owner: str, model: TableModel, data: Table | None = None) -> d
     return {
         "source": model.source,
         "schema": asdict(model.schema),
+        "decisions": model.schema.decisions(),
+        "warnings": model.schema.warnings(),
         "parameters": {"n_hypotheses": int(model.regressor.n_hypotheses), "rule": str(model.regressor.rule)},
         "metrics": model.metrics,
         "columns": stored.get("columns", []),
@@ -163,15 +177,17 @@ def table_records(owner: str, model: TableModel, data: Table | None = None) -> d
 def fit_summary(model: TableModel) -> str:
     """Return the lines that `torchmcl fit` ends with."""
     rows, measures = model.metrics["rows"], model.metrics.get("set_apart")
+    schema = model.schema
+    dates = f", {len(schema.dates)} of dates" if schema.dates else ""
+    columns = f"{len(schema.numbers)} columns of numbers{dates} and {len(schema.categories)} of categories"
     lines = [
-        f"Learned from {rows['learned_from']:,} rows of {model.source}: {len(model.schema.numbers)} columns of numbers "
-        f"and {len(model.schema.categories)} of categories; {model.metrics['epochs']} epochs."
+        f"Learned from {rows['learned_from']:,} rows of {model.source}: {columns}; {model.metrics['epochs']} epochs."
     ]
     if rows["without_target"]:
         lines.append(f"Left out: {rows['without_target']:,} rows without a target.")
     if measures is not None:
         lines.append(f"On {rows['set_apart']:,} rows set apart, for each target:")
-        for place, name in enumerate(model.schema.targets):
+        for place, name in enumerate(schema.targets):
             mean, nearest = (number_text(error, error) for error in (measures[key][place] for key in _ERRORS))
             lines.append(
                 f"  {name}: error of the mean {mean}, of the nearest answer {nearest} (root mean square); 90 % sets "

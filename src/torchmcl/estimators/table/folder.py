@@ -13,8 +13,17 @@ from torchmcl._optional import optional_import
 from torchmcl._reading import as_written, read_json
 from torchmcl.checkpoints.codec import FORMS, Codec, record_form
 from torchmcl.checkpoints.files import digest_of_json, read_saved, write_checkpoint
-from torchmcl.data.table import CategoryColumn, ColumnEncoder, NumberColumn, TableSchema
-from torchmcl.data.table.places import MODEL_KIND, check_folder
+from torchmcl.data.table import (
+    CategoryColumn,
+    ColumnEncoder,
+    DateColumn,
+    DroppedColumn,
+    NumberColumn,
+    NumberForm,
+    Suspicion,
+    TableSchema,
+)
+from torchmcl.data.table.places import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.saving import from_state, to_state
 from torchmcl.estimators.table.model import TableModel
@@ -22,9 +31,9 @@ from torchmcl.estimators.table.model import TableModel
 __all__ = ["load_table_model", "save_table_model"]
 
 _METRICS, _EVALUATION = "metrics.json", "evaluation.json"
-# Keys that the targets of an evaluation had in the first version.
-_FORMER_KEYS = {"deviation": "std", "least": "min", "most": "max"}
-_CODEC = Codec({**FORMS, **{kind: record_form(kind) for kind in (CategoryColumn, NumberColumn, TableSchema)}})
+# What a schema is made of.
+_RECORDS = (CategoryColumn, DateColumn, DroppedColumn, NumberColumn, NumberForm, Suspicion, TableSchema)
+_CODEC = Codec({**FORMS, **{kind: record_form(kind) for kind in _RECORDS}})
 
 
 def save_table_model(model: TableModel, folder: Path) -> None:
@@ -39,6 +48,7 @@ def save_table_model(model: TableModel, folder: Path) -> None:
     regressor, weights = to_state(model.regressor)
     evaluation, metrics = _json(model.evaluation), _json(model.metrics)
     content = {
+        "format": MODEL_FORMAT,
         "source": model.source,
         "schema": model.schema,
         "encoder": model.encoder.state(),
@@ -58,9 +68,10 @@ def load_table_model(owner: str, folder: Path) -> TableModel:
     """Return the model in a folder.
 
     Raises:
-        ValueError: if the folder holds none, a damaged one, or one of a newer version.
+        ValueError: if the folder holds none, a damaged one, or one of another version.
     """
     optional_import("safetensors.torch", extra="table", needed_by=owner)
+    check_model(owner, folder)
     _, state, tensors, _ = read_saved(owner, folder, MODEL_KIND, "`torchmcl fit`")
     evaluation = read_json(owner, folder / _EVALUATION) if (folder / _EVALUATION).is_file() else None
     with as_written(owner, "folder", "`torchmcl fit`"):
@@ -72,16 +83,7 @@ def load_table_model(owner: str, folder: Path) -> TableModel:
         if evaluation is not None and digest_of_json(evaluation) != content["evaluation"]:
             raise ValueError(f"{_EVALUATION} has changed since it was written; the model works without it")
         encoder = ColumnEncoder.from_state(schema, content["encoder"])
-        return TableModel(schema, encoder, regressor, content["source"], metrics, _with_present_keys(evaluation))
-
-
-def _with_present_keys(evaluation: Any) -> Any:
-    """Return an evaluation, possibly of the first version, with the keys that reports read."""
-    if evaluation is None or evaluation.get("held_out") is None:
-        return evaluation
-    held_out = evaluation["held_out"]
-    targets = [{_FORMER_KEYS.get(key, key): value for key, value in target.items()} for target in held_out["targets"]]
-    return evaluation | {"held_out": held_out | {"targets": targets}}
+        return TableModel(schema, encoder, regressor, content["source"], metrics, evaluation)
 
 
 def _json(value: Any) -> str:

@@ -1,7 +1,7 @@
 """A model of a table: a regressor with all that it needs to answer for the rows of a file."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from torchmcl._messages import bad_value, number_text
-from torchmcl.data.table import ColumnEncoder, Table, TableSchema
-from torchmcl.data.table.files import polars
+from torchmcl._progress import Progress
+from torchmcl.data.table import ColumnEncoder, Table, TableSchema, Unfit
+from torchmcl.data.table.packages import polars
 from torchmcl.estimators._conformal import PredictionIntervals
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.fleet.placement import in_threads
@@ -41,9 +42,9 @@ class TableModel:
     metrics: dict[str, Any] = field(default_factory=dict)
     evaluation: dict[str, Any] | None = None
 
-    def inputs(self, owner: str, table: Table, *, new_categories: bool = False) -> NDArray[np.float32]:
+    def inputs(self, owner: str, table: Table) -> NDArray[np.float32]:
         """Return the inputs of the regressor for the rows of a table."""
-        return self.encoder(self.schema.values(owner, table, new_categories=new_categories))
+        return self.encoder(self.schema.values(owner, table))
 
     def predict(
         self,
@@ -52,7 +53,9 @@ class TableModel:
         *,
         interval: float | None = None,
         keep: Sequence[str] = (),
-        new_categories: bool = False,
+        strict: bool = False,
+        notify: Callable[[str], None] | None = None,
+        progress: bool = False,
     ) -> Any:
         """Return a polars data frame with the answers for each row, the most probable first.
 
@@ -66,25 +69,30 @@ class TableModel:
             table: with the columns of the schema.
             interval: the probability with which the set holds the truth; no sets by default.
             keep: columns of the table to copy in front, each once.
-            new_categories: answer for categories that were never seen, as if they were none of the known.
+            strict: refuse categories that were never seen; by default they are answered as none of the known ones.
+            notify: called with a sentence about each column with cells that do not fit and are accepted.
+            progress: show a bar.
+
+        Raises:
+            ValueError: if columns are missing or hold something else; the message names all of them.
         """
         pl = polars()
         if interval is not None and not 0 < interval < 1:
             raise ValueError(bad_value(owner, "--interval", "lie in (0, 1)", repr(interval), "0.9 is for 90 % sets."))
         kept = [table.column(owner, name, "--keep") for name in keep]
-        parts = []
-        for low in range(0, len(table), _ROWS_AT_ONCE):
-            part = Table(table.name, table.frame.slice(low, _ROWS_AT_ONCE))
-            try:
-                values = self.schema.values(owner, part, new_categories=new_categories)
-            except ValueError:
-                if low:  # say it again with the row's number in the whole table
-                    self.schema.values(owner, table, new_categories=new_categories)
-                raise
-            pieces = [values[start : start + _ROWS_IN_CACHE] for start in range(0, len(values), _ROWS_IN_CACHE)]
-            parts += in_threads(
-                lambda piece: pl.DataFrame(self._answers(self.encoder(piece), interval)), pieces, self._n_threads()
-            )
+        parts, unfit = [], Unfit()
+        with Progress(len(table), "Answering", show=progress, unit="row") as bar:
+            for low in range(0, len(table), _ROWS_AT_ONCE):
+                part = replace(table, frame=table.frame.slice(low, _ROWS_AT_ONCE))
+                values = self.schema.values(owner, part, strict=strict, unfit=unfit, first_row=low)
+                pieces = [values[start : start + _ROWS_IN_CACHE] for start in range(0, len(values), _ROWS_IN_CACHE)]
+                parts += in_threads(
+                    lambda piece: pl.DataFrame(self._answers(self.encoder(piece), interval)), pieces, self._n_threads()
+                )
+                bar.step(len(values))
+        if notify is not None:
+            for notice in unfit.notices():
+                notify(notice)
         answers = pl.concat(parts)
         taken = {*answers.columns, *keep}
         kept = [series.alias(_free(series.name, taken)) if series.name in answers else series for series in kept]

@@ -1,0 +1,114 @@
+"""The schema of a training table, by its cells and by the options of the user; all problems in one message."""
+
+from collections.abc import Sequence
+
+from torchmcl._messages import option_text
+from torchmcl.data.table.columns import Column, DroppedColumn
+from torchmcl.data.table.files import Table
+from torchmcl.data.table.kinds import Cells, Kinds
+from torchmcl.data.table.numbers import has_decimal_commas
+from torchmcl.data.table.problems import Problem, raise_problems
+from torchmcl.data.table.schema import TableSchema
+from torchmcl.data.table.suspicions import find_suspicions
+from torchmcl.data.table.targets import target_column
+
+__all__ = ["MIN_ROWS", "infer_schema", "rows_problem"]
+
+# With fewer rows nothing can be held out.
+MIN_ROWS = 10
+
+
+def rows_problem(table: Table) -> list[Problem]:
+    """Return the problem of a table that has too few rows to learn from."""
+    if len(table) >= MIN_ROWS:
+        return []
+    advice = "A tenth of the rows is set apart and a fifth validates: collect more rows."
+    return [Problem(table.name, f"have at least {MIN_ROWS} rows", str(len(table)), advice)]
+
+
+def infer_schema(
+    owner: str,
+    table: Table,
+    targets: Sequence[str],
+    *,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    numeric: Sequence[str] = (),
+    date: Sequence[str] = (),
+    keep: Sequence[str] = (),
+) -> TableSchema:
+    """Return the schema of a training table.
+
+    Args:
+        owner: named in error messages.
+        table: all of it.
+        targets: the columns to predict.
+        drop: columns to ignore.
+        categorical: columns to treat as categories, whatever they hold.
+        numeric: columns to treat as numbers; other cells count as missing.
+        date: columns to treat as dates; other cells count as missing.
+        keep: columns to use that would be dropped: names of rows, constants.
+
+    Raises:
+        ValueError: if the options or the targets cannot be used; the message names all problems.
+
+    Example:
+        >>> import polars
+        >>> table = Table("t.csv", polars.DataFrame({"day": ["2024-05-01", "2024-06-02"], "f": ["4", "r"]}))
+        >>> [column.describe() for column in infer_schema("example", table, []).columns]
+        ['dates in the format %Y-%m-%d, read as month, weekday, days', 'categories']
+    """
+    chosen = {"--categorical": categorical, "--numeric": numeric, "--date": date, "--keep-column": keep}
+    problems = _problems_of_options(table, targets, {"--drop": drop, **chosen})
+    commas = has_decimal_commas(table.frame, semicolons=table.has_semicolons)
+    kinds = Kinds(commas, {name: option for option, names in chosen.items() for name in names})
+    known = [name for name in targets if name in table.frame.columns]
+    target_columns = []
+    for name in known:
+        column, problem = target_column(table, name, kinds)
+        target_columns.append(column)
+        problems += problem
+    decided: list[Column | DroppedColumn] = []
+    for name in table.columns:
+        if name in known:
+            continue
+        if name in drop:
+            decided.append(DroppedColumn(name, "as you asked"))
+            continue
+        found = kinds.column(Cells(table.frame.get_column(name)))
+        if isinstance(found, Problem):
+            problems.append(found)
+        else:
+            decided.append(found)
+    dropped = tuple(column for column in decided if isinstance(column, DroppedColumn))
+    columns = tuple(column for column in decided if not isinstance(column, DroppedColumn))
+    if not columns and not problems:
+        ours = [column for column in dropped if column.name not in drop]
+        why = "; ".join(f"{column.name!r} is dropped, {column.reason}" for column in ours[:8]) or "no other column"
+        can_stay = [column.name for column in ours if column.option]
+        advice = f"Keep columns with {option_text('--keep-column', *can_stay)}" if can_stay else ""
+        problems.append(Problem(table.name, "have a column besides the targets to learn from", why, advice))
+    raise_problems(owner, table.name, problems)
+    suspicious = find_suspicions(table, columns, tuple(target_columns))
+    return TableSchema(columns, tuple(target_columns), dropped, suspicious, table.notes)
+
+
+def _problems_of_options(table: Table, targets: Sequence[str], options: dict[str, Sequence[str]]) -> list[Problem]:
+    """Return a problem for each name that is not a column, and for each column that two options claim."""
+    problems = []
+    for option, names in {"--target": targets, **options}.items():
+        for name in names:
+            if name not in table.frame.columns:
+                hint = table.hint(name)
+                right = hint.removeprefix("Did you mean ").removesuffix("?").strip("'\"") if hint else ""
+                right = right if right in table.frame.columns else ""
+                problems.append(Problem(option, f"name a column of {table.name}", repr(name), hint, name, right))
+    claimed = [name for names in options.values() for name in names]
+    for name in dict.fromkeys(targets):
+        if name in claimed or list(targets).count(name) > 1:
+            rule = "name each column once and none of " + ", ".join(options)
+            problems.append(Problem("--target", rule, repr(name)))
+    kinds = [name for option, names in options.items() if option != "--keep-column" for name in names]
+    for name in dict.fromkeys(name for name in kinds if kinds.count(name) > 1):
+        problems.append(Problem(name, "be named by one of --drop, --categorical, --numeric and --date", "several"))
+    return problems
