@@ -146,7 +146,7 @@ def test_the_shared_tables_have_the_level_their_description_says():
     mixtures = table_mixtures(SHARED, "tt", 3)[:20]
     dataset = SpeechMixtures(mixtures, AudioFolder(SHARED), crop=None)
     ratios = []
-    for inputs, targets, _ in (dataset[i] for i in range(20)):
+    for inputs, targets, *_ in (dataset[i] for i in range(20)):
         rest = (inputs - targets).square().sum(-1)
         ratios.append(10 * torch.log10(targets.square().sum(-1) / rest).mean())
     assert torch.stack(ratios).mean().item() == pytest.approx(-3.1, abs=0.6)

@@ -26,6 +26,7 @@ def as_batch(loaded: Any) -> Batch:
         TypeError: if it is something else.
 
     Example:
+        >>> import torch
         >>> from torch.utils.data import DataLoader, TensorDataset
         >>> loader = DataLoader(TensorDataset(torch.rand(6, 3), torch.rand(6, 2)), batch_size=4)
         >>> [tuple(as_batch(loaded).targets.shape) for loaded in loader]
