@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test test-all check docs bench fuzz audit clean
+.PHONY: help install demo test test-all coverage check docs bench fuzz audit clean
 
 help:
 	@echo "make demo      set up, train the demonstration, write out/demo/index.html"
 	@echo "make test      set up, run the fast tests and the doctests (9 minutes on 2 cores)"
-	@echo "make test-all  also the slow tests: processes, browsers, coverage floor (22 minutes on 2 cores)"
+	@echo "make test-all  also the slow tests: processes, browsers, the gallery (18 minutes on 2 cores)"
+	@echo "make coverage  all tests with the coverage floor (23 minutes on 2 cores)"
 	@echo "make check     ruff and types (1 minute)"
 	@echo "make docs      build the documentation into docs/_build/html (3 minutes)"
 	@echo "make bench     run the benchmarks of the core on this machine"
@@ -32,6 +33,10 @@ test: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: install
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=25
+
+# Apart, because tracing every line takes a quarter of the time again.
+coverage: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 
 check: install

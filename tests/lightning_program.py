@@ -114,7 +114,7 @@ class Blocks:
 
 def self_annealed(folder, n_processes):
     """Train two epochs of four steps under AutoAnnealing; the second half of the samples has far larger costs."""
-    far = [mcl.Batch(x, y + 5.0 * (i >= 12)) for i, (x, y, _) in enumerate(samples())]
+    far = [mcl.Batch(x, y + 5.0 * (i >= 12)) for i, (x, y, *_) in enumerate(samples())]
     module = MCLModule(network(), AutoAnnealing(), make_optimizer=lambda p: torch.optim.SGD(p, lr=1e-3))
     strategy = {"strategy": "ddp", "devices": n_processes} if n_processes > 1 else {"devices": 1}
     trainer = pl.Trainer(max_epochs=2, use_distributed_sampler=False, enable_checkpointing=False, **strategy, **QUIET)

@@ -62,11 +62,6 @@ def test_importing_the_package_alone_does_not_load_torch():
     subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
 
-@pytest.mark.parametrize("room", ["annealing", "nn", "metrics", "fleet"])
-def test_any_room_of_the_package_may_be_imported_first(room):
-    subprocess.run([sys.executable, "-c", f"import torchmcl.{room}"], capture_output=True, text=True, check=True)
-
-
 def test_the_first_use_of_a_name_may_be_inside_a_compiled_function():
     program = (
         "import torch, torchmcl as mcl;"

@@ -284,7 +284,7 @@ def test_the_compiled_gradient_is_that_of_autograd_in_double(
     exact.backward()
     gradient = torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
     torch.testing.assert_close(loss[0].double(), exact.detach(), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(step.gradient[0].double(), gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()))
+    torch.testing.assert_close(step.gradient[0].double(), gradient, rtol=1e-4, atol=3e-5 * float(gradient.abs().max()))
 
 
 def ladders(n_rows, n_given, lengths, generator):

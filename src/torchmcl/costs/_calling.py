@@ -83,7 +83,10 @@ def call_cost(
     given = {name: available[name] for name in extras}
     cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets, **given)
     n_hypotheses = predictions.hypotheses.shape[-event_dims - 1]
-    if not isinstance(cost, Tensor) or cost.ndim < 2 or cost.shape[-1] != n_hypotheses:
+    # Without scores a cost may take all hypotheses together, the likelihood of a mixture for example.
+    widths = (n_hypotheses, 1) if predictions.score_logits is None else (n_hypotheses,)
+    fits = isinstance(cost, Tensor) and cost.ndim >= 2 and cost.shape[-1] in widths
+    if not fits:
         rule = f"return a cost [..., targets, hypotheses] of {n_hypotheses} hypotheses"
         shape = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
         advice = "`torchmcl.pairwise(loss)` makes one of a loss of one hypothesis and one target."

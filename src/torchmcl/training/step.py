@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_callable, check_mask, check_non_negative
+from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_non_negative
 from torchmcl.assignment import AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.costs._calling import call_cost
@@ -83,6 +83,8 @@ def mcl_step(
     if not isinstance(predictions, Predictions | Distributions):
         advice = "End it with a MultiHypothesisHead, or return torchmcl.Predictions(hypotheses, score_logits)."
         raise TypeError(bad_value("mcl_step", "model", "return Predictions", type(predictions).__name__, advice))
+    if batch.mask is not None:
+        check_boolean("mcl_step", "mask", batch.mask)
     event_dims = predictions.hypotheses.ndim - 2 - stacked
     targets, mask = with_targets_axis("mcl_step", batch, predictions.hypotheses, cost_fn, event_dims)
     targets, mask, steps = _real_parts(targets, mask, 2 + stacked)
