@@ -31,8 +31,8 @@ class Nonconformity(ABC):
         """Return the number of each row.
 
         Args:
-            given: hypotheses [rows, hypotheses, *event] and probabilities [rows, hypotheses].
-            targets: [rows, *event]
+            given: hypotheses [rows, hypotheses, ...] and probabilities [rows, hypotheses].
+            targets: [rows, ...]
             mask: [rows, steps], True where a step is real, or None.
         """
 
@@ -133,7 +133,7 @@ class Tubes(Nonconformity):
 
         Args:
             predictions: of rows other than those of the calibration.
-            targets: [rows, *event]
+            targets: [rows, ...]
             mask: [rows, steps], or None.
             share: which quantile.
             power: as above.
