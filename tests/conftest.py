@@ -11,12 +11,26 @@ hypothesis.settings.load_profile("torchmcl")
 
 # Files and folders that only `make test-all` runs; single slow tests of other files have the marker themselves.
 SLOW = (
-    *("estimators/test_combinations.py", "estimators/test_coverage.py", "estimators/test_sklearn.py", "integration/"),
-    *("fleet/test_awkward_modules.py", "fleet/test_fleet_combinations.py", "kernels/", "security/test_fuzz.py"),
-    *("security/test_guided.py", "test_bilstm.py", "test_cluster.py", "test_extras.py", "test_figures.py"),
-    *("test_gallery.py", "test_kernels.py", "test_lightning_faults.py", "test_lightning_nodes.py"),
+    *("contracts/test_compiled_schedules.py", "estimators/test_combinations.py", "estimators/test_coverage.py"),
+    *(
+        "estimators/test_sklearn.py",
+        "fleet/test_awkward_modules.py",
+        "fleet/test_fleet_combinations.py",
+        "integration/",
+    ),
+    *(
+        "kernels/",
+        "security/test_fuzz.py",
+        "security/test_guided.py",
+        "test_bilstm.py",
+        "test_cluster.py",
+        "test_demo.py",
+    ),
+    *("test_every_flag.py", "test_extras.py", "test_figures.py", "test_gallery.py", "test_kernels.py"),
+    *("test_lightning.py", "test_lightning_annealing.py", "test_lightning_faults.py", "test_lightning_nodes.py"),
     *("test_numerical_soak.py", "test_separation.py", "test_separation_study.py", "test_soak.py"),
-    *("test_speech_commands.py", "test_tabular_benchmark.py", "test_trajectory_study.py", "theory/test_quantizers.py"),
+    *("test_speech_commands.py", "test_table_report.py", "test_tabular_benchmark.py", "test_trajectory_study.py"),
+    *("theory/test_critical.py", "theory/test_quantizers.py"),
 )
 
 
