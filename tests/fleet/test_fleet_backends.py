@@ -280,11 +280,21 @@ def test_the_compiled_gradient_is_that_of_autograd_in_double(
     )
     loss = step(torch.tensor([[temperature], [epsilon]]), 1.0, start=0, stop=n_rows)
     rule = mcl.AnnealedWTA(temperature) if temperature > 0 else mcl.RelaxedWTA(epsilon)
-    exact = mcl.mcl_step(module.double(), mcl.Batch(inputs.double(), targets.double()), rule, cost_fn=cost_fn).loss
-    exact.backward()
-    gradient = torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
-    torch.testing.assert_close(loss[0].double(), exact.detach(), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(step.gradient[0].double(), gradient, rtol=1e-4, atol=3e-5 * float(gradient.abs().max()))
+    single = loss_and_gradient(module, inputs, targets, rule, cost_fn)[1]
+    exact, gradient = loss_and_gradient(module.double(), inputs.double(), targets.double(), rule, cost_fn)
+    torch.testing.assert_close(loss[0].double(), exact, rtol=1e-5, atol=1e-6)
+    # Near a tie between large costs the weights of a cold rule lose digits in single precision, by the definition too.
+    rounding = float((single.double() - gradient).abs().max())
+    tolerance = 1e-5 * float(gradient.abs().max()) + 4 * rounding
+    torch.testing.assert_close(step.gradient[0].double(), gradient, rtol=1e-4, atol=tolerance)
+
+
+def loss_and_gradient(module, inputs, targets, rule, cost_fn):
+    """Return the loss of the definition and the gradient of all parameters, in the precision of the module."""
+    module.zero_grad()
+    loss = mcl.mcl_step(module, mcl.Batch(inputs, targets), rule, cost_fn=cost_fn).loss
+    loss.backward()
+    return loss.detach(), torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
 
 
 def ladders(n_rows, n_given, lengths, generator):
