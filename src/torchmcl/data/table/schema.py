@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from torchmcl._messages import option_text
 from torchmcl.data.table.columns import CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn, width
 from torchmcl.data.table.files import Table
+from torchmcl.data.table.numbers import NumberForm
 from torchmcl.data.table.packages import polars
 from torchmcl.data.table.problems import Problem, raise_problems
 
-__all__ = ["Suspicion", "TableSchema", "Unfit"]
+__all__ = ["RECORDS", "Suspicion", "TableSchema", "Unfit"]
 
 
 @dataclass(frozen=True)
@@ -162,3 +163,7 @@ def _lacking(table: Table, name: str, known: dict[str, str]) -> Problem:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:100]
+
+
+#: What a schema is made of, for those who store it.
+RECORDS = (CategoryColumn, DateColumn, DroppedColumn, NumberColumn, NumberForm, Suspicion, TableSchema)

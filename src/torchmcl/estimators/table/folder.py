@@ -13,17 +13,9 @@ from torchmcl._optional import optional_import
 from torchmcl._reading import as_written, read_json
 from torchmcl.checkpoints.codec import FORMS, Codec, record_form
 from torchmcl.checkpoints.files import digest_of_json, read_saved, write_checkpoint
-from torchmcl.data.table import (
-    CategoryColumn,
-    ColumnEncoder,
-    DateColumn,
-    DroppedColumn,
-    NumberColumn,
-    NumberForm,
-    Suspicion,
-    TableSchema,
-)
+from torchmcl.data.table import ColumnEncoder, TableSchema
 from torchmcl.data.table.places import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
+from torchmcl.data.table.schema import RECORDS
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.saving import from_state, to_state
 from torchmcl.estimators.table.model import TableModel
@@ -31,9 +23,7 @@ from torchmcl.estimators.table.model import TableModel
 __all__ = ["load_table_model", "save_table_model"]
 
 _METRICS, _EVALUATION = "metrics.json", "evaluation.json"
-# What a schema is made of.
-_RECORDS = (CategoryColumn, DateColumn, DroppedColumn, NumberColumn, NumberForm, Suspicion, TableSchema)
-_CODEC = Codec({**FORMS, **{kind: record_form(kind) for kind in _RECORDS}})
+_CODEC = Codec({**FORMS, **{kind: record_form(kind) for kind in RECORDS}})
 
 
 def save_table_model(model: TableModel, folder: Path) -> None:
