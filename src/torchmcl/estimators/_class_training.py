@@ -112,8 +112,8 @@ def _filled(examples: Examples, n_rows: int) -> Examples:
     n_more = n_rows - len(weights)
     if not n_more:
         return examples
-    padding = (torch.cat([part, part.new_zeros(n_more, *part.shape[1:])]) for part in (inputs, targets))
-    return Examples(*padding, np.concatenate([weights, np.zeros(n_more)]))
+    inputs, targets = (torch.cat([part, part.new_zeros(n_more, *part.shape[1:])]) for part in (inputs, targets))
+    return Examples(inputs, targets, np.concatenate([weights, np.zeros(n_more)]))
 
 
 @torch.no_grad()

@@ -49,7 +49,8 @@ class DataFrames(BaseEstimator):
         how = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan", **how}
         if reset:
             for name in ("schema_", "_column_state"):
-                vars(self).pop(name, None)
+                if hasattr(self, name):
+                    delattr(self, name)
         if is_data_frame(X):
             X = as_polars(X) if _is_arrow(X) else X
             if hasattr(self, "schema_") or (reset and not has_only_numbers(X)):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from sklearn.utils.validation import column_or_1d
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import AnnealedWTA
 from torchmcl.estimators._base import MCLEstimator, seeds_of
 from torchmcl.estimators._class_training import CLASS_COST, ClassTraining, best_temperature, log_shares
@@ -22,8 +23,8 @@ from torchmcl.estimators._folds import dealt_folds
 from torchmcl.estimators._networks import Examples, default_n_epochs
 from torchmcl.estimators._rows import Rows, split_rows
 from torchmcl.fleet import MixtureLogLoss, default_batch_size
-from torchmcl.nn import MultiHypothesisMLP
-from torchmcl.schedules import Linear, annealed
+from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
+from torchmcl.schedules import Linear, Schedule, annealed
 from torchmcl.types import Predictions
 
 __all__ = ["Guesses", "MCLClassifier"]
@@ -34,6 +35,10 @@ _HOT, _COOLING_SHARE = 5.0, 0.5
 _N_NETWORKS, _MANY_ROWS = 5, 50_000
 # Smaller batches take as long.
 _MIN_BATCH = 200
+# Epochs of small tables, and optimizer steps of large ones: this many, and one more for every so many rows.
+_MAX_EPOCHS, _N_STEPS, _ROWS_PER_STEP = 90, 1500, 20
+# Weight decay of a table with this many rows or fewer; it falls with the square of their number.
+_MAX_DECAY, _MIN_DECAY, _FEW_ROWS = 2.0, 0.05, 200
 # By default a training without improvement for this share of its epochs, and this many, ends.
 _PATIENT_SHARE, _MIN_PATIENCE = 0.2, 20
 
@@ -68,9 +73,9 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         rule: "annealed" is `AnnealedWTA` with a temperature that falls from 5 to 1 in the first half of the epochs;
             1 is the likelihood of the mixture, and below it, as with "mcl", a winner takes each row.
         n_knots: none by default.
-        n_epochs: by default about 1500 optimizer steps, fewer for small tables and more for large ones.
-        learning_rate: 0.01 by default.
-        weight_decay: 0.1 by default.
+        n_epochs: by default 90 for small tables, and about 1500 optimizer steps and a twentieth of the rows for others.
+        batch_size: by default three times the square root of the rows, between 200 and 1024.
+        weight_decay: by default 0.05, and more for fewer than 1300 rows: up to 2 for 200.
         keep_best: true by default.
         validation_fraction: share of the rows that each network holds out, rounded to 1/2, 1/3, 1/4 ...; at most
             10 000 rows. At 0 the last epoch is kept and nothing is calibrated.
@@ -94,9 +99,10 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
     """
 
     _cost_fn = CLASS_COST
-    _search_options = {"score_weight": 0.0, "monitor": MixtureLogLoss}
-    _default_weight_decay = 0.1
+    _search_options: ClassVar[dict[str, Any]] = {"score_weight": 0.0, "monitor": MixtureLogLoss}
+    _default_weight_decay = _MIN_DECAY
 
+    learning_rate: float | Schedule = 0.02
     validation_fraction: float = 0.2
     n_restarts: int | None = None
     ensemble: bool = True
@@ -136,10 +142,13 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         folds = dealt_folds(rows, n_networks, float(self.validation_fraction))
         n_train = len(folds[0][0])
         batch = int(self.batch_size or max(_MIN_BATCH, default_batch_size(n_train)))
-        n_steps = min(200 + n_train, 1500 + n_train // 20)
-        n_epochs = int(self.n_epochs or default_n_epochs(n_train, batch, n_steps))
+        default_epochs = min(_MAX_EPOCHS, default_n_epochs(n_train, batch, _N_STEPS + n_train // _ROWS_PER_STEP))
+        n_epochs = int(self.n_epochs or default_epochs)
         patience = int(self.patience or max(_MIN_PATIENCE, round(_PATIENT_SHARE * n_epochs)))
         way = self._way_to_train(n_epochs)
+        if self.weight_decay is None and not isinstance(way.rule, AutoAnnealing):
+            decay = max(_MIN_DECAY, _MAX_DECAY * min(1.0, _FEW_ROWS / n_train) ** 2)
+            way = replace(way, weight_decay=decay)
         if self.search is not None:
             way = self._searched(rows, self._examples(rows), seed, n_epochs, batch)
         training = self._training(
@@ -161,7 +170,8 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         trained = replace(trained, distortions=losses)
         kept = list(range(n_networks)) if self.ensemble else [trained.best()]
         self._keep(training, trained, kept)
-        self.validation_losses_ = vars(self).pop("validation_distortions_")
+        self.validation_losses_ = self.validation_distortions_
+        del self.validation_distortions_
         self._state_seed = seed
         self.temperature_ = _temperature([told[place] for place in kept], [held_out[place] for place in kept])
         moments = {name: value[kept] for name, value in trained.moments.items()}
@@ -224,15 +234,9 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         given = dict(self.class_weight) if isinstance(self.class_weight, Mapping) else self.class_weight
         counted = self.classes_[ids] == y  # rows without weight may have other labels
         classes = np.unique(y[counted])
-        own = dict(
-            zip(
-                classes,
-                compute_class_weight(
-                    given, classes=classes, y=y[counted], sample_weight=None if weights is None else weights[counted]
-                ),
-                strict=True,
-            )
-        )
+        counts = None if weights is None else weights[counted]
+        found = compute_class_weight(given, classes=classes, y=y[counted], sample_weight=counts)
+        own = dict(zip(classes, found, strict=True))
         factors = np.array([own.get(label, 0.0) for label in self.classes_])[ids]
         return factors if weights is None else factors * weights
 
@@ -281,9 +285,11 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         return mixed / mixed.sum(axis=1, keepdims=True)
 
     def predict_hypotheses(self, X: Any) -> Guesses:
-        """Return the `n_hypotheses` most probable classes of each row (all, if there are fewer), and how likely each is."""
+        """Return the `n_hypotheses` most probable classes of each row, or all if there are fewer."""
         probabilities = self.predict_proba(X)
-        n_guesses = min(int(self.n_hypotheses), len(self.classes_))
+        head = self.modules_[0].head  # the parameter may have changed since
+        assert isinstance(head, MultiHypothesisHead)
+        n_guesses = min(head.n_hypotheses, len(self.classes_))
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, :n_guesses]
         return Guesses(self.classes_[order], np.take_along_axis(probabilities, order, axis=1))
 
@@ -316,4 +322,6 @@ def _temperature(told: list[Tensor], held_out: list[Examples]) -> float:
     if not len(held_out[0].weights):
         return 1.0
     classes = np.concatenate([held.targets.squeeze(1).numpy() for held in held_out])
-    return best_temperature(torch.cat(told), classes, np.concatenate([held.weights for held in held_out]))
+    found = best_temperature(torch.cat(told), classes, np.concatenate([held.weights for held in held_out]))
+    # Networks that are too sure of themselves agree less, so that their mean is flatter than each of them already.
+    return found if found < 1 else float(found ** (1 / len(told)))

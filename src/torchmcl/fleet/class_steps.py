@@ -56,9 +56,8 @@ class _ClassNetworks:
         if weights is not None:
             losses, share = losses * weights, share * weights.unsqueeze(1)
         off = log_shares.exp_()
-        off.scatter_add_(
-            2, _places(batch, self.n_hypotheses), off.new_full((1, 1, 1, 1), -1.0).expand(off[:, :, :1].shape)
-        )
+        places = _places(batch, self.n_hypotheses)
+        off.scatter_add_(2, places, off.new_full((), -1.0).expand(places.shape))
         off.mul_(share.unsqueeze(2))
         off_scores = log_scores.exp_().mul_(share.sum(dim=1, keepdim=True)).sub_(share)
         self._backward(layers, torch.cat([off.flatten(1, 2), off_scores], dim=1))
@@ -104,8 +103,8 @@ class ClassStep(AutogradStep):
         super().__init__(models, rows, validation, spec)
         self.optimizer = fast_adam(spec.optimizer)
         self._networks = _ClassNetworks(models)
-        served = isinstance(spec.monitor, MixtureLogLoss) and validation is not None
-        self._evaluates = served and _why_not_on_rows(models, validation) is None
+        served = validation is not None and _why_not_on_rows(models, validation) is None
+        self._evaluates = served and isinstance(spec.monitor, MixtureLogLoss)
 
     @torch.no_grad()
     def __call__(self, courses: RuleCourses, batch: BatchRows) -> Tensor:
