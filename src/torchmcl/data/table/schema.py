@@ -57,7 +57,7 @@ class TableSchema:
     """
 
     columns: tuple[Column, ...]
-    target_columns: tuple[NumberColumn, ...]
+    target_columns: tuple[NumberColumn | CategoryColumn, ...]
     dropped: tuple[DroppedColumn, ...] = ()
     suspicious: tuple[Suspicion, ...] = ()
     notes: tuple[str, ...] = ()
@@ -71,6 +71,12 @@ class TableSchema:
     def targets(self) -> tuple[str, ...]:
         """The names of the columns that the model predicts."""
         return tuple(column.name for column in self.target_columns)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes to tell apart, the most common first; empty if numbers are predicted."""
+        column = self.target_columns[0] if self.target_columns else None
+        return column.categories if isinstance(column, CategoryColumn) else ()
 
     @property
     def numbers(self) -> tuple[NumberColumn, ...]:
@@ -105,12 +111,18 @@ class TableSchema:
         return _values(owner, table, self.columns, strict, unfit, first_row)
 
     def target_values(self, owner: str, table: Table) -> NDArray[np.float64]:
-        """Return [rows, targets], NaN where a value is missing."""
-        return _values(owner, table, self.target_columns, False, None, 0)
+        """Return [rows, targets]: numbers, or places in `classes`; NaN where a value is missing."""
+        values = _values(owner, table, self.target_columns, True, None, 0)
+        if self.classes:
+            values[values >= len(self.classes)] = np.nan
+        return values
 
     def decisions(self) -> list[str]:
         """Return everything that was decided, a line for each: about the file, columns, and those that are dropped."""
         lines = list(self.notes)
+        if self.classes:
+            instead = " (as numbers: --task numbers)" if _are_numbers(self.target_columns[0]) else ""
+            lines.append(f"{self.targets[0]}: {len(self.classes)} classes to tell apart{instead}")
         lines += [f"{c.name}: {c.describe()}" for c in (*self.target_columns, *self.columns) if not c.is_plain]
         for column in self.dropped:
             use = f" (use it: {column.option})" if column.option else ""
@@ -120,6 +132,10 @@ class TableSchema:
     def warnings(self) -> list[str]:
         """Return a line for each suspicious column."""
         return [f"{c.name}: {c.reason}; to leave it out: {option_text('--drop', c.name)}" for c in self.suspicious]
+
+
+def _are_numbers(column: Column) -> bool:
+    return isinstance(column, CategoryColumn) and column.numeric
 
 
 def _values(
