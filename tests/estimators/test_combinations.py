@@ -56,7 +56,9 @@ OF_CLASSIFIERS = [
     {"class_weight": {"low": 2.0, "middle": 1.0, "high": 0.5}, "search": SEARCH, "ensemble": False},
 ]
 WORDS = ("several_outputs", "weighted", "grouped")
-CASES = [(MCLRegressor, case) for case in SHARED + OF_REGRESSORS] + [(MCLClassifier, case) for case in SHARED + OF_CLASSIFIERS]
+CASES = [(MCLRegressor, case) for case in SHARED + OF_REGRESSORS] + [
+    (MCLClassifier, case) for case in SHARED + OF_CLASSIFIERS
+]
 
 
 def name_of(case):

@@ -48,7 +48,7 @@ def description(table: Table, schema: TableSchema) -> str:
         missing = _missing(table, schema, name)
         lines.append(f"{_cut(name, _LONGEST_NAME):<{wide}}  {kind:<8}  {missing:>7.0%}  {words}")
     if schema.classes:
-        lines.append(f"{schema.targets[0]} has {len(schema.classes)} classes to tell apart (otherwise: --task numbers)")
+        lines.append(schema.what_is_told_apart())
     lines += [f"Warning: {line}" for line in schema.warnings()]
     return "\n".join([*lines, _OVERRIDES])
 

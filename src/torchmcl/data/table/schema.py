@@ -120,14 +120,17 @@ class TableSchema:
     def decisions(self) -> list[str]:
         """Return everything that was decided, a line for each: about the file, columns, and those that are dropped."""
         lines = list(self.notes)
-        if self.classes:
-            instead = " (as numbers: --task numbers)" if _are_numbers(self.target_columns[0]) else ""
-            lines.append(f"{self.targets[0]}: {len(self.classes)} classes to tell apart{instead}")
+        lines += [self.what_is_told_apart()] * bool(self.classes)
         lines += [f"{c.name}: {c.describe()}" for c in (*self.target_columns, *self.columns) if not c.is_plain]
         for column in self.dropped:
             use = f" (use it: {column.option})" if column.option else ""
             lines.append(f"{column.name}: dropped, {column.reason}{use}")
         return lines
+
+    def what_is_told_apart(self) -> str:
+        """Return the line about the classes."""
+        instead = " (as numbers: --task numbers)" if _are_numbers(self.target_columns[0]) else ""
+        return f"{self.targets[0]}: {len(self.classes)} classes to tell apart{instead}"
 
     def warnings(self) -> list[str]:
         """Return a line for each suspicious column."""

@@ -14,7 +14,7 @@ __all__ = ["TASKS", "TargetColumn", "target_column"]
 TASKS = ("classes", "numbers")
 TargetColumn = NumberColumn | CategoryColumn
 
-_NEARLY_ALL = 0.9
+_NEARLY_ALL, _HALF = 0.9, 0.5
 # Integers with at most this many different values, each of which comes this often on average, are classes.
 _FEW_VALUES, _TIMES_EACH = 10, 5
 # More classes than these are names, and take more memory than they are worth.
@@ -36,19 +36,19 @@ def target_column(table: Table, name: str, kinds: Kinds, task: str | None) -> tu
         got = "no value at all" if "missing" in why else why
         return NumberColumn(name, True), [Problem(subject, "hold numbers or classes", got, _others(table, name))]
     column = kinds.number(cells)
-    if task == "classes" or (task is None and _holds_classes(cells, column)):
+    if task == "classes" or (task is None and _holds_classes(cells, column, kinds)):
         return _classes(table, cells, kinds, subject)
-    return column, _problems_of_numbers(table, cells, column, subject)
+    return column, _problems_of_numbers(table, cells, column, kinds, subject)
 
 
-def _holds_classes(cells: Cells, column: NumberColumn) -> bool:
+def _holds_classes(cells: Cells, column: NumberColumn, kinds: Kinds) -> bool:
     """Return whether cells are text, booleans, or integers with few different values."""
     if cells.series.dtype == polars().Boolean:
         return True
-    if cells.series.dtype.is_temporal():
-        return False
     if column.not_numbers > (1 - _NEARLY_ALL) * cells.n_given:
-        return True
+        if kinds.date(cells) is not None:
+            return False
+        return column.not_numbers > _HALF * cells.n_given or _TIMES_EACH * cells.n_texts <= cells.n_given
     values = cells.numbers(column.form)[0].drop_nulls()
     n_values = values.n_unique()
     if n_values < 2 or n_values > _FEW_VALUES or len(values) < _TIMES_EACH * n_values:
@@ -69,15 +69,15 @@ def _classes(table: Table, cells: Cells, kinds: Kinds, subject: str) -> tuple[Ta
     return column, []
 
 
-def _problems_of_numbers(table: Table, cells: Cells, column: NumberColumn, subject: str) -> list[Problem]:
+def _problems_of_numbers(table: Table, cells: Cells, column: NumberColumn, kinds: Kinds, subject: str) -> list[Problem]:
     series = cells.series
     if column.not_numbers > (1 - _NEARLY_ALL) * cells.n_given:
         _, failed = cells.numbers(column.form)
         row = failed.arg_max()
         more = f" and {column.not_numbers - 1:,} more that are none" if column.not_numbers > 1 else ""
         got = f"{str(series[row])[:40]!r} in row {row + 1}{more}"
-        dates = series.dtype.is_temporal()
-        advice = "Dates cannot be predicted." if dates else "Leave out --task numbers to tell classes apart."
+        dates = kinds.date(cells) is not None
+        advice = "Dates cannot be predicted." if dates else "Correct these cells, or tell classes apart: --task classes"
         return [Problem(subject, "hold numbers", got, advice)]
     values, _ = cells.numbers(column.form)
     low, high = values.min(), values.max()
