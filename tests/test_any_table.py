@@ -144,6 +144,7 @@ TABLES = {
         {"area": "number", "area_2": "number", "column_3": "number"},
         "column 2 is another 'area': 'area_2'",
     ),
+    "empty lines first": ("a.csv", "\r\n\n" + text({"area": AREAS}), {"area": "number"}, ""),
     "carriage returns alone": ("a.csv", text({"area": AREAS}).replace("\n", "\r"), {"area": "number"}, ""),
     "euros in thousands": (
         "a.csv",

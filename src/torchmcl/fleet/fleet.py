@@ -71,7 +71,8 @@ class Fleet:
         device: where to train; the models themselves are kept on the CPU in between. "cuda" is all visible GPUs, as
             far as there are enough models; a sequence names the devices that the models are split across.
         backend: how a step is computed, for tests and bug reports: "autograd" (the definition), "compiled" (C code, for
-            small ReLU networks on CPUs) or "captured" (CUDA graphs). By default the fastest that serves the training.
+            small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs) or "captured"
+            (CUDA graphs). By default the fastest that serves the training.
 
     Example:
         >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed

@@ -53,7 +53,7 @@ def read_text(owner: str, path: Path, source: Any, kind: str) -> TextTable:
     """
     pl = polars()
     source, encoding = in_utf8(owner, path, source)
-    source = _with_line_feeds(owner, path, source)
+    source = _tidied(owner, path, source)
     separators = ("\t",) if kind == "tsv" else _SEPARATORS
     try:
         raw, separator = _raw(owner, path, source, separators)
@@ -145,17 +145,21 @@ def in_utf8(owner: str, path: Path, source: Any) -> tuple[Any, str]:
         return _converted(owner, path, start + file.read(), encoding), encoding.upper()
 
 
-def _with_line_feeds(owner: str, path: Path, source: Any) -> Any:
-    """Return content whose lines end with line feeds; old spreadsheets write carriage returns alone."""
+def _tidied(owner: str, path: Path, source: Any) -> Any:
+    """Return content that begins with its header and whose lines end with line feeds.
+
+    Some exports begin with empty lines, and old spreadsheets write carriage returns alone.
+    """
     with opened(source) as file:
         start = file.read(_LONGEST_LINE)
-        if b"\r" not in start or b"\n" in start:
+        begins = start.removeprefix(_MARK)
+        empty = len(begins) - len(begins.lstrip(b"\r\n"))
+        returns = b"\r" in start and b"\n" not in start
+        if not empty and not returns:
             return source
-        content = start + file.read()
-    if b"\n" in content:
-        return source
+        content = begins[empty:] + file.read()
     check_limit(owner, path.name, "table_bytes", len(content))
-    return io.BytesIO(content.replace(b"\r", b"\n"))
+    return io.BytesIO(content if b"\n" in content else content.replace(b"\r", b"\n"))
 
 
 def _from_one_byte(owner: str, path: Path, source: Any) -> tuple[Any, str]:
