@@ -144,6 +144,14 @@ TABLES = {
         {"area": "number", "area_2": "number", "column_3": "number"},
         "column 2 is another 'area': 'area_2'",
     ),
+    "empty lines first": ("a.csv", "\r\n\n" + text({"area": AREAS}), {"area": "number"}, ""),
+    "carriage returns alone": ("a.csv", text({"area": AREAS}).replace("\n", "\r"), {"area": "number"}, ""),
+    "euros in thousands": (
+        "a.csv",
+        text({"rent": [f"€ {german(1000 + 31 * a, 0)}" for a in AREAS]}),
+        {"rent": "number"},
+        "rent: numbers in € with decimal commas with points between thousands",
+    ),
     "quoted line breaks": (
         "a.csv",
         '"area\nin m²",town,price\n' + "".join(f'{a},"Bad\nUlm {i % 3}",{PRICES[i]}\n' for i, a in enumerate(AREAS)),
@@ -295,15 +303,26 @@ def test_misspelt_columns_come_with_the_command_that_is_meant(tmp_path, capsys, 
     assert main(shlex.split(pasted)) == 0
 
 
-def test_a_target_of_classes_comes_with_the_lines_that_learn_it(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("target", ["town", "rooms", "sold"])
+def test_a_target_of_classes_is_learned_answered_and_reported(tmp_path, capsys, monkeypatch, target):
     monkeypatch.chdir(tmp_path)
-    written(tmp_path, "a.csv", text({"area": AREAS, "town": cycle("Ulm", "Bonn", "Jena")}))
-    assert main(["fit", "a.csv", "--target", "town", "-o", "model"]) == 2
-    told = capsys.readouterr().err
-    assert "target 'town'` must hold numbers, got 'Ulm' in row 1 and 59 more" in told
-    lines = told[told.index("from pathlib") :].replace("MCLClassifier()", "MCLClassifier(n_epochs=2)")
-    exec(compile(lines, "pasted", "exec"), {})  # the advice of our own message
-    assert set(re.findall(r"'(\w+)'", capsys.readouterr().out)) <= {"Ulm", "Bonn", "Jena"}
+    columns = {"area": AREAS, "town": cycle("Ulm", "Bonn", ""), "rooms": cycle(3, 4, 5), "sold": cycle("True", "False")}
+    written(tmp_path, "a.csv", text(columns))
+    assert main(["describe", "a.csv", "--target", target]) == 0
+    assert "classes to tell apart" in capsys.readouterr().out
+    assert main(["fit", "a.csv", "--target", target, "-o", "model", "--epochs", "3", "--drop", "price"]) == 0
+    assert re.search(r"the first guess is right in [\d.]+%", capsys.readouterr().out)
+    typed = columns | {"sold": [cell == "True" for cell in columns["sold"]]}
+    pl.DataFrame(typed).write_parquet("new.parquet")  # with booleans where the other had text
+    assert main(["predict", "model", "new.parquet", "-o", "b.csv", "--interval", "0.9", "--keep", target]) == 0
+    answers = pl.read_csv("b.csv", infer_schema=False)
+    known = {str(cell).lower() if target == "sold" else str(cell) for cell in columns[target]} - {""}
+    assert set(answers[f"{target}_1"]) | set(answers[f"{target}_2"]) <= known
+    shares = answers.select(pl.col("^probability_.*$").cast(float))
+    assert (shares.sum_horizontal() - 1).abs().max() < 1e-6
+    assert main(["report", "model", "-o", "page.html"]) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Which classes are taken for each other?" in page
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,12 @@ RUNS = [
     f"{FIT} -o searched --search",
     f"fit --example -o example {SMALL}",
     f"fit houses.csv --target price -o chosen --numeric area --date sold --keep-column country {SMALL}",
+    f"fit houses.csv --target rooms -o classes --task classes {SMALL}",
+    f"fit houses.csv --target rooms -o numbers --task numbers {SMALL}",
+    "predict classes houses.csv -o classes.csv --interval 0.9",
+    "report classes",
+    "describe houses.csv --target rooms --task classes",
+    "describe houses.csv --target rooms --task numbers",
     "describe houses.csv --target price --drop days --categorical rooms --numeric area --date sold "
     "--keep-column country",
     "predict model houses.csv -o answers.csv --interval 0.9 --keep city --strict --escape-formulas --quiet",

@@ -139,9 +139,15 @@ def test_reading_parquet_without_arrow_names_the_extra(tmp_path, monkeypatch):
         (["a", ""], "must name every column, got an empty name for column 2"),
     ],
 )
-def test_columns_of_parquet_files_that_cannot_be_told_apart_are_refused(tmp_path, names, message):
+def test_columns_of_parquet_files_are_renamed_where_they_cannot_be_told_apart(tmp_path, names, message):
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(arrow.table([[1], [2]], names=names), tmp_path / "a.parquet")
+    table = read_table("test", tmp_path / "a.parquet")
+    assert [series.to_list() for series in table.frame] == [[1], [2]]
+    assert len(set(table.columns)) == 2
+    assert len(table.notes) == 1
+    # Lists are left out by their names.
+    parquet.write_table(arrow.table([[1], [2], [[3]]], names=[*names, "list"]), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=rf"`a.parquet` {message}"):
         read_table("test", tmp_path / "a.parquet")
 

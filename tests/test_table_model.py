@@ -65,8 +65,8 @@ def test_answers_are_in_the_units_of_the_target_and_the_most_probable_comes_firs
 def test_answers_do_not_depend_on_how_many_rows_are_asked_at_once(model, path, monkeypatch):
     table = read_table("test", path)
     whole = model.predict("test", table, interval=0.8)
-    monkeypatch.setattr("torchmcl.estimators.table.model._ROWS_AT_ONCE", 64)
-    monkeypatch.setattr("torchmcl.estimators.table.model._ROWS_IN_CACHE", 10)
+    monkeypatch.setattr("torchmcl.estimators.table.answering._ROWS_AT_ONCE", 64)
+    monkeypatch.setattr("torchmcl.estimators.table.answering._ROWS_IN_CACHE", 10)
     parts = model.predict("test", table, interval=0.8)
     for name in whole.columns:
         left, right = whole.get_column(name), parts.get_column(name)
@@ -79,7 +79,7 @@ def test_answers_do_not_depend_on_how_many_rows_are_asked_at_once(model, path, m
 
 
 def test_messages_count_rows_from_the_start_of_the_table(model, path, monkeypatch):
-    monkeypatch.setattr("torchmcl.estimators.table.model._ROWS_AT_ONCE", 64)
+    monkeypatch.setattr("torchmcl.estimators.table.answering._ROWS_AT_ONCE", 64)
     rows = houses(150)
     rows[130]["city"] = "Rome"
     table = Table("new.csv", pl.DataFrame(rows))

@@ -117,15 +117,52 @@ def test_infinite_numbers_count_as_missing():
     ("values", "message"),
     [
         (["5", "5", "5.0", ""], r"target 'y'` must vary, got the constant 5"),
-        (["a", "b", "c", "d"], r"(?s)target 'y'` must hold numbers, got 'a' .*MCLClassifier"),
-        (["", "", None, "NA"], r"target 'y'` must hold numbers, got no value at all"),
-        (["1", "2", "x", "4"], r"target 'y'` must hold numbers, got 'x' in row 3"),
+        (["a", "b", "c", "d"], r"target 'y'` must hold at most 1,000 classes, .* got 4 different in 4 rows, like 'a'"),
+        (["a", "a", "a", ""], r"target 'y'` must vary, got the class 'a' alone"),
+        (["", "", None, "NA"], r"target 'y'` must hold numbers or classes, got no value at all"),
+        (["1", "2", "x", "4"], r"target 'y'` must hold numbers, got 'x' in row 3. Correct .* --task classes"),
         (["1", "2", "-inf", "4"], r"target 'y'` must hold numbers, got '-inf' in row 3"),
     ],
 )
 def test_targets_that_cannot_be_learned_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         schema_of(table(a=Y, y=values))
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        (["no", "yes"] * 10, ("no", "yes")),
+        (["True", "FALSE"] * 10, ("false", "true")),
+        (["0", "1.0"] * 10, ("0", "1")),
+        (["0.5", "2.5"] * 10, ("0.5", "2.5")),
+        (["3", "5", "7", "9"] * 5, ("3", "5", "7", "9")),
+        (["3", "5", "x", "9"] * 5, ("3", "5", "9", "x")),
+        ([f"{i % 11}" for i in range(110)], ()),  # more than ten values
+        (["0.5", "1.5", "2.5"] * 10, ()),  # not integers
+        (["1", "2", "3", "4"], ()),  # each once
+    ],
+)
+def test_text_and_few_integers_are_classes(values, classes):
+    data = table(a=[str(i % 13) for i in range(len(values))], y=values)
+    assert schema_of(data).classes == classes
+    if not {"no", "x", "True"} & set(values):
+        assert infer_schema("test", data, ["y"], task="numbers").classes == ()
+    assert infer_schema("test", data, ["a"], task="classes").classes if len(values) > 30 else True
+
+
+def test_one_column_of_classes_is_predicted_at_a_time():
+    data = table(a=[str(i) for i in range(20)], y=["u", "v"] * 10, z=[str(i * i) for i in range(20)])
+    with pytest.raises(ValueError, match=r"`--target` must name one column where it holds classes, got y. Fit a model"):
+        infer_schema("test", data, ["y", "z"])
+
+
+def test_a_column_that_names_the_class_is_suspicious():
+    kinds = ["u", "v", "w"] * 20
+    data = table(a=[str(i % 7) for i in range(60)], code=[{"u": "1", "v": "2", "w": "3"}[k] for k in kinds], y=kinds)
+    (found,) = schema_of(data).suspicious
+    assert found.name == "code"
+    assert found.reason == "it gives y away (each of its values goes with one class)"
 
 
 def test_names_and_notes_are_dropped_unless_kept():

@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.exceptions import NotFittedError
-from tables import QUICK, Counting
+from tables import QUICK
 
 import torchmcl as mcl
 from torchmcl.estimators import Guesses, MCLClassifier
+from torchmcl.estimators._class_training import best_temperature
+from torchmcl.estimators._folds import dealt_folds
+from torchmcl.estimators._rows import split_rows
 
 
 def ambiguous(n=400, seed=0):
@@ -30,20 +34,31 @@ def test_two_guesses_hold_the_truth_where_one_cannot(model):
     X, y = ambiguous(seed=1)
     assert model.oracle_score(X, y) > 0.95
     assert model.score(X, y) < 0.7
-    values, probabilities, shares = guesses = model.predict_hypotheses(X)
+    values, probabilities = guesses = model.predict_hypotheses(X)
     assert isinstance(guesses, Guesses)
     assert values.shape == probabilities.shape == (400, 2)
-    assert shares.shape == (400, 2, 3)
     assert set(values.ravel()) <= set(model.classes_)
-    np.testing.assert_allclose(shares.sum(axis=-1), 1.0)
+    assert (values[:, 0] != values[:, 1]).all()
+    assert (probabilities[:, 0] >= probabilities[:, 1]).all()
+    assert (values[:, 0] == model.predict(X)).all()
 
 
-def test_class_probabilities_mix_the_guesses_by_their_scores(model):
+def test_there_are_no_more_guesses_than_classes():
+    X, y = ambiguous(60)
+    values, probabilities = MCLClassifier(**{**QUICK, "n_epochs": 3}).fit(X, y).predict_hypotheses(X)
+    assert values.shape == (60, 3)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+
+
+def test_probabilities_mix_hypotheses_and_networks(model):
     X, _ = ambiguous(20, seed=1)
-    _, probabilities, shares = model.predict_hypotheses(X)
-    expected = (probabilities[..., None] * shares).sum(axis=1)
-    np.testing.assert_allclose(model.predict_proba(X), expected, rtol=1e-6)
-    assert (model.predict(X) == model.classes_[expected.argmax(axis=1)]).all()
+    inputs = torch.from_numpy(model._inputs(X, np.float64))
+    expected = 0
+    for module in model.modules_:
+        hypotheses, scores = module.double()(inputs)
+        mixed = (hypotheses.softmax(-1) * scores.softmax(-1)[..., None]).sum(1)
+        expected += (mixed.log() / model.temperature_).softmax(-1).detach().numpy() / len(model.modules_)
+    np.testing.assert_allclose(model.predict_proba(X), expected, rtol=1e-9)
 
 
 def test_oracle_score_takes_weights(model):
@@ -64,14 +79,84 @@ def test_weights_are_copies_and_rows_without_weight_bring_no_class():
     np.testing.assert_array_equal(weighted.predict_proba(X), repeated.predict_proba(X))
 
 
-@pytest.mark.parametrize(("fraction", "held_out"), [(0.0, 0), (0.1, 10), (0.25, 25), (0.33, 33)])
-def test_exactly_the_validation_fraction_is_held_out(fraction, held_out):
-    X, y = np.arange(100.0)[:, None], np.repeat(["a", "b", "c"], [57, 36, 7])
-    rule = Counting()
-    settings = {"rule": rule, "n_epochs": 1, "hidden": (2,), "batch_size": 100, "random_state": 0}
-    MCLClassifier(**settings, validation_fraction=fraction, final_fit_on_all_rows=True).fit(X, y)
-    # The training, a look at what is held out, and the final fit.
-    assert rule.rows == ([100 - held_out, held_out, 100] if held_out else [100])
+@pytest.mark.parametrize(("fraction", "n_folds"), [(0.1, 10), (0.2, 5), (0.33, 3), (0.5, 2), (0.9, 2)])
+def test_each_network_holds_out_other_rows_of_all_classes(fraction, n_folds):
+    X, y = np.arange(120.0)[:, None], np.repeat([0, 1, 2], [60, 48, 12])
+    rows = split_rows(X, y, None, seed=0).train
+    folds = dealt_folds(rows, n_folds, fraction)
+    held = [set(part.inputs[:, 0]) for _, part in folds]
+    assert sum(map(len, held)) == len(set.union(*held)) == 120
+    assert max(map(len, held)) - min(map(len, held)) <= 1
+    for train, part in folds:
+        assert len(train) + len(part) == 120
+        assert abs((part.targets == 2).sum() - 12 / n_folds) < 2
+    again = dealt_folds(rows, n_folds + 1, fraction)[-1][1]
+    np.testing.assert_array_equal(again.inputs, folds[0][1].inputs)
+
+
+def test_groups_are_held_out_together():
+    X, y = np.arange(60.0)[:, None], np.tile([0, 1], 30)
+    rows = split_rows(X, y, None, seed=0, groups=np.arange(60) // 6).train
+    for train, held in dealt_folds(rows, 5, 0.2):
+        assert not set(train.inputs[:, 0] // 6) & set(held.inputs[:, 0] // 6)
+
+
+def test_nothing_is_held_out_or_calibrated_on_request():
+    X, y = ambiguous(60)
+    fitted = MCLClassifier(**{**QUICK, "n_epochs": 3}, validation_fraction=0).fit(X, y)
+    assert fitted.temperature_ == 1
+    assert fitted.best_epoch_ == -1
+    assert np.isinf(fitted.validation_losses_).all()
+
+
+def test_the_temperature_is_that_of_the_lowest_log_loss():
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(size=(4000, 3)))
+    classes = np.array([rng.choice(3, p=row) for row in logits.softmax(-1).numpy()])
+    sure, unsure = (3 * logits).log_softmax(-1), (logits / 2).log_softmax(-1)
+    ones = np.ones(4000)
+    assert best_temperature(sure, classes, ones) == pytest.approx(3, rel=0.1)
+    assert best_temperature(unsure, classes, ones) == pytest.approx(0.5, rel=0.1)
+    # Three rows that are all right are no reason to be certain.
+    best = logits.argmax(-1).numpy()
+    assert best_temperature(logits[:3].log_softmax(-1), best[:3], ones[:3]) > 0.8
+
+
+def test_the_probabilities_are_calibrated(model):
+    X, y = ambiguous(4000, seed=5)
+    given = model.predict_proba(X)
+    happened = y[:, None] == model.classes_
+    for low, high in ((0.0, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1.0)):
+        chosen = (given > low) & (given <= high)
+        if chosen.sum() > 400:
+            assert abs(given[chosen].mean() - happened[chosen].mean()) < 0.12
+
+
+def test_class_weights_are_weights_of_rows():
+    X, y = ambiguous(80)
+    settings = {**QUICK, "n_epochs": 4}
+    given = MCLClassifier(**settings, class_weight={"other": 3, "left": 1, "right": 1}).fit(X, y)
+    weighted = MCLClassifier(**settings).fit(X, y, sample_weight=np.where(y == "other", 3, 1))
+    np.testing.assert_array_equal(given.predict_proba(X), weighted.predict_proba(X))
+    rare = (y == "left") & (np.arange(80) % 4 > 0)
+    X, y = X[~rare], y[~rare]
+    balanced, plain = (MCLClassifier(**settings, class_weight=how).fit(X, y) for how in ("balanced", None))
+    place = list(plain.classes_).index("left")
+    assert balanced.predict_proba(X)[:, place].mean() > plain.predict_proba(X)[:, place].mean()
+    with pytest.raises(ValueError, match=r"`class_weight` must be None, 'balanced' or a dictionary .*, got 'even'"):
+        MCLClassifier(**settings, class_weight="even").fit(X, y)
+
+
+def test_missing_values_are_an_input_of_their_own():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    y = rng.integers(0, 2, size=300)
+    X[y == 1, 0] = np.nan  # that it is missing tells the class
+    fitted = MCLClassifier(**QUICK).fit(X, y)
+    assert fitted.score(X, y) == 1
+    assert fitted.modules_[0].trunk[0].in_features == 3
+    X[:, 1] = np.nan  # that was never missing in the training
+    assert np.isfinite(fitted.predict_proba(X)).all()
 
 
 def test_partial_fit_learns_batch_by_batch():

@@ -51,8 +51,14 @@ OF_REGRESSORS = [
     {"density": VoronoiKernels, "rule": "auto", "n_restarts": 1, "weighted": True},
     {"density": VoronoiKernels, "search": SEARCH, "validation_fraction": 0},
 ]
+OF_CLASSIFIERS = [
+    {"class_weight": "balanced", "weighted": True, "grouped": True},
+    {"class_weight": {"low": 2.0, "middle": 1.0, "high": 0.5}, "search": SEARCH, "ensemble": False},
+]
 WORDS = ("several_outputs", "weighted", "grouped")
-CASES = [(MCLRegressor, case) for case in SHARED + OF_REGRESSORS] + [(MCLClassifier, case) for case in SHARED]
+CASES = [(MCLRegressor, case) for case in SHARED + OF_REGRESSORS] + [
+    (MCLClassifier, case) for case in SHARED + OF_CLASSIFIERS
+]
 
 
 def name_of(case):
@@ -83,8 +89,8 @@ def answers(model, X, y):
         found = {"proba": model.predict_proba(X), "label": model.predict(X), "oracle": model.oracle_score(X, y)}
         return found | {
             "score": model.score(X, y),
+            "guesses": guesses.values,
             "share": guesses.probabilities,
-            "classes": guesses.class_probabilities,
         }
     values, probabilities = model.predict_hypotheses(X)
     sets = model.predict_interval(X, 0.3)
@@ -120,7 +126,7 @@ def test_every_setting_answers_is_kept_and_learns_on(kind, case, tmp_path):
     fresh, truth, _ = table(kind, case, 10, seed=1)
     found = answers(model, fresh, truth)
     for name, values in found.items():
-        if name not in ("label", "lower", "upper"):
+        if name not in ("label", "guesses", "lower", "upper"):
             assert np.isfinite(values).all(), name
     if not isinstance(model.random_state, np.random.RandomState):
         assert_same(answers(copy.fit(X, y, **how), fresh, truth), found)

@@ -28,8 +28,9 @@ from torchmcl.fleet import (
     hard_distortion,
 )
 from torchmcl.fleet.batches import EpochRows, shuffled_rows
+from torchmcl.fleet.choice import BACKENDS
 from torchmcl.fleet.stacked import StackedModules
-from torchmcl.fleet.steps import BACKENDS, StepSpec
+from torchmcl.fleet.steps import StepSpec
 
 needs_extension = pytest.mark.skipif(not compiled.available(), reason="the extension was not built")
 each_backend = pytest.mark.parametrize("backend", ["autograd", pytest.param("compiled", marks=needs_extension)])

@@ -30,6 +30,11 @@ def add_describe_command(commands: Commands) -> None:
     )
     describe.add_argument("table", type=Path, help="the table: CSV, TSV, Parquet or JSON lines; text also with .gz")
     describe.add_argument("--target", type=names, action=AddNames, default=[], help="columns to predict")
+    describe.add_argument(
+        "--task",
+        choices=("classes", "numbers"),
+        help="what to predict (default: classes where the target is text or has few values, else numbers)",
+    )
     add_column_options(describe)
     describe.set_defaults(check=_describe, run=_done)
 
@@ -44,7 +49,7 @@ def _describe(options: argparse.Namespace) -> None:
 
     table = read_table(_OWNER, options.table)
     try:
-        schema = infer_schema(_OWNER, table, options.target, **chosen_columns(options))
+        schema = infer_schema(_OWNER, table, options.target, task=options.task, **chosen_columns(options))
     except TableError as error:
         raise ValueError(with_command(error, options)) from error
     print(description(table, schema))

@@ -9,14 +9,15 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value
 from torchmcl.annealing.auto import AutoAnnealing, cost_scale
 from torchmcl.annealing.course import rule_at
 from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule
-from torchmcl.estimators._inputs import Bends, Scaler, values_repeat
+from torchmcl.estimators._frames import DataFrames
+from torchmcl.estimators._inputs import Bends, Gaps, Scaler, values_repeat
 from torchmcl.estimators._networks import Examples, Trained, Training, answers, default_n_epochs, mean_one
 from torchmcl.estimators._parameters import Parameters
 from torchmcl.estimators._rows import Rows
@@ -26,8 +27,9 @@ from torchmcl.fleet.stacked import build_modules
 from torchmcl.losses import match
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Cosine
+from torchmcl.types import Predictions
 
-__all__ = ["MCLEstimator"]
+__all__ = ["MCLEstimator", "seeds_of"]
 
 # What follows on all rows: this share of the epochs, from this share of the learning rate down to 0.
 _LAST_SHARE, _LAST_RATE = 0.3, 0.25
@@ -40,15 +42,18 @@ _N_STEPS, _N_STEPS_WITH_KNOTS = 1500, 750
 _PARTIAL_EPOCHS = 200
 
 
-class MCLEstimator(Parameters):
+class MCLEstimator(DataFrames, Parameters):
     """Training and saving; `MCLRegressor` and `MCLClassifier` document them."""
 
     # Of hypotheses and targets; a static method of each estimator.
     _cost_fn: ClassVar[Callable[..., Tensor]]
 
+    # Further options of `FleetSearch.run`.
+    _search_options: ClassVar[dict[str, Any]] = {}
+
     modules_: list[nn.Module]
     n_epochs_: int
-    _inputs: Scaler | Bends
+    _inputs: Scaler | Bends | Gaps
     _moments: dict[str, Tensor] | None
     _annealing: dict[str, Tensor] | None
 
@@ -89,7 +94,7 @@ class MCLEstimator(Parameters):
 
     def _checked_inputs(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
-        checked: NDArray[Any] = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        checked: NDArray[Any] = self._checked_table(X, reset=False)
         return checked
 
     def _checked_weights(self, sample_weight: Any, X: NDArray[Any]) -> NDArray[np.float64] | None:
@@ -109,13 +114,15 @@ class MCLEstimator(Parameters):
             raise ValueError(bad_value(type(self).__name__, "groups", rule, f"shape {labels.shape}"))
         return labels
 
-    def _encoder(self, train: Rows, default: int | None = None) -> Scaler | Bends:
+    def _encoder(self, train: Rows, default: int | None = None) -> Scaler | Bends | Gaps:
         """Return what makes inputs of columns; `default` is the number of knots, None to look at the rows."""
-        scaler = Scaler.of(train.inputs, train.weights)
+        filled, gaps = Gaps.filled(train.inputs, train.weights)
+        scaler = Scaler.of(filled, train.weights)
         n_knots = default if self.n_knots is None else int(self.n_knots)
         if n_knots is None:
-            n_knots = _N_KNOTS if len(train) < _MANY_ROWS and values_repeat(train.inputs) else 0
-        return Bends.of(scaler, train.inputs, train.weights, n_knots) if n_knots else scaler
+            n_knots = _N_KNOTS if len(train) < _MANY_ROWS and values_repeat(filled) else 0
+        encoder = Bends.of(scaler, filled, train.weights, n_knots) if n_knots else scaler
+        return encoder if gaps is None else gaps.before(encoder)
 
     def _examples(self, rows: Rows) -> Examples:
         targets = torch.from_numpy(self._encoded_targets(rows)).unsqueeze(1)
@@ -148,7 +155,7 @@ class MCLEstimator(Parameters):
         Sets the attributes that say how it went.
         """
         batch = int(self.batch_size or default_batch_size(len(train)))
-        n_steps = _N_STEPS_WITH_KNOTS if isinstance(self._inputs, Bends) else _N_STEPS
+        n_steps = _N_STEPS_WITH_KNOTS if self._inputs.has_knots else _N_STEPS
         n_epochs = int(self.n_epochs or default_n_epochs(len(train), batch, n_steps))
         examples = self._examples(train)
         way = self._way_to_train(n_epochs)
@@ -159,7 +166,7 @@ class MCLEstimator(Parameters):
             *(way.rule, way.learning_rate, way.weight_decay),
             n_epochs=n_epochs,
             batch_size=batch,
-            seeds=_seeds(seed, default if self.n_restarts is None else int(self.n_restarts)),
+            seeds=seeds_of(seed, default if self.n_restarts is None else int(self.n_restarts)),
             keep_best=bool(self.keep_best),
             patience=None if self.patience is None else int(self.patience),
             checkpoint=checkpoint,
@@ -182,6 +189,7 @@ class MCLEstimator(Parameters):
             n_epochs,
             batch_size=batch,
             cost_fn=self._cost_fn,
+            **self._search_options,
             seed=seed % 2**31,
             device=self.device,
             progress=bool(self.progress),
@@ -203,7 +211,7 @@ class MCLEstimator(Parameters):
             rule=WTA() if isinstance(rule, AutoAnnealing) else rule_at(rule, training.n_epochs - 1),
             learning_rate=Cosine(_LAST_RATE * highest, 0.0, n_epochs),
             n_epochs=n_epochs,
-            seeds=_seeds(training.seeds[0], len(self.modules_)),
+            seeds=seeds_of(training.seeds[0], len(self.modules_)),
             progress=training.progress and f"{training.progress}, all rows",
             checkpoint=None if training.checkpoint is None else Path(training.checkpoint) / "all-rows",
         )
@@ -233,13 +241,17 @@ class MCLEstimator(Parameters):
             temperatures = [getattr(each, "temperature", None) for each in rules]
         self.temperature_curve_ = None if None in temperatures else np.array(temperatures, dtype=np.float64)
 
+    def _costs(self, predictions: Predictions, targets: Tensor) -> Tensor:
+        """Return the cost of each hypothesis, [rows, 1, hypotheses]."""
+        return self._cost_fn(hypotheses=predictions.hypotheses, targets=targets)
+
     # ------------------------------------------------------------------ row by row
 
     def _train_more(self, train: Rows) -> None:
         """Train one epoch on the rows, from where the last call ended."""
         horizon = int(self.n_epochs or _PARTIAL_EPOCHS)
         if not hasattr(self, "modules_"):
-            seeds = _seeds(self._state_seed, int(self.n_restarts or 1) if self.ensemble else 1)
+            seeds = seeds_of(self._state_seed, int(self.n_restarts or 1) if self.ensemble else 1)
             self.modules_ = build_modules(self._module, seeds)
             self.n_epochs_ = 0
         epoch, examples = self.n_epochs_, self._examples(train)
@@ -272,7 +284,7 @@ class MCLEstimator(Parameters):
             return [WTA()] * len(self.modules_), [least] * len(self.modules_)
         inputs, targets, _ = examples
         with torch.no_grad():
-            costs = [self._cost_fn(hypotheses=module(inputs).hypotheses, targets=targets) for module in self.modules_]
+            costs = [self._costs(module(inputs), targets) for module in self.modules_]
         measured = cost_scale(match(torch.stack(costs), WTA()), stacked=True)
         state = policy.init(measured.scale.nan_to_num(0.0)) if state is None else state
         policy.release(state, measured, epoch)
@@ -283,5 +295,5 @@ class MCLEstimator(Parameters):
         return rules, [max(least, decay) for decay in values.weight_decay.tolist()]
 
 
-def _seeds(seed: int, n_networks: int) -> list[int]:
+def seeds_of(seed: int, n_networks: int) -> list[int]:
     return [int(s) for s in np.random.RandomState(seed).randint(2**31 - 1, size=n_networks)]

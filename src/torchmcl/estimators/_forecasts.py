@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from torchmcl._checks import bad_value
@@ -41,16 +41,7 @@ class Forecasts(MCLEstimator):
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool, n_needed: int
     ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64] | None]:
         names = target_names(y)
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            reset=reset,
-            multi_output=True,
-            y_numeric=True,
-            dtype=[np.float64, np.float32],
-            ensure_min_samples=n_needed,
-        )
+        X, y = self._checked_table(X, y, reset=reset, multi_output=True, y_numeric=True, ensure_min_samples=n_needed)
         weights = self._checked_weights(sample_weight, X)
         y = np.asarray(y, dtype=np.float64)
         columns = y[:, None] if y.ndim == 1 else y

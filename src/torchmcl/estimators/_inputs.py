@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bends", "Scaler", "values_repeat"]
+__all__ = ["Bends", "Gaps", "Scaler", "values_repeat"]
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,8 @@ class Scaler:
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
+
+    has_knots = False
 
     @classmethod
     def of(cls, rows: NDArray[Any], weights: NDArray[np.float64]) -> "Scaler":
@@ -67,6 +69,8 @@ class Bends:
     scaler: Scaler
     knots: list[NDArray[np.float64]]
 
+    has_knots = True
+
     @classmethod
     def of(cls, scaler: Scaler, rows: NDArray[Any], weights: NDArray[np.float64], n_knots: int) -> "Bends":
         """Return knots at the quantiles of weighted rows [rows, columns], or at all values where those are as few."""
@@ -89,6 +93,58 @@ class Bends:
                 np.clip(come, 0.0, 1.0, out=out[:, start:stop], casting="same_kind")
                 start = stop
         return out
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Missing values (NaN): the mean in their place, and beside the columns an input that says so for each with any.
+
+    Attributes:
+        means: of each column, 0 for one without values.
+        columns: that had missing values in the training; elsewhere the mean alone stands for one.
+        encoder: of the columns without gaps.
+    """
+
+    means: NDArray[np.float64]
+    columns: NDArray[np.int64]
+    encoder: "Scaler | Bends | None" = None
+
+    @classmethod
+    def filled(cls, rows: NDArray[Any], weights: NDArray[np.float64]) -> "tuple[NDArray[Any], Gaps | None]":
+        """Return rows [rows, columns] without gaps, and what fills those of others; None if there are none."""
+        missing = np.isnan(rows)
+        if not missing.any():
+            return rows, None
+        known = weights[:, None] * ~missing
+        sums = np.where(missing, 0.0, rows) * known
+        means = sums.sum(axis=0, dtype=np.float64) / np.maximum(known.sum(axis=0), 1e-300)
+        gaps = cls(means, np.flatnonzero(missing.any(axis=0)))
+        return gaps.fill(rows), gaps
+
+    def before(self, encoder: "Scaler | Bends") -> "Gaps":
+        """Return the same, followed by an encoder."""
+        return Gaps(self.means, self.columns, encoder)
+
+    def fill(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return rows without gaps."""
+        return np.where(np.isnan(rows), self.means.astype(rows.dtype), rows)
+
+    @property
+    def has_knots(self) -> bool:
+        """Whether columns come with their place between knots."""
+        return self.encoder is not None and self.encoder.has_knots
+
+    @property
+    def n_columns(self) -> int:
+        """How many columns come out."""
+        assert self.encoder is not None
+        return self.encoder.n_columns + len(self.columns)
+
+    def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
+        """Return [rows, n_columns]."""
+        assert self.encoder is not None
+        flags = np.isnan(rows[:, self.columns]).astype(dtype)
+        return np.concatenate([flags, self.encoder(self.fill(rows), dtype)], axis=1)
 
 
 def _knots(column: NDArray[np.float64], weights: NDArray[np.float64], n_knots: int) -> NDArray[np.float64]:

@@ -117,7 +117,7 @@ def split_rows(
     """Return the shares.
 
     Args:
-        inputs: [rows, features], finite.
+        inputs: [rows, features]; NaN where a value is missing.
         targets: [rows, outputs] or [rows]
         weights: [rows], >= 0; rows of weight 0 are left out. Only their ratios matter: the largest becomes 1.
         seed: another seed gives another split.
@@ -157,8 +157,14 @@ def _are_new(
     same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]]) + 1  # equal hashes are almost always equal rows
     left, right = order[same - 1], order[same]
     columns = targets if targets.ndim == 2 else targets[:, None]
-    first[same] = (inputs[left] != inputs[right]).any(axis=1) | (columns[left] != columns[right]).any(axis=1)
+    first[same] = _differ(inputs[left], inputs[right]) | _differ(columns[left], columns[right])
     return first
+
+
+def _differ(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where rows differ; two missing values (NaN) are the same."""
+    differ = (left != right) & ((left == left) | (right == right))
+    return np.asarray(differ.any(axis=1))
 
 
 def _first_of_units(rows: NDArray[np.int64], groups: NDArray[Any]) -> NDArray[np.int64]:
@@ -223,7 +229,10 @@ def _hashed(inputs: NDArray[Any], targets: NDArray[Any], seed: int) -> NDArray[n
     columns = [*inputs.T, *(targets.T if targets.ndim == 2 else [targets])]
     with np.errstate(over="ignore"):
         for number, column in enumerate(columns):
-            bits = (column.astype(np.float64) + 0.0).view(np.uint64)  # + 0.0: one bit pattern for zero
+            # One bit pattern for zero, and one for missing values.
+            numbers = column.astype(np.float64) + 0.0
+            numbers[np.isnan(numbers)] = np.nan
+            bits = numbers.view(np.uint64)
             total = _mixed(total ^ _mixed(bits + np.uint64(number) * _GOLDEN + _GOLDEN)) + _GOLDEN
     return total
 

@@ -17,7 +17,8 @@ from torchmcl._reading import as_written
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checkpoints.codec import FORMS, Codec, Form, record_form
 from torchmcl.checkpoints.files import read_saved, write_checkpoint
-from torchmcl.estimators._inputs import Bends, Scaler
+from torchmcl.data.table.schema import RECORDS
+from torchmcl.estimators._inputs import Bends, Gaps, Scaler
 from torchmcl.estimators._rows import Rows
 from torchmcl.fleet.search import Candidate, FleetSearch
 from torchmcl.nn import MultiHypothesisMLP
@@ -122,11 +123,12 @@ def _encode_known(value: Any, part: Any) -> Any:
 
 
 _RECORDS = [kind for kind in _KNOWN.values() if is_dataclass(kind) or hasattr(kind, "_fields")]
+_OWN = (Bends, Candidate, FleetSearch, Gaps, Rows, Scaler)
 _BY_NAME = Form(_encode_known, {"known": lambda contents, part: _KNOWN[contents]})
 _CODEC = Codec(
     {
         **FORMS,
-        **{kind: record_form(kind) for kind in (*_RECORDS, AutoAnnealing, Bends, Candidate, FleetSearch, Rows, Scaler)},
+        **{kind: record_form(kind) for kind in (*_RECORDS, *RECORDS, AutoAnnealing, *_OWN)},
         MultiHypothesisMLP: Form(_encode_network, {"network": _decode_network}),
         type: _BY_NAME,
         FunctionType: _BY_NAME,

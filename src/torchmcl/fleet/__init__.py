@@ -3,7 +3,7 @@
 from torchmcl.fleet.batches import default_batch_size, even_batch_size
 from torchmcl.fleet.data import FleetData, FreshRows
 from torchmcl.fleet.epochs import EpochEnd
-from torchmcl.fleet.evaluation import WeightedDistortion, current_loss, hard_distortion
+from torchmcl.fleet.evaluation import MixtureLogLoss, WeightedDistortion, current_loss, hard_distortion
 from torchmcl.fleet.fleet import Fleet
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.optimizers import SGD, Adam
@@ -23,6 +23,7 @@ __all__ = [
     "FleetRecorder",
     "FleetSearch",
     "FreshRows",
+    "MixtureLogLoss",
     "Trials",
     "Validation",
     "WeightedDistortion",

@@ -13,7 +13,7 @@ from torchmcl.fleet.stacked import StackedModules
 from torchmcl.training.step import mcl_step
 from torchmcl.types import Batch, Matching, Predictions, StepOutput
 
-__all__ = ["WeightedDistortion", "current_loss", "evaluate_models", "hard_distortion", "matched"]
+__all__ = ["MixtureLogLoss", "WeightedDistortion", "current_loss", "evaluate_models", "hard_distortion", "matched"]
 
 
 def hard_distortion(output: StepOutput) -> Tensor:
@@ -42,6 +42,32 @@ class WeightedDistortion:
         """Return [models] from a cost [models, rows, 1, hypotheses]."""
         costs = output.matching.cost.amin(dim=-1).squeeze(-1)
         return costs @ self.weights.to(costs)
+
+
+class MixtureLogLoss:
+    """A monitor for `mixture_cost`: the log-loss of the mixtures on held-out rows.
+
+    Args:
+        weights: [rows] or [models, rows], how much each held-out row counts; 0 for padding. All alike by default.
+        together: let all models have the mean of them, so that they keep the same epoch: on few rows the best epoch of
+            one model is an accident. They must be trained in one chunk.
+    """
+
+    def __init__(self, weights: Tensor | None = None, *, together: bool = False) -> None:
+        self.weights, self.together = weights, together
+
+    def __call__(self, output: StepOutput) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        return self.of_costs(output.matching.cost)
+
+    def of_costs(self, cost: Tensor) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        losses = -torch.logsumexp(-cost, dim=-1).squeeze(-1)
+        weights = torch.ones_like(losses) if self.weights is None else self.weights.to(losses).expand_as(losses)
+        total = (losses * weights).sum(dim=1)
+        if self.together:
+            return (total.sum() / weights.sum()).expand(len(cost))
+        return total / weights.sum(dim=1)
 
 
 @torch.no_grad()

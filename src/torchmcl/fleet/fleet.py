@@ -14,6 +14,7 @@ from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.batches import EpochRows, batch_rows
 from torchmcl.fleet.checkpoints import FleetCheckpoint, chunk_size_of
+from torchmcl.fleet.choice import BACKENDS, choose_backend
 from torchmcl.fleet.courses import RuleAt, rates_of
 from torchmcl.fleet.data import FleetData, FreshRows
 from torchmcl.fleet.epochs import ChunkTraining, EpochEnd, train_chunks
@@ -35,7 +36,7 @@ from torchmcl.fleet.options import (
 from torchmcl.fleet.placement import Device, Placement, devices_of
 from torchmcl.fleet.plan import FleetPlan, fingerprint_of
 from torchmcl.fleet.stacked import StackedModules, build_modules
-from torchmcl.fleet.steps import BACKENDS, StepSpec, choose_backend
+from torchmcl.fleet.steps import StepSpec
 from torchmcl.fleet.trial import check_input_type, check_rows_apart, inspected
 from torchmcl.schedules import Schedule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
@@ -70,7 +71,8 @@ class Fleet:
         device: where to train; the models themselves are kept on the CPU in between. "cuda" is all visible GPUs, as
             far as there are enough models; a sequence names the devices that the models are split across.
         backend: how a step is computed, for tests and bug reports: "autograd" (the definition), "compiled" (C code, for
-            small ReLU networks on CPUs) or "captured" (CUDA graphs). By default the fastest that serves the training.
+            small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs) or "captured"
+            (CUDA graphs). By default the fastest that serves the training.
 
     Example:
         >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed

@@ -18,7 +18,14 @@ from torch.overrides import TorchFunctionMode
 from torchmcl import kernels
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 
-__all__ = ["StackedLinear", "has_global_hooks", "is_feed_forward", "rectified_weights"]
+__all__ = [
+    "StackedLinear",
+    "has_global_hooks",
+    "is_feed_forward",
+    "is_relu_network",
+    "products",
+    "rectified_weights",
+]
 
 _ANY_AXES = (
     nn.Sequential,
@@ -76,6 +83,24 @@ def _is_as_its_class_says(part: nn.Module) -> bool:
     if isinstance(part, MultiHypothesisHead) and not isinstance(part.output_activation, nn.Module):
         return plain and part.output_activation in _OF_EACH_NUMBER
     return plain
+
+
+def is_relu_network(module: nn.Module, n_features: int, n_outputs: int) -> bool:
+    """Return whether a module is made of linear layers with ReLUs between them, all trained, for rows of this size."""
+    if type(module) is not MultiHypothesisMLP or has_global_hooks() or not is_feed_forward(module):
+        return False
+    if module.head.output_activation is not None or type(module.trunk) is not nn.Sequential:
+        return False
+    kinds = [type(part) for part in module.trunk]
+    layers = [part for part in module.modules() if type(part) is nn.Linear]
+    return (
+        kinds == [nn.Linear, nn.ReLU] * (len(kinds) // 2)
+        and type(module.head.linear) is nn.Linear
+        and (layers[0].in_features, module.head.event) == (n_features, (n_outputs,))
+        and not module.head.scales
+        and all(layer.bias is not None for layer in layers)
+        and all(parameter.requires_grad for parameter in module.parameters())
+    )
 
 
 def rectified_weights(module: nn.Module) -> frozenset[str]:
@@ -136,7 +161,7 @@ class _StackedLayer(torch.autograd.Function):
         elif inputs.device.type == "cpu":
             # [models, rows, features] is kept as the transposed view of [models, features, rows]: every later
             # operation follows that order, and a sum over five hypotheses then runs along the rows in full vectors.
-            outputs = _products(weight, inputs.mT).add_(bias.unsqueeze(-1)).mT
+            outputs = products(weight, inputs.mT).add_(bias.unsqueeze(-1)).mT
         else:
             outputs = torch.baddbmm(bias.unsqueeze(1), inputs, weight.mT)
         if rectified and not ctx.fused:
@@ -157,8 +182,8 @@ class _StackedLayer(torch.autograd.Function):
         if ctx.rectified:
             grad = torch.ops.aten.threshold_backward(grad, outputs, 0)
         return (
-            _products(weight.mT, grad.mT).mT if needs[0] else None,
-            _products(grad.mT, inputs) if needs[1] else None,
+            products(weight.mT, grad.mT).mT if needs[0] else None,
+            products(grad.mT, inputs) if needs[1] else None,
             grad.sum(dim=1) if needs[2] else None,
             None,
         )
@@ -169,7 +194,7 @@ _HAS_BATCHED_BLAS = torch.backends.mkl.is_available()
 _SMALL_PRODUCT = 1 << 20
 
 
-def _products(left: Tensor, right: Tensor) -> Tensor:
+def products(left: Tensor, right: Tensor) -> Tensor:
     """Return the matrix products left[i] @ right[i] of two stacks.
 
     Without MKL torch.bmm makes a tensor operation of each product in the stack, which costs more than a small

@@ -18,6 +18,7 @@ from torchmcl.fleet.evaluation import WeightedDistortion, hard_distortion
 from torchmcl.fleet.fleet import Fleet
 from torchmcl.fleet.options import Validation
 from torchmcl.schedules import Cosine, Schedule
+from torchmcl.types import StepOutput
 
 __all__ = ["Candidate", "FleetSearch", "Trials", "default_candidates"]
 
@@ -153,6 +154,8 @@ class FleetSearch:
         *,
         batch_size: int | Literal["all"] | None = None,
         cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
+        score_weight: float = 1.0,
+        monitor: Callable[[Tensor | None], Callable[[StepOutput], Tensor]] | None = None,
         seed: int = 0,
         device: str | torch.device = "cpu",
         validate_every: int = 5,
@@ -169,6 +172,9 @@ class FleetSearch:
             n_epochs: of each training.
             batch_size: rows of a minibatch at most, as for `Fleet.fit`; none is much smaller than the others.
             cost_fn: any `pairwise_*` function.
+            score_weight: weight of the score loss.
+            monitor: makes what is compared of the weights of the held-out rows, None where all count alike: a function
+                of a step's output, as `MixtureLogLoss`; the distortion by default.
             seed: decides the splits and the initial weights.
             device: where to train.
             validate_every: epochs between evaluations on the held-out rows.
@@ -191,6 +197,7 @@ class FleetSearch:
                 weight_decay=[candidate.weight_decay for candidate, _, _ in tasks],
                 seeds=[seed + s * self.n_restarts + i for _, s, i in tasks],  # the candidates begin alike
                 cost_fn=cost_fn,
+                score_weight=score_weight,
                 device=device,
             )
             set_of_model = [s - chosen[0] for _, s, _ in tasks]
@@ -209,7 +216,7 @@ class FleetSearch:
                 batch_size=even_batch_size(n_rows, batch_size) if isinstance(batch_size, int) else batch_size,
                 validation=Validation(
                     validation,
-                    monitor=hard_distortion if weights is None else WeightedDistortion(weights[held[0]]),
+                    monitor=(monitor or _distortion)(None if weights is None else weights[held[0]]),
                     every=validate_every,
                 ),
                 progress=f"search, {len(candidates)} candidates" if progress else False,
@@ -232,6 +239,10 @@ class FleetSearch:
         place, rows = order.argsort()[unit].sort(stable=True)
         held = [(place >= split * n_held) & (place < (split + 1) * n_held) for split in range(self.n_splits)]
         return [(rows[~chosen], rows[chosen]) for chosen in held]
+
+
+def _distortion(weights: Tensor | None) -> Callable[[StepOutput], Tensor]:
+    return hard_distortion if weights is None else WeightedDistortion(weights)
 
 
 def _geometric_means(values: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 `AutogradStep` is the definition: `mcl_step` on stacked models, differentiated by autograd. `CompiledStep` computes the
 same in C. On GPUs epochs of the definition are captured as graphs (`torchmcl.backends.captured`). The choice is made
-once, by `choose_backend`.
+once, by `choose_backend` in `choice.py`; `class_steps.py` has the step of classes.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, value_checks_enabled
+from torchmcl._checks import value_checks_enabled
 from torchmcl.annealing.auto import CostScale, cost_scale
 from torchmcl.assignment import AssignmentRule
 from torchmcl.backends import compiled
@@ -21,7 +21,7 @@ from torchmcl.fleet.batches import BatchRows, EpochRows
 from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import current_loss, hard_distortion, matched
-from torchmcl.fleet.linear import has_global_hooks, is_feed_forward
+from torchmcl.fleet.linear import is_relu_network
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
 from torchmcl.fleet.stacked import StackedModules
 from torchmcl.nn import MultiHypothesisMLP
@@ -29,7 +29,7 @@ from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.training import mcl_step
 from torchmcl.types import Batch, StepOutput
 
-__all__ = ["BACKENDS", "AutogradStep", "CompiledStep", "StepSpec", "choose_backend"]
+__all__ = ["AutogradStep", "CompiledStep", "StepSpec", "fast_adam", "why_not_compiled"]
 
 # Beyond this many coordinates the squared distance comes from matrix products, which the compiled step does not do.
 _MAX_DIMS = 32
@@ -150,8 +150,7 @@ class CompiledStep(AutogradStep):
 
     def __init__(self, models: StackedModules, rows: EpochRows, validation: FleetData | None, spec: StepSpec) -> None:
         super().__init__(models, rows, validation, spec)
-        if type(adam := spec.optimizer) is Adam and min(adam.beta1, adam.beta2) > 0:
-            self.optimizer = _CompiledAdam(adam.beta1, adam.beta2, adam.epsilon)
+        self.optimizer = fast_adam(spec.optimizer)
         self._step = _network_step(models, rows.data, spec.cost_fn)
         served = validation is not None and spec.monitor in (current_loss, hard_distortion)
         self._held_out: compiled.NetworkStep | None = None
@@ -202,7 +201,6 @@ class CompiledStep(AutogradStep):
 
 
 # Captured epochs are those of the definition.
-BACKENDS = {"autograd": AutogradStep, "compiled": CompiledStep, "captured": AutogradStep}
 
 
 class _CompiledAdam(Adam):
@@ -212,38 +210,14 @@ class _CompiledAdam(Adam):
         compiled.adam_step(flat, grad, *moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
 
 
-def choose_backend(
-    asked: str | None,
-    device: torch.device,
-    models: StackedModules,
-    data: FleetData,
-    spec: StepSpec,
-    courses: RuleCourses,
-) -> str:
-    """Return the backend of a training: the one that was asked for, or the fastest that serves it.
-
-    Args:
-        asked: a name of `BACKENDS`, or None.
-        device: to train on.
-        models: to train.
-        data: their rows.
-        spec: what is computed.
-        courses: their rules.
-
-    Raises:
-        ValueError: if the backend that was asked for cannot serve the training.
-    """
-    reason = _why_not_compiled(device, models, data, spec, courses)
-    if asked is None:
-        return "captured" if device.type == "cuda" else "autograd" if reason else "compiled"
-    if asked == "captured":
-        reason = None if device.type == "cuda" else f"CUDA graphs need a CUDA device, not {device}."
-    if asked != "autograd" and reason is not None:
-        raise ValueError(bad_value("Fleet", "backend", "serve this training", repr(asked), reason))
-    return asked
+def fast_adam(optimizer: FleetOptimizer) -> FleetOptimizer:
+    """Return Adam in compiled code where there is any, other optimizers as they are."""
+    if compiled.available() and type(optimizer) is Adam and min(optimizer.beta1, optimizer.beta2) > 0:
+        return _CompiledAdam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)
+    return optimizer
 
 
-def _why_not_compiled(
+def why_not_compiled(
     device: torch.device, models: StackedModules, data: FleetData, spec: StepSpec, courses: RuleCourses
 ) -> str | None:
     """Return why the compiled step cannot serve a training, None if it can."""
@@ -277,30 +251,12 @@ def _why_not_served(models: StackedModules, data: FleetData, cost_fn: Callable[.
     n_dims = data.targets.shape[-1]
     if n_dims > _MAX_DIMS:
         return f"It serves up to {_MAX_DIMS} coordinates."
-    if not _is_relu_network(models.template, data.inputs.shape[-1], n_dims):
+    if not is_relu_network(models.template, data.inputs.shape[-1], n_dims):
         return "It serves MultiHypothesisMLP with ReLU, without an output activation, all of it trained."
     network = _network_of(models.template, cost_fn)
     if network.n_hypotheses > compiled.MAX_HYPOTHESES or len(network.sizes) > compiled.MAX_LAYERS:
         return f"It serves up to {compiled.MAX_HYPOTHESES} hypotheses and {compiled.MAX_LAYERS - 1} layers."
     return None
-
-
-def _is_relu_network(module: nn.Module, n_features: int, n_dims: int) -> bool:
-    """Return whether a module is made of linear layers with ReLUs between them, all trained, for rows of this size."""
-    if type(module) is not MultiHypothesisMLP or has_global_hooks() or not is_feed_forward(module):
-        return False
-    if module.head.output_activation is not None or type(module.trunk) is not nn.Sequential:
-        return False
-    kinds = [type(part) for part in module.trunk]
-    layers = [part for part in module.modules() if type(part) is nn.Linear]
-    return (
-        kinds == [nn.Linear, nn.ReLU] * (len(kinds) // 2)
-        and type(module.head.linear) is nn.Linear
-        and (layers[0].in_features, module.head.event) == (n_features, (n_dims,))
-        and not module.head.scales
-        and all(layer.bias is not None for layer in layers)
-        and all(parameter.requires_grad for parameter in module.parameters())
-    )
 
 
 def _network_of(module: nn.Module, cost_fn: Callable[..., Tensor]) -> compiled.Network:

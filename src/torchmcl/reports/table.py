@@ -19,9 +19,9 @@ from torchmcl.reports.table_figures import (
     training_figure,
 )
 
-__all__ = ["write_table_page"]
+__all__ = ["TABLE_STYLE", "columns_section", "training_section", "write_table_page"]
 
-_STYLE = """
+TABLE_STYLE = """
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
 .tile { background: var(--wash); border-radius: 8px; padding: .8rem 1rem; }
 .tile b { display: block; font-size: 1.5rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
@@ -65,10 +65,10 @@ def table_page(records: dict[str, Any]) -> str:
         _trust(records),
         _coverage(records, targets),
         _ambiguous(records),
-        _training(records),
+        training_section(records),
         _data(records),
     ]
-    return page(f"{' and '.join(targets)}: several answers", "\n".join(parts), style=_STYLE)
+    return page(f"{' and '.join(targets)}: several answers", "\n".join(parts), style=TABLE_STYLE)
 
 
 def _head(records: dict[str, Any], targets: list[str]) -> str:
@@ -200,7 +200,12 @@ def _ambiguous(records: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _training(records: dict[str, Any]) -> str:
+def training_section(
+    records: dict[str, Any],
+    watched: str = "distortion on validation rows",
+    learned: str = "Training loss (grey, scores included)",
+) -> str:
+    """Return how the training went, with the temperature where there is one."""
     found, metrics = records["training"], records["metrics"]
     title, caption, kept = "How it trained", "", found["kept_epoch"]
     if found["temperature"] is not None:
@@ -211,7 +216,7 @@ def _training(records: dict[str, Any]) -> str:
                 "falls they part and each takes its share. "
             ),
         )
-    caption += "Training loss (grey, scores included) and distortion on validation rows (blue). "
+    caption += f"{learned} and {watched} (blue). "
     caption += f"The vertical line is epoch {kept + 1}, which was kept." if kept >= 0 else "The last epoch was kept."
     seconds = metrics.get("seconds", {}).get("training")
     spent = f"{escape(metrics['epochs'])} epochs over {metrics['rows']['learned_from']:,} rows"
@@ -229,11 +234,14 @@ def _data(records: dict[str, Any]) -> str:
         bars = Html(small_bars(target["histogram"]["counts"]))
         targets.append([target["name"], bars, mean, number(std), *numbers])
     header = ["target", "", "mean", "std", "min", "5 %", "median", "95 %", "max"]
-    section = "<h2>The data</h2>\n" + table(header, targets, identity="targets")
+    return "<h2>The data</h2>\n" + table(header, targets, identity="targets") + columns_section(records)
+
+
+def columns_section(records: dict[str, Any]) -> str:
+    """Return the columns that are read, what was decided about them, and what is suspicious."""
     rows = [_column(column) for column in records["columns"]]
-    if rows:
-        section += "<p></p>" + table(["column", "", "kind", "missing", "values"], rows, identity="columns")
-    return section + _decisions(records)
+    columns = "<p></p>" + table(["column", "", "kind", "missing", "values"], rows, identity="columns") if rows else ""
+    return columns + _decisions(records)
 
 
 def _decisions(records: dict[str, Any]) -> str:

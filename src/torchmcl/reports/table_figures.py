@@ -9,6 +9,7 @@ from torchmcl.reports.pictures import GREY, INK, PALETTE, new_figure
 
 __all__ = [
     "answers_figure",
+    "axes",
     "calibration_figure",
     "coverage_figure",
     "line_of_answers",
@@ -22,7 +23,7 @@ _BLUE, _ORANGE, _GREEN, *_ = PALETTE
 
 def answers_figure(found: dict[str, Any], place: int) -> Any:
     """Return every answer against the truth, for one target."""
-    figure, axis = _axes()
+    figure, axis = axes()
     truth = [row[place] for row in found["truth"]]
     points, nearest = [], []
     for goal, hypotheses, shares in zip(truth, found["hypotheses"], found["probabilities"], strict=True):
@@ -46,7 +47,7 @@ def answers_figure(found: dict[str, Any], place: int) -> Any:
 
 def number_figure(found: dict[str, Any], mean: float) -> Any:
     """Return distortion by the number of answers, with the floor where it is known."""
-    figure, axis = _axes()
+    figure, axis = axes()
     axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="n of the answers")
     axis.axhline(mean, color=GREY, ls=":", lw=1.5, label="the mean answer")
     if found["floor"]:
@@ -61,14 +62,14 @@ def number_figure(found: dict[str, Any], mean: float) -> Any:
 
 def calibration_figure(usage: dict[str, Any], calibration: dict[str, Any]) -> tuple[Any, Any]:
     """Return the usage of the answers, and probabilities given against frequencies found."""
-    first, left = _axes()
+    first, left = axes()
     numbers = range(1, len(usage["wins"]) + 1)
     left.bar(numbers, usage["wins"], color=_BLUE, alpha=0.75, label="is the nearest")
     left.plot(numbers, usage["probability"], "o", color=_ORANGE, label="mean probability")
     left.set(xlabel="answer of the network", ylabel="share of rows", ylim=(0, None))
     left.xaxis.get_major_locator().set_params(integer=True)
     left.legend(frameon=False, fontsize=9)
-    second, right = _axes()
+    second, right = axes()
     right.plot([0, 1], [0, 1], color=INK, lw=0.8)
     largest = max(calibration["count"])
     sizes = [20 + 180 * count / largest for count in calibration["count"]]
@@ -84,7 +85,7 @@ def calibration_figure(usage: dict[str, Any], calibration: dict[str, Any]) -> tu
 
 def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
     """Return coverage against what was promised."""
-    figure, axis = _axes()
+    figure, axis = axes()
     levels = [entry["level"] for entry in found]
     errors = [2 * (level * (1 - level) / found[0]["n_rows"]) ** 0.5 for level in levels]
     low, high = ([level + sign * e for level, e in zip(levels, errors, strict=True)] for sign in (-1, 1))
@@ -99,7 +100,7 @@ def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
 
 def training_figure(found: dict[str, Any]) -> Any:
     """Return loss, distortion and temperature by epoch."""
-    figure, axis = _axes((8.4, 4.2))
+    figure, axis = axes((8.4, 4.2))
     epochs = range(1, len(found["loss"]) + 1)
     _curve(axis, epochs, found["loss"], GREY, 1.2)
     if found["validation"]:
@@ -125,7 +126,8 @@ def _curve(
         axis.plot(*zip(*known, strict=True), color=colour, lw=width, **style)
 
 
-def _axes(size: tuple[float, float] = (6.2, 4.4)) -> tuple[Any, Any]:
+def axes(size: tuple[float, float] = (6.2, 4.4)) -> tuple[Any, Any]:
+    """Return a figure and its axes."""
     figure = new_figure(*size, layout="tight")
     axis = figure.add_subplot()
     for side in ("top", "right"):

@@ -10,7 +10,7 @@ from typing import Any
 from torchmcl._limits import check_limit, limit
 from torchmcl._messages import bad_value
 from torchmcl._optional import optional_import
-from torchmcl.data.table.names import check_names
+from torchmcl.data.table.names import check_names, named
 from torchmcl.data.table.parquet import check_parquet
 
 __all__ = ["read_parquet"]
@@ -21,8 +21,8 @@ _MAX_ROWS = 1 << 16
 _BATCHES_OF_A_TABLE = 4
 
 
-def read_parquet(owner: str, path: Path) -> Any:
-    """Return the table in a Parquet file as a polars data frame.
+def read_parquet(owner: str, path: Path) -> tuple[Any, list[str]]:
+    """Return the table in a Parquet file as a polars data frame, and which columns had to be renamed.
 
     Lists and structures, which no model accepts, are not decoded: their columns keep name and type, and hold nulls.
 
@@ -45,19 +45,23 @@ def read_parquet(owner: str, path: Path) -> Any:
         raise ValueError(bad_value(owner, "file", "be a Parquet file", f"{str(path)!r}: {reason[:300]}")) from error
 
 
-def _frame(owner: str, path: Path, batch_size: int) -> Any:
+def _frame(owner: str, path: Path, batch_size: int) -> tuple[Any, list[str]]:
     arrow, parquet, pl = _package("pyarrow"), _package("pyarrow.parquet"), _package("polars")
     with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
         schema, n_rows = file.schema_arrow, file.metadata.num_rows
-        check_names(owner, path, schema.names)
         nested = {
             field.name for field in schema if arrow.types.is_nested(getattr(field.type, "storage_type", field.type))
         }
+        names, notes = named(list(schema.names))
+        if notes and nested:  # they can only be left out by their names
+            check_names(owner, path, schema.names)
+        schema = arrow.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
         flat = [name for name in schema.names if name not in nested]
         frames = [_empty(schema, flat)]
         n_bytes = 0
-        for batch in file.iter_batches(batch_size, columns=flat) if flat else ():
+        for batch in file.iter_batches(batch_size, columns=None if notes else flat) if flat else ():
             batch.validate(full=True)
+            batch = batch.rename_columns(names) if notes else batch
             n_bytes += batch.nbytes
             check_limit(owner, path.name, "table_bytes", n_bytes)
             frames.append(_plain(batch, flat))
@@ -71,7 +75,7 @@ def _frame(owner: str, path: Path, batch_size: int) -> Any:
             columns[field.name] = columns[field.name].cast(pl.Categorical)
     for name, dtype in _empty(schema, sorted(nested)).schema.items():
         columns[name] = pl.Series(name, [None], dtype=dtype).new_from_index(0, n_rows)
-    return pl.DataFrame([columns[name] for name in schema.names])
+    return pl.DataFrame([columns[name] for name in schema.names]), notes
 
 
 def _empty(schema: Any, names: list[str]) -> Any:

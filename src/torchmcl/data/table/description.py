@@ -35,7 +35,7 @@ def description(table: Table, schema: TableSchema) -> str:
     rows: dict[str, tuple[str, str]] = {}
     for column in (*schema.target_columns, *schema.columns):
         values = column.read(table.frame.get_column(column.name)).values
-        kind = "target" if column.name in schema.targets else column.kind
+        kind = ("classes" if schema.classes else "target") if column.name in schema.targets else column.kind
         rows[column.name] = kind, _values(column, values) + ("" if column.is_plain else f" ({column.describe()})")
     for dropped in schema.dropped:
         rows[dropped.name] = "dropped", dropped.reason + (f" (use it: {dropped.option})" if dropped.option else "")
@@ -47,6 +47,8 @@ def description(table: Table, schema: TableSchema) -> str:
         kind, words = rows[name]
         missing = _missing(table, schema, name)
         lines.append(f"{_cut(name, _LONGEST_NAME):<{wide}}  {kind:<8}  {missing:>7.0%}  {words}")
+    if schema.classes:
+        lines.append(schema.what_is_told_apart())
     lines += [f"Warning: {line}" for line in schema.warnings()]
     return "\n".join([*lines, _OVERRIDES])
 

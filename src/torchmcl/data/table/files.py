@@ -150,7 +150,8 @@ def read_table(owner: str, path: Path) -> Table:
 
 def _read(owner: str, path: Path, source: Any, kind: str) -> Table:
     if kind == "parquet":
-        return Table(path.name, read_parquet(owner, path))
+        frame, renamed = read_parquet(owner, path)
+        return Table(path.name, frame, tuple(renamed))
     if kind == "jsonl":
         source, encoding = in_utf8(owner, path, source)
         frame = _read_lines(owner, path, never_unpacked(source))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from torchmcl._messages import option_text
-from torchmcl.data.table.columns import Column, DroppedColumn
+from torchmcl.data.table.columns import CategoryColumn, Column, DroppedColumn
 from torchmcl.data.table.files import Table
 from torchmcl.data.table.kinds import Cells, Kinds
 from torchmcl.data.table.numbers import has_decimal_commas
@@ -31,6 +31,7 @@ def infer_schema(
     table: Table,
     targets: Sequence[str],
     *,
+    task: str | None = None,
     drop: Sequence[str] = (),
     categorical: Sequence[str] = (),
     numeric: Sequence[str] = (),
@@ -43,6 +44,7 @@ def infer_schema(
         owner: named in error messages.
         table: all of it.
         targets: the columns to predict.
+        task: what to predict, "classes" or "numbers"; by default decided by the cells of the targets.
         drop: columns to ignore.
         categorical: columns to treat as categories, whatever they hold.
         numeric: columns to treat as numbers; other cells count as missing.
@@ -65,9 +67,13 @@ def infer_schema(
     known = [name for name in targets if name in table.frame.columns]
     target_columns = []
     for name in known:
-        column, problem = target_column(table, name, kinds)
+        column, problem = target_column(table, name, kinds, task)
         target_columns.append(column)
         problems += problem
+    classes = [column.name for column in target_columns if isinstance(column, CategoryColumn)]
+    if classes and len(known) > 1:
+        advice = "Fit a model for each column of classes, or give --task numbers."
+        problems.append(Problem("--target", "name one column where it holds classes", ", ".join(classes), advice))
     decided: list[Column | DroppedColumn] = []
     for name in table.columns:
         if name in known:

@@ -186,7 +186,7 @@ class Kinds:
         parts = tuple(part for part, column in zip(PARTS, values.T, strict=True) if len(column) and np.ptp(column) > 0)
         return DateColumn(cells.name, bool(dates.null_count()), parts or PARTS[-1:], form, int(failed.sum()))
 
-    def category(self, cells: Cells, *, chosen: bool = False) -> CategoryColumn:
+    def category(self, cells: Cells, *, chosen: bool = False, most: int = _MAX_CATEGORIES) -> CategoryColumn:
         """Return a column of categories; numbers are written in one way if the user chose it and all are numbers."""
         pl = polars()
         counts = cells.counts
@@ -194,12 +194,12 @@ class Kinds:
         numeric = chosen and bool(counts.get_column("text").str.contains(f"^(?:{NUMBER.pattern})$").all())
         if numeric:
             counts = _counts(with_plain_numbers(cells.texts))
-        if counts.height <= _MAX_CATEGORIES:
+        if counts.height <= most:
             ways = {way: text for text, ways in BOOLEANS.items() for way in ways}
             counts = counts.with_columns(pl.col("text").replace(ways)).group_by("text").agg(pl.col("n").sum())
         counts = counts.sort(["n", "text"], descending=[True, False])
-        is_open = counts.height > _MAX_CATEGORIES + 1
-        common = counts.get_column("text").head(_MAX_CATEGORIES if is_open else counts.height).to_list()
+        is_open = counts.height > most + 1
+        common = counts.get_column("text").head(most if is_open else counts.height).to_list()
         return CategoryColumn(cells.name, tuple(common), cells.n_given < len(cells.texts), is_open, numeric)
 
 

@@ -126,7 +126,19 @@ def find_form(texts: Any, *, commas: bool = False) -> NumberForm:
             best, fewest = form, n_failed
         if not fewest:
             break
-    return best
+    return _in_whole_thousands(texts, best) if _CURRENCIES.fullmatch(unit) else best
+
+
+def _in_whole_thousands(texts: Any, form: NumberForm) -> NumberForm:
+    """Return the form of amounts of money: no currency has fractions of three digits, so that € 1.000 is a thousand."""
+    if form.thousands:
+        return form
+    mark = re.escape(form.decimal)
+    with_mark = texts.filter(texts.str.contains(rf"\d{mark}\d"))
+    if not len(with_mark) or not with_mark.str.contains(rf"^\D*[1-9]\d{{0,2}}(?:{mark}\d{{3}})+\D*$").all():
+        return form
+    other = NumberForm("," if form.decimal == "." else ".", form.decimal, form.unit)
+    return other if _parsed(texts, other).null_count() <= _parsed(texts, form).null_count() else form
 
 
 def _unit(texts: Any) -> str:

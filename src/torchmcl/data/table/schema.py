@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from torchmcl._messages import option_text
 from torchmcl.data.table.columns import CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn, width
 from torchmcl.data.table.files import Table
+from torchmcl.data.table.numbers import NumberForm
 from torchmcl.data.table.packages import polars
 from torchmcl.data.table.problems import Problem, raise_problems
 
-__all__ = ["Suspicion", "TableSchema", "Unfit"]
+__all__ = ["RECORDS", "Suspicion", "TableSchema", "Unfit"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class TableSchema:
     """
 
     columns: tuple[Column, ...]
-    target_columns: tuple[NumberColumn, ...]
+    target_columns: tuple[NumberColumn | CategoryColumn, ...]
     dropped: tuple[DroppedColumn, ...] = ()
     suspicious: tuple[Suspicion, ...] = ()
     notes: tuple[str, ...] = ()
@@ -70,6 +71,12 @@ class TableSchema:
     def targets(self) -> tuple[str, ...]:
         """The names of the columns that the model predicts."""
         return tuple(column.name for column in self.target_columns)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes to tell apart, the most common first; empty if numbers are predicted."""
+        column = self.target_columns[0] if self.target_columns else None
+        return column.categories if isinstance(column, CategoryColumn) else ()
 
     @property
     def numbers(self) -> tuple[NumberColumn, ...]:
@@ -104,21 +111,34 @@ class TableSchema:
         return _values(owner, table, self.columns, strict, unfit, first_row)
 
     def target_values(self, owner: str, table: Table) -> NDArray[np.float64]:
-        """Return [rows, targets], NaN where a value is missing."""
-        return _values(owner, table, self.target_columns, False, None, 0)
+        """Return [rows, targets]: numbers, or places in `classes`; NaN where a value is missing."""
+        values = _values(owner, table, self.target_columns, True, None, 0)
+        if self.classes:
+            values[values >= len(self.classes)] = np.nan
+        return values
 
     def decisions(self) -> list[str]:
         """Return everything that was decided, a line for each: about the file, columns, and those that are dropped."""
         lines = list(self.notes)
+        lines += [self.what_is_told_apart()] * bool(self.classes)
         lines += [f"{c.name}: {c.describe()}" for c in (*self.target_columns, *self.columns) if not c.is_plain]
         for column in self.dropped:
             use = f" (use it: {column.option})" if column.option else ""
             lines.append(f"{column.name}: dropped, {column.reason}{use}")
         return lines
 
+    def what_is_told_apart(self) -> str:
+        """Return the line about the classes."""
+        instead = " (as numbers: --task numbers)" if _are_numbers(self.target_columns[0]) else ""
+        return f"{self.targets[0]}: {len(self.classes)} classes to tell apart{instead}"
+
     def warnings(self) -> list[str]:
         """Return a line for each suspicious column."""
         return [f"{c.name}: {c.reason}; to leave it out: {option_text('--drop', c.name)}" for c in self.suspicious]
+
+
+def _are_numbers(column: Column) -> bool:
+    return isinstance(column, CategoryColumn) and column.numeric
 
 
 def _values(
@@ -162,3 +182,7 @@ def _lacking(table: Table, name: str, known: dict[str, str]) -> Problem:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:100]
+
+
+#: What a schema is made of, for those who store it.
+RECORDS = (CategoryColumn, DateColumn, DroppedColumn, NumberColumn, NumberForm, Suspicion, TableSchema)

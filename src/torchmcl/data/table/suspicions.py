@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl.data.table.columns import Column, NumberColumn
+from torchmcl.data.table.columns import CategoryColumn, Column, NumberColumn
 from torchmcl.data.table.files import Table
 from torchmcl.data.table.numbers import read_numbers
 from torchmcl.data.table.packages import polars
@@ -21,13 +21,19 @@ _FEWEST = 10
 
 
 def find_suspicions(
-    table: Table, columns: tuple[Column, ...], targets: tuple[NumberColumn, ...]
+    table: Table, columns: tuple[Column, ...], targets: tuple[NumberColumn | CategoryColumn, ...]
 ) -> tuple[Suspicion, ...]:
     """Return the suspicious columns, with the reason."""
     spaced = table.frame.gather_every(max(1, len(table) // _N_COMPARED))
-    truths = {target.name: _ranks(_numbers(spaced, target)) for target in targets}
+    truths = {t.name: _ranks(_numbers(spaced, t)) for t in targets if isinstance(t, NumberColumn)}
+    classes = next((target for target in targets if isinstance(target, CategoryColumn)), None)
     found = []
     for column in columns:
+        if classes is not None and _names_the_class(spaced, column, classes):
+            found.append(
+                Suspicion(column.name, f"it gives {classes.name} away (each of its values goes with one class)")
+            )
+            continue
         if not isinstance(column, NumberColumn):
             continue
         values = _numbers(spaced, column)
@@ -40,6 +46,21 @@ def find_suspicions(
                 found.append(Suspicion(column.name, f"it gives {name} away (rank correlation {agreement:.4f})"))
                 break
     return tuple(found)
+
+
+def _names_the_class(frame: Any, column: Column, classes: CategoryColumn) -> bool:
+    """Return whether few values, each in many rows, go with one class each, and there is more than one class."""
+    pl = polars()
+    truth = classes.read(frame.get_column(classes.name)).values[:, 0]
+    values = column.read(frame.get_column(column.name)).values[:, 0]
+    both = np.isfinite(values) & (truth < len(classes.categories))
+    if both.sum() < _FEWEST:
+        return False
+    pairs = pl.DataFrame({"value": values[both], "truth": truth[both]})
+    n_values = pairs.get_column("value").n_unique()
+    if _FEWEST * n_values > len(pairs) or pairs.get_column("truth").n_unique() < 2:
+        return False
+    return bool(pairs.unique().height == n_values)
 
 
 def _numbers(frame: Any, column: NumberColumn) -> Any:

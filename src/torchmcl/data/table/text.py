@@ -25,6 +25,8 @@ _WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 # A header of more bytes names more columns than are allowed.
 _LONGEST_HEADER = 64 << 20
 _MARK = "\ufeff".encode()
+# In this many bytes a text with line feeds has one.
+_LONGEST_LINE = 1 << 16
 # The first bytes of gzip, zlib and zstd.
 PACKED = (b"\x1f\x8b", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
 _CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
@@ -51,6 +53,7 @@ def read_text(owner: str, path: Path, source: Any, kind: str) -> TextTable:
     """
     pl = polars()
     source, encoding = in_utf8(owner, path, source)
+    source = _tidied(owner, path, source)
     separators = ("\t",) if kind == "tsv" else _SEPARATORS
     try:
         raw, separator = _raw(owner, path, source, separators)
@@ -140,6 +143,23 @@ def in_utf8(owner: str, path: Path, source: Any) -> tuple[Any, str]:
         if not encoding:
             return source, ""
         return _converted(owner, path, start + file.read(), encoding), encoding.upper()
+
+
+def _tidied(owner: str, path: Path, source: Any) -> Any:
+    """Return content that begins with its header and whose lines end with line feeds.
+
+    Some exports begin with empty lines, and old spreadsheets write carriage returns alone.
+    """
+    with opened(source) as file:
+        start = file.read(_LONGEST_LINE)
+        begins = start.removeprefix(_MARK)
+        empty = len(begins) - len(begins.lstrip(b"\r\n"))
+        returns = b"\r" in start and b"\n" not in start
+        if not empty and not returns:
+            return source
+        content = begins[empty:] + file.read()
+    check_limit(owner, path.name, "table_bytes", len(content))
+    return io.BytesIO(content if b"\n" in content else content.replace(b"\r", b"\n"))
 
 
 def _from_one_byte(owner: str, path: Path, source: Any) -> tuple[Any, str]:

@@ -1,5 +1,6 @@
 """A table in, several answers out: what `torchmcl fit`, `predict` and `report` do, as functions."""
 
+from torchmcl.estimators.table.class_model import ClassModel
 from torchmcl.estimators.table.fitting import (
     TableFit,
     fit_summary,
@@ -12,6 +13,7 @@ from torchmcl.estimators.table.folder import load_table_model, save_table_model
 from torchmcl.estimators.table.model import TableModel
 
 __all__ = [
+    "ClassModel",
     "TableFit",
     "TableModel",
     "fit_summary",

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torchmcl._messages import bad_value
 from torchmcl.data.table import CategoryColumn, Column, Table
 from torchmcl.density import KernelMixture
+from torchmcl.estimators.table.answering import Answering
 from torchmcl.estimators.table.floor import least_distortions
 from torchmcl.estimators.table.model import TableModel
 
@@ -90,7 +91,7 @@ def _measures(
     }
 
 
-def summary_of_data(owner: str, model: TableModel, table: Table) -> list[dict[str, Any]]:
+def summary_of_data(owner: str, model: Answering, table: Table) -> list[dict[str, Any]]:
     """Return, for each column that the model reads, what kind it is and how it is distributed."""
     values = model.schema.values(owner, table)
     made, place = [], 0

@@ -13,7 +13,11 @@ from torchmcl._messages import bad_value, number_text
 from torchmcl.data.table import ColumnEncoder, Table, TableSchema, infer_schema
 from torchmcl.data.table.inference import MIN_ROWS, rows_problem
 from torchmcl.data.table.problems import raise_problems
+from torchmcl.estimators.classifier import MCLClassifier
 from torchmcl.estimators.regressor import MCLRegressor
+from torchmcl.estimators.table.class_evaluation import class_trajectory, evaluated_classes
+from torchmcl.estimators.table.class_model import ClassModel
+from torchmcl.estimators.table.classes import class_summary, fitted_classifier, measured_classes
 from torchmcl.estimators.table.evaluation import evaluated, summary_of_data, trajectory
 from torchmcl.estimators.table.model import TableModel
 
@@ -34,8 +38,9 @@ class TableFit:
         date: columns to take as dates; other cells count as missing.
         keep: columns to use that would be dropped.
         test_fraction: share of the rows that is set apart, seen by nothing but the evaluation.
-        seed: of the set-apart rows and of the regressor.
-        parameters: of `MCLRegressor`.
+        seed: of the set-apart rows and of the estimator.
+        task: what to predict, "classes" or "numbers"; by default decided by the cells of the targets.
+        parameters: of `MCLRegressor` or `MCLClassifier`.
     """
 
     targets: Sequence[str]
@@ -46,23 +51,24 @@ class TableFit:
     keep: Sequence[str] = ()
     test_fraction: float = 0.1
     seed: int = 0
+    task: str | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def schema(self, owner: str, table: Table) -> TableSchema:
         """Return the schema of a table, as these options decide it."""
         chosen = {name: getattr(self, name) for name in ("drop", "categorical", "numeric", "date", "keep")}
-        return infer_schema(owner, table, self.targets, **chosen)
+        return infer_schema(owner, table, self.targets, task=self.task, **chosen)
 
 
 def fit_table(
     owner: str, table: Table, how: TableFit, *, progress: bool = False, checkpoint: Path | None = None
-) -> TableModel:
+) -> TableModel | ClassModel:
     """Return a model that was trained on a table, with its metrics and the records for a report.
 
     Args:
         owner: who asks, for messages.
         table: to learn from.
-        how: the columns, and the parameters of the regressor.
+        how: the columns, and the parameters of the estimator.
         progress: show a bar.
         checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
 
@@ -81,13 +87,13 @@ def train_table(
     schema: TableSchema | None = None,
     progress: bool = False,
     checkpoint: Path | None = None,
-) -> TableModel:
+) -> TableModel | ClassModel:
     """Return a model that was trained on a table and can answer; `measure_table` adds what a report needs.
 
     Args:
         owner: who asks, for messages.
         table: to learn from.
-        how: the columns, and the parameters of the regressor.
+        how: the columns, and the parameters of the estimator.
         schema: of the table, as `how.schema` returns it; by default found here.
         progress: show a bar.
         checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
@@ -106,22 +112,43 @@ def train_table(
     encoder = ColumnEncoder(schema).fit(values)
     inputs = encoder(values)
     del values  # of a large table they are as large as the inputs
-    regressor = MCLRegressor(**{"random_state": how.seed, "progress": progress, **how.parameters})
+    parameters = {"random_state": how.seed, "progress": progress, **how.parameters}
     begin = time.perf_counter()
-    regressor.fit(inputs, targets[train, 0] if len(how.targets) == 1 else targets[train], checkpoint=checkpoint)
+    estimator: MCLRegressor | MCLClassifier
+    if schema.classes:
+        estimator = fitted_classifier(schema, inputs, targets[train, 0], parameters, checkpoint)
+        validation = {"validation_log_loss": _finite_or_none(float(estimator.validation_losses_.mean()))}
+    else:
+        estimator = _fitted_regressor(how, inputs, targets[train], parameters, checkpoint)
+        distortion = estimator.validation_distortions_[estimator.best_restart_]
+        validation = {"validation_distortion": _finite_or_none(distortion)}
     end = time.perf_counter()
-    regressor.progress = False
-    regressor._held_out = ()  # rows of the table, for partial_fit: they have no place in a model's folder
-    regressor.target_names_ = np.array(list(how.targets), dtype=object)
     metrics = {
         "rows": {"learned_from": len(train), "set_apart": len(test), "without_target": len(table) - len(known)},
         "inputs": len(encoder.names),
-        "seconds": {"epochs": regressor.seconds_, "training": end - begin, "all": end - start},
-        "epochs": regressor.n_epochs_,
-        "kept_epoch": regressor.best_epoch_,
-        "validation_distortion": _finite_or_none(regressor.validation_distortions_[regressor.best_restart_]),
+        "seconds": {"epochs": estimator.seconds_, "training": end - begin, "all": end - start},
+        "epochs": estimator.n_epochs_,
+        "kept_epoch": estimator.best_epoch_,
+        **validation,
     }
-    return TableModel(schema, encoder, regressor, table.name, metrics)
+    if isinstance(estimator, MCLClassifier):
+        return ClassModel(schema, encoder, estimator, table.name, metrics)
+    return TableModel(schema, encoder, estimator, table.name, metrics)
+
+
+def _fitted_regressor(
+    how: TableFit,
+    inputs: NDArray[np.float32],
+    targets: NDArray[np.float64],
+    parameters: dict[str, Any],
+    checkpoint: Path | None,
+) -> MCLRegressor:
+    regressor = MCLRegressor(**parameters)
+    regressor.fit(inputs, targets[:, 0] if len(how.targets) == 1 else targets, checkpoint=checkpoint)
+    regressor.progress = False
+    regressor._held_out = ()  # rows of the table, for partial_fit: they have no place in a model's folder
+    regressor.target_names_ = np.array(list(how.targets), dtype=object)
+    return regressor
 
 
 def _rows(
@@ -136,10 +163,12 @@ def _rows(
     return known, np.sort(shuffled[n_test:]), np.sort(shuffled[:n_test])
 
 
-def measure_table(owner: str, model: TableModel, table: Table, how: TableFit) -> TableModel:
+def measure_table(owner: str, model: TableModel | ClassModel, table: Table, how: TableFit) -> TableModel | ClassModel:
     """Return a model of `train_table` with records of the rows that were set apart, and of those it learned from."""
     _, train, test = _rows(owner, table, model.schema.target_values(owner, table), how)
     columns = summary_of_data(owner, model, table.take(train))
+    if isinstance(model, ClassModel):
+        return measured_classes(owner, model, table.take(test), test, columns)
     described = {"columns": columns, "training": trajectory(model)}
     if not len(test):
         return replace(model, evaluation=described | {"held_out": None})
@@ -149,14 +178,19 @@ def measure_table(owner: str, model: TableModel, table: Table, how: TableFit) ->
     return replace(model, metrics=model.metrics | {"set_apart": chosen}, evaluation=described | {"held_out": records})
 
 
-def table_records(owner: str, model: TableModel, data: Table | None = None) -> dict[str, Any]:
+def table_records(owner: str, model: TableModel | ClassModel, data: Table | None = None) -> dict[str, Any]:
     """Return what a report is drawn from: the records of the fit, and of another table if one is given.
 
     Raises:
         ValueError: if there are no records of either, or the table cannot be used.
     """
     stored = model.evaluation or {}
-    fresh = stored.get("held_out") if data is None else evaluated(owner, model, data)
+    if data is None:
+        fresh = stored.get("held_out")
+    elif isinstance(model, ClassModel):
+        fresh = evaluated_classes(owner, model, data)
+    else:
+        fresh = evaluated(owner, model, data)
     if fresh is None:
         rule, got = "be given for a model without records of rows set apart (--test 0)", "none"
         raise ValueError(bad_value(owner, "--data", rule, got, "Name a table that the model has not learned from."))
@@ -165,16 +199,17 @@ def table_records(owner: str, model: TableModel, data: Table | None = None) -> d
         "schema": asdict(model.schema),
         "decisions": model.schema.decisions(),
         "warnings": model.schema.warnings(),
-        "parameters": {"n_hypotheses": int(model.regressor.n_hypotheses), "rule": str(model.regressor.rule)},
+        "parameters": {"n_hypotheses": int(model.estimator.n_hypotheses), "rule": str(model.estimator.rule)},
         "metrics": model.metrics,
         "columns": stored.get("columns", []),
-        "training": stored.get("training", trajectory(model)),
+        "training": stored.get("training")
+        or (class_trajectory(model) if isinstance(model, ClassModel) else trajectory(model)),
         "evaluation": fresh,
         "set_apart": data is None,
     }
 
 
-def fit_summary(model: TableModel) -> str:
+def fit_summary(model: TableModel | ClassModel) -> str:
     """Return the lines that `torchmcl fit` ends with."""
     rows, measures = model.metrics["rows"], model.metrics.get("set_apart")
     schema = model.schema
@@ -185,7 +220,9 @@ def fit_summary(model: TableModel) -> str:
     ]
     if rows["without_target"]:
         lines.append(f"Left out: {rows['without_target']:,} rows without a target.")
-    if measures is not None:
+    if measures is not None and isinstance(model, ClassModel):
+        lines.append(class_summary(model))
+    elif measures is not None:
         lines.append(f"On {rows['set_apart']:,} rows set apart, for each target:")
         for place, name in enumerate(schema.targets):
             mean, nearest = (number_text(error, error) for error in (measures[key][place] for key in _ERRORS))

@@ -13,30 +13,23 @@ from torchmcl._optional import optional_import
 from torchmcl._reading import as_written, read_json
 from torchmcl.checkpoints.codec import FORMS, Codec, record_form
 from torchmcl.checkpoints.files import digest_of_json, read_saved, write_checkpoint
-from torchmcl.data.table import (
-    CategoryColumn,
-    ColumnEncoder,
-    DateColumn,
-    DroppedColumn,
-    NumberColumn,
-    NumberForm,
-    Suspicion,
-    TableSchema,
-)
+from torchmcl.data.table import ColumnEncoder, TableSchema
 from torchmcl.data.table.places import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
+from torchmcl.data.table.schema import RECORDS
+from torchmcl.estimators.classifier import MCLClassifier
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.saving import from_state, to_state
+from torchmcl.estimators.table.class_model import ClassModel
 from torchmcl.estimators.table.model import TableModel
 
 __all__ = ["load_table_model", "save_table_model"]
 
 _METRICS, _EVALUATION = "metrics.json", "evaluation.json"
-# What a schema is made of.
-_RECORDS = (CategoryColumn, DateColumn, DroppedColumn, NumberColumn, NumberForm, Suspicion, TableSchema)
-_CODEC = Codec({**FORMS, **{kind: record_form(kind) for kind in _RECORDS}})
+_KINDS: dict[str, type[Any]] = {"MCLRegressor": MCLRegressor, "MCLClassifier": MCLClassifier}
+_CODEC = Codec({**FORMS, **{kind: record_form(kind) for kind in RECORDS}})
 
 
-def save_table_model(model: TableModel, folder: Path) -> None:
+def save_table_model(model: TableModel | ClassModel, folder: Path) -> None:
     """Write the model to a folder: `model.safetensors`, `metrics.json` and `evaluation.json`.
 
     Raises:
@@ -45,7 +38,7 @@ def save_table_model(model: TableModel, folder: Path) -> None:
     """
     optional_import("safetensors.torch", extra="table", needed_by="torchmcl fit")
     check_folder("torchmcl fit", folder)
-    regressor, weights = to_state(model.regressor)
+    estimator, weights = to_state(model.estimator)
     evaluation, metrics = _json(model.evaluation), _json(model.metrics)
     content = {
         "format": MODEL_FORMAT,
@@ -56,7 +49,9 @@ def save_table_model(model: TableModel, folder: Path) -> None:
         "evaluation": digest_of_json(json.loads(evaluation)),
     }
     state, tensors = _CODEC.encode(content)
-    write_checkpoint(folder / MODEL_FILE, MODEL_KIND, state=state | {"regressor": regressor}, tensors=weights | tensors)
+    write_checkpoint(
+        folder / MODEL_FILE, MODEL_KIND, state=state | {_word(model): estimator}, tensors=weights | tensors
+    )
     if model.evaluation is None:
         (folder / _EVALUATION).unlink(missing_ok=True)
     else:
@@ -64,7 +59,7 @@ def save_table_model(model: TableModel, folder: Path) -> None:
     write_atomically(folder / _METRICS, metrics)
 
 
-def load_table_model(owner: str, folder: Path) -> TableModel:
+def load_table_model(owner: str, folder: Path) -> TableModel | ClassModel:
     """Return the model in a folder.
 
     Raises:
@@ -75,7 +70,7 @@ def load_table_model(owner: str, folder: Path) -> TableModel:
     _, state, tensors, _ = read_saved(owner, folder, MODEL_KIND, "`torchmcl fit`")
     evaluation = read_json(owner, folder / _EVALUATION) if (folder / _EVALUATION).is_file() else None
     with as_written(owner, "folder", "`torchmcl fit`"):
-        regressor = from_state(state.pop("regressor"), tensors, {"MCLRegressor": MCLRegressor})
+        estimator = from_state(state.pop("classifier" if "classifier" in state else "regressor"), tensors, _KINDS)
         content = _CODEC.decode(state, tensors)
         schema, metrics = content["schema"], content["metrics"]
         if not isinstance(schema, TableSchema) or not isinstance(metrics, dict):
@@ -83,7 +78,14 @@ def load_table_model(owner: str, folder: Path) -> TableModel:
         if evaluation is not None and digest_of_json(evaluation) != content["evaluation"]:
             raise ValueError(f"{_EVALUATION} has changed since it was written; the model works without it")
         encoder = ColumnEncoder.from_state(schema, content["encoder"])
-        return TableModel(schema, encoder, regressor, content["source"], metrics, evaluation)
+        if isinstance(estimator, MCLClassifier) != bool(schema.classes):
+            raise TypeError("the estimator does not fit the targets")
+        kind = ClassModel if schema.classes else TableModel
+        return kind(schema, encoder, estimator, content["source"], metrics, evaluation)
+
+
+def _word(model: TableModel | ClassModel) -> str:
+    return "classifier" if isinstance(model, ClassModel) else "regressor"
 
 
 def _json(value: Any) -> str:

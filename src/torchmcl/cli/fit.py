@@ -1,0 +1,203 @@
+"""The command `torchmcl fit`: parsing and dispatch only."""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from torchmcl._messages import bad_value
+from torchmcl._optional import check_extra
+from torchmcl.cli.arguments import (
+    AddNames,
+    Commands,
+    device,
+    fraction,
+    names,
+    natural,
+    non_negative_number,
+    positive,
+    positive_number,
+    seed,
+    sizes,
+)
+from torchmcl.cli.columns import add_column_options, chosen_columns, print_decisions, with_command
+from torchmcl.cli.table_parts import FORMATS, new_command, spent
+from torchmcl.cli.unfinished import UnfinishedTraining
+
+__all__ = ["add_fit_command"]
+
+_OWNER = "torchmcl fit"
+# Options of `fit` that are parameters of `MCLRegressor` and `MCLClassifier`, with their names there.
+_PARAMETERS = {
+    **{name: name for name in ("rule", "hidden", "batch_size", "learning_rate", "weight_decay", "device")},
+    **{"hypotheses": "n_hypotheses", "knots": "n_knots", "epochs": "n_epochs", "restarts": "n_restarts"},
+    "validation": "validation_fraction",
+}
+# With their default the classifier decides by itself.
+_OF_NUMBERS = ("n_knots",)
+
+
+def add_fit_command(commands: Commands) -> None:
+    """Add `fit` to the commands."""
+    fit = new_command(commands, "fit", _FIT, "learn from a table: several answers for each row, with probabilities")
+    fit.add_argument("table", type=Path, nargs="?", help=f"the table to learn from: {FORMATS}")
+    fit.add_argument("--target", type=names, action=AddNames, help="columns to predict")
+    fit.add_argument(
+        "--task",
+        choices=("classes", "numbers"),
+        help="what to predict (default: classes where the target is text or has few values, else numbers)",
+    )
+    fit.add_argument("-o", "--out", type=Path, required=True, help="folder for the model")
+    add_column_options(fit)
+    _add_parameters(fit)
+    fit.add_argument(
+        "--test", type=fraction, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
+    )
+    fit.add_argument("--seed", type=seed, default=0, help="(default: %(default)s)")
+    fit.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    fit.add_argument("--overwrite", action="store_true", help="replace a model that is in the folder already")
+    fit.add_argument("--restart", action="store_true", help="discard an unfinished training instead of resuming it")
+    fit.add_argument("--example", action="store_true", help="learn from a small real table, written to diabetes.csv")
+    fit.add_argument("--quiet", action="store_true", help="no progress bar, decisions and summary")
+    fit.set_defaults(check=_check_fit, run=_fit)
+
+
+def _add_parameters(fit: argparse.ArgumentParser) -> None:
+    """Add what `_PARAMETERS` names, and `--search`."""
+    fit.add_argument("--hypotheses", type=positive, default=5, help="answers for each row (default: %(default)s)")
+    fit.add_argument(
+        "--rule",
+        choices=("annealed", "auto", "mcl", "relaxed"),
+        default="annealed",
+        help="how they are trained (default: %(default)s); auto decides in training when and how fast to cool",
+    )
+    fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
+    fit.add_argument(
+        "--knots",
+        type=natural,
+        help="places in a column where answers may bend (default: 33 below 50 000 rows where values repeat, else 0)",
+    )
+    fit.add_argument("--epochs", type=positive, help="passes over the rows (default: by their number)")
+    fit.add_argument("--batch-size", type=positive, help="rows of a step (default: by their number)")
+    fit.add_argument("--learning-rate", type=positive_number, default=0.02, help="to begin with (default: %(default)s)")
+    fit.add_argument(
+        "--weight-decay",
+        type=non_negative_number,
+        help="(default: 0.05, more for small tables with classes, or by the noise with --rule auto)",
+    )
+    fit.add_argument(
+        "--search",
+        action="store_true",
+        help="try 64 ways to train at once and keep the best; without --rule, --learning-rate and --weight-decay",
+    )
+    fit.add_argument(
+        "--restarts", type=positive, help="networks that answer together (default: 5, or 1 from 50 000 rows on)"
+    )
+    fit.add_argument(
+        "--validation",
+        type=fraction,
+        default=0.2,
+        help="share of the rows to pick the bandwidth and calibrate intervals with (default: %(default)s)",
+    )
+
+
+_FIT = """\
+Learn from a table: several plausible outcomes for each row, each with a probability.
+
+A target of text, or of integers with at most ten different values, holds classes: the guesses are then different
+classes. --task numbers or --task classes decides otherwise.
+
+Numbers, dates and categories are told apart by what columns hold; text that differs in most rows, constants and
+empty columns are dropped. What was decided is printed first, and `torchmcl describe` prints it without training.
+Missing values (empty cells, NA, NaN, null, ?) are fine. A tenth of the rows is set apart to measure the model on,
+another fifth picks the bandwidth and calibrates intervals. Several columns are separated by commas; a name that
+holds a comma goes into double quotes, as in --drop '"Last, first",city', and an option of columns may be repeated.
+
+Rerun the same command to resume a training that was stopped or killed: until the model is written, its state is kept
+in a folder OUT.checkpoint beside it. --restart discards that state.
+
+examples:
+  torchmcl fit --example -o model/
+  torchmcl fit houses.csv --target price -o model/
+  torchmcl fit flowers.csv --target species -o model/
+  torchmcl fit trips.parquet --target duration,delay --hypotheses 8 --drop trip_id -o model/
+  torchmcl fit sales.tsv.gz --target amount --categorical shop,month --restarts 10 -o model/
+"""
+
+
+def _check_fit(options: argparse.Namespace) -> None:
+    """Check all that can be checked without torch, and read the table."""
+    check_extra("polars", "sklearn", "safetensors", extra="table", needed_by=_OWNER)
+    from torchmcl.data.table import read_table
+    from torchmcl.data.table.example import EXAMPLE, EXAMPLE_TARGET, write_example
+    from torchmcl.data.table.places import check_folder
+
+    if options.example:
+        options.table, options.target = options.table or Path(EXAMPLE), options.target or [EXAMPLE_TARGET]
+    for argument, value in (("table", options.table), ("--target", options.target)):
+        if not value:
+            raise ValueError(bad_value(_OWNER, argument, "be given", "nothing", "Or add --example to try it out."))
+    check_folder(_OWNER, options.out, overwrite=options.overwrite)
+    if options.example:
+        write_example(_OWNER, options.table)
+    options.read = read_table(_OWNER, options.table)
+    options.schema = _schema(options)
+    options.training = UnfinishedTraining.beside(options.out, options)
+    if not options.restart:
+        options.training.check(_OWNER)
+    if not options.quiet:
+        print_decisions(options.schema, options)
+
+
+def _schema(options: argparse.Namespace) -> Any:
+    from torchmcl.data.table import TableError, infer_schema
+    from torchmcl.data.table.inference import rows_problem
+    from torchmcl.data.table.problems import raise_problems
+
+    raise_problems(_OWNER, options.read.name, rows_problem(options.read))
+    try:
+        return infer_schema(_OWNER, options.read, options.target, task=options.task, **chosen_columns(options))
+    except TableError as error:
+        raise ValueError(with_command(error, options)) from error
+
+
+def _fit(options: argparse.Namespace) -> None:
+    from torchmcl.estimators.table import TableFit, fit_summary, measure_table, save_table_model, train_table
+    from torchmcl.fleet import FleetSearch
+
+    how = TableFit(
+        targets=options.target,
+        task=options.task,
+        **chosen_columns(options),
+        test_fraction=options.test,
+        seed=options.seed,
+        parameters=_parameters(options) | {"search": FleetSearch() if options.search else None},
+    )
+    with options.training.kept(restart=options.restart) as checkpoint:
+        model = train_table(
+            _OWNER, options.read, how, schema=options.schema, progress=not options.quiet, checkpoint=checkpoint
+        )
+        save_table_model(model, options.out)
+    options.training.discard()
+    # The training is safe now, whatever happens to the measures of it.
+    try:
+        model = measure_table(_OWNER, model, options.read, how)
+    except Exception:
+        text = f"{_OWNER}: the model is trained and saved in {str(options.out)!r}, but it could not be measured:"
+        print(text, file=sys.stderr)
+        raise
+    save_table_model(model, options.out)
+    if not options.quiet:
+        print(fit_summary(model))
+        print(f"Model: {options.out}   {spent()}")
+        if options.example:
+            words = ["predict", str(options.out), str(options.table), "-o", "answers.csv", "--interval", "0.9"]
+            print(f"Try: torchmcl {shlex.join(words)}")
+
+
+def _parameters(options: argparse.Namespace) -> dict[str, Any]:
+    given = {there: getattr(options, here) for here, there in _PARAMETERS.items()}
+    if options.schema.classes:
+        return {name: value for name, value in given.items() if name not in _OF_NUMBERS or value is not None}
+    return given
