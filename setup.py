@@ -11,7 +11,7 @@ setup(
         Extension(
             "torchmcl.backends._native",
             sources=[str(SOURCES / name) for name in ("module.c", "baseline.c", "avx2.c", "avx512.c")],
-            depends=[str(SOURCES / name) for name in ("native.h", "step.h")],
+            depends=[str(SOURCES / name) for name in ("native.h", "step.h", "mixture.h")],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             py_limited_api=True,
             extra_compile_args=["-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"],

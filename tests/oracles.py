@@ -694,3 +694,30 @@ def track_windows(rows, observed, future, step, stride=1, partial=False):
         if n >= (observed + 1 if partial else observed + future) and (frame - first) // step % stride == 0:
             found[frame, person] = [places[frame + i * step, person] for i in range(n)]
     return found
+
+
+# ------------------------------------------------------------------ scores of mixtures
+
+
+def mixture_log_likelihood(shares, places, scales, target):
+    """The logarithm of sum_k share_k prod_d N(target_d; place_kd, scale_kd^2)."""
+    total = torch.zeros((), dtype=torch.float64)
+    for share, place, scale in zip(shares, places, scales, strict=True):
+        density = share
+        for m, s, y in zip(place, scale, target, strict=True):
+            density = density * torch.exp(-0.5 * ((y - m) / s) ** 2) / (s * math.sqrt(2 * math.pi))
+        total = total + density
+    return torch.log(total)
+
+
+def mixture_crps(shares, places, scales, target, n_points=200_001, reach=40.0):
+    """The integral of (F(t) - 1[t >= target])^2 for each coordinate, added up, by the midpoint rule."""
+    points = torch.linspace(-reach, reach, n_points, dtype=torch.float64)
+    middles = (points[1:] + points[:-1]) / 2
+    total = torch.zeros((), dtype=torch.float64)
+    for d, y in enumerate(target):
+        below = torch.zeros_like(middles)
+        for share, place, scale in zip(shares, places, scales, strict=True):
+            below = below + share * 0.5 * (1 + torch.erf((middles - place[d]) / (scale[d] * math.sqrt(2))))
+        total = total + ((below - (middles >= y).double()) ** 2).sum() * (points[1] - points[0])
+    return total

@@ -18,7 +18,7 @@ PUBLIC = {
     *("pairwise", "pairwise_cosine", "pairwise_cross_entropy", "pairwise_euclidean", "pairwise_huber", "pairwise_l1"),
     *("pairwise_neg_si_sdr", "pairwise_neg_snr", "pairwise_sq_euclidean"),
     *("pairwise_ade", "pairwise_fde", "pairwise_sq_ade", "pairwise_sq_fde", "pairwise_token_cross_entropy"),
-    *("mixture_cost", "pairwise_dice", "pairwise_gaussian_nll", "pairwise_laplace_nll"),
+    *("mixture_cost", "mixture_score", "pairwise_dice", "pairwise_gaussian_nll", "pairwise_laplace_nll"),
     *("SigmoidScores", "SoftmaxScores", "softmax_score_loss"),
     *("match", "mcl_loss", "mcl_step", "normalized_scores", "score_loss", "score_targets"),
     *("Batch", "Distributions", "Matching", "Predictions", "StepOutput"),

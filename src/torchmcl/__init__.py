@@ -52,6 +52,7 @@ __all__ = [
     "mcl_step",
     "metrics",
     "mixture_cost",
+    "mixture_score",
     "nn",
     "normalized_scores",
     "pairwise",

@@ -6,6 +6,7 @@ from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopN
 from torchmcl.costs import (
     mixture_cost,
+    mixture_score,
     pairwise,
     pairwise_ade,
     pairwise_cosine,
@@ -73,6 +74,7 @@ __all__ = [
     "mcl_step",
     "metrics",
     "mixture_cost",
+    "mixture_score",
     "nn",
     "normalized_scores",
     "pairwise",

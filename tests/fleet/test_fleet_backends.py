@@ -483,7 +483,7 @@ def draw(n_rows, generator):
 NOT_SERVED = {
     "a rule that sorts": ({"rule": mcl.TopN(2)}, None, "the rules WTA, RelaxedWTA and AnnealedWTA"),
     "fresh rows": ({}, FreshRows(draw, 20, 2), "rows that stay the same"),
-    "another cost": ({"cost_fn": mcl.pairwise_huber}, None, "pairwise_sq_euclidean and pairwise_l1"),
+    "another cost": ({"cost_fn": mcl.pairwise_huber}, None, "pairwise_sq_euclidean, pairwise_l1 and mixture_score"),
     "no targets": ({}, on_other_rows(lambda x, y: (x, y[:, :0])), "inputs and targets that are vectors"),
     "float64": (
         {"module_factory": lambda: network().double()},

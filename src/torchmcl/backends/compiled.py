@@ -14,7 +14,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["MAX_HYPOTHESES", "MAX_LAYERS", "Network", "NetworkStep", "adam_step", "available", "instruction_set"]
+__all__ = [
+    "MAX_HYPOTHESES",
+    "MAX_LAYERS",
+    "Mixture",
+    "Network",
+    "NetworkStep",
+    "adam_step",
+    "available",
+    "instruction_set",
+]
 
 # The logarithm of a product of this many numbers in (1, 2] is taken at once.
 MAX_HYPOTHESES = 100
@@ -38,6 +47,9 @@ class _Network(Structure):
         ("n_given", c_int64),
         ("n_runs", c_int64),
         ("run_lengths", c_void_p),
+        ("is_mixture", c_int64),
+        ("crps", c_float),
+        ("min_scale", c_float),
     )
 
 
@@ -120,6 +132,19 @@ def _pointer(tensor: Tensor | None) -> int | None:
 
 
 @dataclass(frozen=True)
+class Mixture:
+    """How mixtures are scored.
+
+    Attributes:
+        crps: weight of the continuous ranked probability score beside the negative log-likelihood.
+        min_scale: of a hypothesis, beside softplus of what the network says.
+    """
+
+    crps: float
+    min_scale: float
+
+
+@dataclass(frozen=True)
 class Network:
     """The shape of a ReLU network with several hypotheses.
 
@@ -129,6 +154,7 @@ class Network:
         n_dims: of a hypothesis.
         detach_scores: the score loss ends at the last layer.
         absolute: the cost sums absolute differences instead of squares.
+        mixture: hypotheses are normal distributions, and the loss scores their mixture; None for other costs.
     """
 
     sizes: tuple[int, ...]
@@ -136,6 +162,7 @@ class Network:
     n_dims: int
     detach_scores: bool
     absolute: bool = False
+    mixture: "Mixture | None" = None
 
     @property
     def has_scores(self) -> bool:
@@ -233,6 +260,9 @@ class NetworkStep:
             n_given=ladders.given.shape[2],
             n_runs=len(ladders.lengths),
             run_lengths=ladders.lengths.data_ptr(),
+            is_mixture=network.mixture is not None,
+            crps=0.0 if network.mixture is None else network.mixture.crps,
+            min_scale=0.0 if network.mixture is None else network.mixture.min_scale,
         )
         self._rows = _Rows(
             n_set_rows=ladders.given.shape[1],

@@ -5,6 +5,7 @@ from torchmcl.costs.classification import pairwise_cross_entropy
 from torchmcl.costs.lifted import pairwise
 from torchmcl.costs.likelihood import mixture_cost, pairwise_gaussian_nll, pairwise_laplace_nll
 from torchmcl.costs.masks import pairwise_dice
+from torchmcl.costs.mixtures import mixture_score
 from torchmcl.costs.sequences import (
     pairwise_ade,
     pairwise_fde,
@@ -22,6 +23,7 @@ from torchmcl.costs.vector import (
 
 __all__ = [
     "mixture_cost",
+    "mixture_score",
     "pairwise",
     "pairwise_ade",
     "pairwise_cosine",

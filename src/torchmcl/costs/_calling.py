@@ -83,8 +83,9 @@ def call_cost(
     given = {name: available[name] for name in extras}
     cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets, **given)
     n_hypotheses = predictions.hypotheses.shape[-event_dims - 1]
-    # Without scores a cost may take all hypotheses together, the likelihood of a mixture for example.
-    widths = (n_hypotheses, 1) if predictions.score_logits is None else (n_hypotheses,)
+    # A cost may take all hypotheses together, the likelihood of a mixture for example, if it takes their scores too.
+    together = predictions.score_logits is None or "score_logits" in extras
+    widths = (n_hypotheses, 1) if together else (n_hypotheses,)
     fits = isinstance(cost, Tensor) and cost.ndim >= 2 and cost.shape[-1] in widths
     if not fits:
         rule = f"return a cost [..., targets, hypotheses] of {n_hypotheses} hypotheses"

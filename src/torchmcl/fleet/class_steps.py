@@ -148,4 +148,4 @@ def _gives_classes(template: nn.Module, n_features: int) -> bool:
         return False
     head = template.head
     has_scores = head.linear.out_features == head.n_hypotheses * (head.event[0] + 1)
-    return has_scores and is_relu_network(template, n_features, head.event[0])
+    return has_scores and not head.scales and is_relu_network(template, n_features, head.event[0])

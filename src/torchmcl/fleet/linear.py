@@ -97,7 +97,6 @@ def is_relu_network(module: nn.Module, n_features: int, n_outputs: int) -> bool:
         kinds == [nn.Linear, nn.ReLU] * (len(kinds) // 2)
         and type(module.head.linear) is nn.Linear
         and (layers[0].in_features, module.head.event) == (n_features, (n_outputs,))
-        and not module.head.scales
         and all(layer.bias is not None for layer in layers)
         and all(parameter.requires_grad for parameter in module.parameters())
     )

@@ -16,7 +16,7 @@ from torchmcl._checks import value_checks_enabled
 from torchmcl.annealing.auto import CostScale, cost_scale
 from torchmcl.assignment import AssignmentRule
 from torchmcl.backends import compiled
-from torchmcl.costs import pairwise_l1, pairwise_sq_euclidean
+from torchmcl.costs import mixture_score, pairwise_l1, pairwise_sq_euclidean
 from torchmcl.fleet.batches import BatchRows, EpochRows
 from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import FleetData
@@ -240,8 +240,9 @@ def why_not_compiled(
 
 def _why_not_served(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> str | None:
     """Return why the compiled step cannot serve these models on these rows, None if it can."""
-    if cost_fn not in (pairwise_sq_euclidean, pairwise_l1):
-        return "It serves pairwise_sq_euclidean and pairwise_l1."
+    scores_mixtures = isinstance(cost_fn, mixture_score)
+    if not scores_mixtures and cost_fn not in (pairwise_sq_euclidean, pairwise_l1):
+        return "It serves pairwise_sq_euclidean, pairwise_l1 and mixture_score."
     if data.inputs.ndim != 3 or data.targets.ndim != 4 or data.targets.shape[2] == 0:
         return "It serves inputs and targets that are vectors."
     if {data.inputs.dtype, data.targets.dtype, models.flat.dtype} != {torch.float32}:
@@ -253,10 +254,21 @@ def _why_not_served(models: StackedModules, data: FleetData, cost_fn: Callable[.
         return f"It serves up to {_MAX_DIMS} coordinates."
     if not is_relu_network(models.template, data.inputs.shape[-1], n_dims):
         return "It serves MultiHypothesisMLP with ReLU, without an output activation, all of it trained."
+    if not _has_outputs_for(models.template, scores_mixtures):
+        return "It serves mixture_score with scores and scales, and other costs without scales."
     network = _network_of(models.template, cost_fn)
     if network.n_hypotheses > compiled.MAX_HYPOTHESES or len(network.sizes) > compiled.MAX_LAYERS:
         return f"It serves up to {compiled.MAX_HYPOTHESES} hypotheses and {compiled.MAX_LAYERS - 1} layers."
     return None
+
+
+def _has_outputs_for(module: nn.Module, scores_mixtures: bool) -> bool:
+    assert isinstance(module, MultiHypothesisMLP)
+    head = module.head
+    if not scores_mixtures:
+        return not head.scales
+    n_outputs = head.n_hypotheses * (2 * head.event[0] + 1)
+    return head.scales and not head.detach_scores and head.linear.out_features == n_outputs
 
 
 def _network_of(module: nn.Module, cost_fn: Callable[..., Tensor]) -> compiled.Network:
@@ -264,8 +276,14 @@ def _network_of(module: nn.Module, cost_fn: Callable[..., Tensor]) -> compiled.N
     layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
     sizes = (layers[0].in_features, *(layer.out_features for layer in layers))
     head = module.head
-    absolute = cost_fn is pairwise_l1
-    return compiled.Network(sizes, head.n_hypotheses, head.event[0], head.detach_scores, absolute)
+    return compiled.Network(
+        sizes,
+        head.n_hypotheses,
+        head.event[0],
+        head.detach_scores,
+        absolute=cost_fn is pairwise_l1,
+        mixture=compiled.Mixture(cost_fn.crps, head.min_scale) if isinstance(cost_fn, mixture_score) else None,
+    )
 
 
 def _network_step(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> compiled.NetworkStep:

@@ -97,7 +97,7 @@ def _axes_of_a_target(cost_fn: Callable[..., Tensor], event_dims: int) -> int | 
         return cost_fn.target_dims if cost_fn.hypothesis_dims == event_dims else None
     if cost_fn in (costs.pairwise_cross_entropy, costs.pairwise_token_cross_entropy):
         return event_dims - 1
-    return event_dims if cost_fn in _SAME_SHAPE else None
+    return event_dims if cost_fn in _SAME_SHAPE or isinstance(cost_fn, costs.mixture_score) else None
 
 
 # Costs whose targets have the axes of a hypothesis.

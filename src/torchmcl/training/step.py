@@ -94,6 +94,13 @@ def mcl_step(
 
     with torch.set_grad_enabled(torch.is_grad_enabled() and loss_fn is None):
         cost = costs("cost_fn", cost_fn)
+    if (
+        score_weight != 0
+        and predictions.score_logits is not None
+        and cost.shape[-1] != predictions.score_logits.shape[-1]
+    ):
+        advice = "The cost takes all hypotheses together and trains their scores itself."
+        raise ValueError(bad_value("mcl_step", "score_weight", "be 0 with this `cost_fn`", repr(score_weight), advice))
     if mask is not None and mask.shape != cost.shape[:-1]:
         shape = f"have shape {tuple(cost.shape[:-1])} ([batch, targets])"
         raise ValueError(bad_value("mcl_step", "mask", shape, tuple(mask.shape)))

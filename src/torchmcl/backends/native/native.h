@@ -18,6 +18,9 @@ typedef struct {
     int64_t n_given;            /* columns of the inputs that are given as they are */
     int64_t n_runs;             /* the other columns climb: each run of them is 1 up to a place, then one value, then 0 */
     const int64_t *run_lengths; /* columns of each run */
+    int64_t is_mixture;         /* logits and raw scales follow the hypotheses; the loss scores their mixture */
+    float crps;                 /* weight of the continuous ranked probability score beside the likelihood */
+    float min_scale;            /* added to softplus of the raw scales */
 } Network;
 
 /* The rows of all sets. */

@@ -233,6 +233,8 @@ ALWAYS float power_of_two(float x) {
     return x < -126.0f ? 0.0f : value * scale.f;
 }
 
+#include "mixture.h"
+
 typedef struct {
     int64_t n_hypotheses, n_dims, n_targets;
     int has_scores;
@@ -408,7 +410,8 @@ static int64_t table_size(int64_t n_runs, const int64_t *lengths, int64_t n_out)
 static int64_t scratch_size(const Network *network) {
     const int64_t *sizes = network->sizes;
     const int64_t n_k = network->n_hypotheses, n_d = network->n_dims;
-    int64_t rows = 2 + network->n_targets * n_d + 4 + 3 * n_k + n_k * n_d, largest = 0; /* all but the layers */
+    const int64_t in_losses = network->is_mixture ? mixture_rows(n_k, n_d) : 4 + 3 * n_k + n_k * n_d;
+    int64_t rows = 2 + network->n_targets * n_d + in_losses, largest = 0; /* all but the layers */
     for (int64_t l = 0; l <= network->n_layers; l++) {
         rows += sizes[l];
         largest = sizes[l] > largest ? sizes[l] : largest;
@@ -473,7 +476,9 @@ static void training_step(const Network *network, const Rows *data, const Batch 
                     plain_layer(at[l + 1], weight, n_out, n_in, n_in, at[l], width);
                 weight += n_out * (n_in + 1);
             }
-            total_loss += block_losses((int)network->absolute, &rule, at[n_layers], target, count, width, rest);
+            total_loss += network->is_mixture
+                              ? mixture_losses(network, rule.share, at[n_layers], target, count, width, rest)
+                              : block_losses((int)network->absolute, &rule, at[n_layers], target, count, width, rest);
             const float *g = at[n_layers];
             for (int64_t l = n_layers - 1; grad && l >= 0; l--) {
                 const int64_t n_in = sizes[l], n_out = sizes[l + 1];
