@@ -229,3 +229,9 @@ def test_bad_use_of_regions_is_named():
         AdaptiveLevel(alpha=2.0)
     with pytest.raises(ValueError, match="hold at least one nonconformity"):
         smallest_regions([], given, targets)
+
+
+def test_volumes_of_different_spaces_are_not_compared():
+    given, targets = mcl.Predictions(torch.randn(60, 3, 2)), torch.randn(60, 2)
+    with pytest.raises(ValueError, match="`offered` must have volumes of the same space, got Tubes, Balls"):
+        smallest_regions([Tubes(), Balls()], given, targets)

@@ -4,6 +4,7 @@ Imported from ``torchmcl.after``. Everything takes `Predictions` of any model, a
 """
 
 from torchmcl.after.calibration import ScoreCalibration, calibrate_scores
+from torchmcl.after.counts import HypothesisCounts, choose_n_hypotheses
 from torchmcl.after.diagnosis import Diagnosis, diagnose
 from torchmcl.after.files import SavedPredictions, read_predictions
 from torchmcl.after.nonconformity import Balls, DensityLevels, Nonconformity, Tubes
@@ -32,6 +33,7 @@ __all__ = [
     "DensityLevels",
     "Diagnosis",
     "ExpectedCost",
+    "HypothesisCounts",
     "IsotonicMap",
     "IsotonicScaling",
     "MissRate",
@@ -46,6 +48,7 @@ __all__ = [
     "VectorMap",
     "VectorScaling",
     "calibrate_scores",
+    "choose_n_hypotheses",
     "concatenate",
     "conformal",
     "diagnose",

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,12 @@ class Nonconformity(ABC):
     """A number for each target that is larger the worse it fits; a region is where it is at most a quantile.
 
     Frozen, and fixed before the calibration rows are seen: what it is fitted on must be other rows.
+
+    Attributes:
+        of_cross_sections: whether `volume` is a mean over the steps of an event, and not in the space of events.
     """
+
+    of_cross_sections: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, given: Scored, targets: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -112,6 +117,7 @@ class Tubes(Nonconformity):
 
     scales: tuple[float, ...] | None = None
     power: float = 0.0
+    of_cross_sections: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the fields."""

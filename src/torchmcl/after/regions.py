@@ -198,6 +198,11 @@ def smallest_regions(
     owner = "smallest_regions"
     if not offered:
         raise ValueError(bad_value(owner, "offered", "hold at least one nonconformity", "none"))
+    kinds = {type(one).__name__: getattr(one, "of_cross_sections", False) for one in offered}
+    if len(set(kinds.values())) > 1:
+        rule = "have volumes of the same space"
+        advice = "Tubes measure cross-sections, as a mean over the steps: offer tubes only, or none."
+        raise ValueError(bad_value(owner, "offered", rule, ", ".join(kinds), advice))
     given = scored(owner, predictions, SigmoidScores() if scores is None else scores)
     targets = finite_tensor(owner, "targets", targets)
     first, second = slice(0, None, 2), slice(1, None, 2)
