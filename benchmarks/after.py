@@ -174,13 +174,13 @@ def calibrations(answers: list[mcl.Predictions], targets: Tensor, fit: Tensor, j
 def tubes(parts: list[Part], units: Tensor, alpha: float = 0.1) -> dict[str, float]:
     """Return joint coverage and area of tubes, and of discs for each step by Bonferroni's inequality.
 
-    Windows of one person are not independent: they count together as one.
+    Windows of one person are not independent. Where they count together as one (`units`), tubes are wider.
     """
     tune, calibrate, judge = parts
-    given = {"alpha": alpha, "units": units, "scores": SCORES}
-    regions = after.conformal(*calibrate, nonconformity=after.Tubes.fit(*tune), **given)
+    shape = after.Tubes.fit(*tune)
+    regions = after.conformal(*calibrate, nonconformity=shape, alpha=alpha, scores=SCORES)
+    careful = after.conformal(*calibrate, nonconformity=shape, alpha=alpha, scores=SCORES, units=units)
     n_steps, areas, inside = judge[1].shape[1], [], torch.ones(len(judge[1]), dtype=torch.bool)
-    # Too few people for the level of one step as units: its windows count one by one.
     for step in range(n_steps):
         at = slice(step, step + 1)
         here = [(mcl.Predictions(p.hypotheses[:, :, at]), y[:, at]) for p, y in (calibrate, judge)]
@@ -190,6 +190,8 @@ def tubes(parts: list[Part], units: Tensor, alpha: float = 0.1) -> dict[str, flo
     return {
         "coverage": float(regions.contains(*judge).double().mean()),
         "area": float(regions.volume(judge[0]).mean()),
+        "coverage by person": float(careful.contains(*judge).double().mean()),
+        "area by person": float(careful.volume(judge[0]).mean()),
         "bonferroni_coverage": float(inside.double().mean()),
         "bonferroni_area": statistics.fmean(areas),
     }
