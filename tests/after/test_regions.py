@@ -49,6 +49,7 @@ def test_coverage_is_joint_over_steps_and_holds_with_masks():
     kind = Tubes.fit(*rows(300, seed=5, event=(4, 2)))
     given, targets = rows(20_000, event=(4, 2))
     mask = torch.rand(20_000, 4, generator=torch.Generator().manual_seed(2)) < 0.8
+    mask[:, 0] = True
     regions = conformal(
         mcl.Predictions(*(x[:2000] for x in given)), targets[:2000], nonconformity=kind, mask=mask[:2000]
     )

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_mask, check_sample_weights
-from torchmcl.after._inputs import finite_tensor, logits_of, probabilities_of
+from torchmcl.after._inputs import as_tensor, finite_tensor, logits_of, probabilities_of
 from torchmcl.after.score_maps import CalibrationMethod, ScoreMap, TemperatureScaling
 from torchmcl.assignment import WTA
-from torchmcl.scoring import ScoreObjective, SigmoidScores
+from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Distributions, Matching, Predictions
 
 __all__ = ["ScoreCalibration", "calibrate_scores", "score_error"]
@@ -84,12 +84,17 @@ def calibrate_scores(
         >>> calibration(Predictions(torch.zeros(1, 2, 1), logits[:1])).score_logits.exp()
         tensor([[0.7500, 0.2500]])
     """
-    owner, scores = "calibrate_scores", scores or SigmoidScores()
+    owner, scores, method = "calibrate_scores", scores or SigmoidScores(), method or TemperatureScaling()
+    if not isinstance(method, CalibrationMethod):
+        rule = "be a CalibrationMethod"
+        raise TypeError(bad_value(owner, "method", rule, repr(method), "VectorScaling() for example."))
+    check_score_objective(owner, scores)
     logits = _logits(owner, predictions)
     wins = _wins(owner, winners, mask, logits)  # [rows, hypotheses], how many targets each wins
     counts = wins.sum(dim=-1)
     weights = counts
     if sample_weights is not None:
+        sample_weights = as_tensor(owner, "sample_weights", sample_weights)
         check_sample_weights(owner, sample_weights, counts.shape)
         finite_tensor(owner, "sample_weights", sample_weights.double())
         if (sample_weights < 0).any():
@@ -99,7 +104,7 @@ def calibrate_scores(
         raise ValueError(bad_value(owner, "winners", "have at least one real target that counts", "none"))
     logs = _logs(owner, logits, scores)
     labels = wins / counts.clamp_min(1).unsqueeze(-1)
-    score_map = (method or TemperatureScaling()).fit(logs, labels, weights)
+    score_map = method.fit(logs, labels, weights)
     before, after = (score_error(values.exp(), labels, weights) for values in (logs, score_map(logs)))
     return ScoreCalibration(score_map, scores, before, after, int(counts.sum()))
 

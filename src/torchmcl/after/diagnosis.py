@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_mask
-from torchmcl.after._inputs import Scored, Scores, finite_tensor, pair_cost, scored
+from torchmcl.after._inputs import Scored, Scores, as_tensor, finite_tensor, pair_cost, scored
 from torchmcl.after.calibration import score_error
 from torchmcl.after.reducing import reduce
 from torchmcl.annealing import AnnealingRecords, phase_transitions
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.scoring import SigmoidScores
+from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.theory import critical_temperature_of_residuals
 from torchmcl.training.recorder import Recorder
 from torchmcl.types import Distributions, Predictions
@@ -155,7 +155,7 @@ def diagnose(
     mean = torch.einsum("rk,rkd->rd", given.probabilities, flat)
     residuals = (truth.flatten(2) - mean.unsqueeze(1))[real]  # [targets, dim]
     distortion, of_mean = (float(x.double().mean()) for x in (nearest[real], residuals.square().sum(dim=-1)))
-    has_scores = predictions.score_logits is not None or isinstance(scores, Tensor)
+    has_scores = predictions.score_logits is not None or (scores is not None and not isinstance(scores, ScoreObjective))
     duplicated, collapsed = _together(flat, distortion, of_mean)
     mean_scores = given.probabilities.double().mean(dim=0)
     numbers: dict[str, Any] = {
@@ -208,7 +208,7 @@ def _starved(shares: Tensor) -> tuple[int, ...]:
 
 def _targets(owner: str, given: Scored, targets: Any, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return targets [rows, targets, *event] and which are real, [rows, targets]."""
-    values = targets if isinstance(targets, Tensor) else torch.as_tensor(targets)
+    values = as_tensor(owner, "targets", targets)
     truth = values.unsqueeze(1) if values.ndim == given.hypotheses.ndim - 1 else values
     rows, event = len(given.hypotheses), given.hypotheses.shape[2:]
     if truth.ndim != given.hypotheses.ndim or len(truth) != rows or truth.shape[2:] != event:
@@ -216,6 +216,7 @@ def _targets(owner: str, given: Scored, targets: Any, mask: Tensor | None) -> tu
         raise ValueError(bad_value(owner, "targets", rule, tuple(values.shape)))
     real = torch.ones(truth.shape[:2], dtype=torch.bool, device=truth.device)
     if mask is not None:
+        mask = as_tensor(owner, "mask", mask)
         check_mask(owner, mask, truth.shape[:2])
         real = mask.expand(truth.shape[:2])
         truth = truth.masked_fill(~real.view(*real.shape, *[1] * len(event)), 0)

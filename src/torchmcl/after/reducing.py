@@ -1,6 +1,7 @@
 """Many hypotheses to a few: those of a large set, or of several networks, that keep the expected cost low."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.after import _search as search
 from torchmcl.after._geometry import EUCLIDEAN, Geometry, geometry_of
-from torchmcl.after._inputs import CostFn, Scored, Scores, finite_tensor, logits_of, pair_cost, scored
+from torchmcl.after._inputs import CostFn, Scored, Scores, as_tensor, finite_tensor, logits_of, pair_cost, scored
 from torchmcl.after.objectives import ExpectedCost, ReductionObjective
 from torchmcl.backends import grouping
 from torchmcl.costs import pairwise_sq_euclidean
@@ -66,7 +67,9 @@ def reduce(
         tensor([ 0., 10.])
     """
     check_positive_int("reduce", "k", k)
-    objective, scores = objective or ExpectedCost(), SigmoidScores() if scores is None else scores
+    if not isinstance(moved, bool):
+        raise TypeError(bad_value("reduce", "moved", "be True or False", repr(moved)))
+    objective, scores = _objective("reduce", objective), SigmoidScores() if scores is None else scores
     every = scored("reduce", predictions, scores)
     n = every.hypotheses.shape[1]
     if k > n:
@@ -142,10 +145,26 @@ def expected_cost(
         tensor([0.3333])
     """
     owner = "expected_cost"
+    loss = _objective(owner, objective)
     every = scored(owner, predictions, SigmoidScores() if scores is None else scores)
+    if not isinstance(few, (Predictions, Distributions)):
+        raise TypeError(bad_value(owner, "few", "be Predictions", type(few).__name__))
     centres = finite_tensor(owner, "few.hypotheses", few.hypotheses).to(every.hypotheses)
+    rows, _, *event = every.hypotheses.shape
+    if centres.ndim != len(event) + 2 or centres.shape[1] < 1 or (len(centres), *centres.shape[2:]) != (rows, *event):
+        rule = f"have shape [{rows}, k, ...] with k >= 1 and events {tuple(event)}, as `predictions`"
+        raise ValueError(bad_value(owner, "few.hypotheses", rule, tuple(centres.shape)))
     cost = pair_cost(owner, cost_fn, centres, every.hypotheses).amin(dim=-1)
-    return ((objective or ExpectedCost())(cost) * every.probabilities).sum(dim=-1)
+    return (loss(cost) * every.probabilities).sum(dim=-1)
+
+
+def _objective(owner: str, objective: Any) -> ReductionObjective:
+    if objective is None:
+        return ExpectedCost()
+    if not isinstance(objective, ReductionObjective):
+        rule = "be a ReductionObjective"
+        raise TypeError(bad_value(owner, "objective", rule, repr(objective), "MissRate(2.0) for example."))
+    return objective
 
 
 def concatenate(
@@ -171,10 +190,15 @@ def concatenate(
         tensor([[0.2500, 0.2500, 0.5000]])
     """
     owner, scores = "concatenate", SigmoidScores() if scores is None else scores
+    if isinstance(predictions, (Predictions, Distributions)):
+        rule = "be a sequence of Predictions, one for each network"
+        raise TypeError(bad_value(owner, "predictions", rule, type(predictions).__name__))
     sets = [scored(owner, one, scores) for one in predictions]
     if not sets:
         raise ValueError(bad_value(owner, "predictions", "hold at least one network's", "none"))
-    shares = torch.ones(len(sets)) if weights is None else finite_tensor(owner, "weights", torch.tensor([*weights]))
+    shares = torch.ones(len(sets))
+    if weights is not None:
+        shares = finite_tensor(owner, "weights", as_tensor(owner, "weights", weights).float())
     if shares.shape != (len(sets),) or (shares < 0).any() or not shares.sum() > 0:
         rule = f"be {len(sets)} numbers >= 0, not all 0"
         raise ValueError(bad_value(owner, "weights", rule, weights))
