@@ -239,7 +239,7 @@ def _floor(
         density = KernelMixture(hypotheses, probabilities, bandwidth(hypotheses, probabilities))
         of_folds.append(least_distortions(density, numbers))
     columns = zip(*of_folds, strict=True)
-    return tuple(None if None in column else sum(column) / len(column) for column in columns)  # type: ignore[arg-type]
+    return tuple(None if None in column else sum(column) / len(column) for column in columns)
 
 
 def _below(floor: tuple[float | None, ...], reached: Tensor) -> tuple[float | None, ...]:
