@@ -9,6 +9,7 @@ in their regions for 90 % of the rows: Bonferroni's inequality would make it lar
 
 import gzip
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,6 @@ from torch import Tensor
 import torchmcl as mcl
 from _common import parser, report
 from torchmcl import after
-from torchmcl.after._inputs import scored
-from torchmcl.after._quantiles import quantile
 from torchmcl.density import KernelMixture, fit_bandwidth
 from torchmcl.fleet import Fleet, FleetData
 
@@ -61,40 +60,67 @@ def offered(predictions: mcl.Predictions, targets: Tensor) -> list[after.Nonconf
     return [after.DensityLevels(typical), after.DensityLevels(2 * typical), after.Balls(), after.Balls(power=0.5)]
 
 
-def product(parts: list[tuple[mcl.Predictions, Tensor]]) -> dict[str, float]:
-    """Return coverage and mean area of the product of a region for each output."""
-    levels, values, kinds = [], [], []
-    of_outputs = [
-        [(mcl.Predictions(p.hypotheses[..., i : i + 1], p.score_logits), y[:, i : i + 1]) for p, y in parts]
-        for i in range(parts[0][1].shape[1])
-    ]
-    for tune, calibrate, _ in of_outputs:
-        kinds.append(after.smallest_regions(offered(*tune), *tune, alpha=ALPHA / 2))
-        known, fresh = (kinds[-1](scored("product", p, mcl.SigmoidScores()), y) for p, y in (tune, calibrate))
-        levels.append(known.double().sort().values)
-        values.append(torch.searchsorted(levels[-1], fresh.double()).numpy() / len(known))
-    # The largest rank over the outputs is one number for each row, with a conformal quantile as any other.
-    rank = quantile(np.max(values, axis=0), np.ones(len(values[0])), ALPHA)
-    inside, area = True, 1.0
-    for (_, _, judge), kind, known in zip(of_outputs, kinds, levels, strict=True):
-        level = known[min(int(np.ceil(rank * len(known))), len(known) - 1)].reshape(1)
-        regions = after.ConformalRegions(kind, ALPHA, torch.zeros(0).long(), level, mcl.SigmoidScores(), 0)
-        inside = inside & regions.contains(*judge)
-        area = area * regions.volume(judge[0], generator=torch.Generator().manual_seed(0)).double()
-    return {"product_coverage": float(inside.double().mean()), "product_area": float(area.mean())}
+@dataclass(frozen=True, eq=False)
+class Product(after.Nonconformity):
+    """The largest rank over the outputs of how badly each fits: regions are products of a region for each output.
+
+    Args:
+        kinds: of the region of each output.
+        known: for each output values of other rows, in increasing order, that ranks refer to.
+    """
+
+    kinds: tuple[after.Nonconformity, ...]
+    known: tuple[Tensor, ...]
+
+    def __call__(self, given: after.Scored, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the largest rank, in (0, 1]."""
+        ranks = [
+            torch.searchsorted(known, kind(of_output(given, i), targets[:, i : i + 1])) / len(known)
+            for i, (kind, known) in enumerate(zip(self.kinds, self.known, strict=True))
+        ]
+        return torch.stack(ranks).amax(dim=0)
+
+    def volume(self, given: after.Scored, level: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
+        """Return the product of the lengths."""
+        lengths = []
+        for i, (kind, known) in enumerate(zip(self.kinds, self.known, strict=True)):
+            place = (level * len(known)).ceil().long().clamp(max=len(known) - 1)
+            lengths.append(kind.volume(of_output(given, i), known[place], n_samples, generator))
+        return torch.stack(lengths).prod(dim=0)
 
 
-def joint(parts: list[tuple[mcl.Predictions, Tensor]]) -> dict[str, object]:
-    """Return coverage and mean area of joint regions, and their kind."""
-    tune, calibrate, judge = parts
-    generator = torch.Generator().manual_seed(0)
-    kind = after.smallest_regions(offered(*tune), *tune, alpha=ALPHA, generator=generator)
-    regions = after.conformal(*calibrate, nonconformity=kind, alpha=ALPHA)
-    return {
-        "coverage": float(regions.contains(*judge).double().mean()),
-        "area": float(regions.volume(judge[0], generator=generator).double().mean()),
-        "kind": type(kind).__name__,
-    }
+def of_output(given: after.Scored, output: int) -> after.Scored:
+    """Return one output of the hypotheses."""
+    return after.Scored(given.hypotheses[..., output : output + 1], given.probabilities)
+
+
+def fitted_product(predictions: mcl.Predictions, targets: Tensor) -> Product:
+    """Return the product of the smallest kind for each output."""
+    kinds, known = [], []
+    given = after.Scored(predictions.hypotheses, mcl.normalized_scores(predictions.score_logits))
+    for i in range(targets.shape[1]):
+        one = mcl.Predictions(predictions.hypotheses[..., i : i + 1], predictions.score_logits)
+        own = targets[:, i : i + 1]
+        kinds.append(after.smallest_regions(offered(one, own), one, own, alpha=ALPHA / 2))
+        known.append(kinds[-1](of_output(given, i), own).sort().values)
+    return Product(tuple(kinds), tuple(known))
+
+
+def measured(kind: after.Nonconformity, parts: list[tuple[mcl.Predictions, Tensor]]) -> tuple[float, float]:
+    """Return coverage and mean area."""
+    regions = after.conformal(*parts[1], nonconformity=kind, alpha=ALPHA)
+    areas = regions.volume(parts[2][0], generator=torch.Generator().manual_seed(0)).double()
+    return float(regions.contains(*parts[2]).double().mean()), float(areas.mean())
+
+
+def both(parts: list[tuple[mcl.Predictions, Tensor]]) -> dict[str, object]:
+    """Return coverage and mean area of joint regions, their kind, and the same of products."""
+    tune = parts[0]
+    kind = after.smallest_regions(offered(*tune), *tune, alpha=ALPHA, generator=torch.Generator().manual_seed(0))
+    record: dict[str, object] = {"kind": type(kind).__name__}
+    record["coverage"], record["area"] = measured(kind, parts)
+    record["product_coverage"], record["product_area"] = measured(fitted_product(*tune), parts)
+    return record
 
 
 def compared(name: str, root: Path, n_splits: int) -> dict[str, object]:
@@ -117,7 +143,7 @@ def compared(name: str, root: Path, n_splits: int) -> dict[str, object]:
             every = fleet.models[split](x)
         rows = [order[a:b] for a, b in zip(bounds, [*bounds[1:], n], strict=True)]
         parts = [(part(every, chosen), y[chosen]) for chosen in rows]
-        records.append({**joint(parts), **product(parts)})
+        records.append(both(parts))
     ratios = [r["area"] / r["product_area"] for r in records]
     numbers = ("coverage", "area", "product_coverage", "product_area")
     return {

@@ -17,7 +17,6 @@ from torch import Tensor
 import torchmcl as mcl
 from _common import parser, report
 from torchmcl import after
-from torchmcl.after._inputs import scored
 
 N_HYPOTHESES, N_SEEN, FRAME, HOP, ALPHA = 8, 8, 256, 128, 0.1
 
@@ -84,7 +83,11 @@ def main() -> None:
         inputs, targets = of_part(options.root, part, n_files, noise)
         with torch.no_grad():
             given = model(inputs)
-        parts[name] = (given, targets, shape(scored("main", given, mcl.SigmoidScores()), targets))
+        parts[name] = (
+            given,
+            targets,
+            shape(after.Scored(given.hypotheses, mcl.normalized_scores(given.score_logits)), targets),
+        )
     regions = after.conformal(*parts["calibration"][:2], nonconformity=shape, alpha=ALPHA)
     values = torch.cat([parts["as heard before"][2], parts["with noise"][2]])
     half, rows = len(parts["as heard before"][2]), []

@@ -3,6 +3,7 @@
 Imported from ``torchmcl.after``. Everything takes `Predictions` of any model, as tensors or arrays.
 """
 
+from torchmcl.after._inputs import Scored
 from torchmcl.after.calibration import ScoreCalibration, calibrate_scores
 from torchmcl.after.counts import HypothesisCounts, choose_n_hypotheses
 from torchmcl.after.diagnosis import Diagnosis, diagnose
@@ -42,6 +43,7 @@ __all__ = [
     "SavedPredictions",
     "ScoreCalibration",
     "ScoreMap",
+    "Scored",
     "TemperatureMap",
     "TemperatureScaling",
     "Tubes",

@@ -42,7 +42,12 @@ _SUM_TOLERANCE = 1e-4
 
 
 class Scored(NamedTuple):
-    """Hypotheses [rows, hypotheses, *event] and probabilities [rows, hypotheses] that sum to 1."""
+    """Hypotheses with probabilities: what a `Nonconformity` is given.
+
+    Attributes:
+        hypotheses: [rows, hypotheses, *event]
+        probabilities: [rows, hypotheses], summing to 1.
+    """
 
     hypotheses: Tensor
     probabilities: Tensor
