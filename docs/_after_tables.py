@@ -21,6 +21,7 @@ CALIBRATIONS = {
     "60 hypotheses": "three networks together, as trained",
     "60 hypotheses, VectorScaling": "three networks together, ``VectorScaling``",
     "60 hypotheses, VectorScaling of each network": "``VectorScaling`` of each network, then together",
+    "60 hypotheses, IsotonicScaling of each network": "``IsotonicScaling`` of each network, then together",
 }
 
 
