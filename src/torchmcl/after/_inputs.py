@@ -45,7 +45,7 @@ class Scored(NamedTuple):
     """Hypotheses with probabilities: what a `Nonconformity` is given.
 
     Attributes:
-        hypotheses: [rows, hypotheses, *event]
+        hypotheses: [rows, hypotheses, ...]
         probabilities: [rows, hypotheses], summing to 1.
     """
 
@@ -147,7 +147,7 @@ def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, 
     Args:
         owner: named in messages.
         cost_fn: any `pairwise_*` function.
-        hypotheses: [rows, hypotheses, *event]
+        hypotheses: [rows, hypotheses, ...]
         targets: [rows, targets, *event]
         mask: of the steps of each target, [rows, targets, steps], for costs that take one.
     """
