@@ -1,4 +1,4 @@
-"""The one thing that pyproject.toml cannot say: the training step in C, left out where it cannot be compiled."""
+"""The one thing that pyproject.toml cannot say: loops in C, left out where it cannot be compiled."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ setup(
         Extension(
             "torchmcl.backends._native",
             sources=[str(SOURCES / name) for name in ("module.c", "baseline.c", "avx2.c", "avx512.c")],
-            depends=[str(SOURCES / name) for name in ("native.h", "step.h", "mixture.h")],
+            depends=[str(SOURCES / name) for name in ("native.h", "step.h", "mixture.h", "reduce.h", "variant.h")],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             py_limited_api=True,
             extra_compile_args=["-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"],

@@ -1,12 +1,13 @@
-"""After the training of three networks on pedestrians: reduced sets, calibrated scores and tubes, on one scene.
+"""After the training of three networks on pedestrians: reduced sets, calibrated scores and tubes, scene by scene.
 
-python benchmarks/after.py [--root ../shared/data/pedestrians] [--scene zara1] [--steps 600] [--out results/after.json]
+python benchmarks/after.py [--root ../shared/data/pedestrians] [--scenes hotel zara1 zara2] [--out results/after.json]
 
 Networks are trained on the other scenes. People of the scene are split at random: a third to tune and fit on, a third
-to calibrate on, a third to judge on; the numbers are means over the splits. k-means runs on some of the judged rows,
-and on those all methods are compared.
+to calibrate on, a third to judge on; the numbers are means over the splits. Suppression has its radius chosen, and
+networks have their scores calibrated, on the first third.
 """
 
+import argparse
 import statistics
 
 import numpy as np
@@ -20,7 +21,7 @@ from torchmcl import after
 from torchmcl.data import pedestrians
 
 N_HYPOTHESES, SCORES = 20, mcl.SoftmaxScores()
-TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0, 100.0)
+Part = tuple[mcl.Predictions, Tensor]
 RADII = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.2)
 
 
@@ -84,12 +85,6 @@ def suppressed(predictions: mcl.Predictions, k: int, radius: float) -> mcl.Predi
     return mcl.Predictions(predictions.hypotheses[rows.unsqueeze(-1), index])
 
 
-def tempered(predictions: mcl.Predictions, k: int, temperature: float) -> mcl.Predictions:
-    """Return k hypotheses for scores that are less sure: a free number, as suppression has its radius."""
-    softer = predictions._replace(score_logits=predictions.score_logits / temperature)
-    return after.reduce(softer, k, cost_fn=mcl.pairwise_fde, scores=SCORES, moved=False)
-
-
 def k_means(predictions: mcl.Predictions, k: int, final: bool) -> mcl.Predictions:
     """Return the centres of scikit-learn's KMeans in each row, of paths or of end points."""
     weights = SCORES.probabilities(predictions.score_logits).numpy()
@@ -107,49 +102,80 @@ def min_fde(predictions: mcl.Predictions, targets: Tensor) -> float:
     return float(mcl.metrics.min_fde(hypotheses=ends, targets=targets[:, -1:]))
 
 
-def reductions(
-    tune: tuple[mcl.Predictions, Tensor], judge: tuple[mcl.Predictions, Tensor], n_rows: int
-) -> list[dict[str, object]]:
-    """Compare ways to keep k of 60 hypotheses."""
-    rows, part = [], torch.arange(min(n_rows, len(judge[1])))
-    few, targets = rows_of(judge[0], part), judge[1][part]
-    for k in (20, 6):
-        radius = min(RADII, key=lambda r: min_fde(suppressed(tune[0], k, r), tune[1]))
-        some = (rows_of(tune[0], torch.arange(0, len(tune[1]), 4)), tune[1][::4])
-        temperature = min(TEMPERATURES, key=lambda t: min_fde(tempered(some[0], k, t), some[1]))
-        ways = {
-            "reduce, chosen, tuned temperature": tempered(few, k, temperature),
-            "reduce": after.reduce(few, k, cost_fn=mcl.pairwise_fde, scores=SCORES),
-            "reduce, chosen": after.reduce(few, k, cost_fn=mcl.pairwise_fde, scores=SCORES, moved=False),
-            "tuned suppression": suppressed(few, k, radius),
-            "k-means of paths": k_means(few, k, final=False),
-            "k-means of end points": k_means(few, k, final=True),
-        }
-        errors = {name: min_fde(way, targets) for name, way in ways.items()}
-        rows.append(
-            {"name": f"min FDE, 60 to {k}", "rows": len(part), "radius": radius, "temperature": temperature, **errors}
-        )
-    return rows
+def winners(predictions: mcl.Predictions, targets: Tensor) -> mcl.Matching:
+    """Return which hypothesis ends nearest to the truth."""
+    cost = mcl.pairwise_fde(hypotheses=predictions.hypotheses, targets=targets.unsqueeze(1))
+    return mcl.match(cost, mcl.WTA())
 
 
-def calibration(
-    tune: tuple[mcl.Predictions, Tensor], judge: tuple[mcl.Predictions, Tensor], method: after.CalibrationMethod
-) -> dict[str, float]:
-    """Return the calibration error of rows that were not fitted on, before and after."""
-
-    def matching(predictions: mcl.Predictions, targets: Tensor) -> mcl.Matching:
-        cost = mcl.pairwise_ade(hypotheses=predictions.hypotheses, targets=targets.unsqueeze(1))
-        return mcl.match(cost, mcl.WTA())
-
-    def error(predictions: mcl.Predictions) -> float:
-        return after.calibrate_scores(predictions, matching(*judge), scores=SCORES).error_before
-
-    fitted = after.calibrate_scores(tune[0], matching(*tune), method=method, scores=SCORES)
-    return {"before": error(judge[0]), "after": error(fitted(judge[0]))}
+def score_error(predictions: mcl.Predictions, targets: Tensor) -> float:
+    """Return the calibration error of scores as they are."""
+    return after.calibrate_scores(predictions, winners(predictions, targets), scores=SCORES).error_before
 
 
-def tubes(parts: list[tuple[mcl.Predictions, Tensor]], alpha: float = 0.1) -> dict[str, float]:
-    """Return joint coverage and area of tubes, and of discs for each step by Bonferroni's inequality."""
+def calibrated(
+    answers: list[mcl.Predictions], targets: Tensor, fit: Tensor, rows: Tensor, method: after.CalibrationMethod
+) -> mcl.Predictions:
+    """Return one set of all networks for some rows, each network calibrated by itself on others."""
+    maps = [
+        after.calibrate_scores(of_fit, winners(of_fit, targets[fit]), method=method, scores=SCORES)
+        for of_fit in (rows_of(one, fit) for one in answers)
+    ]
+    return after.concatenate(
+        [fitted(rows_of(one, rows)) for fitted, one in zip(maps, answers, strict=True)], scores=SCORES
+    )
+
+
+def reductions(answers: list[mcl.Predictions], targets: Tensor, fit: Tensor, judge: Tensor, k: int) -> dict[str, float]:
+    """Return the error of ways to keep k of 60 hypotheses."""
+    raw = {"tune": after.concatenate([rows_of(one, fit) for one in answers], scores=SCORES)}
+    raw["judge"] = after.concatenate([rows_of(one, judge) for one in answers], scores=SCORES)
+    better = {
+        n: calibrated(answers, targets, fit, r, after.VectorScaling()) for n, r in (("tune", fit), ("judge", judge))
+    }
+
+    def radius(sets: dict[str, mcl.Predictions]) -> float:
+        return min(RADII, key=lambda r: min_fde(suppressed(sets["tune"], k, r), targets[fit]))
+
+    ways = {
+        "calibrated, reduce": after.reduce(better["judge"], k, cost_fn=mcl.pairwise_fde, scores=SCORES),
+        "calibrated, reduce, chosen": after.reduce(
+            better["judge"], k, cost_fn=mcl.pairwise_fde, scores=SCORES, moved=False
+        ),
+        "calibrated, tuned suppression": suppressed(better["judge"], k, radius(better)),
+        "calibrated, k-means of end points": k_means(better["judge"], k, final=True),
+        "reduce": after.reduce(raw["judge"], k, cost_fn=mcl.pairwise_fde, scores=SCORES),
+        "reduce, chosen": after.reduce(raw["judge"], k, cost_fn=mcl.pairwise_fde, scores=SCORES, moved=False),
+        "tuned suppression": suppressed(raw["judge"], k, radius(raw)),
+        "k-means of paths": k_means(raw["judge"], k, final=False),
+        "k-means of end points": k_means(raw["judge"], k, final=True),
+    }
+    return {name: min_fde(way, targets[judge]) for name, way in ways.items()}
+
+
+def calibrations(answers: list[mcl.Predictions], targets: Tensor, fit: Tensor, judge: Tensor) -> dict[str, float]:
+    """Return the calibration error of rows that were not fitted on, of the first network and of all as one set."""
+    errors = {}
+    for name, sets in (("one network", answers[:1]), ("60 hypotheses", answers)):
+        together = [after.concatenate([rows_of(one, rows) for one in sets], scores=SCORES) for rows in (fit, judge)]
+        errors[name] = score_error(together[1], targets[judge])
+        for method in (after.TemperatureScaling(), after.VectorScaling(), after.IsotonicScaling()):
+            kind = type(method).__name__
+            fitted = after.calibrate_scores(
+                together[0], winners(together[0], targets[fit]), method=method, scores=SCORES
+            )
+            errors[f"{name}, {kind}"] = score_error(fitted(together[1]), targets[judge])
+            if len(sets) > 1:
+                apart = calibrated(sets, targets, fit, judge, method)
+                errors[f"{name}, {kind} of each network"] = score_error(apart, targets[judge])
+    return errors
+
+
+def tubes(parts: list[Part], alpha: float = 0.1) -> dict[str, float]:
+    """Return joint coverage and area of tubes, and of discs for each step by Bonferroni's inequality.
+
+    Windows of one person are not independent, and some people have many: a split may cover more or less than asked for.
+    """
     tune, calibrate, judge = parts
     regions = after.conformal(*calibrate, nonconformity=after.Tubes.fit(*tune), alpha=alpha, scores=SCORES)
     n_steps, areas, inside = judge[1].shape[1], [], torch.ones(len(judge[1]), dtype=torch.bool)
@@ -174,42 +200,61 @@ def thirds(person: Tensor, seed: int) -> list[Tensor]:
     return [(order[place] % 3 == i).nonzero().flatten() for i in range(3)]
 
 
-def mean_of(records: list[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of each number."""
-    return {name: statistics.fmean(record[name] for record in records) for name in records[0]}
+def few_of(rows: Tensor, n: int) -> Tensor:
+    """Return at most n of the rows, at random."""
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:n]]
+
+
+def summary(name: str, scene: str, records: list[dict[str, float]], **others: object) -> dict[str, object]:
+    """Return the mean of each number over the splits, and its standard deviation."""
+    row: dict[str, object] = {"name": name, "scene": scene, "splits": len(records), **others}
+    for key in records[0]:
+        values = [record[key] for record in records]
+        row[key] = statistics.fmean(values)
+        row[f"{key}, deviation"] = statistics.stdev(values) if len(values) > 1 else 0.0
+    return row
+
+
+def of_scene(scene: str, options: argparse.Namespace) -> list[dict[str, object]]:
+    """Return all numbers of a scene."""
+    split = pedestrians.load(scene, options.root, progress=False)
+    models = [trained(*inputs_and_targets(split.train), seed, options.steps) for seed in range(3)]
+    inputs, targets = inputs_and_targets(split.test)
+    with torch.no_grad():
+        answers = [paths(model, inputs) for model in models]
+    person = split.test.recording * 1_000_000 + split.test.person
+    splits = [thirds(person, seed) for seed in range(options.splits)]
+    small = [[few_of(rows, options.rows) for rows in of_split] for of_split in splits]
+    records = []
+    for k in (20, 6):
+        errors = [reductions(answers, targets, fit, judge, k) for fit, _, judge in small]
+        records.append(summary(f"min FDE, 60 to {k}", scene, errors, rows=options.rows))
+    errors = [calibrations(answers, targets, fit, judge) for fit, _, judge in splits]
+    records.append(summary("calibration error", scene, errors))
+    every = torch.arange(len(targets))
+    covered = []
+    for of_split in splits:
+        pooled = calibrated(answers, targets, of_split[0], every, after.VectorScaling())
+        few = after.reduce(pooled, 6, cost_fn=mcl.pairwise_sq_ade, scores=SCORES)
+        parts = [(rows_of(few, rows), targets[rows]) for rows in of_split]
+        covered.append(tubes(parts))
+    records.append(summary("tubes, 6 hypotheses, alpha 0.1", scene, covered))
+    return records
 
 
 def main() -> None:
     """Run it."""
     arguments = parser(__doc__.splitlines()[0])
     arguments.add_argument("--root", default="../shared/data/pedestrians")
-    arguments.add_argument("--scene", default="zara1")
+    arguments.add_argument("--scenes", nargs="+", default=["hotel", "zara1", "zara2"])
     arguments.add_argument("--steps", type=int, default=600)
     arguments.add_argument("--splits", type=int, default=10)
-    arguments.add_argument("--k-means-rows", type=int, default=500)
+    arguments.add_argument("--rows", type=int, default=300, help="of a split, at most, that are reduced")
     options = arguments.parse_args()
-    split = pedestrians.load(options.scene, options.root, progress=False)
-    models = [trained(*inputs_and_targets(split.train), seed, options.steps) for seed in range(3)]
-    inputs, targets = inputs_and_targets(split.test)
-    with torch.no_grad():
-        answers = [paths(model, inputs) for model in models]
-    ensemble = after.concatenate(answers, scores=SCORES)
-    person = split.test.recording * 1_000_000 + split.test.person
-
-    def parts(predictions: mcl.Predictions, seed: int) -> list[tuple[mcl.Predictions, Tensor]]:
-        return [(rows_of(predictions, rows), targets[rows]) for rows in thirds(person, seed)]
-
-    tune, _, judge = parts(ensemble, 0)
-    mixed = torch.randperm(len(judge[1]), generator=torch.Generator().manual_seed(0))
-    records = reductions(tune, (rows_of(judge[0], mixed), judge[1][mixed]), options.k_means_rows)
-    for name, predictions in (("one network", answers[0]), ("60 hypotheses", ensemble)):
-        for method in (after.TemperatureScaling(), after.VectorScaling(), after.IsotonicScaling()):
-            of_splits = [calibration(p[0], p[2], method) for p in (parts(predictions, s) for s in range(3))]
-            records.append({"name": f"calibration error, {name}, {type(method).__name__}", **mean_of(of_splits)})
-    few = after.reduce(ensemble, 6, cost_fn=mcl.pairwise_ade, scores=SCORES)
-    of_splits = [tubes(parts(few, seed)) for seed in range(options.splits)]
-    records.append({"name": "tubes, 6 hypotheses, alpha 0.1", "splits": options.splits, **mean_of(of_splits)})
-    report("after", options.device, records, options.out)
+    records: list[dict[str, object]] = []
+    for scene in options.scenes:
+        records += of_scene(scene, options)
+        report("after", options.device, records, options.out)  # what there is, should the next scene fail
 
 
 if __name__ == "__main__":

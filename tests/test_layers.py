@@ -41,7 +41,7 @@ FLOORS = {
     "data": 3,
     "density": 3,
     "annealing": 3,
-    "after": 4,  # what follows a training: reads predictions only
+    "after": 4,  # what follows a training: reads predictions; only `counts` trains, a fleet for each number
     "training": 4,
     "fleet": 4,
     "lightning": 4,

@@ -22,7 +22,7 @@ from torchmcl.estimators.table import (
     table_records,
 )
 from torchmcl.estimators.table.evaluation import _representatives
-from torchmcl.estimators.table.floor import least_distortions
+from torchmcl.after.floors import least_distortions
 from torchmcl.reports.table import write_table_page
 
 

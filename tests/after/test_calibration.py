@@ -58,16 +58,19 @@ def test_the_error_on_fresh_rows_is_at_least_halved(method, scores):
     torch.testing.assert_close(scores.probabilities(calibrated.score_logits).sum(-1), torch.ones(20_000).double())
 
 
-def test_the_error_is_the_metric():
-    logits, winners = overconfident(300, factor=1.0)
-    logits = (logits.softmax(-1)).logit()  # sigmoids that sum to 1
-    cost = 1.0 - torch.nn.functional.one_hot(winners, 5).double().unsqueeze(1)
-    given = mcl.Predictions(torch.zeros(300, 5, 1).double(), logits)
-    matching = mcl.match(cost, mcl.WTA())
-    fitted = calibrate_scores(given, matching)
-    assert fitted.error_before == pytest.approx(float(mcl.metrics.score_calibration_error(given, matching)))
-    after = mcl.metrics.score_calibration_error(fitted(given), matching)
-    assert fitted.error_after == pytest.approx(float(after))
+def test_the_error_is_that_of_ten_groups_of_equally_many_scores():
+    logits, winners = overconfident(300, factor=1.5)
+    fitted = calibrate_scores(logits, winners, scores=mcl.SoftmaxScores())
+    scores, wins = logits.softmax(-1).numpy().ravel(), np.eye(5)[winners].ravel()
+    groups = np.array_split(np.argsort(scores), 10)
+    expected = sum(abs(scores[group].sum() - wins[group].sum()) for group in groups) / len(scores)
+    assert fitted.error_before == pytest.approx(expected, rel=0.02)  # a score at the border of two groups
+
+
+def test_the_error_of_many_hypotheses_sees_scores_that_are_too_sure():
+    logits, winners = overconfident(4000, k=60)
+    fitted = calibrate_scores(logits, winners, scores=mcl.SoftmaxScores())
+    assert fitted.error_after < fitted.error_before / 5
 
 
 def test_vector_scaling_finds_an_offset_and_survives_a_hypothesis_that_never_wins():

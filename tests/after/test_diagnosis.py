@@ -1,7 +1,5 @@
 """A diagnosis finds what was done to the predictions, and says what to change."""
 
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -9,6 +7,7 @@ import torch
 import torchmcl as mcl
 from torchmcl.after import diagnose, read_predictions
 from torchmcl.cli import main
+from torchmcl.training import Recorder
 
 
 def healthy(n=4000, k=4, seed=0):
@@ -108,9 +107,65 @@ def test_files_that_hold_something_else_are_refused(tmp_path, monkeypatch, capsy
         read_predictions(path)
 
 
-@pytest.mark.slow
-def test_100_000_rows_of_25_hypotheses_take_seconds_at_most():
-    given, targets = healthy(100_000, 25)
-    start = time.perf_counter()
-    diagnose(given, targets)
-    assert time.perf_counter() - start < 10  # a second on two idle cores
+def recorded(temperatures, n_hypotheses=3, path=None):
+    """Return the recorder of a short training on two branches."""
+    torch.manual_seed(0)
+    model = mcl.MultiHypothesisMLP(1, 1, n_hypotheses=n_hypotheses, hidden=(16,))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    x = torch.rand(64, 1)
+    batch = mcl.Batch(x, torch.where(torch.rand(64, 1, 1) < 0.5, -1.0, 1.0) + 0 * x.unsqueeze(1))
+    with Recorder(every=1, path=path) as recorder:
+        for step, temperature in enumerate(temperatures):
+            rule = mcl.AnnealedWTA(temperature) if temperature else mcl.WTA()
+            output = mcl.mcl_step(model, batch, rule)
+            optimizer.zero_grad()
+            output.loss.backward()
+            optimizer.step()
+            recorder(step, output, rule)
+    return recorder
+
+
+def test_the_records_of_a_hot_training_show_a_collapse():
+    recorder = recorded([50.0] * 150)
+    found = diagnose(recorder)
+    assert found.collapsed == 1.0
+    assert (found.n_targets, found.score_error, found.distortion_of_mean) == (None, None, None)
+    assert found.final_temperature == 50.0
+    assert "all hypotheses in one place" in str(found)
+
+
+def test_the_records_of_a_cooled_training_show_the_split(tmp_path, capsys):
+    cooling = [8.0] * 100 + [8.0 * 0.95**step for step in range(150)]
+    recorder = recorded(cooling, path=tmp_path / "records.jsonl")
+    found = diagnose(recorder)
+    assert found.collapsed < 0.5
+    assert 0.1 < found.split_temperature < 8.0
+    assert found.final_temperature == pytest.approx(cooling[-1])
+    assert found.win_shares == pytest.approx(diagnose(recorder.records()).win_shares)
+    assert sum(found.win_shares) == pytest.approx(1.0)
+    assert main(["diagnose", str(tmp_path / "records.jsonl")]) == 0
+    assert "temperature of a split" in capsys.readouterr().out
+
+
+def test_a_training_that_ends_warm_is_told_to_cool_further():
+    assert any("cool further" in line for line in diagnose(recorded([8.0] * 100 + [0.5] * 150)).advice)
+
+
+def test_records_take_no_targets_and_predictions_need_them():
+    with pytest.raises(ValueError, match="`targets` must be None, as mask and scores, for records"):
+        diagnose(recorded([1.0] * 3), torch.zeros(3, 1))
+    with pytest.raises(ValueError, match="`targets` must be given with predictions"):
+        diagnose(healthy(10)[0])
+
+
+def test_wins_and_mean_scores_are_listed_for_each_hypothesis():
+    given, targets = healthy(400)
+    found = diagnose(given, targets)
+    assert found.mean_scores == pytest.approx((0.25,) * 4)
+    assert "hypothesis  wins    mean score" in str(found)
+    assert len(str(diagnose(mcl.Predictions(torch.randn(200, 60, 2)), torch.randn(200, 2))).splitlines()) < 60
+
+
+def test_a_few_targets_are_not_compared_with_offsets():
+    given, targets = healthy(12)
+    assert diagnose(given, targets).distortion_of_offsets is None

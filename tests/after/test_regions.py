@@ -49,6 +49,7 @@ def test_coverage_is_joint_over_steps_and_holds_with_masks():
     kind = Tubes.fit(*rows(300, seed=5, event=(4, 2)))
     given, targets = rows(20_000, event=(4, 2))
     mask = torch.rand(20_000, 4, generator=torch.Generator().manual_seed(2)) < 0.8
+    mask[:, 0] = True
     regions = conformal(
         mcl.Predictions(*(x[:2000] for x in given)), targets[:2000], nonconformity=kind, mask=mask[:2000]
     )
@@ -229,3 +230,9 @@ def test_bad_use_of_regions_is_named():
         AdaptiveLevel(alpha=2.0)
     with pytest.raises(ValueError, match="hold at least one nonconformity"):
         smallest_regions([], given, targets)
+
+
+def test_volumes_of_different_spaces_are_not_compared():
+    given, targets = mcl.Predictions(torch.randn(60, 3, 2)), torch.randn(60, 2)
+    with pytest.raises(ValueError, match="`offered` must have volumes of the same space, got Tubes, Balls"):
+        smallest_regions([Tubes(), Balls()], given, targets)

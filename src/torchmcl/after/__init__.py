@@ -3,7 +3,9 @@
 Imported from ``torchmcl.after``. Everything takes `Predictions` of any model, as tensors or arrays.
 """
 
+from torchmcl.after._inputs import Scored
 from torchmcl.after.calibration import ScoreCalibration, calibrate_scores
+from torchmcl.after.counts import HypothesisCounts, choose_n_hypotheses
 from torchmcl.after.diagnosis import Diagnosis, diagnose
 from torchmcl.after.files import SavedPredictions, read_predictions
 from torchmcl.after.nonconformity import Balls, DensityLevels, Nonconformity, Tubes
@@ -32,6 +34,7 @@ __all__ = [
     "DensityLevels",
     "Diagnosis",
     "ExpectedCost",
+    "HypothesisCounts",
     "IsotonicMap",
     "IsotonicScaling",
     "MissRate",
@@ -40,12 +43,14 @@ __all__ = [
     "SavedPredictions",
     "ScoreCalibration",
     "ScoreMap",
+    "Scored",
     "TemperatureMap",
     "TemperatureScaling",
     "Tubes",
     "VectorMap",
     "VectorScaling",
     "calibrate_scores",
+    "choose_n_hypotheses",
     "concatenate",
     "conformal",
     "diagnose",

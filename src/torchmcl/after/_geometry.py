@@ -16,11 +16,13 @@ from torchmcl.costs import (
     pairwise_sq_fde,
 )
 
-__all__ = ["Geometry", "geometry_of"]
+__all__ = ["EUCLIDEAN", "Geometry", "geometry_of"]
 
 # Steps of Weiszfeld's algorithm; each group has several rounds of Lloyd's around it.
 _WEISZFELD_STEPS = 8
 _OWNER = "reduce"
+# The squared distance over all axes, or a share of it.
+EUCLIDEAN = (pairwise_sq_euclidean, pairwise_sq_ade)
 
 
 class Geometry(NamedTuple):
@@ -82,14 +84,14 @@ class Geometry(NamedTuple):
     @property
     def means_are_best(self) -> bool:
         """Whether the mean of a group has the lowest loss of all centres."""
-        squares = self.cost_fn in (pairwise_sq_euclidean, pairwise_sq_ade, pairwise_sq_fde)
+        squares = self.cost_fn in (*EUCLIDEAN, pairwise_sq_fde)
         return squares and isinstance(self.objective, ExpectedCost)
 
 
 def geometry_of(scored: Scored, cost_fn: CostFn, objective: ReductionObjective) -> Geometry:
     """Return the problem of some rows, moved to their means: far from 0 the digits would go into the distance."""
     transposed = None
-    if cost_fn in (pairwise_sq_euclidean, pairwise_sq_ade):
+    if cost_fn in EUCLIDEAN:
         transposed = scored.hypotheses.flatten(2).mT.contiguous()
     return Geometry(*scored, transposed, cost_fn, objective)
 

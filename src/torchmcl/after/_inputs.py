@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_callable, check_tensor
+from torchmcl._checks import bad_value, check_boolean, check_callable, check_tensor
 from torchmcl.costs import (
     pairwise_cosine,
     pairwise_euclidean,
@@ -18,7 +18,18 @@ from torchmcl.costs._calling import named_extras
 from torchmcl.scoring import ScoreObjective, SoftmaxScores
 from torchmcl.types import Distributions, Predictions
 
-__all__ = ["CostFn", "Scored", "Scores", "finite_tensor", "logits_of", "pair_cost", "probabilities_of", "scored"]
+__all__ = [
+    "CostFn",
+    "Scored",
+    "Scores",
+    "as_tensor",
+    "finite_tensor",
+    "logits_of",
+    "pair_cost",
+    "probabilities_of",
+    "scored",
+    "step_mask",
+]
 
 CostFn: TypeAlias = Callable[..., Tensor]
 #: How score logits are read, or the probabilities themselves [rows, hypotheses].
@@ -31,15 +42,30 @@ _SUM_TOLERANCE = 1e-4
 
 
 class Scored(NamedTuple):
-    """Hypotheses [rows, hypotheses, *event] and probabilities [rows, hypotheses] that sum to 1."""
+    """Hypotheses with probabilities: what a `Nonconformity` is given.
+
+    Attributes:
+        hypotheses: [rows, hypotheses, ...]
+        probabilities: [rows, hypotheses], summing to 1.
+    """
 
     hypotheses: Tensor
     probabilities: Tensor
 
 
+def as_tensor(owner: str, argument: str, value: Any) -> Tensor:
+    """Return a tensor, an array or a list of numbers as a tensor."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(bad_value(owner, argument, "be a tensor or an array of numbers", repr(value)[:60])) from error
+
+
 def finite_tensor(owner: str, argument: str, value: Any) -> Tensor:
     """Return an array or a tensor as a detached floating tensor after checking that it is finite."""
-    value = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    value = as_tensor(owner, argument, value)
     check_tensor(owner, argument, value)
     value = value.detach()
     # One pass and no copy where all is well: a sum is finite only if its terms are (or nearly overflow).
@@ -59,8 +85,8 @@ def scored(owner: str, predictions: Any, scores: Scores) -> Scored:
     if not isinstance(predictions, (Predictions, Distributions)):
         raise TypeError(bad_value(owner, "predictions", "be Predictions", type(predictions).__name__))
     hypotheses = finite_tensor(owner, "predictions.hypotheses", predictions.hypotheses)
-    if hypotheses.ndim < 3 or hypotheses.shape[1] < 1:
-        rule = "have shape [rows, hypotheses, ...] with at least one axis of an event"
+    if hypotheses.ndim < 3 or 0 in hypotheses.shape[1:]:
+        rule = "have shape [rows, hypotheses, ...] with at least one hypothesis and one axis of an event"
         advice = "Scalars are events of length 1: hypotheses.unsqueeze(-1)."
         raise ValueError(bad_value(owner, "predictions.hypotheses", rule, tuple(hypotheses.shape), advice))
     hypotheses = hypotheses.to(torch.promote_types(hypotheses.dtype, torch.float32))
@@ -71,6 +97,9 @@ def scored(owner: str, predictions: Any, scores: Scores) -> Scored:
 def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: Tensor) -> Tensor:
     """Return the probabilities [rows, hypotheses]; uniform where there are no scores."""
     shape = hypotheses.shape[:2]
+    if isinstance(scores, (str, type)):
+        rule = "be a ScoreObjective or probabilities"
+        raise TypeError(bad_value(owner, "scores", rule, repr(scores), "mcl.SoftmaxScores() for example."))
     if not isinstance(scores, ScoreObjective):
         given = finite_tensor(owner, "scores", scores)
         _check_shape(owner, "scores", given, shape)
@@ -84,13 +113,19 @@ def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: 
         return given / sums.unsqueeze(-1)
     if score_logits is None:
         return hypotheses.new_full(shape, 1 / shape[1])
-    logits = score_logits if isinstance(score_logits, Tensor) else torch.as_tensor(score_logits)
+    logits = as_tensor(owner, "predictions.score_logits", score_logits)
     check_tensor(owner, "predictions.score_logits", logits)
     _check_shape(owner, "predictions.score_logits", logits, shape)
     if logits.isnan().any():
         index = tuple(logits.isnan().nonzero()[0].tolist())
         raise ValueError(bad_value(owner, "predictions.score_logits", "be numbers", f"nan at index {index}"))
-    return scores.probabilities(logits.detach())
+    probabilities = scores.probabilities(logits.detach())
+    bad = probabilities.isnan().any(dim=-1)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        rule = "have a finite logit in every row, and none that is infinite upwards"
+        raise ValueError(bad_value(owner, "predictions.score_logits", rule, f"{logits[row].tolist()[:4]} in row {row}"))
+    return probabilities
 
 
 def logits_of(probabilities: Tensor, scores: Scores) -> Tensor:
@@ -112,7 +147,7 @@ def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, 
     Args:
         owner: named in messages.
         cost_fn: any `pairwise_*` function.
-        hypotheses: [rows, hypotheses, *event]
+        hypotheses: [rows, hypotheses, ...]
         targets: [rows, targets, *event]
         mask: of the steps of each target, [rows, targets, steps], for costs that take one.
     """
@@ -127,6 +162,21 @@ def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, 
         advice = "Costs of sequences, pairwise_ade for example, take [rows, hypotheses, steps, dim]."
         raise ValueError(bad_value(owner, "cost_fn", rule, tuple(cost.shape), advice))
     return cost.detach()
+
+
+def step_mask(owner: str, mask: Any, shape: tuple[int, ...]) -> Tensor:
+    """Return a mask [rows, steps] of targets of a shape, checked: each row has a real step."""
+    mask = as_tensor(owner, "mask", mask)
+    check_boolean(owner, "mask", mask)
+    if mask.shape != shape[:2]:
+        raise ValueError(bad_value(owner, "mask", f"have shape {shape[:2]} ([rows, steps])", tuple(mask.shape)))
+    empty = ~mask.any(dim=1)
+    if empty.any():
+        rule = "have at least one real step in each row"
+        raise ValueError(
+            bad_value(owner, "mask", rule, f"none in row {int(empty.nonzero()[0])}", "Leave out such rows.")
+        )
+    return mask
 
 
 def _check_shape(owner: str, argument: str, value: Tensor, shape: torch.Size) -> None:

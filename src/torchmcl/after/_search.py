@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from torchmcl.after._geometry import Geometry
+from torchmcl.after._inputs import Scored
+from torchmcl.backends import grouping
 
-__all__ = ["best_groups", "best_subset", "chosen_greedily", "few_groups", "few_subsets", "lloyd", "swapped", "take"]
+__all__ = ["best_groups", "best_subset", "chosen", "compiled_means", "few_groups", "few_subsets", "lloyd", "take"]
 
 # All subsets are tried up to this many of them, all groupings up to this many hypotheses.
 _FEW_SUBSETS = 512
@@ -52,6 +54,21 @@ def best_subset(loss: Tensor, weights: Tensor, k: int) -> Tensor:
     for column in range(1, k):
         nearest = torch.minimum(nearest, loss[:, subsets[:, column]])  # [rows, subsets, hypotheses]
     return subsets[torch.bmm(nearest, weights.unsqueeze(-1)).squeeze(-1).argmin(dim=-1)]
+
+
+def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
+    """Return k candidates [rows, k] of low expected loss: greedy choices, and exchanges of them if asked for.
+
+    Args:
+        loss: [rows, candidates, hypotheses], as many candidates as hypotheses.
+        weights: [rows, hypotheses]
+        k: how many.
+        exchanged: whether to go on with exchanges.
+    """
+    if grouping.serves(loss, weights):
+        return grouping.chosen(loss, weights, k, 2 * k if exchanged else 0)
+    picks = chosen_greedily(loss, weights, k)
+    return swapped(loss, weights, picks) if exchanged else picks
 
 
 def chosen_greedily(loss: Tensor, weights: Tensor, k: int) -> Tensor:
@@ -153,6 +170,12 @@ def _groupings(n: int, k: int) -> tuple[Tensor, Tensor]:
 
     extend(0, [])
     return members, torch.tensor(groupings)
+
+
+def compiled_means(given: Scored, k: int) -> tuple[Tensor, Tensor]:
+    """Return what greedy choices and Lloyd's algorithm find for squared distances, and the mass of each centre."""
+    centres, masses = grouping.means(given.hypotheses.flatten(2), given.probabilities, k, _LLOYD_ROUNDS)
+    return centres.unflatten(2, given.hypotheses.shape[2:]), masses
 
 
 def lloyd(geometry: Geometry, centres: Tensor) -> Tensor:

@@ -4,13 +4,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_non_negative, check_positive
-from torchmcl.after._inputs import CostFn, Scored, finite_tensor, pair_cost, scored
+from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_positive
+from torchmcl.after._inputs import CostFn, Scored, finite_tensor, pair_cost, scored, step_mask
 from torchmcl.after.volumes import union_volume
 from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
 from torchmcl.density import KernelMixture
@@ -24,7 +24,12 @@ class Nonconformity(ABC):
     """A number for each target that is larger the worse it fits; a region is where it is at most a quantile.
 
     Frozen, and fixed before the calibration rows are seen: what it is fitted on must be other rows.
+
+    Attributes:
+        of_cross_sections: whether `volume` is a mean over the steps of an event, and not in the space of events.
     """
+
+    of_cross_sections: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, given: Scored, targets: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -39,6 +44,17 @@ class Nonconformity(ABC):
     @abstractmethod
     def volume(self, given: Scored, level: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
         """Return the volume of the region of each row, [rows], for levels [rows]."""
+
+
+def _positive_numbers(owner: str, argument: str, values: Any) -> tuple[float, ...] | None:
+    """Return numbers above 0 as a tuple."""
+    if values is None:
+        return None
+    if not isinstance(values, (tuple, list)):
+        raise TypeError(bad_value(owner, argument, "be a tuple of numbers", repr(values)))
+    for value in values:
+        check_positive(owner, argument, value)
+    return tuple(map(float, values))
 
 
 def _growth(probabilities: Tensor, power: float) -> Tensor:
@@ -112,12 +128,12 @@ class Tubes(Nonconformity):
 
     scales: tuple[float, ...] | None = None
     power: float = 0.0
+    of_cross_sections: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the fields."""
         check_non_negative("Tubes", "power", self.power)
-        for scale in self.scales or ():
-            check_positive("Tubes", "scales", scale)
+        object.__setattr__(self, "scales", _positive_numbers("Tubes", "scales", self.scales))
 
     @classmethod
     def fit(
@@ -143,6 +159,8 @@ class Tubes(Nonconformity):
         if truth.shape != (len(given.hypotheses), *given.hypotheses.shape[2:]) or len(truth) == 0:
             rule = f"have at least one row, and one for each of `predictions` {tuple(given.hypotheses.shape)}"
             raise ValueError(bad_value("Tubes.fit", "targets", rule, tuple(truth.shape)))
+        check_fraction("Tubes.fit", "share", share)
+        mask = None if mask is None else step_mask("Tubes.fit", mask, tuple(truth.shape))
         distances = _distances(given.hypotheses, truth)  # [rows, hypotheses, steps]
         spread = distances if mask is None else distances.masked_fill(~mask.unsqueeze(1), 0)
         # The nearest hypothesis by the mean over the steps in units of their own size: no step decides alone.
@@ -215,6 +233,7 @@ class DensityLevels(Nonconformity):
     def __post_init__(self) -> None:
         """Check the fields."""
         check_positive("DensityLevels", "bandwidth", self.bandwidth)
+        object.__setattr__(self, "scale", _positive_numbers("DensityLevels", "scale", self.scale))
 
     def __call__(self, given: Scored, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return minus the log density at the targets."""
@@ -234,5 +253,8 @@ class DensityLevels(Nonconformity):
     def _density(self, given: Scored) -> KernelMixture:
         hypotheses = given.hypotheses.flatten(2)
         scale: Sequence[float] | None = self.scale
+        if scale is not None and len(scale) != hypotheses.shape[-1]:
+            rule = f"have one number for each of {hypotheses.shape[-1]} coordinates"
+            raise ValueError(bad_value("DensityLevels", "scale", rule, len(scale)))
         unit = None if scale is None else hypotheses.new_tensor(scale)
         return KernelMixture(hypotheses, given.probabilities, self.bandwidth, unit)

@@ -1,15 +1,17 @@
 """Many hypotheses to a few: those of a large set, or of several networks, that keep the expected cost low."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.after import _search as search
-from torchmcl.after._geometry import Geometry, geometry_of
-from torchmcl.after._inputs import CostFn, Scored, Scores, finite_tensor, logits_of, pair_cost, scored
+from torchmcl.after._geometry import EUCLIDEAN, Geometry, geometry_of
+from torchmcl.after._inputs import CostFn, Scored, Scores, as_tensor, finite_tensor, logits_of, pair_cost, scored
 from torchmcl.after.objectives import ExpectedCost, ReductionObjective
+from torchmcl.backends import grouping
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.scoring import SigmoidScores
 from torchmcl.types import Distributions, Predictions
@@ -65,24 +67,28 @@ def reduce(
         tensor([ 0., 10.])
     """
     check_positive_int("reduce", "k", k)
-    objective, scores = objective or ExpectedCost(), SigmoidScores() if scores is None else scores
+    if not isinstance(moved, bool):
+        raise TypeError(bad_value("reduce", "moved", "be True or False", repr(moved)))
+    objective, scores = _objective("reduce", objective), SigmoidScores() if scores is None else scores
     every = scored("reduce", predictions, scores)
     n = every.hypotheses.shape[1]
     if k > n:
         rule = f"be at most the number of hypotheses, {n}"
         raise ValueError(bad_value("reduce", "k", rule, k, "`concatenate` makes one set of several networks."))
     pair_cost("reduce", cost_fn, every.hypotheses[:1], every.hypotheses[:1])  # says what does not fit
-    per_row = max(n * n, 1)
-    at_once = max(_NUMBERS_AT_ONCE.get(every.hypotheses.device.type, 2_000_000) // per_row, 1)
+    means = moved and cost_fn in EUCLIDEAN and isinstance(objective, ExpectedCost) and not search.few_groups(n)
+    if means and grouping.serves(*every):
+        return _sorted(*search.compiled_means(every, k), scores)
+    at_once = max(_NUMBERS_AT_ONCE.get(every.hypotheses.device.type, 2_000_000) // (n * n), 1)
     solve = _moved if moved else _chosen
     parts = []
     for rows in zip(*(part.split(at_once) for part in every), strict=True):
         mean = torch.einsum("rk,rk...->r...", rows[1], rows[0]).unsqueeze(1)
         geometry = geometry_of(Scored(rows[0] - mean, rows[1]), cost_fn, objective)
-        centres, masses = _with_masses(geometry, solve(geometry, k))
-        parts.append((centres + mean, masses))
+        centres = solve(geometry, k)
+        parts.append((centres + mean, _masses(geometry, centres)))
     hypotheses, masses = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Predictions(hypotheses, logits_of(masses, scores))
+    return _sorted(hypotheses, masses, scores)
 
 
 def _chosen(geometry: Geometry, k: int) -> Tensor:
@@ -91,7 +97,7 @@ def _chosen(geometry: Geometry, k: int) -> Tensor:
     if search.few_subsets(loss.shape[1], k):
         index = search.best_subset(loss, geometry.weights, k)
     else:
-        index = search.swapped(loss, geometry.weights, search.chosen_greedily(loss, geometry.weights, k))
+        index = search.chosen(loss, geometry.weights, k, exchanged=True)
     return search.take(geometry.hypotheses, index)
 
 
@@ -100,16 +106,20 @@ def _moved(geometry: Geometry, k: int) -> Tensor:
     if search.few_groups(geometry.hypotheses.shape[1]):
         return search.best_groups(geometry, k)
     loss = geometry.objective(geometry.cost(geometry.hypotheses))
-    chosen = search.chosen_greedily(loss, geometry.weights, k)
+    chosen = search.chosen(loss, geometry.weights, k, exchanged=False)
     return search.lloyd(geometry, search.take(geometry.hypotheses, chosen))
 
 
-def _with_masses(geometry: Geometry, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """Return centres and the probability of what is nearest to each, the most likely first."""
+def _masses(geometry: Geometry, centres: Tensor) -> Tensor:
+    """Return the probability of what is nearest to each centre."""
     owner = geometry.cost(centres).min(dim=1).indices  # several times as fast as argmin on CPUs
-    masses = centres.new_zeros(centres.shape[:2]).scatter_add_(1, owner, geometry.weights)
+    return centres.new_zeros(centres.shape[:2]).scatter_add_(1, owner, geometry.weights)
+
+
+def _sorted(centres: Tensor, masses: Tensor, scores: Scores) -> Predictions:
+    """Return centres, the most likely first, with score logits that are read as those given."""
     order = masses.argsort(dim=-1, descending=True, stable=True)
-    return search.take(centres, order), masses.gather(1, order)
+    return Predictions(search.take(centres, order), logits_of(masses.gather(1, order), scores))
 
 
 def expected_cost(
@@ -135,10 +145,26 @@ def expected_cost(
         tensor([0.3333])
     """
     owner = "expected_cost"
+    loss = _objective(owner, objective)
     every = scored(owner, predictions, SigmoidScores() if scores is None else scores)
+    if not isinstance(few, (Predictions, Distributions)):
+        raise TypeError(bad_value(owner, "few", "be Predictions", type(few).__name__))
     centres = finite_tensor(owner, "few.hypotheses", few.hypotheses).to(every.hypotheses)
+    rows, _, *event = every.hypotheses.shape
+    if centres.ndim != len(event) + 2 or centres.shape[1] < 1 or (len(centres), *centres.shape[2:]) != (rows, *event):
+        rule = f"have shape [{rows}, k, ...] with k >= 1 and events {tuple(event)}, as `predictions`"
+        raise ValueError(bad_value(owner, "few.hypotheses", rule, tuple(centres.shape)))
     cost = pair_cost(owner, cost_fn, centres, every.hypotheses).amin(dim=-1)
-    return ((objective or ExpectedCost())(cost) * every.probabilities).sum(dim=-1)
+    return (loss(cost) * every.probabilities).sum(dim=-1)
+
+
+def _objective(owner: str, objective: Any) -> ReductionObjective:
+    if objective is None:
+        return ExpectedCost()
+    if not isinstance(objective, ReductionObjective):
+        rule = "be a ReductionObjective"
+        raise TypeError(bad_value(owner, "objective", rule, repr(objective), "MissRate(2.0) for example."))
+    return objective
 
 
 def concatenate(
@@ -164,10 +190,15 @@ def concatenate(
         tensor([[0.2500, 0.2500, 0.5000]])
     """
     owner, scores = "concatenate", SigmoidScores() if scores is None else scores
+    if isinstance(predictions, (Predictions, Distributions)):
+        rule = "be a sequence of Predictions, one for each network"
+        raise TypeError(bad_value(owner, "predictions", rule, type(predictions).__name__))
     sets = [scored(owner, one, scores) for one in predictions]
     if not sets:
         raise ValueError(bad_value(owner, "predictions", "hold at least one network's", "none"))
-    shares = torch.ones(len(sets)) if weights is None else finite_tensor(owner, "weights", torch.tensor([*weights]))
+    shares = torch.ones(len(sets))
+    if weights is not None:
+        shares = finite_tensor(owner, "weights", as_tensor(owner, "weights", weights).float())
     if shares.shape != (len(sets),) or (shares < 0).any() or not shares.sum() > 0:
         rule = f"be {len(sets)} numbers >= 0, not all 0"
         raise ValueError(bad_value(owner, "weights", rule, weights))

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_positive_int, check_real, check_sample_weights
-from torchmcl.after._inputs import Scored, Scores, finite_tensor, scored
+from torchmcl._checks import bad_value, check_positive_int, check_real, check_sample_weights
+from torchmcl.after._inputs import Scored, Scores, as_tensor, finite_tensor, scored, step_mask
 from torchmcl.after._quantiles import effective_counts, quantile, rows_needed
 from torchmcl.after.nonconformity import Nonconformity
 from torchmcl.scoring import ScoreObjective, SigmoidScores
@@ -32,7 +32,7 @@ class ConformalRegions:
         alpha: the share of fresh targets that may lie outside.
         groups: [groups], integers in increasing order; empty without groups.
         levels: [groups], the quantile of each, or a single one.
-        scores: how score logits are read.
+        scores: how score logits are read; None if probabilities were given.
         n_rows: how many calibration rows there were.
     """
 
@@ -40,7 +40,7 @@ class ConformalRegions:
     alpha: float
     groups: Tensor
     levels: Tensor
-    scores: ScoreObjective
+    scores: ScoreObjective | None
     n_rows: int
 
     def level(self, n_rows: int, groups: Any = None) -> Tensor:
@@ -74,7 +74,7 @@ class ConformalRegions:
         scores: Scores | None = None,
     ) -> Tensor:
         """Return whether each target [rows, ...] lies in its region, [rows]."""
-        given = scored("ConformalRegions", predictions, self.scores if scores is None else scores)
+        given = self._scored(predictions, scores)
         values = _values("ConformalRegions", self.nonconformity, given, targets, mask)
         return values.double() <= self.level(len(values), groups).to(values.device)
 
@@ -97,9 +97,16 @@ class ConformalRegions:
             generator: of the random numbers there; torch's own by default.
         """
         check_positive_int("ConformalRegions", "n_samples", n_samples)
-        given = scored("ConformalRegions", predictions, self.scores if scores is None else scores)
+        given = self._scored(predictions, scores)
         level = self.level(len(given.hypotheses), groups).to(given.hypotheses)
         return self.nonconformity.volume(given, level, n_samples, generator)
+
+    def _scored(self, predictions: Predictions | Distributions, scores: Scores | None) -> Scored:
+        reader = self.scores if scores is None else scores
+        if reader is None:
+            rule = "be probabilities, as in the calibration"
+            raise ValueError(bad_value("ConformalRegions", "scores", rule, "None"))
+        return scored("ConformalRegions", predictions, reader)
 
 
 def conformal(
@@ -158,7 +165,7 @@ def conformal(
         _level(owner, values[rows], weights[rows], unit[rows], alpha, name)
         for rows, name in zip(members, names, strict=True)
     ]
-    reader = kept if isinstance(kept, ScoreObjective) else SigmoidScores()
+    reader = kept if isinstance(kept, ScoreObjective) else None
     return ConformalRegions(nonconformity, float(alpha), keys, torch.tensor(levels).double(), reader, len(values))
 
 
@@ -196,10 +203,21 @@ def smallest_regions(
         0.5
     """
     owner = "smallest_regions"
+    if isinstance(offered, Nonconformity):
+        raise TypeError(bad_value(owner, "offered", "be a sequence to choose from", type(offered).__name__))
     if not offered:
         raise ValueError(bad_value(owner, "offered", "hold at least one nonconformity", "none"))
+    kinds = {type(one).__name__: getattr(one, "of_cross_sections", False) for one in offered}
+    if len(set(kinds.values())) > 1:
+        rule = "have volumes of the same space"
+        advice = "Tubes measure cross-sections, as a mean over the steps: offer tubes only, or none."
+        raise ValueError(bad_value(owner, "offered", rule, ", ".join(kinds), advice))
     given = scored(owner, predictions, SigmoidScores() if scores is None else scores)
     targets = finite_tensor(owner, "targets", targets)
+    needed = 2 * rows_needed(alpha) if isinstance(alpha, float) and 0 < alpha < 1 else 2  # `conformal` checks alpha
+    if len(targets) < needed:
+        rule = f"have at least {needed} rows for alpha = {alpha:g}, half of them for levels"
+        raise ValueError(bad_value(owner, "targets", rule, len(targets)))
     first, second = slice(0, None, 2), slice(1, None, 2)
     mean_volumes = []
     for one in offered:
@@ -232,26 +250,24 @@ def _values(owner: str, nonconformity: Any, given: Scored, targets: Any, mask: T
     if truth.shape != expected:
         rule = f"have shape {expected} ([rows, ...], one target for each row)"
         raise ValueError(bad_value(owner, "targets", rule, tuple(truth.shape)))
-    if mask is not None:
-        check_boolean(owner, "mask", mask)
-        if mask.shape != expected[:2]:
-            raise ValueError(bad_value(owner, "mask", f"have shape {expected[:2]} ([rows, steps])", tuple(mask.shape)))
-    return nonconformity(given, truth.to(given.hypotheses), mask)
+    return nonconformity(given, truth.to(given.hypotheses), None if mask is None else step_mask(owner, mask, expected))
 
 
 def _weights(owner: str, sample_weights: Any, n_rows: int) -> NDArray[np.float64]:
     if sample_weights is None:
         return np.ones(n_rows)
-    weights = torch.as_tensor(sample_weights)
+    weights = as_tensor(owner, "sample_weights", sample_weights)
     check_sample_weights(owner, weights, torch.Size((n_rows,)))
     values = finite_tensor(owner, "sample_weights", weights.double()).expand(n_rows).cpu().numpy()
-    if (values < 0).any():
-        raise ValueError(bad_value(owner, "sample_weights", "be >= 0", f"{values.min()}"))
+    if (values < 0).any() or (n_rows and not values.sum() > 0):
+        raise ValueError(
+            bad_value(owner, "sample_weights", "be >= 0, and not all 0", f"{values.min()} to {values.max()}")
+        )
     return np.asarray(values)
 
 
 def _integers(owner: str, argument: str, values: Any, n_rows: int) -> Tensor:
-    found = torch.as_tensor(values).cpu()
+    found = as_tensor(owner, argument, values).cpu()
     if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
         raise TypeError(bad_value(owner, argument, "be integers", found.dtype))
     if found.shape != (n_rows,):

@@ -36,6 +36,9 @@ def union_volume(
     if centres.ndim != 3 or radii.shape != centres.shape[:2] or centres.shape[-1] < 1:
         rule = f"have shape [rows, balls] for centres [rows, balls, dim] {tuple(centres.shape)}"
         raise ValueError(bad_value("union_volume", "radii", rule, tuple(radii.shape)))
+    radii = radii.to(centres)
+    if centres.shape[1] == 0:
+        return centres.new_zeros(len(centres))
     if (radii < 0).any():
         raise ValueError(bad_value("union_volume", "radii", "be >= 0", f"{radii.min().item()}"))
     if centres.shape[-1] == 1:

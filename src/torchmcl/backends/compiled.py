@@ -1,18 +1,15 @@
-"""The training step of small ReLU networks in C, an extension that is built when the package is installed.
-
-The sources are in the folder `native`; `native/native.h` declares the structures that are declared here again. Where
-the extension could not be built everything takes the plain way, and `torchmcl --version --verbose` says so.
-"""
+"""The training step of small ReLU networks in C, an extension that is built when the package is installed."""
 
 import ctypes
-import importlib
 import itertools
-from ctypes import Structure, c_char_p, c_float, c_int64, c_void_p
+from ctypes import Structure, c_float, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from torchmcl.backends.extension import aligned, available, instruction_set, library
 
 __all__ = [
     "MAX_HYPOTHESES",
@@ -29,7 +26,6 @@ __all__ = [
 MAX_HYPOTHESES = 100
 MAX_LAYERS = 16
 
-_ALIGNMENT = 64
 # Columns of a run, on average, from which sums of weights are faster than a product with them.
 _SHORTEST_RUN = 4
 
@@ -99,32 +95,6 @@ class _Adam(Structure):
         ("beta2", c_float),
         ("epsilon", c_float),
     )
-
-
-def _loaded() -> ctypes.CDLL | None:
-    try:
-        module = importlib.import_module("torchmcl.backends._native")  # which chooses the instruction set
-    except ImportError:
-        return None
-    library = ctypes.CDLL(str(module.__file__))
-    library.torchmcl_instruction_set.restype = c_char_p
-    library.torchmcl_scratch_size.restype = c_int64
-    library.torchmcl_step.restype = None
-    library.torchmcl_adam.restype = None
-    return library
-
-
-_LIBRARY = _loaded()
-
-
-def available() -> bool:
-    """Return whether the extension was built when the package was installed."""
-    return _LIBRARY is not None
-
-
-def instruction_set() -> str | None:
-    """Return the name of the vector instructions that were chosen for this processor, None without the extension."""
-    return None if _LIBRARY is None else _LIBRARY.torchmcl_instruction_set().decode()
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
@@ -242,7 +212,6 @@ class NetworkStep:
         row_weights: Tensor | None,
         set_of_model: Tensor,
     ) -> None:
-        assert _LIBRARY is not None
         ladders, sizes = Ladders.of(inputs), torch.tensor(network.sizes)
         targets = targets.contiguous()
         row_weights = None if row_weights is None else row_weights.contiguous()
@@ -273,9 +242,7 @@ class NetworkStep:
             counts=_pointer(row_weights),
         )
         self._kept = (sizes, ladders, targets, row_weights)  # alive as long as the pointers into them
-        n_floats = _LIBRARY.torchmcl_scratch_size(ctypes.byref(self._network))
-        memory = torch.zeros(n_floats + _ALIGNMENT // 4)
-        self._scratch = memory[-memory.data_ptr() // 4 % (_ALIGNMENT // 4) :]  # vectors want to be aligned
+        self._scratch = aligned(library().torchmcl_scratch_size(ctypes.byref(self._network)))
         self.gradient = torch.zeros_like(flat)
 
     def __call__(
@@ -300,7 +267,6 @@ class NetworkStep:
             with_gradient: whether to compute the gradient.
             models: the models to take, all of them by default.
         """
-        assert _LIBRARY is not None
         chosen = models or slice(0, len(self._flat))
         flat, set_of_model, rule = self._flat[chosen], self._set_of_model[chosen], rule[:, chosen].contiguous()
         loss = flat.new_empty(len(flat))
@@ -322,7 +288,7 @@ class NetworkStep:
             score_weight=score_weight,
             scratch=self._scratch.data_ptr(),
         )
-        _LIBRARY.torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
+        library().torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
         return loss
 
 
@@ -338,7 +304,6 @@ def adam_step(
     epsilon: float,
 ) -> None:
     """Change parameters and moments [models, parameters] in place; `n_steps` [models, 1] already counts this step."""
-    assert _LIBRARY is not None
     update = _Adam(
         n_models=flat.shape[0],
         n_parameters=flat.shape[1],
@@ -353,4 +318,4 @@ def adam_step(
         beta2=betas[1],
         epsilon=epsilon,
     )
-    _LIBRARY.torchmcl_adam(ctypes.byref(update))
+    library().torchmcl_adam(ctypes.byref(update))

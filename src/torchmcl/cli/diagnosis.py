@@ -17,10 +17,11 @@ def add_diagnose_command(commands: Commands) -> None:
         description="Look for hypotheses that never win or are in the same place and for scores that are off, compare "
         "the distortion with that of simpler answers, and say what to change. The file is written by numpy.savez with "
         "the arrays hypotheses [rows, hypotheses, ...], targets [rows, ...], and if there are any scores "
-        "(probabilities) or score_logits [rows, hypotheses] and mask [rows, targets].",
+        "(probabilities) or score_logits [rows, hypotheses] and mask [rows, targets]. Records of a training, "
+        "written as .jsonl by torchmcl.training.Recorder, say less.",
         epilog="example: torchmcl diagnose predictions.npz -o diagnosis.html",
     )
-    diagnose.add_argument("predictions", type=Path, metavar="PREDICTIONS.npz", help="file of arrays")
+    diagnose.add_argument("predictions", type=Path, metavar="PREDICTIONS.npz", help="file of arrays, or records.jsonl")
     diagnose.add_argument("--softmax", action="store_true", help="score_logits belong to a softmax, not to sigmoids")
     diagnose.add_argument("-o", "--out", type=Path, help="also write a page")
     diagnose.set_defaults(check=_check, run=_run)
@@ -36,13 +37,17 @@ def _run(options: argparse.Namespace) -> None:
     from torchmcl._files import write_atomically
     from torchmcl.after.diagnosis import diagnose
     from torchmcl.after.files import read_predictions
+    from torchmcl.annealing import AnnealingRecords
     from torchmcl.reports.page import escape, page
     from torchmcl.scoring import SigmoidScores, SoftmaxScores
 
-    saved = read_predictions(options.predictions)
-    scores = saved.probabilities
-    reader = SoftmaxScores() if options.softmax else SigmoidScores()
-    found = diagnose(saved.predictions, saved.targets, saved.mask, scores=reader if scores is None else scores)
+    if options.predictions.suffix == ".jsonl":
+        found = diagnose(AnnealingRecords.load(options.predictions))
+    else:
+        saved = read_predictions(options.predictions)
+        reader = SoftmaxScores() if options.softmax else SigmoidScores()
+        scores = reader if saved.probabilities is None else saved.probabilities
+        found = diagnose(saved.predictions, saved.targets, saved.mask, scores=scores)
     print(found)
     if options.out is not None:
         title = f"Diagnosis of {options.predictions.name}"

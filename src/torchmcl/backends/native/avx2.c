@@ -11,6 +11,8 @@
 #define VARIANT avx2
 #define NAME "AVX2"
 #include "step.h"
+#include "reduce.h"
+#include "variant.h"
 #if defined(__clang__)
 #pragma clang attribute pop
 #endif

@@ -11,6 +11,8 @@
 #define VARIANT avx512
 #define NAME "AVX-512"
 #include "step.h"
+#include "reduce.h"
+#include "variant.h"
 #if defined(__clang__)
 #pragma clang attribute pop
 #endif

@@ -11,3 +11,5 @@
 #define NAME "plain C"
 #endif
 #include "step.h"
+#include "reduce.h"
+#include "variant.h"

@@ -1,4 +1,4 @@
-/* An extension module without Python functions: `torchmcl.backends.compiled` calls what follows through ctypes, which
+/* An extension module without Python functions: `torchmcl.backends` calls what follows through ctypes, which
    releases the interpreter's lock. The instruction set is chosen when the module is loaded. */
 
 #define PY_SSIZE_T_CLEAN
@@ -36,7 +36,15 @@ EXPORTED void torchmcl_step(const Network *network, const Rows *rows, const Batc
 
 EXPORTED void torchmcl_adam(const Adam *adam) { chosen->adam(adam); }
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The compiled training step.", -1, NULL};
+EXPORTED int64_t torchmcl_choice_scratch(const Choice *choice) { return chosen->choice_scratch(choice); }
+
+EXPORTED void torchmcl_choose(const Choice *choice) { chosen->choose(choice); }
+
+EXPORTED int64_t torchmcl_means_scratch(const Means *means) { return chosen->means_scratch(means); }
+
+EXPORTED void torchmcl_move(const Means *means) { chosen->move(means); }
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "Compiled loops.", -1, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {
     choose();

@@ -1,4 +1,5 @@
-/* What Python hands to the compiled step. `torchmcl.backends.compiled` declares the same structures, field by field. */
+/* What Python hands to compiled functions. `torchmcl.backends.compiled` and `grouping` declare the same structures,
+   field by field. */
 
 #ifndef TORCHMCL_NATIVE_H
 #define TORCHMCL_NATIVE_H
@@ -68,12 +69,42 @@ typedef struct {
     float epsilon;
 } Adam;
 
+/* Which of the hypotheses of each row to keep. */
+typedef struct {
+    int64_t n_rows;
+    int64_t n_hypotheses;
+    int64_t n_kept;
+    int64_t n_exchanges;  /* rounds at most; 0: greedy steps only */
+    const float *loss;    /* [rows, candidates, hypotheses], as many candidates as hypotheses */
+    const float *weights; /* [rows, hypotheses] */
+    int64_t *chosen;      /* [rows, kept], written */
+    float *scratch;
+} Choice;
+
+/* Few centres of the hypotheses of each row for squared distances: greedy choices, then Lloyd's algorithm. */
+typedef struct {
+    int64_t n_rows;
+    int64_t n_hypotheses;
+    int64_t n_kept;
+    int64_t n_dims;
+    int64_t n_rounds;     /* at most */
+    const float *points;  /* [rows, hypotheses, dims] */
+    const float *weights; /* [rows, hypotheses] */
+    float *centres;       /* [rows, kept, dims], written */
+    float *masses;        /* [rows, kept], written: the weight of the group of each centre */
+    float *scratch;       /* aligned to 64 bytes */
+} Means;
+
 /* The functions as compiled for one instruction set. */
 typedef struct {
     const char *name;
     int64_t (*scratch_size)(const Network *);
     void (*step)(const Network *, const Rows *, const Batch *);
     void (*adam)(const Adam *);
+    int64_t (*choice_scratch)(const Choice *);
+    void (*choose)(const Choice *);
+    int64_t (*means_scratch)(const Means *);
+    void (*move)(const Means *);
 } Variant;
 
 #endif

@@ -518,5 +518,3 @@ static void adam_update(const Adam *adam) {
         }
     }
 }
-
-const Variant VARIANT = {NAME, scratch_size, training_step, adam_update};

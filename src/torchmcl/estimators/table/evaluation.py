@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmcl._messages import bad_value
+from torchmcl.after.floors import least_distortions
 from torchmcl.data.table import CategoryColumn, Column, Table
 from torchmcl.density import KernelMixture
 from torchmcl.estimators.table.answering import Answering
-from torchmcl.estimators.table.floor import least_distortions
 from torchmcl.estimators.table.model import TableModel
 
 __all__ = ["evaluated", "summary_of_data", "trajectory"]

@@ -1,0 +1,64 @@
+"""The extension in C: whether it was built when the package was installed, and its functions.
+
+The sources are in the folder `native`; `native/native.h` declares the structures that Python declares again. Where the
+extension could not be built everything takes the plain way, and `torchmcl --version --verbose` says so.
+"""
+
+import ctypes
+import importlib
+from ctypes import c_char_p, c_int64
+
+import torch
+from torch import Tensor
+
+__all__ = ["aligned", "available", "instruction_set", "library"]
+
+_ALIGNMENT = 64
+_RESULTS = {
+    "torchmcl_instruction_set": c_char_p,
+    "torchmcl_scratch_size": c_int64,
+    "torchmcl_step": None,
+    "torchmcl_adam": None,
+    "torchmcl_choice_scratch": c_int64,
+    "torchmcl_choose": None,
+    "torchmcl_means_scratch": c_int64,
+    "torchmcl_move": None,
+}
+
+
+def _loaded() -> ctypes.CDLL | None:
+    try:
+        module = importlib.import_module("torchmcl.backends._native")  # which chooses the instruction set
+    except ImportError:
+        return None
+    functions = ctypes.CDLL(str(module.__file__))
+    for name, result in _RESULTS.items():
+        if not hasattr(functions, name):  # built from older sources
+            return None
+        getattr(functions, name).restype = result
+    return functions
+
+
+_LIBRARY = _loaded()
+
+
+def available() -> bool:
+    """Return whether the extension was built when the package was installed."""
+    return _LIBRARY is not None
+
+
+def instruction_set() -> str | None:
+    """Return the name of the vector instructions that were chosen for this processor, None without the extension."""
+    return None if _LIBRARY is None else _LIBRARY.torchmcl_instruction_set().decode()
+
+
+def library() -> ctypes.CDLL:
+    """Return the functions of the extension, which must be available."""
+    assert _LIBRARY is not None
+    return _LIBRARY
+
+
+def aligned(n_floats: int) -> Tensor:
+    """Return memory for at least this many floats, aligned for vectors."""
+    memory = torch.zeros(n_floats + _ALIGNMENT // 4)
+    return memory[-memory.data_ptr() // 4 % (_ALIGNMENT // 4) :]
