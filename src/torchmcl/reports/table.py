@@ -68,7 +68,7 @@ def table_page(records: dict[str, Any]) -> str:
         _training(records),
         _data(records),
     ]
-    return page(f"{' and '.join(targets)}: several answers", "\n".join(parts), style=_STYLE)
+    return page(f"{' and '.join(targets)}: several answers", "\n".join(parts), command="torchmcl report", style=_STYLE)
 
 
 def _head(records: dict[str, Any], targets: list[str]) -> str:
