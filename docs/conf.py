@@ -64,22 +64,23 @@ html_theme = "pydata_sphinx_theme"
 html_title = "torchmcl"
 html_last_updated_fmt = None
 html_show_sphinx = False
-# Pages without pages below them have nothing to list on the left.
-html_sidebars = {
-    page: []
-    for page in (
-        *("index", "first_network", "rules_and_schedules", "targets_and_scores", "tables", "speed_and_numerics"),
-        *("auto", "theory", "figures", "separation", "separation_results", "play"),
-    )
-}
+html_static_path = ["_static"]
+html_css_files = ["torchmcl.css"]
+# The home page stands alone; every other page lists its section on the left.
+html_sidebars = {"index": [], "search": [], "genindex": []}
 html_sourcelink_suffix = ""
 html_theme_options = {
     "show_toc_level": 2,
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 6,
+    "show_nav_level": 1,
     "navigation_with_keys": False,
     "footer_start": ["copyright"],
     "footer_end": [],
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {
+        "**": ["page-toc"],
+        # Nothing to list there, and no column for it.
+        **{page: [] for page in ("index", "start", "how_to", "explanation", "results", "play", "gallery/index")},
+    },
 }
 
 

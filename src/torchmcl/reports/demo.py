@@ -108,8 +108,8 @@ def _coverage(records: dict[str, Any], n: int) -> str:
 <h2>How well do they cover the data?</h2>
 {table(["method", "distortion", "above k-means", f"starved of {n}"], rows, best=best, identity="results")}
 <p class="note">Distortion is the mean squared distance from {settings["n_held_out"]:,} fresh points to the nearest
-answer; a starved answer is the nearest of none of them. Mean ± standard deviation over {int(settings["n_seeds"])} seeds.
-k-means sees the same {settings["n_points"]:,} training points, without a network in between.</p>
+answer; a starved answer is the nearest of none of them. Mean ± standard deviation over {int(settings["n_seeds"])}
+seeds. k-means sees the same {settings["n_points"]:,} training points, without a network in between.</p>
 {picture}
 """
 
@@ -118,8 +118,8 @@ def _conditional(found: dict[str, Any]) -> str:
     picture = image(
         _forks(found),
         "One answer and four answers over the input",
-        "Left: a network with one answer gives the mean of the branches, where nothing ever is. Right: four answers; the "
-        "larger a disc, the higher its score.",
+        "Left: a network with one answer gives the mean of the branches, where nothing ever is. Right: four answers; "
+        "the larger a disc, the higher its score.",
     )
     return f"""
 <h2>Answers that depend on an input</h2>
