@@ -1,6 +1,7 @@
 """Configuration of the documentation: no network, no dates, so that two builds of one state are alike."""
 
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,19 @@ html_static_path = ["_static"]
 html_css_files = ["torchmcl.css"]
 # The home page stands alone; every other page lists its section on the left.
 html_sidebars = {"index": [], "search": [], "genindex": []}
+html_context = {"default_mode": "auto"}
+# Addresses stand in one place; without them there are no links that lead nowhere.
+addresses = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+    "torchmcl"
+]
+html_baseurl = addresses["documentation"]
 html_sourcelink_suffix = ""
 html_theme_options = {
     "show_toc_level": 2,
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 7,
     "show_nav_level": 1,
     "navigation_with_keys": False,
+    **({"github_url": addresses["repository"]} if addresses["repository"] else {}),
     "footer_start": ["copyright"],
     "footer_end": [],
     "secondary_sidebar_items": {
