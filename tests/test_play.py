@@ -175,6 +175,20 @@ def test_the_rate_distortion_curve_is_that_of_python(computed):
     assert got["distortion"] == pytest.approx(ours.distortion.item(), abs=1e-5)
 
 
+def test_a_step_in_parts_is_the_same_as_a_whole_one(computed):
+    """Where time is short some panels wait for the next frame; what they compute does not change."""
+    whole, parts, calls = computed(
+        "const run = (milliseconds) => { const points = play.points('ring', 400, 1);"
+        "const start = play.start('middle', 7, 1, points), at = (t) => ({ temperature: 0.1 / t, epsilon: 0.1, n: 2 });"
+        "const s = new play.Simulation(points, ['wta', 'relaxed', 'annealed'], start, at(1), 1); let calls = 0;"
+        "while (s.step < 20) { s.advance(at(s.step + 2), milliseconds); calls++; }"
+        "return [s.panels.map((p) => [...p.hypotheses]), calls]; };"
+        "const whole = run(Infinity), parts = run(0); return [whole[0], parts[0], parts[1]]"
+    )
+    assert whole == parts
+    assert calls == 60
+
+
 def test_no_run_gets_below_the_floor(computed):
     got = computed(
         "const points = play.points('ring', 300, 1), curve = new play.RateCurve(points, 3.3); curve.advance(1e9);"
@@ -411,10 +425,11 @@ def test_the_network_trains_live(fresh):
     assert fresh.execute_script("return document.getElementById('net-annealed').toDataURL()") != before
 
 
-def test_frames_of_many_points_are_short(fresh, page):
+@pytest.mark.parametrize("rules", ["annealed", "wta,relaxed,annealed", "annealed,top,annealed"])
+def test_frames_of_many_points_are_short(fresh, page, rules):
     """The page's own share of a frame; how many frames a second that makes depends on what else the machine does."""
     fresh.get("about:blank")
-    fresh.get(f"{page.as_uri()}#points=5000&k=50&rules=annealed&steps=3000")
+    fresh.get(f"{page.as_uri()}#points=5000&k=50&rules={rules}&steps=3000")
     quickest = fresh.execute_script(
         "const page = torchmclPlay.page; page.playing = true; let best = Infinity;"
         "for (let i = 0; i < 60; i++) {"

@@ -44,21 +44,34 @@
   function cells(hypotheses) {
     const n = hypotheses.length / 2, square = [[-REACH, -REACH], [REACH, -REACH], [REACH, REACH], [-REACH, REACH]];
     return Array.from({ length: n }, (_, k) => {
-      let polygon = square;
-      const [ax, ay] = [hypotheses[2 * k], hypotheses[2 * k + 1]];
+      const ax = hypotheses[2 * k], ay = hypotheses[2 * k + 1];
+      let polygon = square, radius = farthest(polygon, ax, ay);
       for (let j = 0; j < n && polygon.length; j++) {
-        const [bx, by] = [hypotheses[2 * j], hypotheses[2 * j + 1]];
-        if (j === k) continue;
-        if (ax === bx && ay === by) polygon = j < k ? [] : polygon;
-        else polygon = nearerPart(polygon, ax, ay, bx, by);
+        const bx = hypotheses[2 * j], by = hypotheses[2 * j + 1], apart = (bx - ax) ** 2 + (by - ay) ** 2;
+        if (j === k || apart > 4 * radius) continue; // too far away to cut the cell
+        if (apart === 0) {
+          if (j < k) polygon = [];
+        } else {
+          polygon = nearerPart(polygon, ax, ay, bx, by);
+          radius = farthest(polygon, ax, ay);
+        }
       }
       return polygon;
     });
   }
 
+  /** Return the largest squared distance of a corner. */
+  function farthest(polygon, ax, ay) {
+    let found = 0;
+    for (const [x, y] of polygon) found = Math.max(found, (x - ax) ** 2 + (y - ay) ** 2);
+    return found;
+  }
+
   /** The picture of one panel. Points and paths are kept in layers: only what moves is drawn in each frame. */
   class Picture {
-    constructor(canvas) { Object.assign(this, { canvas, context: canvas.getContext("2d"), drawnSteps: 0 }); }
+    constructor(canvas) {
+      Object.assign(this, { canvas, context: canvas.getContext("2d", { alpha: false }), drawnSteps: 0 });
+    }
 
     place(x, y) {
       const side = this.canvas.width;
@@ -120,16 +133,19 @@
       context.globalAlpha = 0.6;
       for (; this.drawnSteps < records.length; this.drawnSteps++) {
         const [a, b] = [records[this.drawnSteps - 1].places, records[this.drawnSteps].places];
-        for (let k = 0; k < a.length / 2; k++) this._segment(context, a, b, k, tones);
+        for (let colour = 0; colour < tones.palette.length; colour++) this._segments(context, a, b, colour, tones);
       }
       this.context.drawImage(this.pathLayer, 0, 0);
     }
 
-    _segment(context, a, b, k, tones) {
-      context.strokeStyle = tones.palette[k % tones.palette.length];
+    /** One stroke for all hypotheses of a colour: strokes are what takes time. */
+    _segments(context, a, b, colour, tones) {
+      context.strokeStyle = tones.palette[colour];
       context.beginPath();
-      context.moveTo(...this.place(a[2 * k], a[2 * k + 1]));
-      context.lineTo(...this.place(b[2 * k], b[2 * k + 1]));
+      for (let k = colour; k < a.length / 2; k += tones.palette.length) {
+        context.moveTo(...this.place(a[2 * k], a[2 * k + 1]));
+        context.lineTo(...this.place(b[2 * k], b[2 * k + 1]));
+      }
       context.stroke();
     }
 
