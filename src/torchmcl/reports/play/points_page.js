@@ -25,6 +25,9 @@
       $("new-start").addEventListener("click", () => this.newStart());
       $("draw").addEventListener("click", () => this.draw(!this.pencil.on));
       $("clear").addEventListener("click", () => this._clear());
+      $("csv").addEventListener("click", () => {
+        $("csv").href = `data:text/csv;charset=utf-8,${encodeURIComponent(play.historyTable(this.simulation))}`;
+      });
     }
 
     _on(id, event, read) { $(id).addEventListener(event, () => this.set(read($(id)))); }
