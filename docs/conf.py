@@ -56,6 +56,7 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "download_all_examples": False,
     "plot_gallery": "True",
+    "thumbnail_size": (480, 320),
     "abort_on_example_error": True,
     "reset_modules": ("matplotlib",),
 }
