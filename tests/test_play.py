@@ -422,6 +422,7 @@ def test_charts_tell_their_values_under_the_pointer_and_as_csv(fresh):
     click(fresh, "#story-steps li:nth-child(6) button")
     for _ in range(3):
         click(fresh, "#step")
+    wait_for(fresh, "page.curve.done")  # the floor changes the scale of the chart when it is known
     chart = fresh.find_element("id", "chart-distortion")
     at = fresh.execute_script(
         "const { drawn, clientWidth, clientHeight } = document.getElementById('chart-distortion');"

@@ -67,7 +67,7 @@
     return found;
   }
 
-  /** The picture of one panel. Points and paths are kept in layers: only what moves is drawn in each frame. */
+  /** The picture of one panel. Points and paths are kept in a layer: only what moves is drawn in each frame. */
   class Picture {
     constructor(canvas) {
       Object.assign(this, { canvas, context: canvas.getContext("2d", { alpha: false }), drawnSteps: 0 });
@@ -78,24 +78,28 @@
       return [((x + REACH) / (2 * REACH)) * side, ((REACH - y) / (2 * REACH)) * side];
     }
 
-    /** Forget the layers: other points, another start, another size or other colours. */
-    reset() { this.pointLayer = this.pathLayer = null; }
+    /** Forget the layer below: other points, another start, another size or other colours. */
+    reset() { this.below = null; }
 
     draw(points, panel, { showCells, showPaths, cursor }) {
-      if (fit(this.canvas, 1)) this.reset();
-      const { context, canvas } = this, tones = colours();
-      context.fillStyle = tones.paper;
-      context.fillRect(0, 0, canvas.width, canvas.height);
+      const { context } = this, tones = colours(), { history } = panel;
+      const stale = this.history !== history || this.shown !== showPaths || history.records.length < this.drawnSteps;
+      if (fit(this.canvas, 1) || stale || !this.below) {
+        Object.assign(this, { below: this._points(points, tones), history, shown: showPaths, drawnSteps: 1 });
+      }
+      if (showPaths) this._paths(history.records, tones);
+      context.drawImage(this.below, 0, 0);
       if (showCells) this._cells(panel, tones);
-      this.pointLayer ??= this._points(points, tones);
-      context.drawImage(this.pointLayer, 0, 0);
-      if (showPaths) this._paths(panel, tones);
       this._hypotheses(panel, tones);
       if (cursor) this._cursor(cursor, tones);
     }
 
+    /** Return paper with the points on it. It is opaque: copying it is all that a frame has to do. */
     _points(points, tones) {
-      const made = layer(this.canvas), context = made.getContext("2d"), size = Math.max(2, made.width / 220);
+      const made = layer(this.canvas), context = made.getContext("2d", { alpha: false });
+      const size = Math.max(2, made.width / 220);
+      context.fillStyle = tones.paper;
+      context.fillRect(0, 0, made.width, made.height);
       context.fillStyle = tones.points;
       context.globalAlpha = points.length > 4000 ? 0.45 : 0.7;
       for (let i = 0; i < points.length; i += 2) {
@@ -123,19 +127,15 @@
       context.globalAlpha = 1;
     }
 
-    _paths(panel, tones) {
-      const { records } = panel.history;
-      if (!this.pathLayer || this.history !== panel.history || records.length < this.drawnSteps) {
-        Object.assign(this, { pathLayer: layer(this.canvas), drawnSteps: 1, history: panel.history });
-      }
-      const context = this.pathLayer.getContext("2d");
+    /** Add the steps since the last frame to the layer below. */
+    _paths(records, tones) {
+      const context = this.below.getContext("2d");
       context.lineWidth = Math.max(1, this.canvas.width / 400);
       context.globalAlpha = 0.6;
       for (; this.drawnSteps < records.length; this.drawnSteps++) {
         const [a, b] = [records[this.drawnSteps - 1].places, records[this.drawnSteps].places];
         for (let colour = 0; colour < tones.palette.length; colour++) this._segments(context, a, b, colour, tones);
       }
-      this.context.drawImage(this.pathLayer, 0, 0);
     }
 
     /** One stroke for all hypotheses of a colour: strokes are what takes time. */
