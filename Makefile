@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test test-all coverage check docs bench fuzz audit clean
+.PHONY: help install demo film test test-all coverage check docs bench fuzz audit clean
 
 help:
 	@echo "make demo      set up, train the demonstration, write out/demo/index.html"
+	@echo "make film      the same, and the film into docs/_static/film.gif"
 	@echo "make test      set up, run the fast tests and the doctests (6 minutes on 2 cores)"
 	@echo "make test-all  also the slow tests: processes, browsers, the gallery (20 minutes on 2 cores)"
 	@echo "make coverage  all tests with the coverage floor (23 minutes on 2 cores)"
@@ -28,6 +29,10 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/torchmcl/backen
 
 demo: install
 	$(BIN)/torchmcl demo --out out/demo
+
+# The moving picture of README and documentation.
+film: demo
+	cp out/demo/film.gif docs/_static/film.gif
 
 test: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"

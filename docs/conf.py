@@ -1,6 +1,7 @@
 """Configuration of the documentation: no network, no dates, so that two builds of one state are alike."""
 
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "download_all_examples": False,
     "plot_gallery": "True",
+    "thumbnail_size": (480, 320),
     "abort_on_example_error": True,
     "reset_modules": ("matplotlib",),
 }
@@ -64,22 +66,30 @@ html_theme = "pydata_sphinx_theme"
 html_title = "torchmcl"
 html_last_updated_fmt = None
 html_show_sphinx = False
-# Pages without pages below them have nothing to list on the left.
-html_sidebars = {
-    page: []
-    for page in (
-        *("index", "first_network", "rules_and_schedules", "targets_and_scores", "tables", "speed_and_numerics"),
-        *("auto", "theory", "figures", "separation", "separation_results", "play"),
-    )
-}
+html_static_path = ["_static"]
+html_css_files = ["torchmcl.css"]
+# The home page stands alone; every other page lists its section on the left.
+html_sidebars = {"index": [], "search": [], "genindex": []}
+html_context = {"default_mode": "auto"}
+# Addresses stand in one place; without them there are no links that lead nowhere.
+addresses = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+    "torchmcl"
+]
+html_baseurl = addresses["documentation"]
 html_sourcelink_suffix = ""
 html_theme_options = {
     "show_toc_level": 2,
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 7,
+    "show_nav_level": 1,
     "navigation_with_keys": False,
+    **({"github_url": addresses["repository"]} if addresses["repository"] else {}),
     "footer_start": ["copyright"],
     "footer_end": [],
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {
+        "**": ["page-toc"],
+        # Nothing to list there, and no column for it.
+        **{page: [] for page in ("index", "start", "how_to", "explanation", "results", "play", "gallery/index")},
+    },
 }
 
 

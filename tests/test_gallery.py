@@ -77,6 +77,8 @@ def test_every_public_name_is_in_the_reference():
     assert not (names | set(mcl.metrics.__all__)) - listed
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's own
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some write files

@@ -175,6 +175,20 @@ def test_the_rate_distortion_curve_is_that_of_python(computed):
     assert got["distortion"] == pytest.approx(ours.distortion.item(), abs=1e-5)
 
 
+def test_a_step_in_parts_is_the_same_as_a_whole_one(computed):
+    """Where time is short some panels wait for the next frame; what they compute does not change."""
+    whole, parts, calls = computed(
+        "const run = (milliseconds) => { const points = play.points('ring', 400, 1);"
+        "const start = play.start('middle', 7, 1, points), at = (t) => ({ temperature: 0.1 / t, epsilon: 0.1, n: 2 });"
+        "const s = new play.Simulation(points, ['wta', 'relaxed', 'annealed'], start, at(1), 1); let calls = 0;"
+        "while (s.step < 20) { s.advance(at(s.step + 2), milliseconds); calls++; }"
+        "return [s.panels.map((p) => [...p.hypotheses]), calls]; };"
+        "const whole = run(Infinity), parts = run(0); return [whole[0], parts[0], parts[1]]"
+    )
+    assert whole == parts
+    assert calls == 60
+
+
 def test_no_run_gets_below_the_floor(computed):
     got = computed(
         "const points = play.points('ring', 300, 1), curve = new play.RateCurve(points, 3.3); curve.advance(1e9);"
@@ -402,6 +416,48 @@ def test_the_story_the_choices_and_the_keys(fresh):
     assert fresh.execute_script(unlabelled) == []
 
 
+def test_charts_tell_their_values_under_the_pointer_and_as_csv(fresh):
+    from selenium.webdriver import ActionChains
+
+    click(fresh, "#story-steps li:nth-child(6) button")
+    for _ in range(3):
+        click(fresh, "#step")
+    wait_for(fresh, "page.curve.done")  # the floor changes the scale of the chart when it is known
+    chart = fresh.find_element("id", "chart-distortion")
+    at = fresh.execute_script(
+        "const { drawn, clientWidth, clientHeight } = document.getElementById('chart-distortion');"
+        "const [x, y] = drawn.place(...drawn.lines[1].points[2]);"
+        "return [x / drawn.scale - clientWidth / 2, y / drawn.scale - clientHeight / 2]"
+    )
+    ActionChains(fresh).move_to_element_with_offset(chart, *map(round, at)).perform()
+    told = fresh.find_element("css selector", "figure:has(#chart-distortion) .value").text
+    assert told.split(":")[0] in ("Winner takes all", "Relaxed", "Annealed")
+    assert "step" in told
+    rows = fresh.execute_script("return torchmclPlay.historyTable(torchmclPlay.page.simulation)").splitlines()
+    assert rows[0] == "panel,rule,step,temperature,distortion,softDistortion,freeEnergy,rate"
+    assert len(rows) == 1 + 3 * 4
+    link = fresh.execute_script(
+        "const a = document.getElementById('csv'); a.addEventListener('click', (e) => e.preventDefault()); a.click();"
+        "return a.href"
+    )
+    assert link.startswith("data:text/csv")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_paper_the_pictures_remain_and_the_controls_go(fresh, scheme):
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    fresh.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": features})
+    try:
+        fresh.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+        corner = "return [...document.querySelector('canvas.picture').getContext('2d').getImageData(3, 3, 1, 1).data]"
+        assert min(fresh.execute_script(corner)[:3]) > 180, "paper is light"
+        assert not fresh.find_element("id", "play").is_displayed()
+        assert fresh.find_element("css selector", "canvas.picture").is_displayed()
+    finally:
+        fresh.execute_script("window.dispatchEvent(new Event('afterprint'))")
+        fresh.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
 def test_the_network_trains_live(fresh):
     before = fresh.execute_script("return document.getElementById('net-annealed').toDataURL()")
     click(fresh, "#net-play")
@@ -411,10 +467,11 @@ def test_the_network_trains_live(fresh):
     assert fresh.execute_script("return document.getElementById('net-annealed').toDataURL()") != before
 
 
-def test_frames_of_many_points_are_short(fresh, page):
+@pytest.mark.parametrize("rules", ["annealed", "wta,relaxed,annealed", "annealed,top,annealed"])
+def test_frames_of_many_points_are_short(fresh, page, rules):
     """The page's own share of a frame; how many frames a second that makes depends on what else the machine does."""
     fresh.get("about:blank")
-    fresh.get(f"{page.as_uri()}#points=5000&k=50&rules=annealed&steps=3000")
+    fresh.get(f"{page.as_uri()}#points=5000&k=50&rules={rules}&steps=3000")
     quickest = fresh.execute_script(
         "const page = torchmclPlay.page; page.playing = true; let best = Infinity;"
         "for (let i = 0; i < 60; i++) {"

@@ -33,7 +33,7 @@ def match(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Mat
                 [0., 0.]])
     """
     if not isinstance(rule, AssignmentRule):
-        advice = "An annealed rule is called with the step first: rule(step)."
+        advice = "An annealed rule is called with the step first: rule(step); AutoAnnealing goes into a RuleScheduler."
         raise TypeError(bad_value("match", "rule", "be an assignment rule", repr(rule), advice))
     check_cost("match", cost)
     if mask is None:

@@ -151,6 +151,10 @@ def demo_records():
         "points": [[0.0, 0.1], [0.2, 0.3]],
         "epochs": [0, 1],
         "seconds": 1.0,
+        "conditional": {
+            "code": "def f(): ...", "points": [[0.0, 0.1]], "grid": [0.0],
+            "answers": {"1": [[[0.1, 1.0]]], "2": [[[0.1, 0.5], [0.2, 0.5]]]},
+        },
     }  # fmt: skip
 
 
@@ -166,13 +170,17 @@ def test_whatever_is_in_a_film_cannot_run_in_its_page(browser, tmp_path):
 def test_records_of_the_demonstration_cannot_run_in_its_page(browser, tmp_path, quick_pictures, monkeypatch):
     monkeypatch.setattr(demo, "_predictions", lambda records: None)
     monkeypatch.setattr(demo, "_curves", lambda records: None)
+    monkeypatch.setattr(demo, "_forks", lambda found: None)
+    monkeypatch.setattr(demo, "write_moving_picture", lambda film, path: path)
 
     def written(records):
         (tmp_path / "records.json").write_text(json.dumps(records))
         return demo.write_demo_page(tmp_path).read_text()
 
     records, accepted = poisoned_everywhere(demo_records(), written)
-    assert {("settings", "n_restarts"), ("methods", 0, "label"), ("kmeans", "starved")} <= set(accepted)
+    assert {("settings", "n_restarts"), ("methods", 0, "label"), ("kmeans", "starved"), ("conditional", "code")} <= set(
+        accepted
+    )
     written(records)
     assert_nothing_runs(browser, tmp_path / "index.html")
 

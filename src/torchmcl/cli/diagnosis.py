@@ -52,5 +52,5 @@ def _run(options: argparse.Namespace) -> None:
     if options.out is not None:
         title = f"Diagnosis of {options.predictions.name}"
         body = f"<h1>{escape(title)}</h1><pre>{escape(found)}</pre>"
-        write_atomically(options.out, page(title, body))
+        write_atomically(options.out, page(title, body, command="torchmcl diagnose"))
         print(f"Open the page: {options.out.resolve().as_uri()}")

@@ -17,6 +17,7 @@ from torchmcl import metrics
 from torchmcl.assignment import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.data import three_gaussians
+from torchmcl.experiments.conditional_example import conditional_records
 from torchmcl.extending import optional_import, write_atomically
 from torchmcl.fleet import EpochEnd, Fleet, FleetData
 from torchmcl.losses import match
@@ -109,6 +110,7 @@ def run_demo(folder: Path, settings: DemoSettings, *, progress: bool = True) -> 
             for number, (key, label, rule) in enumerate(methods)
         ],
         "seconds": time.perf_counter() - start,
+        "conditional": conditional_records(),
     }
     write_atomically(folder / "records.json", json.dumps(records))
     return records

@@ -7,16 +7,17 @@ import torch
 
 from torchmcl.extending import as_written, read_json, write_atomically
 from torchmcl.reports.film import film_player, film_script
+from torchmcl.reports.moving_picture import write_moving_picture
 from torchmcl.reports.numbers import mean_error, spread_of
 from torchmcl.reports.page import escape, image, page, table
-from torchmcl.reports.pictures import INK, SOFT, draw_answers, method_colour, new_figure
+from torchmcl.reports.pictures import DATA, INK, PALETTE, SOFT, draw_answers, method_colour, new_figure
 from torchmcl.theory import first_critical_temperature
 
-__all__ = ["demo_summary", "write_demo_page"]
+__all__ = ["demo_film", "demo_summary", "write_demo_page"]
 
 
 def write_demo_page(folder: Path) -> Path:
-    """Read `records.json` in `folder`, write `index.html` beside it and return its path.
+    """Read `records.json` in `folder`, write `index.html` and `film.gif` beside it and return the path of the page.
 
     Raises:
         ValueError: if the records are not as `torchmcl demo` wrote them.
@@ -25,6 +26,7 @@ def write_demo_page(folder: Path) -> Path:
     target = folder / "index.html"
     with as_written("torchmcl demo", "records.json", "`torchmcl demo`"):
         content = _page(records)
+        write_moving_picture(demo_film(records), folder / "film.gif")
     write_atomically(target, content)
     return target
 
@@ -47,30 +49,28 @@ def demo_summary(records: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     return rows
 
 
+def demo_film(records: dict[str, Any]) -> dict[str, Any]:
+    """Return the film of the trainings, as its player and the moving picture take it."""
+    return {
+        "points": records["points"],
+        "epochs": records["epochs"],
+        "methods": [
+            {name: m[name] for name in ("label", "frames", "temperature")} | {"annealed": m["key"] == "amcl"}
+            for m in records["methods"]
+        ],
+    }
+
+
 def _page(records: dict[str, Any]) -> str:
     settings = records["settings"]
     n, n_seeds = int(settings["n_hypotheses"]), int(settings["n_seeds"])
-    kmeans = records["kmeans"]
-    label = f"k-means, best of {settings['n_restarts']} restarts"
-    rows = [*demo_summary(records), (label, f"{kmeans['distortion']:.5f}", "reference", kmeans["starved"])]
-    keys = [method["key"] for method in records["methods"]]
     body = f"""
 <h1>{n} answers to one question</h1>
-<p class="lead">Each picture shows a network that answers with {n} points (blue; the darker, the higher its score)
-where the truth is a draw from three clouds (green). Winner-takes-all leaves some answers unused and Relaxed-WTA drags
-the unused ones to the middle, while annealing puts all of them to work.</p>
-{
-        image(
-            _predictions(records),
-            "Predictions of the three methods on the data",
-            "Predictions of the first seed at the end of training.",
-        )
-    }
-<h2>How well do they cover the data?</h2>
-{table(["method", "distortion", "above k-means", f"starved of {n}"], rows, best=keys.index("amcl"), identity="results")}
-<p class="note">Distortion is the mean squared distance from {settings["n_held_out"]:,} fresh points to the nearest
-answer; a starved answer is the nearest of none of them. Mean ± standard deviation over {n_seeds} seeds. k-means sees
-the same {settings["n_points"]:,} training points, without a network in between.</p>
+<p class="lead">Each network answers with {n} points (blue; the darker, the higher its score) where the truth is a draw
+from three clouds (green). Winner-takes-all leaves some answers unused and Relaxed-WTA drags the unused ones to the
+middle, while annealing starts with all answers together, lets them split as it cools, and puts all of them to work.</p>
+{film_player(len(records["epochs"]))}
+{_coverage(records, n)}
 <h2>What happens on the way</h2>
 {
         image(
@@ -81,20 +81,69 @@ the same {settings["n_points"]:,} training points, without a network in between.
             "the dotted line is k-means.",
         )
     }
-<h2>Watch it</h2>
-{film_player(len(records["epochs"]))}
-<p class="note">Trained in {records["seconds"]:.0f} s: {len(keys) * n_seeds} networks of two hidden layers as one fleet,
-{escape(settings["n_epochs"])} epochs. The numbers behind this page are in <code>records.json</code> beside it.</p>
+{_conditional(records["conditional"])}
+{_WHERE_NEXT}
+<p class="note">Trained in {records["seconds"]:.0f} s: {len(records["methods"]) * n_seeds} networks of two hidden layers
+as one fleet, {
+        escape(settings["n_epochs"])
+    } epochs. The numbers behind this page are in <code>records.json</code> beside
+it, the film is <code>film.gif</code>.</p>
 """
-    film = {
-        "points": records["points"],
-        "epochs": records["epochs"],
-        "methods": [
-            {name: m[name] for name in ("label", "frames", "temperature")} | {"annealed": m["key"] == "amcl"}
-            for m in records["methods"]
-        ],
-    }
-    return page(f"torchmcl: {n} answers to one question", body, film_script(film))
+    command = f"torchmcl demo --seeds {n_seeds} --epochs {settings['n_epochs']}"
+    script = film_script(demo_film(records))
+    return page(f"torchmcl: {n} answers to one question", body, script, command=command)
+
+
+def _coverage(records: dict[str, Any], n: int) -> str:
+    settings, kmeans = records["settings"], records["kmeans"]
+    label = f"k-means, best of {settings['n_restarts']} restarts"
+    rows = [*demo_summary(records), (label, f"{kmeans['distortion']:.5f}", "reference", kmeans["starved"])]
+    best = [method["key"] for method in records["methods"]].index("amcl")
+    picture = image(
+        _predictions(records),
+        "Predictions of the three methods on the data",
+        "Predictions of the first seed at the end of training.",
+    )
+    return f"""
+<h2>How well do they cover the data?</h2>
+{table(["method", "distortion", "above k-means", f"starved of {n}"], rows, best=best, identity="results")}
+<p class="note">Distortion is the mean squared distance from {settings["n_held_out"]:,} fresh points to the nearest
+answer; a starved answer is the nearest of none of them. Mean ± standard deviation over {int(settings["n_seeds"])}
+seeds. k-means sees the same {settings["n_points"]:,} training points, without a network in between.</p>
+{picture}
+"""
+
+
+def _conditional(found: dict[str, Any]) -> str:
+    picture = image(
+        _forks(found),
+        "One answer and four answers over the input",
+        "Left: a network with one answer gives the mean of the branches, where nothing ever is. Right: four answers; "
+        "the larger a disc, the higher its score.",
+    )
+    return f"""
+<h2>Answers that depend on an input</h2>
+<p>Usually there is an input, and the answers follow it. This is the whole code of the picture; it runs in your own
+loop, with your own model.</p>
+<pre><code>import torch
+import torchmcl as mcl
+
+{escape(found["code"])}</code></pre>
+{picture}
+"""
+
+
+_WHERE_NEXT = """
+<h2>Where to go next</h2>
+<ul>
+<li><code>torchmcl play --open</code>: drag the temperature yourself and watch answers split.</li>
+<li><code>torchmcl fit --example -o model/</code>: several answers for each row of a table, then
+<code>torchmcl report model/</code>.</li>
+<li><code>python -m pydoc torchmcl.mcl_step</code>: the loss for a PyTorch loop like the one above.</li>
+<li>The documentation (<code>make docs</code>) has pages for tables, trajectories, time series, images, robots and
+recordings, each with a whole program to begin with.</li>
+</ul>
+"""
 
 
 def _predictions(records: dict[str, Any]) -> Any:
@@ -126,4 +175,18 @@ def _curves(records: dict[str, Any]) -> Any:
     right.axhline(records["kmeans"]["distortion"], color=INK, ls=":", lw=1.5, label="k-means, best restart")
     right.set(xlabel="epoch", ylabel="distortion", yscale="log", xlim=(0, epochs[-1]), title="Distortion")
     right.legend(frameon=False, fontsize=10)
+    return figure
+
+
+def _forks(found: dict[str, Any]) -> Any:
+    figure = new_figure(13, 4.6, layout="tight")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, (n, rows) in zip(axes, found["answers"].items(), strict=True):
+        axis.scatter(*zip(*found["points"], strict=True), s=8, c=DATA, linewidths=0, label="data")
+        for k in range(int(n)):
+            values, scores = zip(*(row[k] for row in rows), strict=True)
+            sizes = [60 * score for score in scores]
+            axis.scatter(found["grid"], values, s=sizes, c=PALETTE[k], linewidths=0, label=f"answer {k + 1}")
+        axis.set(xlabel="x", title="One answer" if n == "1" else f"{int(n)} answers")
+    axes[0].set_ylabel("y")
     return figure

@@ -138,7 +138,7 @@ def _page(folder: Path) -> str:
             film = drawings.film_of_figure1(tables)
             parts.append("<h3>Watch it</h3>" + film_player(len(film["epochs"])))
             script = film_script(film)
-    return page("torchmcl: the figures", "\n".join(parts), script)
+    return page("torchmcl: the figures", "\n".join(parts), script, command="torchmcl reproduce all")
 
 
 def _records(name: str, folder: Path) -> tuple[dict[str, list[Row]], dict[str, Any]]:

@@ -7,6 +7,10 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
+from torchmcl._optional import optional_import
+from torchmcl._version import __version__
+from torchmcl.reports.plot_values import PLOT_SCRIPT, PLOT_STYLE, plot_values
+
 __all__ = ["Html", "escape", "image", "page", "side_by_side", "table"]
 
 _STYLE = """
@@ -34,13 +38,22 @@ button { font: inherit; padding: .3rem 1rem; border-radius: 6px; border: 1px sol
 input[type=range] { flex: 1; min-width: 8rem; accent-color: var(--accent); }
 .controls { display: flex; gap: .8rem; align-items: center; margin: .6rem 0; flex-wrap: wrap; }
 canvas { width: 100%; border: 1px solid var(--line); border-radius: 6px; background: #fff; display: block; }
-code { background: var(--wash); padding: .1rem .3rem; border-radius: 4px; font-size: .9em; }
+code { background: var(--wash); padding: .1rem .3rem; border-radius: 4px; font-size: .9em; overflow-wrap: anywhere; }
+pre { background: var(--wash); border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem; overflow-x: auto;
+  font-size: .9rem; line-height: 1.45; } pre code { padding: 0; background: none; overflow-wrap: normal; }
+a { color: var(--accent); }
+body > header { border-bottom: 1px solid var(--line); color: var(--soft); font-size: .9rem; padding: .6rem 1.2rem;
+  display: flex; flex-wrap: wrap; gap: .2rem 1.4rem; align-items: baseline; } body > header b { color: var(--ink); }
+@media print { body > header { padding: 0; } main { padding: 1rem 0; } h2, figure, tr { break-inside: avoid; } }
 """
 # Nothing is loaded from the network; sounds may be files beside the page.
 _POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; media-src data: 'self' file:; "
     "style-src 'unsafe-inline'"
 )
+
+
+_PLOT = '<div class="plot" data-plot="'  # escaped text cannot contain it
 
 
 class Html(str):
@@ -52,11 +65,20 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=True)
 
 
-def page(title: str, body: str, script: str = "", *, style: str = "") -> str:
+def page(title: str, body: str, script: str = "", *, command: str = "torchmcl", style: str = "") -> str:
     """Return a complete page. `body`, `script` and `style` are trusted: escape what comes from outside.
 
     The page allows its own script, by the checksum of its text, and no other, should an escape ever be forgotten.
+
+    Args:
+        title: of the window.
+        body: HTML.
+        script: of the page; plots bring theirs.
+        command: that makes such a page, for its head. Without the paths of a machine: pages are sent to others.
+        style: beside that of all pages.
     """
+    if _PLOT in body:
+        script, style = f"{script}\n{PLOT_SCRIPT}", f"{PLOT_STYLE}{style}"
     code = f"\n{script}\n"
     checksum = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     scripts = f"<script>{code}</script>" if script else ""
@@ -67,7 +89,8 @@ def page(title: str, body: str, script: str = "", *, style: str = "") -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'{policy}<link rel="icon" href="data:,">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n{scripts}\n</body>\n</html>\n"
+        f"<body>\n<header><b>torchmcl {escape(__version__)}</b> <span>made by <code>{escape(command)}</code></span>"
+        f"</header>\n<main>\n{body}\n</main>\n{scripts}\n</body>\n</html>\n"
     )
 
 
@@ -106,9 +129,17 @@ def side_by_side(parts: Iterable[str]) -> str:
 
 
 def image(figure: Any, alternative: str, caption: str = "") -> str:
-    """Return a matplotlib figure as a picture inside the page."""
+    """Return a matplotlib figure as a picture inside the page, with its values under the pointer and as CSV."""
+    backend = optional_import("matplotlib.backends.backend_agg", extra="demo", needed_by="Drawing pages")
+    canvas = backend.FigureCanvasAgg(figure)
+    canvas.draw()
+    # The box that a tight picture has, taken here because the values need it too.
+    box = figure.get_tightbbox(canvas.get_renderer()).padded(0.1)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160, bbox_inches="tight")
+    figure.savefig(buffer, format="png", dpi=160, bbox_inches=box)
     data = base64.b64encode(buffer.getvalue()).decode()
+    values = plot_values(figure, tuple(figure.dpi * v for v in (box.x0, box.y0, box.width, box.height)))
     below = f"<figcaption>{caption}</figcaption>" if caption else ""
-    return f'<figure><img alt="{escape(alternative)}" src="data:image/png;base64,{data}">{below}</figure>'
+    picture = f'<img alt="{escape(alternative)}" src="data:image/png;base64,{data}">'
+    link = '<p class="note"><a download="values.csv">Values of this picture (CSV)</a></p>'
+    return f'<figure>{_PLOT}{escape(values)}">{picture}{link}</div>{below}</figure>'

@@ -38,7 +38,13 @@ def play_page() -> str:
     methods = {"wta": MCL, "relaxed": RELAXED, "annealed": AMCL, "top": PALETTE[2]}
     colours = f"globalThis.torchmclPlay = {json.dumps({'palette': PALETTE, 'methods': methods})};"
     script = "\n".join([colours, play_script(COMPUTING + _SHOWING)])
-    return page("Several answers, by hand: torchmcl", _text("index.html"), script, style=_text("play.css"))
+    return page(
+        "Several answers, by hand: torchmcl",
+        _text("index.html"),
+        script,
+        command="torchmcl play",
+        style=_text("play.css"),
+    )
 
 
 def write_play_page(path: Path) -> Path:

@@ -72,7 +72,7 @@ def _page(folder: Path, records: dict[str, Any]) -> str:
 share one scale. Click into a picture to go there. The {number} of the outputs sums to 1.{quieter} The numbers behind
 this page are in <code>separation.json</code> beside it.</p>
 """
-    return page(f"Separated: {_text(name)}", body, _SCRIPT, style=_STYLE)
+    return page(f"Separated: {_text(name)}", body, _SCRIPT, command="torchmcl separation separate", style=_STYLE)
 
 
 def _card(sound: _Sound, source: str, records: dict[str, Any], *, peak: float, loudest: float) -> str:

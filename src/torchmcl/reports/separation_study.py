@@ -137,7 +137,9 @@ def _page(study: StudyRecords) -> str:
         *_transition_part(study),
         *_automatic_part(study),
     ]
-    return page("torchmcl: the study of separation", "\n".join(body), style=_STYLE)
+    return page(
+        "torchmcl: the study of separation", "\n".join(body), command="torchmcl reproduce separation", style=_STYLE
+    )
 
 
 _STYLE = """

@@ -68,7 +68,9 @@ def table_page(records: dict[str, Any]) -> str:
         training_section(records),
         _data(records),
     ]
-    return page(f"{' and '.join(targets)}: several answers", "\n".join(parts), style=TABLE_STYLE)
+    title = f"{' and '.join(targets)}: several answers"
+    return page(title, "
+".join(parts), command="torchmcl report", style=TABLE_STYLE)
 
 
 def _head(records: dict[str, Any], targets: list[str]) -> str:

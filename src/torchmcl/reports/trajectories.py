@@ -190,7 +190,11 @@ def _page(records: Records, forks: Records) -> str:
         head, rows = scene_rows(results, metrics)
         if rows:
             body.append(f"<h3>{escape(title)}</h3>" + table(head, rows, identity=f"scene-{metrics[0]}"))
-    return page("torchmcl: where people walk next", "\n".join(part for part in body if part))
+    return page(
+        "torchmcl: where people walk next",
+        "\n".join(part for part in body if part),
+        command="torchmcl reproduce trajectories",
+    )
 
 
 def _tests_part(results: Results) -> list[str]:

@@ -122,7 +122,7 @@ def _page(rows: list[dict[str, Any]]) -> str:
         body.append(_paired_tests(protocol, cells))
     body.append(_scatter(cells, protocols))
     body.append(_agreement(rows))
-    return page("torchmcl: the UCI study", "\n".join(part for part in body if part))
+    return page("torchmcl: the UCI study", "\n".join(part for part in body if part), command="torchmcl reproduce uci")
 
 
 def _table(

@@ -55,6 +55,36 @@
     context.clip();
     for (const line of lines) drawLine(context, line, place, log, scale);
     context.restore();
+    tellValues(canvas, { lines, place, scale, xLabel });
+  }
+
+  /** Let the pointer tell the nearest value of a chart; what is drawn later replaces what it tells. */
+  function tellValues(canvas, drawn) {
+    const known = canvas.drawn !== undefined;
+    canvas.drawn = drawn;
+    if (known) return;
+    const bubble = canvas.parentElement.appendChild(play.element("span", { className: "value", hidden: true }));
+    canvas.addEventListener("pointermove", ({ offsetX, offsetY }) => {
+      const found = nearestValue(canvas.drawn, offsetX * canvas.drawn.scale, offsetY * canvas.drawn.scale);
+      bubble.hidden = !found;
+      if (!found) return;
+      bubble.textContent = found.text;
+      const half = bubble.offsetWidth / 2, x = found.x / canvas.drawn.scale;
+      bubble.style.left = `${Math.min(Math.max(x, half), Math.max(canvas.clientWidth - half, half))}px`;
+      bubble.style.top = `${canvas.offsetTop + found.y / canvas.drawn.scale}px`;
+    });
+    canvas.addEventListener("pointerleave", () => { bubble.hidden = true; });
+  }
+
+  function nearestValue({ lines, place, scale, xLabel }, atX, atY) {
+    let least = (30 * scale) ** 2, found = null;
+    for (const { points, name } of lines) {
+      for (const [a, b] of points) {
+        const [x, y] = place(a, b), away = (x - atX) ** 2 + (y - atY) ** 2;
+        if (away < least) { least = away; found = { x, y, text: `${name}: ${xLabel} ${short(a)}, ${+b.toPrecision(4)}` }; }
+      }
+    }
+    return found;
   }
 
   function logTicks(low, high) {

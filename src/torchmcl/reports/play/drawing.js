@@ -44,45 +44,62 @@
   function cells(hypotheses) {
     const n = hypotheses.length / 2, square = [[-REACH, -REACH], [REACH, -REACH], [REACH, REACH], [-REACH, REACH]];
     return Array.from({ length: n }, (_, k) => {
-      let polygon = square;
-      const [ax, ay] = [hypotheses[2 * k], hypotheses[2 * k + 1]];
+      const ax = hypotheses[2 * k], ay = hypotheses[2 * k + 1];
+      let polygon = square, radius = farthest(polygon, ax, ay);
       for (let j = 0; j < n && polygon.length; j++) {
-        const [bx, by] = [hypotheses[2 * j], hypotheses[2 * j + 1]];
-        if (j === k) continue;
-        if (ax === bx && ay === by) polygon = j < k ? [] : polygon;
-        else polygon = nearerPart(polygon, ax, ay, bx, by);
+        const bx = hypotheses[2 * j], by = hypotheses[2 * j + 1], apart = (bx - ax) ** 2 + (by - ay) ** 2;
+        if (j === k || apart > 4 * radius) continue; // too far away to cut the cell
+        if (apart === 0) {
+          if (j < k) polygon = [];
+        } else {
+          polygon = nearerPart(polygon, ax, ay, bx, by);
+          radius = farthest(polygon, ax, ay);
+        }
       }
       return polygon;
     });
   }
 
-  /** The picture of one panel. Points and paths are kept in layers: only what moves is drawn in each frame. */
+  /** Return the largest squared distance of a corner. */
+  function farthest(polygon, ax, ay) {
+    let found = 0;
+    for (const [x, y] of polygon) found = Math.max(found, (x - ax) ** 2 + (y - ay) ** 2);
+    return found;
+  }
+
+  /** The picture of one panel. Points and paths are kept in a layer: only what moves is drawn in each frame. */
   class Picture {
-    constructor(canvas) { Object.assign(this, { canvas, context: canvas.getContext("2d"), drawnSteps: 0 }); }
+    constructor(canvas) {
+      Object.assign(this, { canvas, context: canvas.getContext("2d", { alpha: false }), drawnSteps: 0 });
+    }
 
     place(x, y) {
       const side = this.canvas.width;
       return [((x + REACH) / (2 * REACH)) * side, ((REACH - y) / (2 * REACH)) * side];
     }
 
-    /** Forget the layers: other points, another start, another size or other colours. */
-    reset() { this.pointLayer = this.pathLayer = null; }
+    /** Forget the layer below: other points, another start, another size or other colours. */
+    reset() { this.below = null; }
 
     draw(points, panel, { showCells, showPaths, cursor }) {
-      if (fit(this.canvas, 1)) this.reset();
-      const { context, canvas } = this, tones = colours();
-      context.fillStyle = tones.paper;
-      context.fillRect(0, 0, canvas.width, canvas.height);
+      const { context } = this, tones = colours(), { history } = panel;
+      const stale = this.history !== history || this.shown !== showPaths || history.records.length < this.drawnSteps;
+      if (fit(this.canvas, 1) || stale || !this.below) {
+        Object.assign(this, { below: this._points(points, tones), history, shown: showPaths, drawnSteps: 1 });
+      }
+      if (showPaths) this._paths(history.records, tones);
+      context.drawImage(this.below, 0, 0);
       if (showCells) this._cells(panel, tones);
-      this.pointLayer ??= this._points(points, tones);
-      context.drawImage(this.pointLayer, 0, 0);
-      if (showPaths) this._paths(panel, tones);
       this._hypotheses(panel, tones);
       if (cursor) this._cursor(cursor, tones);
     }
 
+    /** Return paper with the points on it. It is opaque: copying it is all that a frame has to do. */
     _points(points, tones) {
-      const made = layer(this.canvas), context = made.getContext("2d"), size = Math.max(2, made.width / 220);
+      const made = layer(this.canvas), context = made.getContext("2d", { alpha: false });
+      const size = Math.max(2, made.width / 220);
+      context.fillStyle = tones.paper;
+      context.fillRect(0, 0, made.width, made.height);
       context.fillStyle = tones.points;
       context.globalAlpha = points.length > 4000 ? 0.45 : 0.7;
       for (let i = 0; i < points.length; i += 2) {
@@ -110,26 +127,25 @@
       context.globalAlpha = 1;
     }
 
-    _paths(panel, tones) {
-      const { records } = panel.history;
-      if (!this.pathLayer || this.history !== panel.history || records.length < this.drawnSteps) {
-        Object.assign(this, { pathLayer: layer(this.canvas), drawnSteps: 1, history: panel.history });
-      }
-      const context = this.pathLayer.getContext("2d");
+    /** Add the steps since the last frame to the layer below. */
+    _paths(records, tones) {
+      const context = this.below.getContext("2d");
       context.lineWidth = Math.max(1, this.canvas.width / 400);
       context.globalAlpha = 0.6;
       for (; this.drawnSteps < records.length; this.drawnSteps++) {
         const [a, b] = [records[this.drawnSteps - 1].places, records[this.drawnSteps].places];
-        for (let k = 0; k < a.length / 2; k++) this._segment(context, a, b, k, tones);
+        for (let colour = 0; colour < tones.palette.length; colour++) this._segments(context, a, b, colour, tones);
       }
-      this.context.drawImage(this.pathLayer, 0, 0);
     }
 
-    _segment(context, a, b, k, tones) {
-      context.strokeStyle = tones.palette[k % tones.palette.length];
+    /** One stroke for all hypotheses of a colour: strokes are what takes time. */
+    _segments(context, a, b, colour, tones) {
+      context.strokeStyle = tones.palette[colour];
       context.beginPath();
-      context.moveTo(...this.place(a[2 * k], a[2 * k + 1]));
-      context.lineTo(...this.place(b[2 * k], b[2 * k + 1]));
+      for (let k = colour; k < a.length / 2; k += tones.palette.length) {
+        context.moveTo(...this.place(a[2 * k], a[2 * k + 1]));
+        context.lineTo(...this.place(b[2 * k], b[2 * k + 1]));
+      }
       context.stroke();
     }
 

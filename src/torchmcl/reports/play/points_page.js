@@ -4,6 +4,7 @@
 
   const HOTTEST = 1.5; // of the critical temperature; the dial is quadratic, to be finer where it is cold
   const AFTER = 80; // steps at T = 0 before a cooling stops by itself
+  const MILLISECONDS = 8; // of a frame of 16 for the steps; the rest is for drawing
   const EVERY = 6; // frames between two updates of text and charts: ten a second are enough to read
   const $ = (id) => document.getElementById(id);
 
@@ -24,6 +25,9 @@
       $("new-start").addEventListener("click", () => this.newStart());
       $("draw").addEventListener("click", () => this.draw(!this.pencil.on));
       $("clear").addEventListener("click", () => this._clear());
+      $("csv").addEventListener("click", () => {
+        $("csv").href = `data:text/csv;charset=utf-8,${encodeURIComponent(play.historyTable(this.simulation))}`;
+      });
     }
 
     _on(id, event, read) { $(id).addEventListener(event, () => this.set(read($(id)))); }
@@ -102,9 +106,9 @@
       this.show();
     }
 
-    advance() {
+    advance(milliseconds) {
       if (this.cooling) this.state.heat = this.cooling(this.simulation.step + 1) / (this.critical || 1);
-      this.simulation.advance(this._parameters());
+      this.simulation.advance(this._parameters(), milliseconds);
       if (this.cooling && this.simulation.step >= this.state.steps + AFTER) this.stop();
     }
 
@@ -116,10 +120,10 @@
         if (!this.playing && (this.frames % 10 === 0 || this.curve.done)) this.show();
       }
       if (!this.playing) return;
-      this.advance();
+      this.advance(MILLISECONDS);
       // Text and charts in different frames, so that no frame is long.
       const turn = this.frames % EVERY;
-      if (this.playing) this.show(turn === 0, turn === EVERY / 2);
+      if (this.playing) this.show(turn === 0, turn === EVERY / 2, false);
     }
 
     toggle() {
@@ -140,7 +144,7 @@
 
     single() {
       this.playing = false;
-      this.advance();
+      this.advance(); // ends a step that a frame has begun, or takes a whole one
       this.show();
       this.announce();
     }
@@ -177,10 +181,14 @@
       this.set({ own: new Float64Array(0), data: this.state.data });
     }
 
-    show(withText = true, withCharts = true) {
+    show(withText = true, withCharts = true, all = true) {
       const { state, simulation, pencil } = this;
       const options = { showCells: state.cells, showPaths: state.paths, cursor: pencil.on ? pencil.cursor : null };
-      this.views.forEach((view, place) => view.draw(simulation.points, simulation.panels[place], options));
+      this.views.forEach((view, place) => {
+        const panel = simulation.panels[place];
+        if (all || panel.changed) view.draw(simulation.points, panel, options);
+        panel.changed = false;
+      });
       if (withText) this._showText();
       if (withCharts) play.showCharts(simulation, this.curve, state.k, this.critical);
     }

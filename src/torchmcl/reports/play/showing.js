@@ -68,16 +68,17 @@
     const tones = play.colours(), bits = Math.log2(k), floor = curve.distortionAt(bits), end = Math.max(step, 50);
     const line = (panel, place, x, y) => ({
       points: panel.history.records.map((record) => [record[x], record[y]]), colour: play.methods[panel.key], dash: DASHES[place],
+      name: play.RULES[panel.key],
     });
     const records = panels[0].history.records, below = records.find(({ temperature }) => temperature < critical);
     const crossed = below && below !== records[0] && panels.some(({ key }) => key === "annealed");
     const marks = crossed ? [{ x: below.step, text: "T = 2λ" }] : [];
-    const least = { points: [[0, floor], [end, floor]], colour: tones.ink, dash: 2, end: false };
+    const least = { points: [[0, floor], [end, floor]], colour: tones.ink, dash: 2, end: false, name: "floor" };
     play.drawChart($("chart-distortion"), {
       lines: [least, ...panels.map((panel, place) => line(panel, place, "step", "distortion"))],
       marks, log: true, xLabel: "step", xRange: [0, end],
     });
-    const bound = { points: curve.points.map(({ rate, distortion }) => [rate, distortion]), colour: tones.ink, dash: 2, end: false };
+    const bound = { points: curve.points.map(({ rate, distortion }) => [rate, distortion]), colour: tones.ink, dash: 2, end: false, name: "floor" };
     play.drawChart($("chart-rate"), {
       lines: [bound, ...panels.map((panel, place) => line(panel, place, "rate", "softDistortion"))],
       marks: [{ x: bits, text: `log2 ${k}` }], log: true, xLabel: "rate, bits", xRange: [0, bits + 0.3],
@@ -110,5 +111,13 @@
     $("chart-energy").ariaLabel = cooled ? "Free energy of the annealed panels over the steps." : "No panel is annealed.";
   }
 
-  Object.assign(play, { showDial, showControls, showMeasures, showCharts, panelText });
+  /** Return the numbers behind the charts as CSV. */
+  function historyTable({ panels }) {
+    const columns = ["step", "temperature", "distortion", "softDistortion", "freeEnergy", "rate"];
+    const rows = panels.flatMap((panel, place) => panel.history.records.map((record) =>
+      [place + 1, panel.key, ...columns.map((name) => record[name])].join(",")));
+    return [["panel", "rule", ...columns].join(","), ...rows].join("\n") + "\n";
+  }
+
+  Object.assign(play, { historyTable, showDial, showControls, showMeasures, showCharts, panelText });
 })((globalThis.torchmclPlay ??= {}));

@@ -8,16 +8,22 @@
   const PUSH = 1e-3;
   const MOST_RECORDS = 1200;
 
+  // Points are taken in blocks: the weights of a block stay in the first cache.
+  const BLOCK = 32;
+
   function workspace(n) {
-    const fresh = () => new Float64Array(n);
-    return { cost: fresh(), weights: fresh(), mass: fresh(), x: fresh(), y: fresh(), wins: fresh(), unused: fresh() };
+    const fresh = (length = n) => new Float64Array(length);
+    return {
+      cost: fresh(), weights: fresh(), mass: fresh(), x: fresh(), y: fresh(), wins: fresh(), unused: fresh(),
+      block: fresh(n * BLOCK), total: fresh(BLOCK), heat: fresh(BLOCK),
+    };
   }
 
   /** Fill the workspace with masses, weighted sums and wins, and return the measures of the hypotheses. */
   function sweep(points, hypotheses, rule, work, temperature) {
     for (const sums of [work.mass, work.x, work.y, work.wins]) sums.fill(0);
-    const collect = rule.epsilon === undefined ? sumRows : sumWinners;
-    const n = points.length / 2, { hard, soft, entropy } = collect(points, hypotheses, rule, work);
+    const n = points.length / 2, collect = rule.softness > 0 ? sumSoft : rule.epsilon === undefined ? sumRows : sumWinners;
+    const { hard, soft, entropy } = collect(points, hypotheses, rule, work);
     return measures(work, n, hard / n, soft / n, entropy / n, temperature);
   }
 
@@ -50,16 +56,51 @@
     return { hard, soft, entropy };
   }
 
+  /** The same sums for softmin weights, which are most of the work. */
+  function sumSoft(points, hypotheses, rule, work) {
+    const { cost, block, total, heat, wins } = work, n = points.length / 2, k = wins.length;
+    let hard = 0, soft = 0, entropy = 0;
+    for (let first = 0; first < n; first += BLOCK) {
+      const size = Math.min(BLOCK, n - first);
+      for (let i = 0; i < size; i++) {
+        const at = 2 * (first + i), best = costs(points[at], points[at + 1], hypotheses, cost), low = cost[best];
+        play.softminBeforeDivision(cost, block, i * k, rule.softness, low, total, heat, i);
+        wins[best]++;
+        hard += low;
+        soft += low + (rule.softness * heat[i]) / total[i];
+        entropy += Math.log(total[i]) + heat[i] / total[i];
+        total[i] = 1 / total[i];
+      }
+      for (let j = 0; j < k; j++) addColumn(work, points, 2 * first, size, j);
+    }
+    return { hard, soft, entropy };
+  }
+
+  /** Add the weights that a hypothesis has in a block to its sums, which stay in registers. */
+  function addColumn({ block, total, mass, x, y }, points, first, size, j) {
+    const k = mass.length;
+    let ofMass = 0, ofX = 0, ofY = 0;
+    for (let i = 0, at = j; i < size; i++, at += k) {
+      const weight = block[at] * total[i];
+      ofMass += weight; ofX += weight * points[first + 2 * i]; ofY += weight * points[first + 2 * i + 1];
+    }
+    mass[j] += ofMass; x[j] += ofX; y[j] += ofY;
+  }
+
   /** Sum over the winners; what the other hypotheses share follows from the sums over all points. */
   function sumWinners(points, hypotheses, rule, work) {
     const { cost, weights, mass, x, y, wins } = work, k = cost.length, n = points.length / 2;
-    let hard = 0, all = 0, sumX = 0, sumY = 0;
+    let hard = 0, sumX = 0, sumY = 0, squares = 0;
     for (let i = 0; i < points.length; i += 2) {
       const px = points[i], py = points[i + 1], best = costs(px, py, hypotheses, cost);
       hard += cost[best];
       wins[best]++; x[best] += px; y[best] += py;
-      sumX += px; sumY += py;
-      if (rule.epsilon > 0) for (let j = 0; j < k; j++) all += cost[j];
+      sumX += px; sumY += py; squares += px * px + py * py;
+    }
+    let all = k * squares; // of all costs: |p - h|^2 summed over points without looking at pairs again
+    for (let j = 0; j < k; j++) {
+      const hx = hypotheses[2 * j], hy = hypotheses[2 * j + 1];
+      all += n * (hx * hx + hy * hy) - 2 * (hx * sumX + hy * sumY);
     }
     const entropy = n * rule(cost, weights, 0), first = weights[0], other = k > 1 ? weights[1] : 0;
     for (let j = 0; j < k; j++) {
@@ -67,7 +108,7 @@
       x[j] = first * x[j] + other * (sumX - x[j]);
       y[j] = first * y[j] + other * (sumY - y[j]);
     }
-    return { hard, soft: first * hard + other * (all - hard) * (rule.epsilon > 0), entropy };
+    return { hard, soft: first * hard + other * (all - hard), entropy };
   }
 
   function measures({ mass, wins, unused }, n, distortion, softDistortion, entropy, temperature) {
@@ -118,11 +159,15 @@
       this.random = play.generator(seed);
       this.history = new History();
       this.measures = null;
+      this.milliseconds = 0; // of the last look
     }
 
     look(points, parameters) {
+      const begin = performance.now();
       this.temperature = this.key === "annealed" ? parameters.temperature : 0;
       this.measures = sweep(points, this.hypotheses, play.rule(this.key, parameters), this.work, this.temperature);
+      this.milliseconds = performance.now() - begin;
+      this.changed = true; // until it is drawn
     }
 
     record(step, temperature) {
@@ -151,12 +196,24 @@
 
     record({ temperature }) { for (const panel of this.panels) panel.record(this.step, temperature); }
 
-    /** Move by the weights of the last look, then look with the parameters of the next step. */
-    advance(parameters) {
-      for (const panel of this.panels) panel.advance();
+    /**
+     * Move by the weights of the last look, then look with the parameters of the next step. Panels do not depend on each
+     * other: those that would take longer than `milliseconds` wait for the next call. Return whether the step is done.
+     */
+    advance(parameters, milliseconds = Infinity) {
+      this.waiting ??= [...this.panels];
+      let spent = 0;
+      do {
+        const panel = this.waiting.shift();
+        panel.advance();
+        panel.look(this.points, parameters);
+        panel.record(this.step + 1, parameters.temperature);
+        spent += panel.milliseconds;
+      } while (this.waiting.length && spent + this.waiting[0].milliseconds < milliseconds);
+      if (this.waiting.length) return false;
+      this.waiting = null;
       this.step++;
-      this.look(parameters);
-      this.record(parameters);
+      return true;
     }
   }
 
