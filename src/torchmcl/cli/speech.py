@@ -47,7 +47,8 @@ def _add_train(tasks: Any) -> None:
         epilog="examples: torchmcl separation train quick --data FOLDER --out out/quick; "
         "torchmcl separation train my.yaml --out out/mine --set objective.rule=pit --set training.seed=1",
     )
-    train.add_argument("config", help="a YAML file, or one that is shipped: paper-2spk, paper-3spk, quick, study")
+    shipped = "paper-2spk, paper-3spk, quick, study, ship-2spk, ship-3spk, ship-any"
+    train.add_argument("config", help=f"a YAML file, or one that is shipped: {shipped}")
     train.add_argument("--out", type=Path, required=True, help="folder for models, records and logs")
     train.add_argument("--data", type=Path, help="folder of the speech, instead of data.root")
     train.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
@@ -59,6 +60,8 @@ def _add_train(tasks: Any) -> None:
         default=math.inf,
         help="stop after the epoch in which they are over (default: never)",
     )
+    train.add_argument("--from", dest="start", type=Path, help="folder of a saved model to begin with")
+    train.add_argument("--json", action="store_true", help="print the record of each epoch as JSON instead of a bar")
     train.add_argument("--compile", action="store_true", help="pass the blocks through torch.compile")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
     train.set_defaults(check=_check_train, run=_train)
@@ -162,12 +165,18 @@ def _chunk(text: str) -> float:
     return value
 
 
+def _without_audio(options: argparse.Namespace, modules: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what a command loads: a pack is read without the packages that read recordings."""
+    packed = any(change.replace(" ", "").startswith("data.pack=") for change in options.set)
+    return tuple(name for name in modules if not (packed and name in _AUDIO))
+
+
 def _check_train(options: argparse.Namespace) -> None:
-    check_extra(*TRAINED, extra="separation", needed_by="torchmcl separation train")
+    check_extra(*_without_audio(options, TRAINED), extra="separation", needed_by="torchmcl separation train")
 
 
 def _check_evaluate(options: argparse.Namespace) -> None:
-    check_extra(*_CONFIGURED, extra="speech", needed_by="torchmcl separation evaluate")
+    check_extra(*_without_audio(options, _CONFIGURED), extra="speech", needed_by="torchmcl separation evaluate")
 
 
 def _check_separate(options: argparse.Namespace) -> None:
@@ -194,7 +203,9 @@ def _train(options: argparse.Namespace) -> None:
         options.out,
         device=options.device,
         minutes=options.minutes,
-        progress=not options.quiet,
+        start=options.start,
+        progress=not options.quiet and not options.json,
+        show_records=options.json,
         compile_model=options.compile,
     )
     print(f"Records: {options.out / 'records.jsonl'}")

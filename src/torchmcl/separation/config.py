@@ -20,6 +20,7 @@ from torchmcl._checks import (
     nearest_hint,
 )
 from torchmcl._reading import read_text
+from torchmcl.data.speech.augment import Augmentation
 from torchmcl.nn.dprnn import DPRNN
 from torchmcl.separation.plain import check_types, shown, yaml_value
 
@@ -49,6 +50,8 @@ class DataConfig:
         sample_rate: everything is resampled to it.
         crop: seconds of a training sample.
         dynamic: new mixtures in every epoch.
+        on_device: make them, and what `augmentation` asks for, on the device of the training; needs `dynamic`.
+        spread_db: gains of new mixtures lie between -spread_db and spread_db.
         samples_per_epoch: all of them by default.
         validation_samples: how many mixtures of the validation part to use; all by default.
         n_workers: processes that prepare samples.
@@ -64,6 +67,8 @@ class DataConfig:
     sample_rate: int = 8000
     crop: float = 5.0
     dynamic: bool = False
+    on_device: bool = False
+    spread_db: float = 2.5
     samples_per_epoch: int | None = None
     validation_samples: int | None = None
     n_workers: int = 0
@@ -82,6 +87,11 @@ class DataConfig:
         check_positive_int("data", "sample_rate", self.sample_rate)
         _check_finite("data", "crop", self.crop)
         check_positive("data", "crop", self.crop, "It is given in seconds.")
+        _check_finite("data", "spread_db", self.spread_db)
+        check_non_negative("data", "spread_db", self.spread_db)
+        if self.on_device and not self.dynamic:
+            advice = "Set data.dynamic=true: listed mixtures come from a loader."
+            raise ValueError(bad_value("data", "on_device", "go with data.dynamic", self.on_device, advice))
         check_non_negative_int("data", "n_workers", self.n_workers)
         for name in ("samples_per_epoch", "validation_samples"):
             if getattr(self, name) is not None:
@@ -100,6 +110,8 @@ class ObjectiveConfig:
         annealing_epochs: epochs after which the temperature of "amcl" is 0.
         decay: cool "amcl" by this factor an epoch, Eq. (44), instead of linearly, Eq. (43).
         score_weight: of the score loss, if the model gives scores.
+        limit_db: SI-SDR at which a source is good enough, so that easy ones, a single speaker for example, leave the
+            gradient to the others; no limit by default.
     """
 
     rule: str = "amcl"
@@ -108,6 +120,7 @@ class ObjectiveConfig:
     annealing_epochs: int = 100
     decay: float | None = None
     score_weight: float = 1.0
+    limit_db: float | None = None
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -119,6 +132,8 @@ class ObjectiveConfig:
             check_fraction("objective", "decay", self.decay)
         _check_finite("objective", "score_weight", self.score_weight)
         check_non_negative("objective", "score_weight", self.score_weight)
+        if self.limit_db is not None:
+            _check_finite("objective", "limit_db", self.limit_db)
 
 
 @dataclass(frozen=True)
@@ -130,7 +145,9 @@ class TrainingConfig:
         batch_size: samples of a step.
         learning_rate: of Adam.
         schedule: "plateau" halves the rate where the validation no longer improves; "cosine" lowers it to 0
-            over all epochs, which gives more in a short training.
+            over all epochs, which gives more in a short training; "budget" over all epochs or the minutes that the
+            training is given, whichever end first.
+        warmup: epochs over which the rate of "cosine" and "budget" rises.
         patience: epochs without a better validation until the rate is halved.
         clip: largest norm of the gradient.
         precision: "32-true" or "bf16-mixed".
@@ -144,6 +161,7 @@ class TrainingConfig:
     batch_size: int = 22
     learning_rate: float = 1e-3
     schedule: str = "plateau"
+    warmup: int = 0
     patience: int = 5
     clip: float = 5.0
     precision: str = "32-true"
@@ -156,8 +174,12 @@ class TrainingConfig:
         """Check the fields."""
         for name in ("epochs", "batch_size", "patience"):
             check_positive_int("training", name, getattr(self, name))
-        check_non_negative_int("training", "max_skipped", self.max_skipped)
-        check_choice("training", "schedule", self.schedule, ("plateau", "cosine"))
+        for name in ("max_skipped", "warmup"):
+            check_non_negative_int("training", name, getattr(self, name))
+        check_choice("training", "schedule", self.schedule, ("plateau", "cosine", "budget"))
+        if self.warmup and self.schedule == "plateau":
+            advice = "Set training.schedule=cosine."
+            raise ValueError(bad_value("training", "warmup", "be 0 with the plateau", self.warmup, advice))
         check_choice("training", "precision", self.precision, ("32-true", "bf16-mixed"))
         check_non_negative_int("training", "seed", self.seed)
         for name in ("learning_rate", "clip"):
@@ -173,6 +195,7 @@ class SeparationConfig:
     """Everything about one training; `model` holds arguments of `torchmcl.nn.DPRNN`."""
 
     data: DataConfig = field(default_factory=DataConfig)
+    augmentation: Augmentation = field(default_factory=Augmentation)
     model: Mapping[str, Any] = field(default_factory=dict)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -180,6 +203,9 @@ class SeparationConfig:
     def __post_init__(self) -> None:
         """Check what concerns several parts."""
         _check_known("model", self.model, [name for name in signature(DPRNN).parameters if name != "bilstm"])
+        if not self.augmentation.is_none() and not self.data.on_device:
+            advice = "Set data.on_device=true, or leave the part out."
+            raise ValueError(bad_value("configuration", "augmentation", "go with data.on_device", "without", advice))
         n_outputs, n_speakers = self.model.get("n_outputs", 2), max(self.data.n_speakers)
         check_positive_int("model", "n_outputs", n_outputs)
         if n_outputs < n_speakers:
@@ -199,7 +225,12 @@ class SeparationConfig:
         Raises:
             ValueError: if an option is unknown or its value impossible.
         """
-        parts = {"data": DataConfig, "objective": ObjectiveConfig, "training": TrainingConfig}
+        parts = {
+            "data": DataConfig,
+            "augmentation": Augmentation,
+            "objective": ObjectiveConfig,
+            "training": TrainingConfig,
+        }
         _check_known("configuration", options, [f.name for f in fields(cls)])
         parts_by_name = {name: _part(name, kind, options.get(name) or {}) for name, kind in parts.items()}
         model = options.get("model") or {}

@@ -1,5 +1,6 @@
 """From a configuration to lists of mixtures and the recordings they are made of."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from torchmcl._checks import bad_value
@@ -15,7 +16,7 @@ from torchmcl.data.speech import (
 from torchmcl.data.speech.stores import AudioStore
 from torchmcl.separation.config import DataConfig
 
-__all__ = ["layout_of", "listed_mixtures", "store_of"]
+__all__ = ["layout_of", "listed_mixtures", "some_mixtures", "store_of"]
 
 
 def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
@@ -24,7 +25,9 @@ def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
     layout = layout_of(config)
     mixtures: list[Mixture] = []
     for n_speakers in config.n_speakers:
-        if layout == "tables":
+        if layout == "tables" and n_speakers == 1 and not (root / "metadata" / f"mix_1_spk_{part}.csv").exists():
+            mixtures += _alone(table_mixtures(root, part, 2))
+        elif layout == "tables":
             mixtures += table_mixtures(root, part, n_speakers)
         elif layout == "wsj0":
             mixtures += wsj0_mixtures(root, part, n_speakers, folder=_wsj0_folder(root, config.sample_rate))
@@ -33,6 +36,19 @@ def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
                 raise ValueError(bad_value("data", "tables", f"name the table of {part!r}", dict(config.tables)))
             mixtures += librimix_mixtures(root / config.tables[part], n_speakers)
     return mixtures
+
+
+def some_mixtures(config: DataConfig, part: str, n_mixtures: int | None) -> list[Mixture]:
+    """Return the first mixtures of a part, as many of each number of speakers, in turn; all without a number."""
+    by_number = [listed_mixtures(replace(config, n_speakers=(number,)), part) for number in config.n_speakers]
+    longest = max(len(mixtures) for mixtures in by_number)
+    in_turn = [mixtures[i] for i in range(longest) for mixtures in by_number if i < len(mixtures)]
+    return in_turn[:n_mixtures]
+
+
+def _alone(mixtures: list[Mixture]) -> list[Mixture]:
+    """Return the first voice of each mixture by itself."""
+    return [Mixture(f"{m.name}_alone", m.tracks[:1], m.length) for m in mixtures]
 
 
 def layout_of(config: DataConfig) -> str:

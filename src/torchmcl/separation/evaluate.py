@@ -50,7 +50,8 @@ def evaluate_separator(
     Returns:
         Records with the mixture, its speakers, the SI-SDR in dB under the best one-to-one assignment
         (`pit_si_sdr`), under the best output of each source (`mcl_si_sdr`), that of the mixture itself
-        (`input_si_sdr`), and the `improvement` of the first over the last.
+        (`input_si_sdr`), and the `improvement` of the first over the last; of a model with scores, how many of them
+        are above one half (`n_voices`).
 
     Raises:
         ValueError: if the model or the mixtures cannot be used.
@@ -70,6 +71,7 @@ def evaluate_separator(
             output = mcl_step(separator, Batch(inputs, targets, mask), WTA(), cost_fn=pairwise_neg_si_sdr)
             untouched = match(pairwise_neg_si_sdr(hypotheses=inputs.unsqueeze(1), targets=targets), WTA(), mask)
             one_to_one, before = pit_si_sdr(output).item(), si_sdr_under(WTA(), untouched).item()
+            logits = output.predictions.score_logits
             records.append(
                 {
                     "mixture": mixture.name,
@@ -78,6 +80,7 @@ def evaluate_separator(
                     "mcl_si_sdr": mcl_si_sdr(output).item(),
                     "input_si_sdr": before,
                     "improvement": one_to_one - before,
+                    **({} if logits is None else {"n_voices": int((logits > 0).sum())}),
                 }
             )
             bar.step(note=f"{one_to_one:.1f} dB")
