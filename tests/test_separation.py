@@ -324,7 +324,10 @@ def test_objectives_are_rules_of_the_core():
         ({"data": {"n_speakers": []}}, "data: `n_speakers` must not be empty"),
         ({"data": 3}, "configuration: `data` must hold options by name, got 3"),
         ({"objective": {"rule": "best"}}, "objective: `rule` must be one of 'pit', 'mcl'"),
-        ({"training": {"schedule": "step"}}, "training: `schedule` must be one of 'plateau', 'cosine', got 'step'"),
+        (
+            {"training": {"schedule": "step"}},
+            "training: `schedule` must be one of 'plateau', 'cosine', 'budget'",
+        ),
         ({"training": {"precision": "16"}}, "training: `precision` must be one of '32-true', 'bf16-mixed'"),
     ],
 )

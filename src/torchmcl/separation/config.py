@@ -152,6 +152,7 @@ class TrainingConfig:
         clip: largest norm of the gradient.
         precision: "32-true" or "bf16-mixed".
         ema: decay of the averaged weights; none by default.
+        checkpoint_every: epochs between checkpoints, of which one more is written at the end.
         captured: replay the passes of the model as CUDA graphs, on a GPU.
         max_skipped: batches with a loss that is not finite to leave out, before one is an error.
         seed: decides weights, order and crops.
@@ -166,13 +167,14 @@ class TrainingConfig:
     clip: float = 5.0
     precision: str = "32-true"
     ema: float | None = None
+    checkpoint_every: int = 1
     captured: bool = True
     max_skipped: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        for name in ("epochs", "batch_size", "patience"):
+        for name in ("epochs", "batch_size", "patience", "checkpoint_every"):
             check_positive_int("training", name, getattr(self, name))
         for name in ("max_skipped", "warmup"):
             check_non_negative_int("training", name, getattr(self, name))

@@ -47,7 +47,7 @@ _CHECKPOINTS = "checkpoints"
 _MONITOR = "val_pit_si_sdr"
 # What may differ between the runs of one training; not the epochs where the rate is spread over all of them.
 _FREE = (
-    *(("training", "epochs"), ("training", "captured"), ("training", "max_skipped")),
+    *(("training", name) for name in ("epochs", "captured", "max_skipped", "checkpoint_every")),
     *(("data", "layout"), ("data", "root"), ("data", "pack"), ("data", "n_workers")),
 )
 
@@ -93,7 +93,7 @@ def train_separator(
     for name in ("lightning.pytorch", "pytorch_lightning"):  # which announce the hardware, and products
         logging.getLogger(name).setLevel(logging.WARNING)
     torch.manual_seed(config.training.seed)
-    checkpoints = Checkpoints(out / _CHECKPOINTS)
+    checkpoints = Checkpoints(out / _CHECKPOINTS, every_n_epochs=config.training.checkpoint_every)
     latest = checkpoints.latest()
     model = _network(config, bilstm)
     if start is not None and latest is None:
