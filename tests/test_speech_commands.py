@@ -44,6 +44,7 @@ RUNS = [
     [*TRAIN, "--out", "{out}", "--quiet"],
     [*TRAIN, "--out", "{out}", "--skip-bad", "--minutes", "0"],
     [*TRAIN, "--out", "{out}", "--quiet", "--set", "objective.rule=pit"],
+    [*TRAIN, "--out", "{out}", "--json", "--from", "trained/model"],
     pytest.param([*TRAIN, "--out", "{out}", "--quiet", "--compile"], marks=pytest.mark.slow),
     [*EVALUATE, "--out", "{out}"],
     [*EVALUATE, "--out", "{out}", "--data", "mixed", "--part", "cv", "--limit", "1", "--all-pairs", "--quiet"],
