@@ -10,9 +10,11 @@ from torchmcl.data.speech import (
     BadAudio,
     Mixture,
     librimix_mixtures,
+    speaker_mixtures,
     table_mixtures,
     wsj0_mixtures,
 )
+from torchmcl.data.speech.audio import is_recording
 from torchmcl.data.speech.stores import AudioStore
 from torchmcl.separation.config import DataConfig
 
@@ -29,6 +31,8 @@ def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
             mixtures += _alone(table_mixtures(root, part, 2))
         elif layout == "tables":
             mixtures += table_mixtures(root, part, n_speakers)
+        elif layout == "speakers":
+            mixtures += speaker_mixtures(root, part, n_speakers)
         elif layout == "wsj0":
             mixtures += wsj0_mixtures(root, part, n_speakers, folder=_wsj0_folder(root, config.sample_rate))
         else:
@@ -68,9 +72,10 @@ def layout_of(config: DataConfig) -> str:
         return "wsj0"
     if not root.is_dir():
         raise BadAudio(f"{root}: there is no such folder.")
-    rule = "hold wav8k/min/{tr,cv,tt}/{mix,s1,s2,...} or metadata/mix_<n>_spk_<part>.csv"
-    advice = "`torchmcl data mix` makes the first of recordings; for LibriMix, name its tables in data.tables."
-    raise ValueError(bad_value("data", "root", rule, f"{str(root)!r} with neither", advice))
+    if any(is_recording(path) for folder in sorted(root.iterdir()) if folder.is_dir() for path in folder.rglob("*")):
+        return "speakers"
+    rule = "hold <speaker>/<recordings>, wav8k/min/{tr,cv,tt}/{mix,s1,s2,...} or metadata/mix_<n>_spk_<part>.csv"
+    raise ValueError(bad_value("data", "root", rule, repr(str(root)), "For LibriMix, name its tables in data.tables."))
 
 
 def _wsj0_folder(root: Path, sample_rate: int) -> str:

@@ -14,10 +14,10 @@ from torchmcl.assignment import WTA
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.data.speech import SpeechMixtures
 from torchmcl.losses import match
-from torchmcl.nn.saved import load_model
 from torchmcl.separation.config import DataConfig
 from torchmcl.separation.data import listed_mixtures, store_of
 from torchmcl.separation.objectives import mcl_si_sdr, pit_si_sdr, si_sdr_under
+from torchmcl.separation.shipped import load_separator
 from torchmcl.training import mcl_step
 from torchmcl.types import Batch
 
@@ -39,7 +39,7 @@ def evaluate_separator(
     """Return one record for each whole mixture of a part.
 
     Args:
-        model: folder of a saved model.
+        model: name of a separator that comes with the package, or folder of a saved model.
         data: where the mixtures are; crops are not taken.
         part: "tt" for the test part.
         out: folder for `evaluation-<part>.jsonl`; nothing is written without.
@@ -59,7 +59,7 @@ def evaluate_separator(
     if limit is not None:
         check_positive_int("evaluate_separator", "limit", limit)
     available_device("evaluate_separator", device)
-    separator, notes = load_model(model)
+    separator, notes = load_separator(model)
     separator = separator.to(device)
     mixtures = listed_mixtures(data, part)[:limit]
     dataset = SpeechMixtures(mixtures, store_of(data), crop=None, skip_bad=data.skip_bad)

@@ -27,10 +27,11 @@ class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
         self.n_samples = data.samples_per_epoch
         self.on_device, self.crop, self.augmentation = data.on_device, data.crop, augmentation
         self._mixed: DeviceMixtures | None = None
+        # What is mixed on the device may be shorter than the crop: it is silent before or after.
         self.train = SpeechMixtures(
             listed_mixtures(data, "tr"),
             store,
-            crop=data.crop,
+            crop=1 / store.sample_rate if data.on_device else data.crop,
             dynamic=dynamic,
             n_samples=data.samples_per_epoch if dynamic else None,
             seed=training.seed,

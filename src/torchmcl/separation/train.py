@@ -72,7 +72,8 @@ def train_separator(
             best on the validation part) and `model-last/`.
         device: "auto", "cpu" or "cuda".
         minutes: stop after the epoch in which this time is over; a later run resumes.
-        start: folder of a saved model to begin with, of the same sizes; the number of outputs may differ.
+        start: name of a separator that comes with the package, or folder of a saved model, to begin with: of the same
+            sizes, though the number of outputs may differ.
         progress: whether to show a bar.
         show_records: print the record of each epoch as a line of JSON.
         bilstm: another kind of LSTM than that of `torchmcl.nn.DPRNN`.
