@@ -76,7 +76,7 @@ def noise(sources: Signals, random: np.random.Generator) -> tuple[Signals, Signa
 
 
 def reverberation(sources: Signals, random: np.random.Generator) -> tuple[Signals, Signals]:
-    """Return the mixture in a mild room: reflections that fall by 60 dB in 0.3 s, in all 6 dB below the direct sound."""
+    """Return the mixture in a mild room: reflections that fall by 60 dB in 0.3 s, 6 dB below the direct sound."""
     time = np.arange(int(0.3 * RATE)) / RATE
     heard = []
     for source in sources:

@@ -14,7 +14,7 @@ from torchmcl._checks import available_device, bad_value
 from torchmcl._files import write_atomically
 from torchmcl._limits import SHORTEST_CHUNK_SECONDS
 from torchmcl._progress import Progress
-from torchmcl.data.speech.audio import AudioInfo, audio_info, check_samples
+from torchmcl.data.speech.audio import AudioInfo, BadAudio, audio_info, check_samples
 from torchmcl.data.speech.streams import Resampler, Track16, audio_blocks
 from torchmcl.nn.long_recordings import StreamingSeparator
 from torchmcl.scoring import normalized_scores
@@ -62,6 +62,8 @@ def separate_recording(
     separator, notes = load_separator(model)
     info, model_rate = audio_info(recording), int(notes.get("sample_rate", 8000))
     check_samples(recording, info.length_at(model_rate))
+    if info.length_at(model_rate) < 1:
+        raise BadAudio(f"{recording}: is too short; {info.length} samples at {info.sample_rate} Hz are no sound.")
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     stream = StreamingSeparator(separator.to(device), chunk=max(round(chunk_seconds * model_rate), 2))
