@@ -58,6 +58,7 @@ RUNS = [
 ]
 SPEECH_RUNS = [
     "data pack {speech} --out {out}/speech.npz --quiet",
+    "demo speech --out {out}/demo --model two-speakers --device cpu --quiet",
     "reproduce separation --data {speech} --pack {out}/speech.npz --out {out}/study --parts automatic --seeds 1 "
     "--device cpu --quick --limit 1 --quiet",
 ]
@@ -69,9 +70,9 @@ def commands(parser=None, words=()):
     """Return each command that can be run, as its words, with its parser."""
     parser = parser or _parser()
     groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not groups:
-        return {" ".join(words): parser}
-    return {k: v for name, below in groups[0].choices.items() for k, v in commands(below, (*words, name)).items()}
+    itself = {" ".join(words): parser} if words and parser.get_default("run") is not None or not groups else {}
+    below = groups[0].choices if groups else {}
+    return itself | {k: v for name, child in below.items() for k, v in commands(child, (*words, name)).items()}
 
 
 def flags(parser):

@@ -8,7 +8,7 @@ import torch
 import torchmcl as mcl
 from forged import forge
 from torchmcl.nn import DPRNN
-from torchmcl.nn.long_recordings import separate_long
+from torchmcl.nn.long_recordings import StreamingSeparator, separate_long
 from torchmcl.nn.saved import load_model, save_model
 
 
@@ -64,10 +64,72 @@ def test_silence_stays_silent():
 
 
 def test_chunks_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="separate_long: `overlap` must lie between 0 and the chunk of 100, got 100"):
+    with pytest.raises(ValueError, match="StreamingSeparator: `overlap` must lie between 0 and the chunk of 100"):
         separate_long(lambda x: x, torch.randn(1, 500), chunk=100, overlap=100)
-    with pytest.raises(ValueError, match=r"separate_long: `waveform` must have shape \[batch, length\]"):
+    with pytest.raises(ValueError, match=r"StreamingSeparator: `samples` must have shape \[batch, length\]"):
         separate_long(lambda x: x, torch.randn(500), chunk=100)
+
+
+@pytest.mark.parametrize("sizes", [[1000], [1] * 7 + [993], [300, 300, 300, 100], [299, 2, 699], [90] * 11 + [10]])
+@pytest.mark.parametrize(("overlap", "fade"), [(None, None), (100, 100), (200, 30), (10, 1)])
+def test_a_stream_gives_what_the_whole_recording_gives_however_it_is_divided(sizes, overlap, fade):
+    model = scored().eval()
+    sound = torch.randn(2, 1000)
+    with torch.inference_mode():
+        stream = StreamingSeparator(model, chunk=300, overlap=overlap, fade=fade)
+        at_once = [stream.push(sound), stream.finish()]
+        logits = stream.score_logits
+        if fade is None or fade == overlap:
+            offline = separate_long(model, sound, chunk=300, overlap=overlap)
+            assert torch.equal(torch.cat(at_once, dim=-1), offline.hypotheses)
+            assert torch.equal(logits, offline.score_logits)
+        given, pushed = [], 0
+        for piece in sound.split(sizes, dim=-1):  # the same object again: it is ready for another recording
+            given.append(stream.push(piece))
+            pushed += piece.shape[-1]
+            assert pushed - sum(part.shape[-1] for part in given) < max(stream.delay, stream.chunk)
+            if pushed >= stream.chunk:
+                assert pushed - sum(part.shape[-1] for part in given) < stream.delay
+        given.append(stream.finish())
+    given = [part for part in given if part.numel()]
+    torch.testing.assert_close(torch.cat(given, dim=-1), torch.cat(at_once, dim=-1))
+    torch.testing.assert_close(stream.score_logits, logits)
+    assert torch.cat(given, dim=-1).shape == (2, 3, 1000)
+
+
+def test_a_recording_shorter_than_a_chunk_comes_at_the_end():
+    stream = StreamingSeparator(scored().eval(), chunk=300)
+    assert stream.push(torch.randn(1, 5)).shape == (1, 0, 0)
+    assert stream.finish().shape == (1, 3, 5)
+
+
+def test_a_stream_keeps_no_more_than_two_chunks():
+    stream = StreamingSeparator(lambda x: mcl.Predictions(x.unsqueeze(1)), chunk=100)
+    for _ in range(500):
+        stream.push(torch.randn(1, 30))
+        assert stream._heard.untyped_storage().nbytes() <= 4 * 200
+        assert stream.score_logits is None
+
+
+def test_streams_that_cannot_be_are_refused():
+    def model(samples):
+        return mcl.Predictions(samples.unsqueeze(1))
+
+    with pytest.raises(ValueError, match="StreamingSeparator: `fade` must be positive and at most the overlap of 50"):
+        StreamingSeparator(model, chunk=100, fade=51)
+    with pytest.raises(ValueError, match="StreamingSeparator: `chunk` must be >= 1, got 0"):
+        StreamingSeparator(model, chunk=0)
+    stream = StreamingSeparator(model, chunk=100)
+    with pytest.raises(ValueError, match="StreamingSeparator: `samples` must be pushed before the end, got none"):
+        stream.finish()
+    stream.push(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="StreamingSeparator: `samples` must have a batch of 2 as before"):
+        stream.push(torch.zeros(1, 3))
+
+
+def scored():
+    torch.manual_seed(3)
+    return DPRNN(3, n_filters=6, kernel_size=4, stride=2, segment_size=6, hidden_size=5, n_blocks=1, scores=True)
 
 
 def small():

@@ -44,12 +44,13 @@ RUNS = [
     [*TRAIN, "--out", "{out}", "--quiet"],
     [*TRAIN, "--out", "{out}", "--skip-bad", "--minutes", "0"],
     [*TRAIN, "--out", "{out}", "--quiet", "--set", "objective.rule=pit"],
+    [*TRAIN, "--out", "{out}", "--json", "--from", "trained/model"],
     pytest.param([*TRAIN, "--out", "{out}", "--quiet", "--compile"], marks=pytest.mark.slow),
     [*EVALUATE, "--out", "{out}"],
     [*EVALUATE, "--out", "{out}", "--data", "mixed", "--part", "cv", "--limit", "1", "--all-pairs", "--quiet"],
     [*EVALUATE, "--out", "{out}", "--set", "data.sample_rate=8000", "--skip-bad", "--device", "cpu", "--quiet"],
     [*SEPARATE, "--out", "{out}"],
-    [*SEPARATE, "-o", "{out}", "--chunk", "0.25", "--device", "cpu"],
+    [*SEPARATE, "-o", "{out}", "--chunk", "0.25", "--device", "cpu", "--quiet"],
 ]
 
 
@@ -153,8 +154,9 @@ def test_mixtures_of_more_speakers_than_configured_are_refused(place, tmp_path, 
 
 def test_a_folder_without_mixtures_says_what_it_should_hold(place, tmp_path, capsys):
     command = ["separation", "train", "quick", "--out", str(tmp_path / "out"), "--quiet", "--data"]
-    assert main([*command, str(place / "recordings")]) == 2
-    assert "`root` must hold wav8k/min/{tr,cv,tt}/{mix,s1,s2,...} or metadata/mix_<n>" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main([*command, str(tmp_path / "empty")]) == 2
+    assert "`root` must hold <speaker>/<recordings>, wav8k/min/{tr,cv,tt}/{mix" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "nowhere")]) == 2
     assert "nowhere: there is no such folder" in capsys.readouterr().err
 
@@ -257,7 +259,7 @@ def test_functions_behind_the_commands_check_too(place, tmp_path):
     model = place / "trained" / "model"
     for chunk in (0, float("nan"), float("inf"), -1.0):
         with pytest.raises(ValueError, match=r"separate_recording: `chunk_seconds` must be a finite number >= 0\.1"):
-            separate_recording(place / "talk.wav", model, tmp_path, chunk_seconds=chunk)
+            separate_recording(place / "talk.wav", tmp_path, model, chunk_seconds=chunk)
     with pytest.raises(ValueError, match="evaluate_separator: `limit` must be >= 1, got -1"):
         evaluate_separator(model, DataConfig(root=str(place / "mixed")), limit=-1)
     with pytest.raises(ValueError, match="train_separator: `minutes` must be a number, got nan"):
@@ -278,6 +280,7 @@ NEEDED = {
     "separation train quick --out new": "separation",
     "separation evaluate --model m": "speech",
     "separation separate a.wav --model m -o new": "speech",
+    "demo speech --out new": "speech",
     "data mix a --out new": "speech",
     "data pack a --out new": "speech",
     "reproduce separation --data a --out new": "separation",

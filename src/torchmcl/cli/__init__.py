@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchmcl._optional import check_extra
 from torchmcl._version import __version__
-from torchmcl.cli.arguments import CommandParser, positive
+from torchmcl.cli.arguments import CommandParser
+from torchmcl.cli.demonstrations import add_demo_commands
 from torchmcl.cli.diagnosis import add_diagnose_command
 from torchmcl.cli.reproduce import add_reproduce_commands
 from torchmcl.cli.speech import add_speech_commands
@@ -66,18 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--verbose", action="store_true", help="with --version: all that a bug report needs")
     parser.set_defaults(check=None, run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    demo = commands.add_parser(
-        "demo",
-        help="train three methods on three Gaussians and write a page about it",
-        description="Train MCL, Relaxed-WTA and annealed MCL with 49 hypotheses on the paper's three Gaussians, five "
-        "seeds each, and write one self-contained page with predictions, a table, curves and an animation.",
-        epilog="example: torchmcl demo --out out/demo",
-    )
-    demo.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the page (default: %(default)s)")
-    demo.add_argument("--seeds", type=positive, default=5, help="seeds of each method (default: %(default)s)")
-    demo.add_argument("--epochs", type=positive, default=150, help="length of the training (default: %(default)s)")
-    demo.add_argument("--quiet", action="store_true", help="no progress bar")
-    demo.set_defaults(check=_check_demo, run=_demo)
+    add_demo_commands(commands)
     play = commands.add_parser(
         "play",
         help="write a page on which to drag the temperature and watch hypotheses split",
@@ -99,23 +88,6 @@ def _versions() -> list[str]:
     from torchmcl._environment import environment
 
     return [f"{name:<18}{value}" for name, value in environment().items()]
-
-
-def _check_demo(options: argparse.Namespace) -> None:
-    check_extra("matplotlib", "sklearn", extra="demo", needed_by="torchmcl demo")
-
-
-def _demo(options: argparse.Namespace) -> None:
-    from torchmcl.experiments.demo import DemoSettings, run_demo
-    from torchmcl.reports.demo import demo_summary, write_demo_page
-
-    settings = DemoSettings(n_seeds=options.seeds, n_epochs=options.epochs)
-    records = run_demo(options.out, settings, progress=not options.quiet)
-    path = write_demo_page(options.out)
-    print(f"{'method':<26}{'distortion':>22}{'above k-means':>18}{'starved':>14}")
-    for label, distortion, excess, starved in demo_summary(records):
-        print(f"{label:<26}{distortion:>22}{excess:>18}{starved:>14}")
-    print(f"Open the page: {path.resolve().as_uri()}")
 
 
 def _play(options: argparse.Namespace) -> None:

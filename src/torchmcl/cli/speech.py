@@ -9,15 +9,18 @@ from torchmcl._limits import SHORTEST_CHUNK_SECONDS
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import device, device_or_auto, names, non_negative_number, positive, positive_number, seed
 
-__all__ = ["TRAINED", "add_speech_commands"]
+__all__ = ["DEFAULT_MODEL", "MODEL_HELP", "SEPARATED", "TRAINED", "add_speech_commands"]
 
 _PARTS = ("tr", "cv", "tt")
+# A name among `torchmcl.separation.shipped_models`, which needs torch to be asked.
+DEFAULT_MODEL = "two-speakers"
+MODEL_HELP = "name of a separator that comes with the package, or folder of a saved model"
 # What telephones and recording studios use, and more.
 _SAMPLE_RATES = (1000, 384_000)
 # What the commands load; `[speech]` brings all of it but Lightning, `[separation]` all.
 _AUDIO = ("soundfile", "soxr")
-_MODEL = (*_AUDIO, "safetensors", "scipy")
-_CONFIGURED = (*_MODEL, "yaml")
+SEPARATED = (*_AUDIO, "safetensors", "scipy")
+_CONFIGURED = (*SEPARATED, "yaml")
 TRAINED = (*_CONFIGURED, "lightning|pytorch_lightning")
 
 
@@ -45,10 +48,13 @@ def _add_train(tasks: Any) -> None:
         description="Train from a small YAML file. Rerun the same command to resume a run that ended early or was "
         "killed; the numbers are the same.",
         epilog="examples: torchmcl separation train quick --data FOLDER --out out/quick; "
-        "torchmcl separation train my.yaml --out out/mine --set objective.rule=pit --set training.seed=1",
+        "torchmcl separation train --from two-speakers --data FOLDER, to train a shipped separator further on "
+        "FOLDER/<speaker>/<recordings>",
     )
-    train.add_argument("config", help="a YAML file, or one that is shipped: paper-2spk, paper-3spk, quick, study")
-    train.add_argument("--out", type=Path, required=True, help="folder for models, records and logs")
+    shipped = "paper-2spk, paper-3spk, quick, study, ship-2spk, ship-3spk, ship-any, fine-tune"
+    config = f"a YAML file, or one that is shipped: {shipped} (default with --from: fine-tune)"
+    train.add_argument("config", nargs="?", help=config)
+    train.add_argument("--out", type=Path, help="folder for models, records and logs (default: out/CONFIG)")
     train.add_argument("--data", type=Path, help="folder of the speech, instead of data.root")
     train.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
     train.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, with a count")
@@ -59,6 +65,8 @@ def _add_train(tasks: Any) -> None:
         default=math.inf,
         help="stop after the epoch in which they are over (default: never)",
     )
+    train.add_argument("--from", dest="start", metavar="MODEL", help=f"{MODEL_HELP}, to begin with")
+    train.add_argument("--json", action="store_true", help="print the record of each epoch as JSON instead of a bar")
     train.add_argument("--compile", action="store_true", help="pass the blocks through torch.compile")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
     train.set_defaults(check=_check_train, run=_train)
@@ -71,11 +79,13 @@ def _add_evaluate(tasks: Any) -> None:
         description="Print PIT and MCL SI-SDR, the improvement over the mixture, and both by pair of speakers.",
         epilog="example: torchmcl separation evaluate --model out/quick/model --data FOLDER",
     )
-    evaluate.add_argument("--model", type=Path, required=True, help="folder of a saved model")
+    evaluate.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} (default: %(default)s)")
     evaluate.add_argument("--data", type=Path, help="folder of the speech, instead of the one it was trained on")
     evaluate.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
     evaluate.add_argument("--part", default="tt", choices=("tr", "cv", "tt"), help="which part (default: %(default)s)")
-    evaluate.add_argument("--out", type=Path, help="folder for the records (default: that of the model)")
+    evaluate.add_argument(
+        "--out", type=Path, help="folder for the records (default: that of the model; none for a name)"
+    )
     evaluate.add_argument("--limit", type=positive, help="evaluate the first mixtures only (default: all)")
     evaluate.add_argument("--all-pairs", action="store_true", help="show every pair of speakers, not the extremes only")
     evaluate.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used")
@@ -90,13 +100,15 @@ def _add_separate(tasks: Any) -> None:
         help="separate a recording into files",
         description="Write one WAV file for each output, ordered by score, and a page to see and hear them. Long "
         "recordings are taken in overlapping chunks, with the outputs in one order.",
-        epilog="example: torchmcl separation separate in.wav --model out/quick/model -o out/separated",
+        epilog="examples: torchmcl separation separate in.wav; "
+        "torchmcl separation separate in.flac --model out/quick/model -o out/separated",
     )
-    separate.add_argument("recording", type=Path, help="any audio file")
-    separate.add_argument("--model", type=Path, required=True, help="folder of a saved model")
-    separate.add_argument("-o", "--out", type=Path, required=True, help="folder for the files")
+    separate.add_argument("recording", type=Path, help="any audio file, of any sample rate and length")
+    separate.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} (default: %(default)s)")
+    separate.add_argument("-o", "--out", type=Path, help="folder for the files (default: out/RECORDING)")
     separate.add_argument("--chunk", type=_chunk, default=10.0, help="seconds of a chunk (default: %(default)s)")
     separate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    separate.add_argument("--quiet", action="store_true", help="no progress bar")
     separate.set_defaults(check=_check_separate, run=_separate)
 
 
@@ -162,16 +174,24 @@ def _chunk(text: str) -> float:
     return value
 
 
+def _without_audio(options: argparse.Namespace, modules: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what a command loads: a pack is read without the packages that read recordings."""
+    packed = any(change.replace(" ", "").startswith("data.pack=") for change in options.set)
+    return tuple(name for name in modules if not (packed and name in _AUDIO))
+
+
 def _check_train(options: argparse.Namespace) -> None:
-    check_extra(*TRAINED, extra="separation", needed_by="torchmcl separation train")
+    if options.config is None and options.start is None:
+        raise ValueError("torchmcl separation train: `config` must be given without --from, got nothing. Try `quick`.")
+    check_extra(*_without_audio(options, TRAINED), extra="separation", needed_by="torchmcl separation train")
 
 
 def _check_evaluate(options: argparse.Namespace) -> None:
-    check_extra(*_CONFIGURED, extra="speech", needed_by="torchmcl separation evaluate")
+    check_extra(*_without_audio(options, _CONFIGURED), extra="speech", needed_by="torchmcl separation evaluate")
 
 
 def _check_separate(options: argparse.Namespace) -> None:
-    check_extra(*_MODEL, extra="speech", needed_by="torchmcl separation separate")
+    check_extra(*SEPARATED, extra="speech", needed_by="torchmcl separation separate")
 
 
 def _check_mix(options: argparse.Namespace) -> None:
@@ -184,30 +204,36 @@ def _check_pack(options: argparse.Namespace) -> None:
 
 def _train(options: argparse.Namespace) -> None:
     from torchmcl.separation.config import load_config
+    from torchmcl.separation.start import fitted_to
     from torchmcl.separation.train import train_separator
 
-    changes = [*options.set, *(["data.skip_bad=true"] if options.skip_bad else [])]
-    config = load_config(options.config).changed(changes)
+    name = options.config or "fine-tune"
+    out = options.out or Path("out") / Path(name).stem
+    config = load_config(name)
+    config = config if options.start is None else fitted_to(config, options.start)
+    config = config.changed([*options.set, *(["data.skip_bad=true"] if options.skip_bad else [])])
     config = config if options.data is None else config.with_root(options.data)
     model = train_separator(
         config,
-        options.out,
+        out,
         device=options.device,
         minutes=options.minutes,
-        progress=not options.quiet,
+        start=options.start,
+        progress=not options.quiet and not options.json,
+        show_records=options.json,
         compile_model=options.compile,
     )
-    print(f"Records: {options.out / 'records.jsonl'}")
+    print(f"Records: {out / 'records.jsonl'}")
     print(f"Best model: {model}")
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from torchmcl.nn.saved import load_model
     from torchmcl.separation.config import SeparationConfig
     from torchmcl.separation.evaluate import evaluate_separator, speaker_genders
+    from torchmcl.separation.shipped import is_shipped, load_separator
     from torchmcl.separation.tables import evaluation_table
 
-    trained = SeparationConfig.from_dict(load_model(options.model)[1].get("configuration", {}))
+    trained = SeparationConfig.from_dict(load_separator(options.model)[1].get("configuration", {}))
     changes = [*options.set, *(["data.skip_bad=true"] if options.skip_bad else [])]
     config = trained.changed(changes)
     config = config if options.data is None else config.with_root(options.data)
@@ -215,7 +241,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         options.model,
         config.data,
         part=options.part,
-        out=options.out or options.model,
+        out=options.out or (None if is_shipped(options.model) else options.model),
         limit=options.limit,
         device=options.device,
         progress=not options.quiet,
@@ -227,12 +253,21 @@ def _separate(options: argparse.Namespace) -> None:
     from torchmcl.reports.separation import write_separation_page
     from torchmcl.separation.separate import separate_recording
 
+    out = options.out or Path("out") / options.recording.stem
     result = separate_recording(
-        options.recording, options.model, options.out, chunk_seconds=options.chunk, device=options.device
+        options.recording,
+        out,
+        options.model,
+        chunk_seconds=options.chunk,
+        device=options.device,
+        progress=not options.quiet,
     )
     for output in result["outputs"]:
-        print(f"{options.out / output['file']}  {result['ordered_by']} {output['score']:.3f}")
-    print(f"Open the page: {write_separation_page(options.out).resolve().as_uri()}")
+        print(f"{out / output['file']}  {result['ordered_by']} {output['score']:.3f}")
+    if result["speakers"] is not None:
+        shown = ", ".join(f"{number}: {100 * chance:.0f} %" for number, chance in enumerate(result["speakers"]))
+        print(f"How many speak? {shown}")
+    print(f"Open the page: {write_separation_page(out).resolve().as_uri()}")
 
 
 def _mix(options: argparse.Namespace) -> None:

@@ -44,8 +44,9 @@ class ExponentialAverage(pl.Callback):  # type: ignore[name-defined]
             return
         self.n_steps = trainer.global_step
         decay = min(self.decay, (1 + self.n_steps) / (10 + self.n_steps))
-        for name, weight in sharded_weights(module.model).items():
-            self._average[name].lerp_(weight, 1 - decay)
+        weights = sharded_weights(module.model)
+        # One launch for all: a network has hundreds of weights.
+        torch._foreach_lerp_([self._average[name] for name in weights], list(weights.values()), 1 - decay)
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:
         """Validate the average."""

@@ -1,5 +1,6 @@
 """Callbacks: the scheduled values of the rule, records that a report can read, and a warning on collapse."""
 
+import json
 import time
 import warnings
 from pathlib import Path
@@ -33,10 +34,11 @@ class RecordWriter(pl.Callback):  # type: ignore[name-defined]
 
     Args:
         path: of the file.
+        show: whether to print each line too.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | str, *, show: bool = False) -> None:
+        self.path, self.show = Path(path), show
         self._began = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
@@ -67,6 +69,8 @@ class RecordWriter(pl.Callback):  # type: ignore[name-defined]
             self.path,
             lambda records: [*(old for old in records if old["epoch"] < trainer.current_epoch), record],
         )
+        if self.show:
+            print(json.dumps(record), flush=True)
 
 
 class CollapseWarning(pl.Callback):  # type: ignore[name-defined]

@@ -3,7 +3,7 @@
 from torchmcl.nn.bilstm import BiLSTM, FusedBiLSTM
 from torchmcl.nn.dprnn import DPRNN
 from torchmcl.nn.heads import MultiHypothesisHead
-from torchmcl.nn.long_recordings import separate_long
+from torchmcl.nn.long_recordings import StreamingSeparator, separate_long
 from torchmcl.nn.mlp import MultiHypothesisMLP
 from torchmcl.nn.saved import load_model, save_model
 
@@ -13,6 +13,7 @@ __all__ = [
     "FusedBiLSTM",
     "MultiHypothesisHead",
     "MultiHypothesisMLP",
+    "StreamingSeparator",
     "load_model",
     "save_model",
     "separate_long",

@@ -1,6 +1,9 @@
 """Bidirectional LSTMs over one axis of a map of many short sequences, the recurrent part of `DPRNN`."""
 
 import functools
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +19,7 @@ __all__ = ["BiLSTM", "FusedBiLSTM"]
 # The kernels pad the hidden size to a power of two and hold four gates of it.
 _FUSED_SIZES = range(16, 257)
 _FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+_ARM = platform.machine().lower() in ("aarch64", "arm64")
 
 
 class BiLSTM(nn.LSTM):
@@ -57,7 +61,7 @@ class BiLSTM(nn.LSTM):
         parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
         narrow = parameters[0].dtype
         wide = torch.promote_types(narrow, torch.float32)
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast("cpu", enabled=False), _fastest_lstm():
             if narrow == wide:
                 hidden, _ = super().forward(time_first.to(torch.promote_types(time_first.dtype, wide)))
                 return hidden
@@ -66,6 +70,19 @@ class BiLSTM(nn.LSTM):
             options = (self.bias, self.num_layers, self.dropout, self.training, self.bidirectional, self.batch_first)
             hidden = torch._VF.lstm(time_first.to(wide), (start, start), weights, *options)[0]
             return hidden.to(narrow)
+
+
+@contextmanager
+def _fastest_lstm() -> Iterator[None]:
+    """Let torch compute LSTMs itself on ARM, where those of oneDNN are plain loops and take twice as long."""
+    if not _ARM or torch.compiler.is_compiling() or not torch._C._get_mkldnn_enabled():
+        yield
+        return
+    torch._C._set_mkldnn_enabled(False)  # what torch.backends.mkldnn.flags does, which also warns about Intel's GPUs
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(True)
 
 
 class FusedBiLSTM(BiLSTM):

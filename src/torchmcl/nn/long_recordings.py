@@ -1,6 +1,6 @@
-"""Separating recordings of any length: overlapping pieces, put together in one order."""
+"""Separating recordings of any length: overlapping chunks, put together in one order, all at once or as they arrive."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,25 +10,163 @@ from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.transport import PIT
 from torchmcl.types import Predictions
 
-__all__ = ["separate_long"]
+__all__ = ["StreamingSeparator", "separate_long"]
 
 
-def separate_long(
-    model: Callable[[Tensor], Predictions], waveform: Tensor, *, chunk: int = 80_000, overlap: int | None = None
-) -> Predictions:
-    """Return the outputs for a long recording, taken in overlapping chunks.
+class StreamingSeparator:
+    """Separate a recording while it arrives, in constant memory and with a bounded delay.
 
     A separator may give the speakers in another order in each chunk. Each chunk is therefore put
     into the order of what came before: the one-to-one assignment with the best SI-SDR where they
     overlap. There the two are faded into each other. Outputs trained on a scale-invariant cost have
     no defined level, so each is scaled to explain as much of the mixture as possible.
 
+    Push samples of any number; what comes back is final. The result does not depend on how the
+    samples were divided, and is that of `separate_long`. Use it under `torch.inference_mode()`.
+
+    Args:
+        model: takes [batch, length], returns `Predictions`.
+        chunk: samples in a chunk; 10 s at 8 kHz by default.
+        overlap: samples that two chunks share; half a chunk by default, which must be long
+            enough to tell the speakers apart.
+        fade: samples at the end of the overlap in which a chunk takes over from the one before; the whole
+            overlap by default. A short fade shortens the delay, for the price of more chunks if it is to be much.
+
+    Example:
+        >>> def halves(mixture):  # a separator that gives the halves of the sum
+        ...     return Predictions(torch.stack([mixture / 2, mixture / 2], dim=1))
+        >>> stream = StreamingSeparator(halves, chunk=300, overlap=200, fade=50)
+        >>> stream.delay
+        150
+        >>> [stream.push(samples).shape[-1] for samples in torch.randn(1, 600).split(200, dim=-1)]
+        [0, 350, 200]
+        >>> stream.finish().shape
+        torch.Size([1, 2, 50])
+    """
+
+    def __init__(
+        self,
+        model: Callable[[Tensor], Predictions],
+        *,
+        chunk: int = 80_000,
+        overlap: int | None = None,
+        fade: int | None = None,
+    ) -> None:
+        check_positive_int("StreamingSeparator", "chunk", chunk)
+        overlap = chunk // 2 if overlap is None else overlap
+        if not 0 < overlap < chunk:
+            rule = f"lie between 0 and the chunk of {chunk}"
+            raise ValueError(bad_value("StreamingSeparator", "overlap", rule, overlap))
+        fade = overlap if fade is None else fade
+        if not 0 < fade <= overlap:
+            rule = f"be positive and at most the overlap of {overlap}"
+            raise ValueError(bad_value("StreamingSeparator", "fade", rule, fade))
+        self.model, self.chunk, self.overlap, self.fade = model, chunk, overlap, fade
+        self._begin()
+
+    def _begin(self) -> None:
+        self._heard: Tensor | None = None  # the samples that chunks still need, from `_heard_from` on
+        self._heard_from = self._heard_to = 0
+        self._last: Tensor | None = None  # the outputs of the last chunk, [_last_from, _last_to)
+        self._last_from = self._last_to = 0
+        self._given = 0  # samples that are final and were returned
+        self._logits: Tensor | None = None
+        self._n_chunks = 0
+
+    @property
+    def delay(self) -> int:
+        """The maximum number of samples that must follow a sample until its outputs are final."""
+        return self.chunk - self.overlap + self.fade
+
+    @property
+    def score_logits(self) -> Tensor | None:
+        """The mean score logits of the chunks so far, [batch, outputs]; None if the model gives none."""
+        return None if self._logits is None else self._logits / self._n_chunks
+
+    def push(self, samples: Tensor) -> Tensor:
+        """Take the next samples [batch, length]; return the outputs [batch, outputs, n] that became final.
+
+        Until the first chunk is complete there are none: [batch, 0, 0].
+        """
+        check_tensor("StreamingSeparator", "samples", samples)
+        if samples.ndim != 2:
+            rule, advice = "have shape [batch, length]", "A single recording is samples.unsqueeze(0)."
+            raise ValueError(bad_value("StreamingSeparator", "samples", rule, tuple(samples.shape), advice))
+        if self._heard is not None and len(samples) != len(self._heard):
+            rule = f"have a batch of {len(self._heard)} as before"
+            raise ValueError(bad_value("StreamingSeparator", "samples", rule, tuple(samples.shape)))
+        if self._heard is None:
+            self._logits, self._n_chunks = None, 0
+        self._heard = samples if self._heard is None else torch.cat([self._heard, samples], dim=-1)
+        self._heard_to += samples.shape[-1]
+        finished = []
+        start = 0 if self._last is None else self._last_from + self.chunk - self.overlap
+        while start + self.chunk <= self._heard_to:
+            finished.append(self._separated(start, start + self.chunk, self.fade))
+            start += self.chunk - self.overlap
+        self._forget(max(min(start, self._heard_to - self.chunk), 0))
+        return torch.cat(finished, dim=-1) if finished else samples.new_zeros(len(samples), 0, 0)
+
+    def finish(self) -> Tensor:
+        """Return the outputs of the samples that are left, and be ready for another recording.
+
+        The last chunk is a full one too, if there are as many samples, and overlaps more. `score_logits` stay.
+
+        Raises:
+            ValueError: if no sample was pushed.
+        """
+        if self._heard is None or self._heard_to == 0:
+            raise ValueError(bad_value("StreamingSeparator", "samples", "be pushed before the end", "none"))
+        if self._last is not None and self._last_to == self._heard_to:
+            rest = self._last[..., self._given - self._last_from :]
+        else:
+            rest = self._separated(max(self._heard_to - self.chunk, 0), self._heard_to, 0)
+        logits, n_chunks = self._logits, self._n_chunks
+        self._begin()
+        self._logits, self._n_chunks = logits, n_chunks  # until the next recording begins
+        return rest
+
+    def _separated(self, start: int, stop: int, kept: int) -> Tensor:
+        """Separate a chunk and join it to the last one; return what is final then: all but the last `kept` samples."""
+        assert self._heard is not None
+        piece = self._heard[:, start - self._heard_from : stop - self._heard_from]
+        hypotheses, score_logits = self.model(piece)
+        hypotheses = _at_level_of(piece, hypotheses)
+        if self._last is not None:
+            shared = self._last_to - start
+            before = self._last[..., start - self._last_from :]
+            order = _order_of(hypotheses[..., :shared], before)
+            hypotheses = order @ hypotheses
+            score_logits = None if score_logits is None else (order @ score_logits.unsqueeze(-1)).squeeze(-1)
+            fixed = self._given - start
+            fade = torch.linspace(0, 1, shared - fixed + 2, device=hypotheses.device)[1:-1].to(hypotheses.dtype)
+            faded = torch.lerp(before[..., fixed:], hypotheses[..., fixed:shared], fade)
+            hypotheses = torch.cat([before[..., :fixed], faded, hypotheses[..., shared:]], dim=-1)
+        self._last, self._last_from, self._last_to = hypotheses, start, stop
+        self._n_chunks += 1
+        if score_logits is not None:
+            self._logits = score_logits if self._logits is None else self._logits + score_logits
+        final = hypotheses[..., self._given - start : stop - kept - start]
+        self._given = stop - kept
+        return final
+
+    def _forget(self, start: int) -> None:
+        assert self._heard is not None
+        if start > self._heard_from:
+            self._heard = self._heard[:, start - self._heard_from :].clone()
+            self._heard_from = start
+
+
+def separate_long(
+    model: Callable[[Tensor], Predictions], waveform: Tensor, *, chunk: int = 80_000, overlap: int | None = None
+) -> Predictions:
+    """Return the outputs for a long recording, taken in overlapping chunks as by `StreamingSeparator`.
+
     Args:
         model: takes [batch, length], returns `Predictions`.
         waveform: [batch, length]
         chunk: samples in a chunk; 10 s at 8 kHz by default.
-        overlap: samples that two chunks share; half a chunk by default, which must be long
-            enough to tell the speakers apart.
+        overlap: samples that two chunks share; half a chunk by default.
 
     Returns:
         Predictions with hypotheses [batch, outputs, length], on the device of the waveform, and the
@@ -40,41 +178,10 @@ def separate_long(
         >>> separate_long(halves, torch.randn(1, 1000), chunk=300).hypotheses.shape
         torch.Size([1, 2, 1000])
     """
-    check_tensor("separate_long", "waveform", waveform)
-    check_positive_int("separate_long", "chunk", chunk)
-    overlap = chunk // 2 if overlap is None else overlap
-    if not 0 < overlap < chunk:
-        raise ValueError(bad_value("separate_long", "overlap", f"lie between 0 and the chunk of {chunk}", overlap))
-    if waveform.ndim != 2:
-        raise ValueError(bad_value("separate_long", "waveform", "have shape [batch, length]", tuple(waveform.shape)))
-    done = waveform.new_empty(0)
-    end = 0
-    logits: list[Tensor] = []
-    for start, stop in _pieces(waveform.shape[-1], chunk, chunk - overlap):
-        piece = waveform[:, start:stop]
-        hypotheses, score_logits = model(piece)
-        hypotheses = _at_level_of(piece, hypotheses)
-        if start == 0:
-            done = hypotheses.new_zeros(*hypotheses.shape[:-1], waveform.shape[-1])
-            done[..., :stop] = hypotheses
-        else:
-            order = _order_of(hypotheses[..., : end - start], done[..., start:end])
-            hypotheses = order @ hypotheses
-            score_logits = None if score_logits is None else (order @ score_logits.unsqueeze(-1)).squeeze(-1)
-            fade = torch.linspace(0, 1, end - start + 2, device=hypotheses.device)[1:-1].to(hypotheses.dtype)
-            done[..., start:end] = torch.lerp(done[..., start:end], hypotheses[..., : end - start], fade)
-            done[..., end:stop] = hypotheses[..., end - start :]
-        end = stop
-        if score_logits is not None:
-            logits.append(score_logits)
-    return Predictions(done, torch.stack(logits).mean(dim=0) if logits else None)
-
-
-def _pieces(length: int, chunk: int, hop: int) -> Iterator[tuple[int, int]]:
-    """Return where the chunks begin and end; the last one is full too, and overlaps more."""
-    for start in range(0, max(length - chunk, 0), hop):
-        yield start, start + chunk
-    yield max(length - chunk, 0), length
+    stream = StreamingSeparator(model, chunk=chunk, overlap=overlap)
+    first = stream.push(waveform)
+    rest = stream.finish()
+    return Predictions(torch.cat([first, rest], dim=-1) if first.numel() else rest, stream.score_logits)
 
 
 def _order_of(hypotheses: Tensor, before: Tensor) -> Tensor:

@@ -21,19 +21,21 @@ _SIZES = ("n_outputs", "n_filters", "kernel_size", "stride", "segment_size", "hi
 _MAX_SIZE = 1_000_000
 
 
-def save_model(folder: Path | str, model: DPRNN, notes: Mapping[str, Any] | None = None) -> None:
+def save_model(folder: Path | str, model: DPRNN, notes: Mapping[str, Any] | None = None, *, half: bool = False) -> None:
     """Write `model.safetensors` into a folder: the weights, how to build the model, and notes.
 
     Args:
         folder: created if it does not exist.
         model: a module of this package with a `config`.
         notes: anything that JSON can hold, returned by `load_model`; the sample rate, for example.
+        half: write float16, half the size; `load_model` gives float32 again, with three digits.
     """
     kind = type(model).__name__
     if kind not in _KINDS:
         raise TypeError(bad_value("save_model", "model", f"be one of {sorted(_KINDS)}", kind))
     state = {"model": kind, "config": model.config, "notes": dict(notes or {})}
-    write_checkpoint(Path(folder) / MODEL_FILE, _FILE_KIND, state=state, tensors=model.state_dict())
+    weights = {name: weight.half() if half else weight for name, weight in model.state_dict().items()}
+    write_checkpoint(Path(folder) / MODEL_FILE, _FILE_KIND, state=state, tensors=weights)
 
 
 def load_model(folder: Path | str, **options: Any) -> tuple[nn.Module, dict[str, Any]]:

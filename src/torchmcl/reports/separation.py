@@ -1,6 +1,7 @@
 """The page of a separated recording, from the files that were written: see and hear the mixture and each output."""
 
 import base64
+import math
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,8 +9,8 @@ from urllib.parse import quote
 
 from torchmcl._files import write_atomically
 from torchmcl._reading import as_written, plain_name, read_json
-from torchmcl.data.speech.audio import read_audio
-from torchmcl.reports.page import escape, page
+from torchmcl.data.speech.streams import StoredSound
+from torchmcl.reports.page import escape, page, table
 from torchmcl.reports.sound import Array, decibels_over_time, extremes_over_time, spectrogram_png, waveform_path
 
 __all__ = ["write_separation_page"]
@@ -21,11 +22,12 @@ _NUMBERS = {"score": "score", "energy": "share of the energy"}
 
 
 class _Sound(NamedTuple):
-    """One card of the page: its heading, the file, and the number that placed it, if any."""
+    """One card of the page: its heading, the file, the number that placed it, and what else is known, if any."""
 
     title: str
     file: str
     number: float | None
+    note: str
     extremes: Array
     decibels: Array
 
@@ -45,14 +47,8 @@ def write_separation_page(folder: Path) -> Path:
 
 
 def _page(folder: Path, records: dict[str, Any]) -> str:
-    rate, outputs = records["sample_rate"], records["outputs"]
-    listed = [("Mixture", records["mixture"], None)]
-    listed += [(f"Output {place}", output["file"], output["score"]) for place, output in enumerate(outputs, start=1)]
-    sounds = []
-    for title, name, number in listed:
-        file = plain_name(_OWNER, "separation.json", name)
-        samples = read_audio(folder / file)
-        sounds.append(_Sound(title, file, number, extremes_over_time(samples), decibels_over_time(samples, rate)))
+    outputs = records["outputs"]
+    sounds = [_seen(folder, records, *listed) for listed in _listed(records)]
     # One scale for all: what is louder looks louder.
     peak = max(float(abs(sound.extremes).max()) for sound in sounds)
     loudest = max(float(sound.decibels.max()) for sound in sounds)
@@ -67,12 +63,69 @@ def _page(folder: Path, records: dict[str, Any]) -> str:
     body = f"""
 <h1>{_shown(name)}</h1>
 <p class="lead">{_time(records["seconds"], records["seconds"])} of sound and {n} {voices}, highest {number} first.</p>
+{_speakers(records)}
+{_numbers(records)}
 {cards}
+{_about(records)}
 <p class="note">Above: the waveform; below: how loud each frequency is over time, the lighter the louder. All pictures
 share one scale. Click into a picture to go there. The {number} of the outputs sums to 1.{quieter} The numbers behind
 this page are in <code>separation.json</code> beside it.</p>
 """
     return page(f"Separated: {_text(name)}", body, _SCRIPT, command="torchmcl separation separate", style=_STYLE)
+
+
+def _listed(records: dict[str, Any]) -> list[tuple[str, str, float | None, str]]:
+    """Return title, file, number and note of each sound: the mixture, each output, and its true voice if known."""
+    listed: list[tuple[str, str, float | None, str]] = [("Mixture", records["mixture"], None, "")]
+    truth = {reference["output"]: reference for reference in records.get("references", [])}
+    for place, output in enumerate(records["outputs"], start=1):
+        true = truth.get(output["output"])
+        note = "" if true is None else f"SI-SDR {true['before']:.1f} dB before, {true['after']:.1f} dB here. "
+        listed.append((f"Output {place}", output["file"], output["score"], note))
+        if true is not None:
+            listed.append((f"True voice of output {place}: {escape(true['name'])}", true["file"], None, ""))
+    return listed
+
+
+def _seen(folder: Path, records: dict[str, Any], title: str, name: str, number: float | None, note: str) -> _Sound:
+    file, rate = plain_name(_OWNER, "separation.json", name), records["sample_rate"]
+    with StoredSound(folder / file) as sound:
+        decibels = decibels_over_time(sound, rate)
+        n_heard = math.ceil(len(decibels) * _heard_rate(records) / rate)  # above it there is nothing
+        return _Sound(title, file, number, note, extremes_over_time(sound), decibels[:n_heard])
+
+
+def _heard_rate(records: dict[str, Any]) -> int:
+    """Return twice the highest frequency that the files can hold."""
+    return min(int(records["sample_rate"]), int(records.get("model_rate", records["sample_rate"])))
+
+
+def _speakers(records: dict[str, Any]) -> str:
+    """Return how many speak, with probabilities, where the model tells."""
+    probabilities = records.get("speakers")
+    if not probabilities:
+        return ""
+    likely = max(range(len(probabilities)), key=lambda number: probabilities[number])
+    rows = [[number, f"{100 * value:.1f} %"] for number, value in enumerate(probabilities)]
+    head = f"<h2>How many speak? Most likely {likely}</h2>"
+    return head + table(["voices", "probability"], rows, best=likely, identity="speakers")
+
+
+def _numbers(records: dict[str, Any]) -> str:
+    """Return the gain of each true voice, where they are known."""
+    references = records.get("references")
+    if not references:
+        return ""
+    measured = [(reference["name"], reference["before"], reference["after"]) for reference in references]
+    rows = [[name, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}"] for name, before, after in measured]
+    header = ["voice", "SI-SDR in the mixture | dB", "SI-SDR of its output | dB", "improvement | dB"]
+    return table(header, rows, identity="references")
+
+
+def _about(records: dict[str, Any]) -> str:
+    """Return whose voices these are, where it must be said."""
+    credit = records.get("attribution")
+    return f'<p class="note">{escape(credit)}</p>' if credit else ""
 
 
 def _card(sound: _Sound, source: str, records: dict[str, Any], *, peak: float, loudest: float) -> str:
@@ -85,7 +138,7 @@ def _card(sound: _Sound, source: str, records: dict[str, Any], *, peak: float, l
             f'<span class="number">{_NUMBERS[records["ordered_by"]]} <b>{sound.number:.3f}</b>'
             f'<span class="meter"><span style="width:{width:.1f}%"></span></span></span>'
         )
-    seconds, top = records["seconds"], records["sample_rate"] / 2000
+    seconds, top = records["seconds"], _heard_rate(records) / 2000
     marks = "".join(f"<span>{_time(seconds * part / 4, seconds)}</span>" for part in range(5))
     return f"""
 <section class="sound">
@@ -99,7 +152,7 @@ def _card(sound: _Sound, source: str, records: dict[str, Any], *, peak: float, l
 </div>
 <div class="marks">{marks}</div>
 <audio controls preload="metadata" src="{source}" aria-label="{escape(label)}"></audio>
-<p class="note"><a href="{_address(sound.file)}" download>{_shown(sound.file)}</a></p>
+<p class="note">{sound.note}<a href="{_address(sound.file)}" download>{_shown(sound.file)}</a></p>
 </section>"""
 
 

@@ -2,11 +2,13 @@
 
 import struct
 import zlib
+from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["decibels_over_time", "extremes_over_time", "spectrogram_png", "waveform_path"]
+__all__ = ["Sound", "decibels_over_time", "extremes_over_time", "spectrogram_png", "waveform_path"]
 
 Array = npt.NDArray[np.float64]
 
@@ -22,17 +24,28 @@ _RANGE_DB = 70.0
 _SHADES = ("#0c1024", "#35215f", "#7b2a74", "#c8475f", "#f28c4f", "#fdf2c0")
 
 
-def extremes_over_time(samples: npt.ArrayLike) -> Array:
+class Sound(Protocol):
+    """Samples that need not be in memory: a length, and pieces of it by slices."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def __getitem__(self, place: slice, /) -> npt.NDArray[np.floating]:
+        """Return the samples of a slice without steps."""
+        ...
+
+
+def extremes_over_time(samples: Sound) -> Array:
     """Return the lowest and the highest sample of each column, [2, columns], at most 1000 columns.
 
     Example:
-        >>> extremes_over_time([0.0, 1.0, -1.0]).tolist()
+        >>> extremes_over_time(np.array([0.0, 1.0, -1.0])).tolist()
         [[0.0, 1.0, -1.0], [0.0, 1.0, -1.0]]
     """
-    values = np.asarray(samples, dtype=np.float64)
-    n_columns = min(_N_COLUMNS, len(values))
-    edges = np.linspace(0, len(values), n_columns + 1).astype(int)[:-1]
-    return np.stack([np.minimum.reduceat(values, edges), np.maximum.reduceat(values, edges)])
+    edges = np.linspace(0, len(samples), min(_N_COLUMNS, len(samples)) + 1).astype(int).tolist()
+    pieces = [samples[start:stop] for start, stop in pairwise(edges)]
+    return np.array([[piece.min() for piece in pieces], [piece.max() for piece in pieces]], dtype=np.float64)
 
 
 def waveform_path(extremes: Array, peak: float) -> str:
@@ -43,7 +56,7 @@ def waveform_path(extremes: Array, peak: float) -> str:
         peak: the value drawn at the upper edge.
 
     Example:
-        >>> waveform_path(extremes_over_time([0.0, 1.0, -1.0]), peak=1.0)
+        >>> waveform_path(extremes_over_time(np.array([0.0, 1.0, -1.0])), peak=1.0)
         'M0 50L500 0L1000 100L1000 100L500 0L0 50Z'
     """
     x = np.linspace(0, 1000, extremes.shape[-1])
@@ -53,7 +66,7 @@ def waveform_path(extremes: Array, peak: float) -> str:
     return f"M{'L'.join([*there, *back])}Z"
 
 
-def decibels_over_time(samples: npt.ArrayLike, sample_rate: int) -> Array:
+def decibels_over_time(samples: Sound, sample_rate: int) -> Array:
     """Return the power at each frequency and time in decibels.
 
     Args:
@@ -63,19 +76,25 @@ def decibels_over_time(samples: npt.ArrayLike, sample_rate: int) -> Array:
     Returns:
         Decibels [frequencies, columns], low frequencies first, at most 1000 columns; silence is -200.
     """
-    values = np.asarray(samples, dtype=np.float32)
     size = max(2, round(_WINDOW_SECONDS * sample_rate))
     # Half a window of silence on both sides: the first and the last sample are in the middle of one.
-    values = np.pad(values, (size // 2, size - size // 2))
-    n_wanted = max(1, (len(values) - size) // (size // 4))
+    n_wanted = max(1, len(samples) // (size // 4))
     per_column = min(_FRAMES_A_COLUMN, -(-n_wanted // _N_COLUMNS))
     n_columns = min(_N_COLUMNS, n_wanted)
-    starts = np.linspace(0, len(values) - size, n_columns * per_column).astype(int)
+    starts = np.linspace(0, len(samples), n_columns * per_column).astype(int) - size // 2
     window = np.hanning(size + 1)[:-1].astype(np.float32)
-    frames = np.lib.stride_tricks.sliding_window_view(values, size)[starts] * window
-    power = np.abs(np.fft.rfft(frames)) ** 2
-    mean = power.reshape(n_columns, per_column, -1).mean(axis=1).T
-    return 10 * np.log10(np.maximum(mean, 1e-20))
+    columns = []
+    for of_column in starts.reshape(n_columns, per_column):
+        frames = np.stack([_frame(samples, int(start), size) for start in of_column]) * window
+        columns.append((np.abs(np.fft.rfft(frames)) ** 2).mean(axis=0))
+    return 10 * np.log10(np.maximum(np.stack(columns, axis=-1), 1e-20))
+
+
+def _frame(samples: Sound, start: int, size: int) -> npt.NDArray[np.float32]:
+    """Return some samples, with silence for those outside of the recording."""
+    inside = np.asarray(samples[max(start, 0) : max(min(start + size, len(samples)), 0)], dtype=np.float32)
+    before = max(-start, 0)
+    return np.pad(inside, (before, size - before - len(inside)))
 
 
 def spectrogram_png(decibels: Array, loudest: float) -> bytes:

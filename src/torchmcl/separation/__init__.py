@@ -6,22 +6,32 @@ from torchmcl._lazy import lazy_names
 
 if TYPE_CHECKING:
     from torchmcl.separation.config import DataConfig, SeparationConfig, load_config, shipped_configs
+    from torchmcl.separation.counting import count_probabilities
     from torchmcl.separation.data import listed_mixtures
+    from torchmcl.separation.demonstration import run_speech_demo
     from torchmcl.separation.evaluate import evaluate_separator, speaker_genders
     from torchmcl.separation.separate import separate_recording
+    from torchmcl.separation.shipped import load_separator, model_card, shipped_models
+    from torchmcl.separation.start import fitted_to
     from torchmcl.separation.tables import evaluation_table
     from torchmcl.separation.train import differing_options, train_separator
 
 __all__ = [
     "DataConfig",
     "SeparationConfig",
+    "count_probabilities",
     "differing_options",
     "evaluate_separator",
     "evaluation_table",
+    "fitted_to",
     "listed_mixtures",
     "load_config",
+    "load_separator",
+    "model_card",
+    "run_speech_demo",
     "separate_recording",
     "shipped_configs",
+    "shipped_models",
     "speaker_genders",
     "train_separator",
 ]
@@ -29,9 +39,13 @@ __all__ = [
 # Loaded one by one: evaluating needs no Lightning, reading a configuration no audio.
 _HOMES = {
     "config": ("DataConfig", "SeparationConfig", "load_config", "shipped_configs"),
+    "counting": ("count_probabilities",),
     "data": ("listed_mixtures",),
+    "demonstration": ("run_speech_demo",),
     "evaluate": ("evaluate_separator", "speaker_genders"),
     "separate": ("separate_recording",),
+    "shipped": ("load_separator", "model_card", "shipped_models"),
+    "start": ("fitted_to",),
     "tables": ("evaluation_table",),
     "train": ("differing_options", "train_separator"),
 }

@@ -1,5 +1,6 @@
 """From a configuration to lists of mixtures and the recordings they are made of."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from torchmcl._checks import bad_value
@@ -9,13 +10,15 @@ from torchmcl.data.speech import (
     BadAudio,
     Mixture,
     librimix_mixtures,
+    speaker_mixtures,
     table_mixtures,
     wsj0_mixtures,
 )
+from torchmcl.data.speech.audio import is_recording
 from torchmcl.data.speech.stores import AudioStore
 from torchmcl.separation.config import DataConfig
 
-__all__ = ["layout_of", "listed_mixtures", "store_of"]
+__all__ = ["layout_of", "listed_mixtures", "some_mixtures", "store_of"]
 
 
 def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
@@ -24,8 +27,12 @@ def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
     layout = layout_of(config)
     mixtures: list[Mixture] = []
     for n_speakers in config.n_speakers:
-        if layout == "tables":
+        if layout == "tables" and n_speakers == 1 and not (root / "metadata" / f"mix_1_spk_{part}.csv").exists():
+            mixtures += _alone(table_mixtures(root, part, 2))
+        elif layout == "tables":
             mixtures += table_mixtures(root, part, n_speakers)
+        elif layout == "speakers":
+            mixtures += speaker_mixtures(root, part, n_speakers)
         elif layout == "wsj0":
             mixtures += wsj0_mixtures(root, part, n_speakers, folder=_wsj0_folder(root, config.sample_rate))
         else:
@@ -33,6 +40,19 @@ def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
                 raise ValueError(bad_value("data", "tables", f"name the table of {part!r}", dict(config.tables)))
             mixtures += librimix_mixtures(root / config.tables[part], n_speakers)
     return mixtures
+
+
+def some_mixtures(config: DataConfig, part: str, n_mixtures: int | None) -> list[Mixture]:
+    """Return the first mixtures of a part, as many of each number of speakers, in turn; all without a number."""
+    by_number = [listed_mixtures(replace(config, n_speakers=(number,)), part) for number in config.n_speakers]
+    longest = max(len(mixtures) for mixtures in by_number)
+    in_turn = [mixtures[i] for i in range(longest) for mixtures in by_number if i < len(mixtures)]
+    return in_turn[:n_mixtures]
+
+
+def _alone(mixtures: list[Mixture]) -> list[Mixture]:
+    """Return the first voice of each mixture by itself."""
+    return [Mixture(f"{m.name}_alone", m.tracks[:1], m.length) for m in mixtures]
 
 
 def layout_of(config: DataConfig) -> str:
@@ -52,9 +72,10 @@ def layout_of(config: DataConfig) -> str:
         return "wsj0"
     if not root.is_dir():
         raise BadAudio(f"{root}: there is no such folder.")
-    rule = "hold wav8k/min/{tr,cv,tt}/{mix,s1,s2,...} or metadata/mix_<n>_spk_<part>.csv"
-    advice = "`torchmcl data mix` makes the first of recordings; for LibriMix, name its tables in data.tables."
-    raise ValueError(bad_value("data", "root", rule, f"{str(root)!r} with neither", advice))
+    if any(is_recording(path) for folder in sorted(root.iterdir()) if folder.is_dir() for path in folder.rglob("*")):
+        return "speakers"
+    rule = "hold <speaker>/<recordings>, wav8k/min/{tr,cv,tt}/{mix,s1,s2,...} or metadata/mix_<n>_spk_<part>.csv"
+    raise ValueError(bad_value("data", "root", rule, repr(str(root)), "For LibriMix, name its tables in data.tables."))
 
 
 def _wsj0_folder(root: Path, sample_rate: int) -> str:

@@ -14,10 +14,10 @@ from torchmcl.assignment import WTA
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.data.speech import SpeechMixtures
 from torchmcl.losses import match
-from torchmcl.nn.saved import load_model
 from torchmcl.separation.config import DataConfig
 from torchmcl.separation.data import listed_mixtures, store_of
 from torchmcl.separation.objectives import mcl_si_sdr, pit_si_sdr, si_sdr_under
+from torchmcl.separation.shipped import load_separator
 from torchmcl.training import mcl_step
 from torchmcl.types import Batch
 
@@ -39,7 +39,7 @@ def evaluate_separator(
     """Return one record for each whole mixture of a part.
 
     Args:
-        model: folder of a saved model.
+        model: name of a separator that comes with the package, or folder of a saved model.
         data: where the mixtures are; crops are not taken.
         part: "tt" for the test part.
         out: folder for `evaluation-<part>.jsonl`; nothing is written without.
@@ -50,7 +50,8 @@ def evaluate_separator(
     Returns:
         Records with the mixture, its speakers, the SI-SDR in dB under the best one-to-one assignment
         (`pit_si_sdr`), under the best output of each source (`mcl_si_sdr`), that of the mixture itself
-        (`input_si_sdr`), and the `improvement` of the first over the last.
+        (`input_si_sdr`), and the `improvement` of the first over the last; of a model with scores, how many of them
+        are above one half (`n_voices`).
 
     Raises:
         ValueError: if the model or the mixtures cannot be used.
@@ -58,7 +59,7 @@ def evaluate_separator(
     if limit is not None:
         check_positive_int("evaluate_separator", "limit", limit)
     available_device("evaluate_separator", device)
-    separator, notes = load_model(model)
+    separator, notes = load_separator(model)
     separator = separator.to(device)
     mixtures = listed_mixtures(data, part)[:limit]
     dataset = SpeechMixtures(mixtures, store_of(data), crop=None, skip_bad=data.skip_bad)
@@ -70,6 +71,7 @@ def evaluate_separator(
             output = mcl_step(separator, Batch(inputs, targets, mask), WTA(), cost_fn=pairwise_neg_si_sdr)
             untouched = match(pairwise_neg_si_sdr(hypotheses=inputs.unsqueeze(1), targets=targets), WTA(), mask)
             one_to_one, before = pit_si_sdr(output).item(), si_sdr_under(WTA(), untouched).item()
+            logits = output.predictions.score_logits
             records.append(
                 {
                     "mixture": mixture.name,
@@ -78,6 +80,7 @@ def evaluate_separator(
                     "mcl_si_sdr": mcl_si_sdr(output).item(),
                     "input_si_sdr": before,
                     "improvement": one_to_one - before,
+                    **({} if logits is None else {"n_voices": int((logits > 0).sum())}),
                 }
             )
             bar.step(note=f"{one_to_one:.1f} dB")

@@ -2,13 +2,15 @@
 
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from torchmcl._checks import bad_value
-from torchmcl.data.speech import DrawSampler, DynamicMixing, SpeechMixtures
+from torchmcl.data.speech import DeviceMixtures, DrawSampler, DynamicMixing, SpeechMixtures
+from torchmcl.data.speech.augment import Augmentation
 from torchmcl.lightning._backend import pl
 from torchmcl.separation.config import DataConfig, TrainingConfig
-from torchmcl.separation.data import listed_mixtures, store_of
+from torchmcl.separation.data import listed_mixtures, some_mixtures, store_of
 from torchmcl.types import Batch
 
 __all__ = ["SpeechData"]
@@ -17,23 +19,26 @@ __all__ = ["SpeechData"]
 class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
     """Training and validation samples for Lightning."""
 
-    def __init__(self, data: DataConfig, training: TrainingConfig) -> None:
+    def __init__(self, data: DataConfig, training: TrainingConfig, augmentation: Augmentation | None = None) -> None:
         super().__init__()
         store = store_of(data)
-        dynamic = DynamicMixing(tuple(data.n_speakers)) if data.dynamic else None
+        dynamic = DynamicMixing(tuple(data.n_speakers), data.spread_db) if data.dynamic else None
         self.batch_size, self.n_workers, self.seed = training.batch_size, data.n_workers, training.seed
         self.n_samples = data.samples_per_epoch
+        self.on_device, self.crop, self.augmentation = data.on_device, data.crop, augmentation
+        self._mixed: DeviceMixtures | None = None
+        # What is mixed on the device may be shorter than the crop: it is silent before or after.
         self.train = SpeechMixtures(
             listed_mixtures(data, "tr"),
             store,
-            crop=data.crop,
+            crop=1 / store.sample_rate if data.on_device else data.crop,
             dynamic=dynamic,
             n_samples=data.samples_per_epoch if dynamic else None,
             seed=training.seed,
             skip_bad=data.skip_bad,
         )
         self.validation = SpeechMixtures(
-            listed_mixtures(data, "cv")[: data.validation_samples],
+            some_mixtures(data, "cv", data.validation_samples),
             store,
             crop=data.crop,
             random_crops=False,
@@ -50,15 +55,31 @@ class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
         Lightning tells the sampler too, but only after the workers have begun with what they were told here.
         """
         trainer = self.trainer
-        sampler = DrawSampler(
-            len(self.train),
-            n_samples=self.n_samples,
-            seed=self.seed,
-            n_replicas=trainer.world_size,
-            rank=trainer.global_rank,
-        )
+        share = {"seed": self.seed, "n_replicas": trainer.world_size, "rank": trainer.global_rank}
+        if self.on_device:
+            mixed = self._mixed_on(trainer.strategy.root_device)
+            sampler = DrawSampler(len(mixed), shuffle=False, **share)
+        else:
+            sampler = DrawSampler(len(self.train), n_samples=self.n_samples, **share)
         sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)
+        if self.on_device:
+            return DataLoader(mixed, batch_size=None, sampler=sampler)
         return self._loader(self.train, sampler=sampler, drop_last=True)
+
+    def _mixed_on(self, device: torch.device) -> DeviceMixtures:
+        if self._mixed is None:
+            self._mixed = DeviceMixtures(
+                self.train.mixtures,
+                self.train.store,
+                mixing=self.train.dynamic,
+                crop=self.crop,
+                batch_size=self.batch_size,
+                n_batches=len(self.train) // self.batch_size,
+                augmentation=self.augmentation,
+                seed=self.seed,
+                device=device,
+            )
+        return self._mixed
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Return a loader of the validation part."""

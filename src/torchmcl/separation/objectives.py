@@ -1,16 +1,31 @@
 """The objectives of the study: the core's rules on the core's cost, chosen by name."""
 
+import functools
+import math
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
 
 from torchmcl.annealing import AutoAnnealing, RuleLike
 from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
+from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.losses import match, mcl_loss
 from torchmcl.schedules import Exponential, Linear, Until, annealed
 from torchmcl.separation.config import ObjectiveConfig
 from torchmcl.transport import PIT, Sinkhorn
 from torchmcl.types import Matching, StepOutput
 
-__all__ = ["mcl_si_sdr", "pit_si_sdr", "rule_of", "si_sdr_under"]
+__all__ = [
+    "count_accuracy",
+    "limited_neg_si_sdr",
+    "mcl_si_sdr",
+    "of_mixtures",
+    "pit_si_sdr",
+    "rule_of",
+    "si_sdr_under",
+    "trained_cost",
+]
 
 
 def rule_of(objective: ObjectiveConfig) -> RuleLike:
@@ -50,3 +65,41 @@ def pit_si_sdr(output: StepOutput) -> Tensor:
 def mcl_si_sdr(output: StepOutput) -> Tensor:
     """Return the SI-SDR of the best output for each source, whoever else it serves."""
     return si_sdr_under(WTA(), output.matching)
+
+
+def of_mixtures(metric: Callable[[StepOutput], Tensor]) -> Callable[[StepOutput], Tensor]:
+    """Return a metric over the samples with several sources: one that is alone has any number of decibels."""
+
+    def metric_of_mixtures(output: StepOutput) -> Tensor:
+        mask = output.matching.mask
+        several = mask & (mask.sum(dim=-1, keepdim=True) > 1)
+        return metric(output._replace(matching=output.matching._replace(mask=several)))
+
+    return metric_of_mixtures
+
+
+def count_accuracy(output: StepOutput) -> Tensor:
+    """Return in which share of the mixtures as many scores are above one half as there are sources."""
+    logits = output.predictions.score_logits
+    assert logits is not None
+    return ((logits > 0).sum(dim=-1) == output.matching.mask.sum(dim=-1)).float().mean()
+
+
+def limited_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, limit_db: float) -> Tensor:
+    """Return the negative SI-SDR with an error added that keeps it above -limit_db, for the gradient of easy sources.
+
+    Example:
+        >>> target = torch.tensor([[1.0, -1.0, 1.0, -1.0]])
+        >>> limited_neg_si_sdr(hypotheses=target, targets=target, limit_db=30.0)
+        tensor([[-30.]])
+    """
+    cost = pairwise_neg_si_sdr(hypotheses=hypotheses, targets=targets)
+    both = torch.stack([cost, torch.full_like(cost, -limit_db)]) * (math.log(10) / 10)
+    return both.logsumexp(dim=0) * (10 / math.log(10))
+
+
+def trained_cost(objective: ObjectiveConfig) -> Callable[..., Tensor] | None:
+    """Return the cost to train where it is not the matched one."""
+    if objective.limit_db is None:
+        return None
+    return functools.partial(limited_neg_si_sdr, limit_db=objective.limit_db)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchmcl._checks import available_device, bad_value, check_non_negative
 from torchmcl._files import write_atomically
@@ -32,19 +32,22 @@ from torchmcl.lightning import (
 from torchmcl.lightning._backend import pl
 from torchmcl.nn.dprnn import DPRNN
 from torchmcl.nn.saved import save_model
-from torchmcl.schedules import Cosine
 from torchmcl.scoring import SigmoidScores
 from torchmcl.separation.config import SeparationConfig
 from torchmcl.separation.loaders import SpeechData
-from torchmcl.separation.objectives import mcl_si_sdr, pit_si_sdr, rule_of
+from torchmcl.separation.objectives import count_accuracy, mcl_si_sdr, of_mixtures, pit_si_sdr, rule_of, trained_cost
+from torchmcl.separation.rates import rate_of
+from torchmcl.separation.start import begin_with
 from torchmcl.transport import PIT
+from torchmcl.types import StepOutput
 
 __all__ = ["differing_options", "train_separator"]
 
 _CHECKPOINTS = "checkpoints"
+_MONITOR = "val_pit_si_sdr"
 # What may differ between the runs of one training; not the epochs where the rate is spread over all of them.
 _FREE = (
-    *(("training", "epochs"), ("training", "captured"), ("training", "max_skipped")),
+    *(("training", name) for name in ("epochs", "captured", "max_skipped", "checkpoint_every")),
     *(("data", "layout"), ("data", "root"), ("data", "pack"), ("data", "n_workers")),
 )
 
@@ -55,7 +58,9 @@ def train_separator(
     *,
     device: str = "auto",
     minutes: float = math.inf,
+    start: Path | str | None = None,
     progress: bool = True,
+    show_records: bool = False,
     bilstm: Callable[[int, int], nn.Module] | None = None,
     compile_model: bool = False,
 ) -> Path:
@@ -67,7 +72,10 @@ def train_separator(
             best on the validation part) and `model-last/`.
         device: "auto", "cpu" or "cuda".
         minutes: stop after the epoch in which this time is over; a later run resumes.
+        start: name of a separator that comes with the package, or folder of a saved model, to begin with: of the same
+            sizes, though the number of outputs may differ.
         progress: whether to show a bar.
+        show_records: print the record of each epoch as a line of JSON.
         bilstm: another kind of LSTM than that of `torchmcl.nn.DPRNN`.
         compile_model: pass the blocks through `torch.compile`.
 
@@ -86,37 +94,26 @@ def train_separator(
     for name in ("lightning.pytorch", "pytorch_lightning"):  # which announce the hardware, and products
         logging.getLogger(name).setLevel(logging.WARNING)
     torch.manual_seed(config.training.seed)
+    checkpoints = Checkpoints(out / _CHECKPOINTS, every_n_epochs=config.training.checkpoint_every)
+    latest = checkpoints.latest()
     model = _network(config, bilstm)
+    if start is not None and latest is None:
+        begin_with(model, start)
     if compile_model:
         model.blocks.compile()
-    monitor = "val_pit_si_sdr"
-    training = config.training
-    rule = rule_of(config.objective)
-    decides = isinstance(rule, AutoAnnealing)  # on the tail of the rate too
-    cosine = Cosine(training.learning_rate, 0.0, training.epochs) if training.schedule == "cosine" else None
-    plateau = Plateau(monitor, patience=training.patience, higher_is_better=True)
-    module = MCLModule(
-        model,
-        rule,
-        cost_fn=pairwise_neg_si_sdr,
-        score_weight=config.objective.score_weight,
-        scores=SigmoidScores(PIT() if config.objective.rule == "pit" else WTA()),
-        learning_rate=training.learning_rate if cosine is None or decides else cosine,
-        plateau=None if cosine or decides else plateau,
-        metrics={"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr},
-        captured=training.captured,
-        max_skipped=training.max_skipped,
-        seed=training.seed,
-    )
+    module = _module(config, model, minutes)
     notes = {"sample_rate": config.data.sample_rate, "configuration": config.as_dict()}
-    best = BestModel(out / "model", monitor, notes)
-    checkpoints = Checkpoints(out / _CHECKPOINTS)
-    trainer = _trainer(config, out, [best, StopAfter(minutes), checkpoints], device, progress)
-    latest = checkpoints.latest()
+    callbacks = [
+        BestModel(out / "model", _MONITOR, notes),
+        StopAfter(minutes),
+        checkpoints,
+        RecordWriter(out / "records.jsonl", show=show_records),
+    ]
+    trainer = _trainer(config, out, callbacks, device, progress)
     with warnings.catch_warnings():
         # Lightning's advice about workers and intervals, and torch's about Lightning.
         warnings.filterwarnings("ignore", module=r"(lightning|pytorch_lightning|torch)\..*")
-        data = SpeechData(config.data, config.training)
+        data = SpeechData(config.data, config.training, config.augmentation)
         write_atomically(out / "config.json", json.dumps(config.as_dict(), indent=1) + "\n")
         try:
             trainer.fit(module, datamodule=data, ckpt_path=latest)
@@ -128,9 +125,33 @@ def train_separator(
     return out / "model"
 
 
+def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule:
+    training, rule = config.training, rule_of(config.objective)
+    decides = isinstance(rule, AutoAnnealing)  # on the tail of the rate too
+    falls = training.schedule != "plateau" and not decides
+    plateau = Plateau(_MONITOR, patience=training.patience, higher_is_better=True)
+    metrics: dict[str, Callable[[StepOutput], Tensor]] = {"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr}
+    if 1 in config.data.n_speakers and max(config.data.n_speakers) > 1:
+        metrics = {name: of_mixtures(metric) for name, metric in metrics.items()}
+    return MCLModule(
+        model,
+        rule,
+        cost_fn=pairwise_neg_si_sdr,
+        loss_fn=trained_cost(config.objective),
+        score_weight=config.objective.score_weight,
+        scores=SigmoidScores(PIT() if config.objective.rule == "pit" else WTA()),
+        learning_rate=rate_of(training, minutes) if falls else training.learning_rate,
+        plateau=plateau if training.schedule == "plateau" and not decides else None,
+        metrics=metrics if model.score is None else metrics | {"count_accuracy": count_accuracy},
+        captured=training.captured,
+        max_skipped=training.max_skipped,
+        seed=training.seed,
+    )
+
+
 def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: str, progress: bool) -> Any:
     # The average gives the weights back at the end of a validation: whoever wants it must come before.
-    callbacks = [*callbacks, RecordWriter(out / "records.jsonl"), RuleLogger(), CollapseWarning()]
+    callbacks = [*callbacks, RuleLogger(), CollapseWarning()]
     if config.training.ema is not None:
         callbacks.append(ExponentialAverage(config.training.ema))
     return pl.Trainer(
@@ -160,12 +181,15 @@ def _loggers(out: Path) -> list[Any]:
 def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> list[str]:
     """Return the options, `part.option`, in which a saved configuration is that of another training."""
     wanted = json.loads(json.dumps(config.as_dict()))
+    # An option that the saved configuration does not know had its default, whatever that was called then.
+    default = json.loads(json.dumps(SeparationConfig().as_dict()))
+    saved = {part: default[part] | dict(saved.get(part, {})) for part in wanted}
     free = [place for place in _FREE if place[-1] != "epochs" or config.training.schedule == "plateau"]
     return sorted(
         f"{part}.{name}"
         for part in wanted
-        for name in wanted[part].keys() | saved.get(part, {}).keys()
-        if (part, name) not in free and wanted[part].get(name) != saved.get(part, {}).get(name)
+        for name in wanted[part].keys() | saved[part].keys()
+        if (part, name) not in free and wanted[part].get(name) != saved[part].get(name)
     )
 
 

@@ -22,6 +22,8 @@ __all__ = [
     "audio_files",
     "audio_info",
     "check_samples",
+    "is_recording",
+    "name_on_disk",
     "read_audio",
     "warn_skipped",
     "write_audio",
@@ -29,7 +31,7 @@ __all__ = [
 
 Samples = npt.NDArray[np.float32]
 
-_SUFFIXES = (".wav", ".flac", ".ogg", ".aiff", ".aif")
+_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
 # Chunk sizes that writers of streams leave in the header: they say nothing about the length.
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF)
 
@@ -67,7 +69,7 @@ def audio_info(path: Path | str) -> AudioInfo:
         raise BadAudio(f"{path}: there is no such file.")
     soundfile = _soundfile()
     try:
-        header = soundfile.info(_name_on_disk(path))
+        header = soundfile.info(name_on_disk(path))
     except soundfile.LibsndfileError as error:
         raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
     if header.frames < 1 or header.samplerate < 1 or header.channels < 1:
@@ -97,7 +99,7 @@ def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
         check_samples(path, info.length_at(sample_rate))  # 1 Hz becomes 8000 times as much
     soundfile = _soundfile()
     try:
-        samples, _ = soundfile.read(_name_on_disk(path), dtype="float32", always_2d=True)
+        samples, _ = soundfile.read(name_on_disk(path), dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
     if len(samples) < info.length:
@@ -130,6 +132,11 @@ def write_audio(path: Path | str, samples: Any, sample_rate: int) -> None:
     write_atomically(Path(path), buffer.getvalue())
 
 
+def is_recording(path: Path) -> bool:
+    """Return whether a file has the name of a recording."""
+    return path.suffix.lower() in _SUFFIXES
+
+
 def audio_files(folder: Path | str) -> list[Path]:
     """Return all recordings below a folder, sorted.
 
@@ -139,7 +146,7 @@ def audio_files(folder: Path | str) -> list[Path]:
     folder = Path(folder)
     if not folder.is_dir():
         raise BadAudio(f"{folder}: there is no such folder.")
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
+    files = sorted(path for path in folder.rglob("*") if is_recording(path))
     if not files:
         raise BadAudio(f"{folder}: holds no recordings ({', '.join(_SUFFIXES)}).")
     return files
@@ -155,7 +162,7 @@ def _soundfile() -> Any:
     return optional_import("soundfile", extra="speech", needed_by="Reading and writing audio files")
 
 
-def _name_on_disk(path: Path | str) -> str | bytes:
+def name_on_disk(path: Path | str) -> str | bytes:
     """Return the name for soundfile: as bytes, since a name need not be valid text; on Windows as text only."""
     return str(path) if os.name == "nt" else os.fsencode(path)
 

@@ -23,7 +23,7 @@ from torchmcl.data.speech.mixtures import Mixture, Track, random_gains
 from torchmcl.data.speech.stores import AudioStore
 from torchmcl.types import Batch
 
-__all__ = ["Draw", "DrawSampler", "DynamicMixing", "SpeechMixtures", "padded_batch"]
+__all__ = ["Draw", "DrawSampler", "DynamicMixing", "SpeechMixtures", "padded_batch", "utterances_by_speaker"]
 
 
 class Draw(NamedTuple):
@@ -110,7 +110,7 @@ class SpeechMixtures(Dataset[Batch]):
         #: What was kept, and what was dropped and why.
         self.usable: UsableMixtures = usable_mixtures(mixtures, store, self.n_crop or 1, skip_bad=skip_bad)
         self.mixtures = self.usable.mixtures
-        self._by_speaker = _utterances_by_speaker(self.mixtures) if dynamic else {}
+        self._by_speaker = utterances_by_speaker(self.mixtures) if dynamic else {}
         sizes = dynamic.n_speakers if dynamic else [len(mixture.tracks) for mixture in self.mixtures]
         self.max_speakers = max(sizes)
         if dynamic and len(self._by_speaker) < self.max_speakers:
@@ -237,7 +237,8 @@ class DrawSampler(Sampler[Draw]):
         return (Draw(self.epoch, int(index)) for index in mine)
 
 
-def _utterances_by_speaker(mixtures: Sequence[Mixture]) -> dict[str, list[Track]]:
+def utterances_by_speaker(mixtures: Sequence[Mixture]) -> dict[str, list[Track]]:
+    """Return the tracks of each speaker, both in order; without those of unknown speakers, which a warning counts."""
     tracks = {track.name: track for mixture in mixtures for track in mixture.tracks}
     by_speaker: dict[str, list[Track]] = {}
     for name in sorted(tracks):

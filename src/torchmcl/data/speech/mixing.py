@@ -11,7 +11,8 @@ import numpy as np
 from torchmcl._checks import bad_value, check_non_negative, check_non_negative_int, check_positive_int
 from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
-from torchmcl.data.speech.audio import BadAudio, Samples, audio_files, read_audio, warn_skipped, write_audio
+from torchmcl.data.speech.audio import BadAudio, Samples, read_audio, warn_skipped, write_audio
+from torchmcl.data.speech.folders import recordings_by_speaker
 from torchmcl.data.speech.mixtures import PARTS, random_gains
 
 __all__ = ["MixPlan", "write_mixtures"]
@@ -105,8 +106,8 @@ def write_mixtures(
 def _parts(root: Path, plan: MixPlan) -> dict[str, dict[str, list[Path]]]:
     """Return part -> speaker -> recordings."""
     if any((root / part).is_dir() for part in PARTS):
-        return {part: _by_speaker(root / part) for part in plan.counts}
-    by_speaker = _by_speaker(root)
+        return {part: recordings_by_speaker(root / part) for part in plan.counts}
+    by_speaker = recordings_by_speaker(root)
     speakers = sorted(by_speaker)
     np.random.default_rng(plan.seed).shuffle(speakers)
     parts = {}
@@ -116,16 +117,6 @@ def _parts(root: Path, plan: MixPlan) -> dict[str, dict[str, list[Path]]]:
         parts[part] = {speaker: by_speaker[speaker] for speaker in speakers[:n_chosen]}
         speakers = speakers[n_chosen:]
     return parts
-
-
-def _by_speaker(folder: Path) -> dict[str, list[Path]]:
-    by_speaker: dict[str, list[Path]] = {}
-    for path in audio_files(folder):
-        places = path.relative_to(folder).parts
-        if len(places) < 2:
-            raise BadAudio(f"{path}: must lie in the folder of its speaker, {folder}/<speaker>/{path.name}.")
-        by_speaker.setdefault(places[0], []).append(path)
-    return by_speaker
 
 
 def _draw(

@@ -1,0 +1,217 @@
+"""Changes that make clean recordings resemble those of other microphones and rooms, on the device of the training.
+
+    sources --gaps--> --room and microphone--> targets --sum--> + noise --level, clipping--> mixture
+
+Targets are the voices **as the microphone hears them**: with their gaps, room and filters, before noise and clipping.
+A separator is not asked to undo a room, and without clipping the mixture is exactly the targets plus the noise.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_non_negative, check_non_negative_int
+
+__all__ = ["Augmentation", "augmented"]
+
+# Rooms from a booth to an office, and how much louder the direct sound is than all reflections.
+_DECAY_SECONDS = (0.1, 0.4)
+_DIRECT_DB = (0.0, 15.0)
+_FIRST_REFLECTION_SECONDS = 0.002
+# Signal to noise, and exponents of the noise's spectrum: from white to pink and a little beyond.
+_NOISE_DB = (10.0, 40.0)
+_NOISE_TILT = (0.0, 0.7)
+# Microphones: a smooth response in decibels, and the corners of a band as shares of half the sample rate.
+_RESPONSE_DB = 4.0
+_N_KNOTS = 8
+_LOW_CORNER = (0.01, 0.08)
+_HIGH_CORNER = (0.5, 0.95)
+# Clipped at this share of the peak; silences as shares of the crop; fades that do not click.
+_CLIPPED_AT = (0.2, 0.7)
+_KEPT = (0.2, 0.7)
+_FADE_SECONDS = 0.005
+# A voice that is this much below the loudest cannot be heard: it is left out of the mixture and of the targets.
+_INAUDIBLE = 1e-4
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How often recordings are changed; nothing is by default.
+
+    Args:
+        speed: each voice is played faster or slower by up to this share, which changes its pitch too.
+        level_db: the mixture is louder or softer by up to this many decibels.
+        gaps: share of the voices that are silent for a part of the crop, or speak only in a part of it.
+        room: share of the voices in a room: reflections of decaying noise.
+        microphone: share of the mixtures with the response of another microphone, half of those with a narrower band.
+        noise: share of the mixtures with noise, 10 to 40 dB below the voices.
+        clipping: share of the mixtures that are clipped.
+        ramp: epochs over which all shares grow from 0.
+    """
+
+    speed: float = 0.0
+    level_db: float = 0.0
+    gaps: float = 0.0
+    room: float = 0.0
+    microphone: float = 0.0
+    noise: float = 0.0
+    clipping: float = 0.0
+    ramp: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_non_negative_int("augmentation", "ramp", self.ramp)
+        check_non_negative("augmentation", "level_db", self.level_db)
+        for name in ("speed", "gaps", "room", "microphone", "noise", "clipping"):
+            value = getattr(self, name)
+            check_non_negative("augmentation", name, value)
+            if value > (0.5 if name == "speed" else 1.0):
+                rule = "be at most 0.5" if name == "speed" else "be at most 1"
+                raise ValueError(bad_value("augmentation", name, rule, value, "It is a share."))
+
+    def is_none(self) -> bool:
+        """Return whether nothing is changed."""
+        return not any(getattr(self, field.name) for field in fields(self) if field.name != "ramp")
+
+    def strength(self, epoch: int) -> float:
+        """Return the factor of all shares in an epoch.
+
+        Example:
+            >>> Augmentation(noise=0.5, ramp=4).strength(1)
+            0.25
+        """
+        return min(epoch / self.ramp, 1.0) if self.ramp else 1.0
+
+
+class Chance:
+    """Random numbers of one generator, on its device."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+
+    def between(self, limits: tuple[float, float], *shape: int) -> Tensor:
+        """Return uniform numbers."""
+        drawn = torch.rand(shape, generator=self.generator, device=self.generator.device)
+        return limits[0] + (limits[1] - limits[0]) * drawn
+
+    def normal(self, *shape: int) -> Tensor:
+        """Return normal numbers."""
+        return torch.randn(shape, generator=self.generator, device=self.generator.device)
+
+    def happens(self, share: float, *shape: int) -> Tensor:
+        """Return booleans that are True for this share."""
+        return torch.rand(shape, generator=self.generator, device=self.generator.device) < share
+
+
+def augmented(
+    sources: Tensor,
+    mask: Tensor,
+    how: Augmentation,
+    generator: torch.Generator,
+    *,
+    sample_rate: int,
+    strength: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mixtures [batch, length], targets [batch, speakers, length] and which are real [batch, speakers].
+
+    Args:
+        sources: voices [batch, speakers, length].
+        mask: which of them are real, [batch, speakers].
+        how: how often to change what; its `speed` has been applied before.
+        generator: of random numbers, on the device of the sources.
+        sample_rate: of the sources.
+        strength: factor of all shares.
+    """
+    chance = Chance(generator)
+    sources = sources * mask.unsqueeze(-1)
+    if how.gaps:
+        sources = sources * _windows(chance, how.gaps * strength, sources, sample_rate)
+    if how.room or how.microphone:
+        sources = _heard(chance, how, strength, sources, sample_rate)
+    energy = sources.square().mean(dim=-1)
+    audible = energy > _INAUDIBLE * energy.amax(dim=-1, keepdim=True)
+    targets = sources * audible.unsqueeze(-1)
+    mixture = targets.sum(dim=-2)
+    if how.noise:
+        mixture = mixture + _noise(chance, how.noise * strength, mixture)
+    if how.level_db:
+        level = 10 ** (chance.between((-how.level_db * strength, how.level_db * strength), len(mixture), 1) / 20)
+        mixture, targets = mixture * level, targets * level.unsqueeze(-1)
+    if how.clipping:
+        mixture = _clipped(chance, how.clipping * strength, mixture)
+    return mixture, targets, mask & audible
+
+
+def _windows(chance: Chance, share: float, sources: Tensor, sample_rate: int) -> Tensor:
+    """Return factors from 0 to 1: a voice pauses in a window or, for half of those chosen, speaks only in one."""
+    shape, length = sources.shape[:-1], sources.shape[-1]
+    n_kept = chance.between(_KEPT, *shape) * length
+    start = chance.between((0, 1), *shape) * (length - n_kept)
+    time = torch.arange(length, device=sources.device)
+    rising = (time - start.unsqueeze(-1)) / (_FADE_SECONDS * sample_rate)
+    falling = ((start + n_kept).unsqueeze(-1) - time) / (_FADE_SECONDS * sample_rate)
+    inside = torch.minimum(rising, falling).clamp(0, 1)
+    pauses = chance.happens(0.5, *shape).unsqueeze(-1)
+    window = torch.where(pauses, 1 - inside, inside)
+    return torch.where(chance.happens(share, *shape).unsqueeze(-1), window, 1.0)
+
+
+def _heard(chance: Chance, how: Augmentation, strength: float, sources: Tensor, sample_rate: int) -> Tensor:
+    """Return the voices in rooms, each at its own place in it, through one microphone for each mixture."""
+    n_room = round(_DECAY_SECONDS[1] * sample_rate)
+    n_fft = _fast_length(sources.shape[-1] + n_room)
+    spectrum = torch.fft.rfft(sources, n_fft)
+    if how.room:
+        spectrum = spectrum * torch.fft.rfft(_rooms(chance, how.room * strength, sources, n_room, sample_rate), n_fft)
+    if how.microphone:
+        spectrum = spectrum * _microphones(chance, how.microphone * strength, len(sources), spectrum.shape[-1])
+    return torch.fft.irfft(spectrum, n_fft)[..., : sources.shape[-1]]
+
+
+def _rooms(chance: Chance, share: float, sources: Tensor, n_room: int, sample_rate: int) -> Tensor:
+    """Return impulse responses [batch, speakers, n_room] that begin with 1; the decay is that of the mixture's room."""
+    n_batch, n_speakers = sources.shape[:2]
+    time = torch.arange(n_room, device=sources.device) / sample_rate
+    decay = chance.between(_DECAY_SECONDS, n_batch, 1, 1)
+    tail = chance.normal(n_batch, n_speakers, n_room) * 10 ** (-3 * time / decay)  # 60 dB over the decay
+    tail = tail * (time >= _FIRST_REFLECTION_SECONDS)
+    level = 10 ** (-chance.between(_DIRECT_DB, n_batch, n_speakers, 1) / 20)
+    tail = tail * level / tail.square().sum(dim=-1, keepdim=True).sqrt()
+    response = tail * chance.happens(share, n_batch, 1, 1)
+    response[..., 0] = 1
+    return response
+
+
+def _microphones(chance: Chance, share: float, n_batch: int, n_bins: int) -> Tensor:
+    """Return real responses [batch, 1, bins]; smooth, so that they shift nothing in time."""
+    knots = _RESPONSE_DB * chance.normal(n_batch, 1, _N_KNOTS)
+    decibels = torch.nn.functional.interpolate(knots, n_bins, mode="linear", align_corners=True)
+    frequency = torch.linspace(0, 1, n_bins, device=knots.device)
+    low, high = chance.between(_LOW_CORNER, n_batch, 1, 1), chance.between(_HIGH_CORNER, n_batch, 1, 1)
+    # Butterworth's magnitudes of second and fourth order.
+    band = (frequency / low) ** 2 / (1 + (frequency / low) ** 4).sqrt() / (1 + (frequency / high) ** 8).sqrt()
+    response = 10 ** (decibels / 20) * torch.where(chance.happens(0.5, n_batch, 1, 1), band, 1.0)
+    return torch.where(chance.happens(share, n_batch, 1, 1), response, 1.0)
+
+
+def _noise(chance: Chance, share: float, mixture: Tensor) -> Tensor:
+    n_batch, length = mixture.shape
+    spectrum = torch.fft.rfft(chance.normal(n_batch, length))
+    frequency = torch.linspace(0, 1, spectrum.shape[-1], device=mixture.device).clamp_min(1e-2)
+    noise = torch.fft.irfft(spectrum * frequency ** -chance.between(_NOISE_TILT, n_batch, 1), length)
+    ratio = 10 ** (-chance.between(_NOISE_DB, n_batch, 1) / 20)
+    scale = ratio * (mixture.square().mean(-1, keepdim=True) / noise.square().mean(-1, keepdim=True)).sqrt()
+    return noise * torch.where(chance.happens(share, n_batch, 1), scale, 0.0)
+
+
+def _clipped(chance: Chance, share: float, mixture: Tensor) -> Tensor:
+    limit = chance.between(_CLIPPED_AT, len(mixture), 1) * mixture.abs().amax(dim=-1, keepdim=True)
+    clipped = torch.minimum(torch.maximum(mixture, -limit), limit)
+    return torch.where(chance.happens(share, len(mixture), 1), clipped, mixture)
+
+
+def _fast_length(length: int) -> int:
+    """Return the next length of which Fourier transforms are fast: a power of two, or three quarters of one."""
+    power = 1 << (length - 1).bit_length()
+    return 3 * power // 4 if 3 * power // 4 >= length else power
