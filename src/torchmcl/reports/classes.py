@@ -45,7 +45,8 @@ def class_page(records: dict[str, Any]) -> str:
         training_section(records, "log-loss on rows that were held out", learned="Training loss (grey)"),
         _data(records, target),
     ]
-    return page(f"{target}: several guesses", "\n".join(parts), style=TABLE_STYLE + _STYLE)
+    style = TABLE_STYLE + _STYLE
+    return page(f"{target}: several guesses", "\n".join(parts), command="torchmcl report", style=style)
 
 
 def _head(records: dict[str, Any], target: str) -> str:

@@ -69,8 +69,7 @@ def table_page(records: dict[str, Any]) -> str:
         _data(records),
     ]
     title = f"{' and '.join(targets)}: several answers"
-    return page(title, "
-".join(parts), command="torchmcl report", style=TABLE_STYLE)
+    return page(title, "\n".join(parts), command="torchmcl report", style=TABLE_STYLE)
 
 
 def _head(records: dict[str, Any], targets: list[str]) -> str:
