@@ -12,6 +12,7 @@ import pytest
 
 from forged import forge
 from house_tables import houses, write_csv
+from torchmcl.after.floors import least_distortions
 from torchmcl.data.table import Table, read_table
 from torchmcl.estimators.table import (
     TableFit,
@@ -22,7 +23,6 @@ from torchmcl.estimators.table import (
     table_records,
 )
 from torchmcl.estimators.table.evaluation import _representatives
-from torchmcl.after.floors import least_distortions
 from torchmcl.reports.table import write_table_page
 
 
