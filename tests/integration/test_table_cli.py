@@ -75,12 +75,15 @@ def test_the_commands_of_the_tutorial_run(tmp_path, monkeypatch):
     page = (Path(__file__).resolve().parents[2] / "docs" / "command_line.rst").read_text(encoding="utf-8")
     program = re.search(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
     commands = re.findall(r"^   \$ torchmcl (.+)$", page, re.MULTILINE)
-    assert len(commands) == 6
+    assert len(commands) == 7
     monkeypatch.chdir(tmp_path)
+    draws = np.random.default_rng(0).normal(size=(60, 4, 1))  # what a network of one's own would have written
+    np.savez("predictions.npz", hypotheses=draws[:, :3], targets=draws[:, 3])
     exec(textwrap.dedent(program[1]), {})
     for command in commands:
         assert main([*command.split(), *(FAST[:-1] if command.startswith("fit") else ())]) == 0
-    written = ["answers.csv", "diabetes.csv", "example", "houses.csv", "model", "progression.csv"]
+    answers = ["answers.csv", "diabetes.csv", "diagnosis.html", "progression.csv"]
+    written = sorted([*answers, "example", "houses.csv", "model", "predictions.npz"])
     assert sorted(p.name for p in tmp_path.iterdir()) == written
     assert (tmp_path / "model" / "report.html").is_file()
 
@@ -99,7 +102,7 @@ def changed(rows, **columns):
 
 BAD_TABLES = {
     "constant target": (changed(houses(60), price="3"), "must vary, got the constant 3"),
-    "text target": (changed(houses(60), price="cheap"), "must hold numbers, got 'cheap'"),
+    "text target": (changed(houses(60), price="cheap"), "must vary, got the class 'cheap' alone"),
     "one row": (houses(1), "have at least 10 rows, got 1"),
 }
 
