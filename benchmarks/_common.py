@@ -1,6 +1,7 @@
 """What all benchmarks share: time, peak memory, and a JSON record with machine and commit."""
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -29,8 +30,12 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
             run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
+    gc.disable()  # the end of an earlier graph would spoil this capture
+    try:
+        with torch.cuda.graph(graph):
+            run()
+    finally:
+        gc.enable()
     return graph.replay
 
 

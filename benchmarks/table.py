@@ -58,8 +58,8 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         table = made_table(options.rows, 0)
-        model = str(Path(folder) / "model")
         for suffix in ("parquet", "csv"):
+            model = str(Path(folder) / f"model-{suffix}")
             path = Path(folder) / f"table.{suffix}"
             table.write_parquet(path) if suffix == "parquet" else table.write_csv(path)
             command = ("fit", str(path), "--target", "y", "-o", model, "--epochs", str(options.epochs), "--quiet")

@@ -1,9 +1,12 @@
-"""What the process has used so far: time and memory."""
+"""The process: the time and memory that it has used, and a pause of its garbage collector."""
 
+import gc
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["peak_mebibytes", "seconds_since_start"]
+__all__ = ["no_garbage_collection", "peak_mebibytes", "seconds_since_start"]
 
 _START = time.perf_counter()
 
@@ -21,3 +24,15 @@ def peak_mebibytes() -> float | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Keep the collector from running: the end of an earlier training's graph or event would spoil a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

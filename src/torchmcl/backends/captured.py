@@ -4,33 +4,21 @@ A small model's epoch is some hundred kernels of a few microseconds; launching t
 Python takes ten times as long as running them. A captured graph replays them in one go.
 """
 
-import gc
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from torchmcl._resources import no_garbage_collection
 
 __all__ = ["CapturedEpochs"]
 
 
 # A device cannot be waited for while another thread captures on it.
 _CAPTURING = threading.Lock()
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Keep the collector from running: the end of an earlier training's graph or event would spoil a capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class CapturedEpochs:
@@ -73,7 +61,7 @@ class CapturedEpochs:
             torch.cuda.synchronize(self._device)
             # Its own stream, as torch's default one lies on one device; and other threads may be busy with others.
             with (
-                _no_garbage_collection(),
+                no_garbage_collection(),
                 torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
             ):
                 self._epoch(key)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchmcl._resources import no_garbage_collection
 from torchmcl.types import Distributions, Predictions
 
 __all__ = ["CapturedModel"]
@@ -81,5 +82,6 @@ def _recorded(wrapped: nn.Module, inputs: Tensor, half: torch.dtype | None) -> C
     with torch.autocast("cuda", dtype=half or torch.bfloat16, enabled=half is not None, cache_enabled=False):
         wrapped.train()
         sample = torch.zeros_like(inputs).normal_()  # never the batch itself: it must stay as it is
-        replay: Any = torch.cuda.make_graphed_callables(wrapped, (sample,), allow_unused_input=True)
+        with no_garbage_collection():
+            replay: Any = torch.cuda.make_graphed_callables(wrapped, (sample,), allow_unused_input=True)
     return replay
