@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _common import parser, report
 from selenium import webdriver
 
+from _common import parser, report
 from torchmcl.reports.play_page import write_play_page
 
 _CASES = {"1 panel": "annealed", "2 panels": "wta,annealed", "3 panels": "wta,relaxed,annealed"}

@@ -98,7 +98,8 @@ def test_hostile_names_are_shown_and_not_run(hostile_page):
     with opened(hostile_page) as driver:
         assert driver.title.startswith("</script>")
         assert (
-            driver.execute_script("return document.querySelectorAll('img[src=x], main script, u, b[onclick]').length") == 0
+            driver.execute_script("return document.querySelectorAll('img[src=x], main script, u, b[onclick]').length")
+            == 0
         )
         text = driver.find_element("tag name", "body").text
         assert EVIL in text
