@@ -2,4 +2,4 @@
 
 from torchmcl.reports import film, numbers, page, pictures
 
-__all__ = ["film", "numbers", "page", "pictures"]
+__all__ = ["film", "moving_picture", "numbers", "page", "pictures", "play_page"]
