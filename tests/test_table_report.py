@@ -98,7 +98,8 @@ def test_hostile_names_are_shown_and_not_run(hostile_page):
     with opened(hostile_page) as driver:
         assert driver.title.startswith("</script>")
         assert (
-            driver.execute_script("return document.querySelectorAll('img[src=x], script, u, b[onclick]').length") == 0
+            driver.execute_script("return document.querySelectorAll('img[src=x], main script, u, b[onclick]').length")
+            == 0
         )
         text = driver.find_element("tag name", "body").text
         assert EVIL in text
@@ -124,7 +125,7 @@ def test_the_page_loads_nothing_from_outside(page):
     text = page.read_text(encoding="utf-8")
     assert "http://" not in text
     assert "https://" not in text
-    assert "<script" not in text
+    assert text.count("<script") == 1  # that of the pictures, allowed by its checksum
 
 
 def test_the_command_writes_the_page_of_another_table(tmp_path, capsys):

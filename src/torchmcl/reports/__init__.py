@@ -1,5 +1,5 @@
 """Reports: tables, figures and pages made from records, never from a model."""
 
-from torchmcl.reports import film, numbers, page, pictures
+from torchmcl.reports import film, moving_picture, numbers, page, pictures, play_page
 
-__all__ = ["film", "numbers", "page", "pictures"]
+__all__ = ["film", "moving_picture", "numbers", "page", "pictures", "play_page"]

@@ -9,7 +9,7 @@ __all__ = ["film_player", "film_script"]
 def film_player(n_frames: int) -> str:
     """Return the canvas and its controls."""
     return f"""
-<canvas id="film" width="1500" height="540" role="img" aria-label="Animation of the three trainings"></canvas>
+<canvas id="film" width="1500" height="550" role="img" aria-label="Animation of the three trainings"></canvas>
 <div class="controls"><button id="play" type="button">Pause</button>
 <input id="frame" type="range" min="0" max="{n_frames - 1}" value="0" aria-label="epoch">
 <span id="label" class="note"></span></div>"""
@@ -31,12 +31,13 @@ _SCRIPT = """
 const canvas = document.getElementById("film"), context = canvas.getContext("2d");
 const slider = document.getElementById("frame"), button = document.getElementById("play");
 const label = document.getElementById("label"), side = canvas.width / film.methods.length;
-const place = (x, y, panel) => [panel * side + (x + 1) / 2 * side, 40 + (1 - y) / 2 * (canvas.height - 40)];
+const head = 50; // pixels for the names of the methods
+const place = (x, y, panel) => [panel * side + (x + 1) / 2 * side, head + (1 - y) / 2 * (canvas.height - head)];
 function draw(frame) {
   context.fillStyle = "#fff"; context.fillRect(0, 0, canvas.width, canvas.height);
   film.methods.forEach((method, panel) => {
     context.save(); context.beginPath();
-    context.rect(panel * side + 2, 40, side - 4, canvas.height - 40); context.clip();
+    context.rect(panel * side + 2, head, side - 4, canvas.height - head); context.clip();
     context.fillStyle = "rgba(110,150,112,0.35)";
     for (const [x, y] of film.points) { const [px, py] = place(x, y, panel); context.fillRect(px - 1.5, py - 1.5, 3, 3); }
     const hypotheses = method.frames[frame], top = Math.max(...hypotheses.map(h => h[2]), 1e-6);
@@ -47,9 +48,11 @@ function draw(frame) {
       context.strokeStyle = "#00345f"; context.lineWidth = 1; context.stroke();
     }
     context.restore();
-    context.fillStyle = "#1c2430"; context.font = "20px system-ui, sans-serif"; context.textAlign = "center";
+    // A phone shows the picture at a quarter of its size: there the names are written larger.
+    const letters = Math.min(36, Math.max(20, 11 * canvas.width / (canvas.clientWidth || canvas.width)));
+    context.fillStyle = "#1c2430"; context.font = `${letters}px system-ui, sans-serif`; context.textAlign = "center";
     const heat = method.annealed ? `, T = ${method.temperature[frame].toPrecision(2)}` : "";
-    context.fillText(method.label + heat, (panel + 0.5) * side, 27);
+    context.fillText(method.label + heat, (panel + 0.5) * side, 36);
     if (panel) { context.strokeStyle = "#d9dee5"; context.beginPath();
       context.moveTo(panel * side, 0); context.lineTo(panel * side, canvas.height); context.stroke(); }
   });
