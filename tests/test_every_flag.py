@@ -64,7 +64,7 @@ def commands(parser=None, words=()):
     """Return each command that can be run, as its words, with its parser."""
     parser = parser or _parser()
     groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    itself = {" ".join(words): parser} if words and parser.get_default("run") is not None or not groups else {}
+    itself = {" ".join(words): parser} if (words and parser.get_default("run") is not None) or not groups else {}
     below = groups[0].choices if groups else {}
     return itself | {k: v for name, child in below.items() for k, v in commands(child, (*words, name)).items()}
 
