@@ -68,7 +68,7 @@ def test_a_signal_survives_other_rates(bench):
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data/speech")
 def test_the_script_runs(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks/robustness.py"), "--data", str(SHARED), "--limit", "1"]
-    options = ["--models", "two-speakers", "--conditions", "short,16 kHz", "--seconds", "0.2"]
+    options = ["--models", "two-speakers", "--conditions", "short,16 kHz", "--seconds", "0.2", "--wall"]
     environment = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
     subprocess.run([*command, *options, "--out", str(tmp_path / "a.json")], check=True, env=environment)
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]
