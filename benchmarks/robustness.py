@@ -14,9 +14,9 @@ mu-law, as on the telephone.
 Improvement is of the SI-SDR under the best one-to-one assignment, over the same mixture untouched, in dB. Nothing is
 chosen here. Also, once: silence in, silence out; one voice alone: how much of it the best output holds.
 
-Speed is audio seconds a second of wall time with 2 threads, and of processor time with 1 thread, which other processes
-do not distort; 10 s in one chunk, and a long recording whose chunks overlap by half. Untrained smaller networks stand
-beside for their speed alone.
+Speed is audio seconds a second of processor time with 1 thread, which other processes distort little; with --wall also
+of wall time with 2 threads, for one chunk of --seconds and for a recording of two such whose chunks overlap by half.
+Untrained smaller networks stand beside for their speed alone.
 """
 
 import argparse
@@ -213,21 +213,22 @@ def seconds(run: Callable[[], object], clock: Callable[[], float], repeats: int 
     return min(times)
 
 
-def speed_rows(models: Mapping[str, torch.nn.Module]) -> list[dict[str, Any]]:
-    """Return how much faster than real time networks are on this processor."""
+def speed_rows(models: Mapping[str, torch.nn.Module], length: float, *, wall: bool) -> list[dict[str, Any]]:
+    """Return how much faster than real time networks are on this processor, on chunks of some seconds."""
+    chunk = round(length * RATE)
+    once, twice = torch.randn(1, chunk), torch.randn(1, 2 * chunk)
     rows = []
-    ten, twenty = torch.randn(1, 10 * RATE), torch.randn(1, 20 * RATE)
     for name, model in models.items():
-        row: dict[str, Any] = {"model": name, "what": "speed, times real time", "load": os.getloadavg()[0]}
+        row: dict[str, Any] = {"model": name, "what": "speed, times real time", "seconds": length}
+        row |= {"load": round(os.getloadavg()[0], 1), "parameters": sum(w.numel() for w in model.parameters())}
         with torch.inference_mode():
             torch.set_num_threads(1)
-            row["processor_time_1_thread"] = round(10 / seconds(lambda m=model: m(ten), time.process_time, 2), 2)
-            torch.set_num_threads(2)
-            row["wall_2_threads"] = round(10 / seconds(lambda m=model: m(ten), time.perf_counter), 2)
-            row["wall_2_threads_long"] = round(
-                20 / seconds(lambda m=model: separate_long(m, twenty), time.perf_counter, 1), 2
-            )
-        row["parameters"] = sum(weight.numel() for weight in model.parameters())
+            row["processor_time_1_thread"] = round(length / seconds(lambda m=model: m(once), time.process_time), 2)
+            if wall:
+                torch.set_num_threads(2)
+                row["wall_2_threads"] = round(length / seconds(lambda m=model: m(once), time.perf_counter), 2)
+                chunks = seconds(lambda m=model: separate_long(m, twice, chunk=chunk), time.perf_counter, 2)
+                row["wall_2_threads_long"] = round(2 * length / chunks, 2)
         rows.append(row)
         print(json.dumps(row), flush=True)
     return rows
@@ -239,6 +240,8 @@ if __name__ == "__main__":
     arguments.add_argument("--models", default=",".join(shipped_models()), help="names, separated by commas")
     arguments.add_argument("--conditions", default=",".join([*CONDITIONS, *RATES]), help="separated by commas")
     arguments.add_argument("--limit", type=int, default=500, help="mixtures of each condition")
+    arguments.add_argument("--seconds", type=float, default=10.0, help="length of a chunk for the times")
+    arguments.add_argument("--wall", action="store_true", help="also wall times, which need a machine of one's own")
     arguments.add_argument("--no-speed", action="store_true", help="leave out the times")
     arguments.add_argument("--out", type=Path, help="write the record to this JSON file")
     options = arguments.parse_args()
@@ -251,5 +254,7 @@ if __name__ == "__main__":
         rows += condition_rows(name, options.data, options.limit, conditions) + edge_rows(name, options.data)
     if not options.no_speed:
         small = {name: DPRNN(2, **sizes).eval() for name, sizes in VARIANTS.items()}
-        rows += speed_rows({name: load_separator(name)[0] for name in names} | small)
+        rows += speed_rows(
+            {name: load_separator(name)[0] for name in names} | small, options.seconds, wall=options.wall
+        )
     report("robustness", "cpu", rows, options.out)

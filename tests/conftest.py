@@ -26,6 +26,7 @@ SLOW = (
         "test_cluster.py",
         "test_demo.py",
     ),
+    *("test_fine_tuning.py", "test_speech_demo.py"),
     *("test_every_flag.py", "test_extras.py", "test_figures.py", "test_gallery.py", "test_kernels.py"),
     *("test_lightning.py", "test_lightning_annealing.py", "test_lightning_faults.py", "test_lightning_nodes.py"),
     *("test_numerical_soak.py", "test_separation.py", "test_separation_study.py", "test_soak.py"),
