@@ -11,21 +11,17 @@ import pytest
 
 import torchmcl
 from torchmcl.cli import main
-from voices import recordings, voice
+from voices import voice
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 PAPER = "Annealed Multiple Choice Learning: Overcoming limitations of Winner-takes-all with annealing"
-# Ten epochs of two hundred mixtures take minutes; one of eight shows that the command works.
-SHORT = "--set training.epochs=1 --set data.samples_per_epoch=8 --set data.validation_samples=4 --set data.crop=0.5"
 
 
-@pytest.mark.filterwarnings("ignore")  # of Lightning
 def test_every_block_runs_as_it_stands_in_order(tmp_path, monkeypatch):
     soundfile = pytest.importorskip("soundfile")
     monkeypatch.chdir(tmp_path)
-    recordings(tmp_path / "recordings", n_speakers=8, n_utterances=6)  # what a reader of the third quick start brings
     soundfile.write(tmp_path / "meeting.wav", voice(1) + voice(2), 8000)
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     namespace, n_commands = {}, 0
@@ -38,20 +34,19 @@ def test_every_block_runs_as_it_stands_in_order(tmp_path, monkeypatch):
             if program == "make":  # sets up an environment of its own
                 assert set(words) <= targets
             elif program == "torchmcl":
-                short = SHORT.split() if words[:2] == ["separation", "train"] else []
-                assert main([*words, *short]) == 0, line
+                assert main(words) == 0, line
                 n_commands += 1
-    assert n_commands == 6
+    assert n_commands == 5
     answers = namespace["hypotheses"].flatten().sort().values
     assert answers.tolist() == pytest.approx([-0.8, 0.8], abs=0.1)
-    made = {"answers.csv", "diabetes.csv", "model", "mixed", "separator", "separated"}
-    assert {path.name for path in tmp_path.iterdir()} == made | {"recordings", "meeting.wav"}
+    made = {"answers.csv", "diabetes.csv", "model", "demo", "separated"}
+    assert {path.name for path in tmp_path.iterdir()} == made | {"meeting.wav"}
 
 
 def test_installing_names_an_extra_that_exists():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     named = set(re.findall(r'pip install "(?:torchmcl|\.)\[(\w+)\]"', TEXT))
-    assert {"table", "separation"} <= named <= set(extras)
+    assert {"table", "speech"} <= named <= set(extras)
 
 
 def names_of_the_table():
