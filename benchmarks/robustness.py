@@ -181,12 +181,12 @@ def condition_rows(name: str, data: Path, limit: int, conditions: Sequence[str])
     return rows
 
 
-def edge_rows(name: str, data: Path) -> list[dict[str, Any]]:
+def edge_rows(name: str, data: Path, limit: int) -> list[dict[str, Any]]:
     """Return what silence and a single voice give."""
     model, _ = load_separator(name)
     store = AudioFolder(data, RATE)
     with (data / "manifest.csv").open(newline="") as file:
-        names = [row["path"] for row in csv.DictReader(file) if row["split"] == "tt"][:10]
+        names = [row["path"] for row in csv.DictReader(file) if row["split"] == "tt"][: min(limit, 10)]
     with torch.inference_mode():
         silent = float(model(torch.zeros(1, RATE)).hypotheses.abs().max())
         kept, leaks = [], []
@@ -251,7 +251,9 @@ if __name__ == "__main__":
         arguments.error(f"--conditions: unknown {unknown}; known are {[*CONDITIONS, *RATES]}")
     rows: list[dict[str, Any]] = []
     for name in names:
-        rows += condition_rows(name, options.data, options.limit, conditions) + edge_rows(name, options.data)
+        rows += condition_rows(name, options.data, options.limit, conditions) + edge_rows(
+            name, options.data, options.limit
+        )
     if not options.no_speed:
         small = {name: DPRNN(2, **sizes).eval() for name, sizes in VARIANTS.items()}
         rows += speed_rows(
