@@ -37,11 +37,9 @@ from torch import Tensor
 
 import torchmcl as mcl
 from _common import report
-from torchmcl.data.speech import AudioFolder, SpeechMixtures, table_mixtures
-from torchmcl.data.speech.streams import Resampler
+from torchmcl.data.speech import AudioFolder, Resampler, SpeechMixtures, table_mixtures
 from torchmcl.nn import DPRNN, separate_long
-from torchmcl.separation import load_separator, shipped_models
-from torchmcl.separation.evaluate import speaker_genders
+from torchmcl.separation import load_separator, shipped_models, speaker_genders
 
 RATE = 8000
 Signals = npt.NDArray[np.float32]

@@ -21,7 +21,7 @@ import torch
 import torchmcl as mcl
 from torchmcl.extending import write_atomically
 from torchmcl.nn import load_model, save_model
-from torchmcl.separation.evaluate import speaker_genders
+from torchmcl.separation import speaker_genders
 
 MODELS = Path(__file__).parents[1] / "src" / "torchmcl" / "separation" / "models"
 MAX_BYTES = 8_000_000

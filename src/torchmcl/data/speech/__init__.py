@@ -8,6 +8,7 @@ from torchmcl.data.speech.mixing import MixPlan, write_mixtures
 from torchmcl.data.speech.mixtures import Mixture, Track, librimix_mixtures, table_mixtures, wsj0_mixtures
 from torchmcl.data.speech.on_device import DeviceMixtures
 from torchmcl.data.speech.stores import AudioFolder, AudioPack
+from torchmcl.data.speech.streams import Resampler
 
 __all__ = [
     "AudioFolder",
@@ -20,6 +21,7 @@ __all__ = [
     "DynamicMixing",
     "MixPlan",
     "Mixture",
+    "Resampler",
     "SpeechMixtures",
     "Track",
     "librimix_mixtures",
