@@ -78,7 +78,7 @@ def test_the_committed_records_are_those_of_the_study(committed):
         wanted = json.loads(json.dumps(run.configured().as_dict()))
         # Options that came later are at their defaults, and the records do not know them.
         for part, options in wanted.items():
-            known = recorded[run.name][part]
+            known = recorded[run.name].get(part, {})
             assert known == {name: value for name, value in options.items() if name in known and name not in free}
             later = {name: value for name, value in options.items() if name not in known and name not in free}
             assert later.items() <= json.loads(json.dumps(SeparationConfig().as_dict()))[part].items(), run.name
@@ -380,7 +380,7 @@ def test_the_page_shows_tables_and_pictures_without_console_errors(page):
         pictures = driver.find_elements("css selector", "img")
         assert len(pictures) == 5
         assert all(int(picture.get_property("naturalWidth")) > 500 for picture in pictures)
-        assert driver.find_elements("css selector", "script") == []
+        assert len(driver.find_elements("css selector", "script")) == 1  # which shows the values of the pictures
         # Wide tables scroll by themselves, and do not need to on a desk.
         boxes = driver.find_elements("css selector", ".scroll:has(#methods-3, #hypotheses, #transition, #automatic)")
         sizes = [driver.execute_script("return [arguments[0].scrollWidth, arguments[0].clientWidth]", b) for b in boxes]

@@ -57,25 +57,32 @@ class BiLSTM(nn.LSTM):
         return hidden.unflatten(1, batch_shape).permute(1, 2, 0, 3)
 
     def _on_cpu(self, time_first: Tensor) -> Tensor:
-        """Return the hidden states, computed in float32 at least: not every processor has an LSTM in half precision."""
+        """Return the hidden states of sequences on a CPU."""
+        with torch.autocast("cpu", enabled=False):
+            if torch.compiler.is_compiling():  # which does not follow the other way
+                return self._at_least_single(time_first)
+            with _fastest_lstm():
+                return self._at_least_single(time_first)
+
+    def _at_least_single(self, time_first: Tensor) -> Tensor:
+        """Compute in float32 at least: not every processor has an LSTM in half precision."""
         parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
         narrow = parameters[0].dtype
         wide = torch.promote_types(narrow, torch.float32)
-        with torch.autocast("cpu", enabled=False), _fastest_lstm():
-            if narrow == wide:
-                hidden, _ = super().forward(time_first.to(torch.promote_types(time_first.dtype, wide)))
-                return hidden
-            start = time_first.new_zeros(2, time_first.shape[1], self.hidden_size, dtype=wide)
-            weights = [weight.to(wide) for weight in parameters]
-            options = (self.bias, self.num_layers, self.dropout, self.training, self.bidirectional, self.batch_first)
-            hidden = torch._VF.lstm(time_first.to(wide), (start, start), weights, *options)[0]
-            return hidden.to(narrow)
+        if narrow == wide:
+            hidden, _ = nn.LSTM.forward(self, time_first.to(torch.promote_types(time_first.dtype, wide)))
+            return hidden
+        start = time_first.new_zeros(2, time_first.shape[1], self.hidden_size, dtype=wide)
+        weights = [weight.to(wide) for weight in parameters]
+        options = (self.bias, self.num_layers, self.dropout, self.training, self.bidirectional, self.batch_first)
+        hidden = torch._VF.lstm(time_first.to(wide), (start, start), weights, *options)[0]
+        return hidden.to(narrow)
 
 
 @contextmanager
 def _fastest_lstm() -> Iterator[None]:
     """Let torch compute LSTMs itself on ARM, where those of oneDNN are plain loops and take twice as long."""
-    if not _ARM or torch.compiler.is_compiling() or not torch._C._get_mkldnn_enabled():
+    if not _ARM or not torch._C._get_mkldnn_enabled():
         yield
         return
     torch._C._set_mkldnn_enabled(False)  # what torch.backends.mkldnn.flags does, which also warns about Intel's GPUs

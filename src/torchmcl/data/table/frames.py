@@ -34,7 +34,7 @@ def as_polars(frame: Any) -> Any:
     Example:
         >>> import pandas
         >>> as_polars(pandas.DataFrame({"a": [1.0, None], "b": ["x", None]})).rows()
-        [(1.0, None), (None, None)]
+        [(1.0, 'x'), (None, None)]
     """
     pl = polars()
     if _package(frame) == "polars":

@@ -120,7 +120,8 @@ class TableSchema:
     def decisions(self) -> list[str]:
         """Return everything that was decided, a line for each: about the file, columns, and those that are dropped."""
         lines = list(self.notes)
-        lines += [self.what_is_told_apart()] * bool(self.classes)
+        if self.classes and self.target_columns:  # of a data frame the targets come apart
+            lines.append(self.what_is_told_apart())
         lines += [f"{c.name}: {c.describe()}" for c in (*self.target_columns, *self.columns) if not c.is_plain]
         for column in self.dropped:
             use = f" (use it: {column.option})" if column.option else ""
