@@ -390,7 +390,8 @@ def test_the_page_shows_tables_and_pictures_without_console_errors(page):
         driver.set_window_size(500, 1600)
         assert driver.execute_script("return document.documentElement.scrollWidth <= window.innerWidth + 1")
         # Pictures that stand beside each other on a desk stand below each other on a phone.
-        tops = {driver.execute_script("return arguments[0].getBoundingClientRect().top", picture) for picture in pictures[:2]}
+        top = "return arguments[0].getBoundingClientRect().top"
+        tops = {driver.execute_script(top, picture) for picture in pictures[:2]}
         assert len(tops) == 2
 
 
