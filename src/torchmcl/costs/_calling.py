@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value
@@ -18,7 +17,6 @@ __all__ = ["call_cost", "check_takes_mask", "named_extras"]
 _EXTRAS = ("mask", "scale", "score_logits", "event_dims")
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
 def named_extras(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
     """Return which of mask, scale, score_logits and event_dims a cost takes, by the names of its parameters.
 
@@ -30,6 +28,10 @@ def named_extras(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
     except TypeError:  # not hashable, or without weak references
         return _read_extras(cost_fn)
     return _KNOWN.setdefault(cost_fn, _read_extras(cost_fn))
+
+
+# What `torch.compiler.assume_constant_result` sets, without the two seconds that importing the compiler takes.
+named_extras._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 # Reading a signature takes as long as a small operation, and every step asks.
