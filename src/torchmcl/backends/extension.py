@@ -29,6 +29,7 @@ _RESULTS = {
     "torchmcl_line_points": None,
     "torchmcl_line_sets": None,
     "torchmcl_line_above": None,
+    "torchmcl_leaves": None,
 }
 
 

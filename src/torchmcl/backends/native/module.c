@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include "native.h"
+#include "trees.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -51,6 +52,8 @@ EXPORTED void torchmcl_line_points(const Line *line) { chosen->line_points(line)
 EXPORTED void torchmcl_line_sets(const Line *line) { chosen->line_sets(line); }
 
 EXPORTED void torchmcl_line_above(const Line *line) { chosen->line_above(line); }
+
+EXPORTED void torchmcl_leaves(const Trees *trees) { find_leaves(trees); }
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "Compiled loops.", -1, NULL};
 

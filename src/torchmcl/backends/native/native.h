@@ -1,4 +1,4 @@
-/* What Python hands to compiled functions. `torchmcl.backends.compiled`, `grouping` and `line` declare the same structures,
+/* What Python hands to compiled functions. `torchmcl.backends.compiled`, `grouping`, `line` and `trees` declare the same structures,
    field by field. */
 
 #ifndef TORCHMCL_NATIVE_H
@@ -112,6 +112,26 @@ typedef struct {
     int64_t *counts;     /* [rows], written: pieces */
     float *scratch;      /* aligned to 64 bytes */
 } Line;
+
+/* A node of a tree: a row goes to `child`, or to the node behind it where its column is above the threshold. A leaf has
+   itself for a child and a threshold that nothing exceeds. */
+typedef struct {
+    float threshold;
+    int32_t column;
+    int32_t child;
+} Node;
+
+/* The trees of a forest, and rows to send down. */
+typedef struct {
+    int64_t n_rows;
+    int64_t n_columns;
+    int64_t n_trees;
+    const float *rows;     /* [rows, columns], without NaN */
+    const Node *nodes;     /* of all trees */
+    const int32_t *roots;  /* [trees] */
+    const int32_t *depths; /* [trees], of the deepest leaf */
+    int32_t *leaves;       /* [rows, trees], written: places among the nodes */
+} Trees;
 
 /* The functions as compiled for one instruction set. */
 typedef struct {
