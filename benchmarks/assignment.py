@@ -4,8 +4,8 @@ python benchmarks/assignment.py [--device cpu|cuda] [--check N] [--out results/a
 
 Separation: n targets and n hypotheses; detection: up to 100 targets and 300 hypotheses. Each row has the rule as one
 calls it, replayed as a CUDA graph, the host's way (copy the cost, solve sample by sample with SciPy, copy the
-weights back), and torch-linear-assignment where it is installed. Costs are drawn from a normal distribution. The floor is the time in
-which the device reads the cost and writes the weights.
+weights back), and torch-linear-assignment where it is installed. Costs are drawn from a normal distribution. The floor
+is the time in which the device reads the cost and writes the weights.
 --check N also solves N matrices of all kinds and sizes, ties and forbidden pairs among them, and counts those that are
 not as SciPy has them.
 """
