@@ -116,7 +116,7 @@ def one_to_one_rows(cost: Tensor, mask: Tensor | None) -> Tensor:
     cost = cost.contiguous()
     weights = torch.empty_like(cost)
     flags = cost if mask is None else mask.contiguous().view(torch.uint8)
-    block = triton.next_power_of_2(max(n_targets, n_hypotheses))
+    block = 1 << (max(n_targets, n_hypotheses) - 1).bit_length()
     warps = max(1, block // _COLUMNS_PER_WARP)
     _assign[(n_samples,)](
         cost, flags, weights, n_targets, n_hypotheses, MASKED=mask is not None, BLOCK=block, num_warps=warps
