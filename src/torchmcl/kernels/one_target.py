@@ -1,7 +1,7 @@
 """The step of one target per sample in one kernel forward and one backward: cost, weights, loss and score loss.
 
-Launched from Python each kernel costs as much as its work on a small batch, and the parts of a step are a dozen of them.
-Here a program takes a few samples through all of them, and the squared distances are read from registers.
+A step launched part by part is thirty kernels, and Python takes longer to launch them than the device to run them. Here
+a program takes a few samples through all parts, and what it needs again it finds in registers.
 """
 
 import math
@@ -124,9 +124,8 @@ class _OneTarget(torch.autograd.Function):
         factor = max(-math.log2(math.e) / temperature, -torch.finfo(torch.float32).max) if temperature else 0.0
         top, rest = (1 - epsilon, epsilon / (K - 1)) if K > 1 else (1.0, 0.0)
         flags = {"D": D, "SOFT": temperature > 0, "SCORED": logits is not None}
-        _forward[grid](
-            h, t, x, cost, weights, winners, losses, score_losses, n, K, factor, top, rest, **flags, **blocks
-        )
+        results = cost, weights, winners, losses, score_losses
+        _forward[grid](h, t, x, *results, n, K, factor, top, rest, **flags, **blocks)
         ctx.save_for_backward(h, t, x, weights, winners)
         ctx.scored = logits is not None
         ctx.set_materialize_grads(False)
@@ -162,11 +161,9 @@ def _plain_pull(
     h, t, x, weights, winners = ctx.saved_tensors
     n, K, _ = h.shape
     to_h = to_t = to_logits = None
-    total = (
-        cost_grad if grad is None else weights * (grad / n) if cost_grad is None else weights * (grad / n) + cost_grad
-    )
-    if total is not None:
-        to_h, to_t = centred_pull(h, t, total, ctx.needs_input_grad[:2])
+    parts = [part for part in (cost_grad, None if grad is None else weights * (grad / n)) if part is not None]
+    if parts:
+        to_h, to_t = centred_pull(h, t, sum(parts), ctx.needs_input_grad[:2])
     if ctx.scored and ctx.needs_input_grad[2] and score_grad is not None:
         labels = torch.zeros_like(x).scatter(-1, winners.long().unsqueeze(-1), 1.0)
         to_logits = cross_entropy_gradient(x, labels, score_grad / (n * K))
