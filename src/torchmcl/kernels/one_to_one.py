@@ -1,7 +1,7 @@
 """The cheapest one-to-one assignment as an operator of torch: by SciPy on the host, by a Triton kernel on a GPU.
 
 An operator, because a solver is a loop of unknown length: `torch.compile` and `torch.vmap` cannot look into it, and
-need not. The dispatcher of torch picks the implementation by the device.
+need not.
 """
 
 import math
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchmcl._eager import is_plain_eager
 from torchmcl._optional import optional_import
 from torchmcl.kernels import has_triton
 
@@ -21,7 +22,6 @@ def _weights(cost: Tensor, mask: Tensor | None) -> Tensor:
     return _on_host(cost, mask)
 
 
-@_weights.register_kernel("cuda")
 def _on_cuda(cost: Tensor, mask: Tensor | None) -> Tensor:
     if cost.numel() == 0:
         return torch.empty_like(cost)
@@ -33,6 +33,9 @@ def _on_cuda(cost: Tensor, mask: Tensor | None) -> Tensor:
         return _on_host(cost, mask)
     flat = cost.reshape(-1, *cost.shape[-2:])
     return one_to_one_rows(flat, None if mask is None else mask.reshape(flat.shape[:-1])).view(cost.shape)
+
+
+_weights.register_kernel("cuda")(_on_cuda)
 
 
 @_weights.register_fake
@@ -68,7 +71,11 @@ def one_to_one_weights(cost: Tensor, mask: Tensor | None = None) -> Tensor:
     Returns:
         Weights [..., targets, hypotheses] in the dtype of the cost, without gradient; padded rows are 0.
     """
-    weights: Tensor = _weights(cost.detach(), None if mask is None else mask.expand(cost.shape[:-1]))
+    cost, mask = cost.detach(), None if mask is None else mask.expand(cost.shape[:-1])
+    # The dispatcher takes longer than a small problem, and is needed only for modes, and for tensors without values.
+    if is_plain_eager() and type(cost) is Tensor and cost.device.type in ("cpu", "cuda"):
+        return _on_cuda(cost, mask) if cost.is_cuda else _on_host(cost, mask)
+    weights: Tensor = _weights(cost, mask)
     return weights
 
 
