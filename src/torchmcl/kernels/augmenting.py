@@ -96,13 +96,15 @@ def _assign(cost, mask, weights, n_targets, n_hypotheses, MASKED: tl.constexpr, 
         row += 1
 
     failed = tl.maximum(1 - feasible, tl.max(spoilt, axis=0))
-    for index in range(n_rows):
+    index = tall * 0
+    while index < n_rows:
         spoils = tl.zeros((BLOCK,), tl.int32) + failed
         if MASKED:
             spoils *= tl.where(tall != 0, target_is_real, tl.load(mask + index).to(tl.int32))
         value = tl.where(spoils != 0, float("nan"), tl.where(owner == index, 1.0, 0.0))
         place = weights + index * row_stride + column * column_stride
         tl.store(place, value.to(weights.dtype.element_ty), mask=column < n_columns)
+        index += 1
 
 
 def one_to_one_rows(cost: Tensor, mask: Tensor | None) -> Tensor:
