@@ -12,4 +12,7 @@
 #endif
 #include "step.h"
 #include "reduce.h"
+#include "line.h"
+#include "line_points.h"
+#include "line_sets.h"
 #include "variant.h"

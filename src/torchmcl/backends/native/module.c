@@ -44,6 +44,14 @@ EXPORTED int64_t torchmcl_means_scratch(const Means *means) { return chosen->mea
 
 EXPORTED void torchmcl_move(const Means *means) { chosen->move(means); }
 
+EXPORTED int64_t torchmcl_line_scratch(const Line *line) { return chosen->line_scratch(line); }
+
+EXPORTED void torchmcl_line_points(const Line *line) { chosen->line_points(line); }
+
+EXPORTED void torchmcl_line_sets(const Line *line) { chosen->line_sets(line); }
+
+EXPORTED void torchmcl_line_above(const Line *line) { chosen->line_above(line); }
+
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "Compiled loops.", -1, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {

@@ -1,4 +1,4 @@
-/* What Python hands to compiled functions. `torchmcl.backends.compiled` and `grouping` declare the same structures,
+/* What Python hands to compiled functions. `torchmcl.backends.compiled`, `grouping` and `line` declare the same structures,
    field by field. */
 
 #ifndef TORCHMCL_NATIVE_H
@@ -95,6 +95,24 @@ typedef struct {
     float *scratch;       /* aligned to 64 bytes */
 } Means;
 
+/* Mixtures of normal kernels on the line: what is asked of each row. */
+typedef struct {
+    int64_t n_rows;
+    int64_t n_kernels;
+    int64_t is_double;   /* of the next three; 0: single precision */
+    const void *centres; /* [rows, kernels] */
+    const void *weights; /* [rows, kernels] */
+    const void *widths;  /* [rows, kernels] */
+    const double *given; /* [rows]: the mass of a set, or the value of which the mass above it is asked */
+    double fill;         /* gaps that are at least this deep are closed: lowest density by that of the lower peak */
+    int64_t n_columns;   /* points, or pieces at most */
+    double *first;       /* [rows, columns], written: points, lower ends, or [rows]: masses above the values */
+    double *second;      /* [rows, columns], written: masses of the points, upper ends */
+    double *third;       /* written: deviations of the points [rows, columns], depths of the deepest gap [rows] */
+    int64_t *counts;     /* [rows], written: pieces */
+    float *scratch;      /* aligned to 64 bytes */
+} Line;
+
 /* The functions as compiled for one instruction set. */
 typedef struct {
     const char *name;
@@ -105,6 +123,10 @@ typedef struct {
     void (*choose)(const Choice *);
     int64_t (*means_scratch)(const Means *);
     void (*move)(const Means *);
+    int64_t (*line_scratch)(const Line *);
+    void (*line_points)(const Line *);
+    void (*line_sets)(const Line *);
+    void (*line_above)(const Line *);
 } Variant;
 
 #endif
