@@ -35,7 +35,7 @@ MATRICES: dict[str, Callable[..., Tensor]] = {
     "all equal": lambda *shape: torch.full(shape, 0.1),
     "nearly equal": lambda *shape: 1 + torch.randint(0, 4, shape) * torch.finfo(torch.float32).eps,
     "equal rows": lambda *shape: torch.randn(*shape[:-2], 1, shape[-1]).expand(shape).clone(),
-    "one favourite": lambda *shape: torch.rand(shape) - 10 * (torch.arange(shape[-1]) == 0),
+    "one favorite": lambda *shape: torch.rand(shape) - 10 * (torch.arange(shape[-1]) == 0),
     "product": _product,
     "many magnitudes": lambda *shape: torch.randn(shape) * 10.0 ** torch.randint(-30, 30, shape),
     "forbidden pairs": _sparse,
@@ -48,7 +48,7 @@ def drawn(kind: str, n: int, n_targets: int, n_hypotheses: int, masked: bool) ->
     return MATRICES[kind](n, n_targets, n_hypotheses), torch.rand(n, n_targets) < 0.7 if masked else None
 
 
-def least_cost(cost: np.ndarray) -> float:
+def minimum_cost(cost: np.ndarray) -> float:
     """Return the total of the cheapest assignment by SciPy, NaN where there is none."""
     try:
         return float(cost[linear_sum_assignment(cost)].sum())
@@ -61,7 +61,7 @@ def n_faults(cost: Tensor, mask: Tensor | None, weights: Tensor, pool: Pool | No
     real = torch.ones(cost.shape[:-1], dtype=torch.bool) if mask is None else mask.cpu()
     cost, weights = cost.cpu().double(), weights.cpu().double()
     samples = [sample[rows] for sample, rows in zip(cost.numpy(), real.numpy(), strict=True)]
-    totals = map(least_cost, samples) if pool is None else pool.map(least_cost, samples, 1000)
+    totals = map(minimum_cost, samples) if pool is None else pool.map(minimum_cost, samples, 1000)
     best = torch.tensor(list(totals), dtype=torch.float64)
     padding_is_zero = (weights == 0).all(-1) | real
     unsolvable = best.isnan()

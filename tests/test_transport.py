@@ -73,7 +73,7 @@ def test_what_is_no_cost_marks_its_sample_unless_it_is_padding(bad):
     assert torch.equal(weights[1], torch.stack([torch.eye(3)[cost[1, 0].argmin()], torch.zeros(3)]))
 
 
-def test_of_more_targets_than_hypotheses_the_operator_leaves_the_dearest_without_and_pit_refuses():
+def test_of_more_targets_than_hypotheses_the_operator_skips_the_most_expensive_and_pit_refuses():
     cost = torch.tensor([[1.0, 3.0], [2.0, 9.0], [0.0, 9.0]])
     expected = torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
     assert torch.equal(one_to_one_weights(cost), expected)
