@@ -61,14 +61,14 @@ class mixture_score:  # noqa: N801  (reads as a function: cost_fn = mixture_scor
 def _crps(hypotheses: Tensor, targets: Tensor, scale: Tensor, shares: Tensor) -> Tensor:
     """Return the CRPS summed over coordinates, [..., targets, 1], of shares [..., 1, hypotheses]."""
     offsets = targets.unsqueeze(-2) - hypotheses.unsqueeze(-3)  # [..., targets, hypotheses, dim]
-    near = (shares * _mean_distance(offsets, scale.unsqueeze(-3)).sum(dim=-1)).sum(dim=-1, keepdim=True)
+    near = (shares * mean_distance(offsets, scale.unsqueeze(-3)).sum(dim=-1)).sum(dim=-1, keepdim=True)
     apart = hypotheses.unsqueeze(-2) - hypotheses.unsqueeze(-3)  # [..., hypotheses, hypotheses, dim]
     both = (scale.square().unsqueeze(-2) + scale.square().unsqueeze(-3)).sqrt()
-    spread = _mean_distance(apart, both).sum(dim=-1)
+    spread = mean_distance(apart, both).sum(dim=-1)
     return near - (shares @ spread * shares).sum(dim=-1, keepdim=True) / 2
 
 
-def _mean_distance(offset: Tensor, scale: Tensor) -> Tensor:
+def mean_distance(offset: Tensor, scale: Tensor) -> Tensor:
     """Return the mean of |offset + scale z| for a standard normal z."""
     z = offset / scale
     bell = torch.exp(-z.square() / 2)

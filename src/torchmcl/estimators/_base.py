@@ -29,14 +29,14 @@ from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Cosine
 from torchmcl.types import Predictions
 
-__all__ = ["MCLEstimator", "seeds_of"]
+__all__ = ["MANY_ROWS", "N_KNOTS", "N_RESTARTS", "MCLEstimator", "seeds_of"]
 
 # What follows on all rows: this share of the epochs, from this share of the learning rate down to 0.
 _LAST_SHARE, _LAST_RATE = 0.3, 0.25
 # This many networks are trained by default; one has enough of a table of this many rows, and predicts faster.
-_N_RESTARTS, _MANY_ROWS = 5, 50_000
+N_RESTARTS, MANY_ROWS = 5, 50_000
 # Of tables whose values repeat, by default: this many knots in a column, and then half of the steps do.
-_N_KNOTS = 33
+N_KNOTS = 33
 _N_STEPS, _N_STEPS_WITH_KNOTS = 1500, 750
 # The horizon of schedules for partial_fit, where no number of epochs is known.
 _PARTIAL_EPOCHS = 200
@@ -120,7 +120,7 @@ class MCLEstimator(DataFrames, Parameters):
         scaler = Scaler.of(filled, train.weights)
         n_knots = default if self.n_knots is None else int(self.n_knots)
         if n_knots is None:
-            n_knots = _N_KNOTS if len(train) < _MANY_ROWS and values_repeat(filled) else 0
+            n_knots = N_KNOTS if len(train) < MANY_ROWS and values_repeat(filled) else 0
         encoder = Bends.of(scaler, filled, train.weights, n_knots) if n_knots else scaler
         return encoder if gaps is None else gaps.before(encoder)
 
@@ -161,7 +161,7 @@ class MCLEstimator(DataFrames, Parameters):
         way = self._way_to_train(n_epochs)
         if self.search is not None:
             way = self._searched(train, examples, seed, n_epochs, batch)
-        default = _N_RESTARTS if len(train) < _MANY_ROWS else 1
+        default = N_RESTARTS if len(train) < MANY_ROWS else 1
         training = self._training(
             *(way.rule, way.learning_rate, way.weight_decay),
             n_epochs=n_epochs,

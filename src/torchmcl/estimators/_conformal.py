@@ -18,11 +18,26 @@ from torchmcl.after._quantiles import effective_counts, quantile
 from torchmcl.density import KernelMixture
 from torchmcl.density.kernels import REACH, marked
 
-__all__ = ["PredictionIntervals", "conformity", "effective_counts", "joined", "quantile", "region"]
+__all__ = [
+    "PredictionIntervals",
+    "conformity",
+    "effective_counts",
+    "joined",
+    "quantile",
+    "region",
+    "stacked",
+    "supported_fill",
+]
 
 _ROWS_AT_ONCE = 2048
 # Up to 1 a score is a mass. Where the density is as good as 0 it is 1 plus the bandwidths to the nearest hypothesis.
 _BEYOND = 1.0
+# Of the masses that are tried for the score of a value.
+_HALVINGS = 16
+# Depths of gaps that are judged together: lowest density in the gap by that of the lower peak beside it.
+_DEPTHS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
+# A gap is believed where chance alone would keep so many values out of it as rarely as this.
+_MIN_EXPECTED, _DOUBT = 3.0, 0.01
 
 
 class PredictionIntervals(NamedTuple):
@@ -57,19 +72,71 @@ class PredictionIntervals(NamedTuple):
         return np.asarray(((self.lower <= values) & (values <= self.upper)).any(axis=-1))
 
 
-def conformity(density: KernelMixture, values: Tensor) -> Tensor:
-    """Return the scores of values [rows, 1] under a density over one output, [rows]."""
+def conformity(density: KernelMixture, values: Tensor, fill: float = 1.0) -> Tensor:
+    """Return the scores of values [rows, 1] under a density over one output, [rows].
+
+    Args:
+        density: of each row.
+        values: [rows, 1]
+        fill: gaps that are at least this deep are closed in the sets, see `KernelMixture.highest_density`.
+    """
     parts = []
     for low in range(0, len(values), _ROWS_AT_ONCE):
         some, own = density.rows(slice(low, low + _ROWS_AT_ONCE)), values[low : low + _ROWS_AT_ONCE]
-        mass = some.mass_above(own)
-        distances = (own - some.hypotheses.squeeze(-1)).abs() / (some.bandwidth * some.scale)
+        mass = some.mass_above(own) if fill >= 1 else _smallest_mass(some, own, fill)
+        distances = (own - some.hypotheses.squeeze(-1)).abs() / some.widths.squeeze(-1)
         nearest = distances.amin(dim=-1)
         parts.append(torch.where(nearest <= REACH, mass, _BEYOND + nearest))
     return torch.cat(parts) if parts else values.new_zeros(0)
 
 
-def region(density: KernelMixture, level: float) -> tuple[Tensor, Tensor]:
+def _smallest_mass(density: KernelMixture, values: Tensor, fill: float) -> Tensor:
+    """Return the smallest mass whose set holds a value, [rows], by halving."""
+    low, high = torch.zeros_like(values[:, 0]), torch.ones_like(values[:, 0])
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        pieces = density.highest_density(middle, fill)
+        holds = ((pieces.lower <= values) & (values <= pieces.upper)).any(dim=-1)
+        low, high = torch.where(holds, low, middle), torch.where(holds, middle, high)
+    return high
+
+
+def supported_fill(density: KernelMixture, values: Tensor, mass: float = 0.9) -> float:
+    """Return how deep gaps in the sets must be to be believed: 0 if none is supported by held-out values.
+
+    A gap is the claim that few values lie in it. If it is wrong, and the density there is that of the ends of the gap,
+    a known number of values would. Gaps are judged together with others of about the same depth, from the deepest on.
+
+    Args:
+        density: of each held-out row, over one output.
+        values: [rows, 1]
+        mass: of the sets whose gaps are judged.
+    """
+    pieces = density.highest_density(mass)
+    depth = density.gap_depth(mass)
+    starts, ends = pieces.upper[:, :-1], pieces.lower[:, 1:]
+    inside = ((starts < values) & (values < ends)).any(dim=-1).double()
+    height = density.log_prob(pieces.lower[:, :1]).exp()
+    expected = ((ends - starts).nansum(dim=-1) * height).clamp_max(1.0)
+    believed, least = 0.0, 0.0
+    for most in _DEPTHS:
+        judged = (depth >= least) & (depth < most)
+        n_inside, n_expected = float(inside[judged].sum()), float(expected[judged].sum())
+        if n_expected >= _MIN_EXPECTED:
+            if n_inside >= n_expected / 2 or _at_most(n_inside, n_expected) > _DOUBT:
+                break
+            believed = most
+        least = most
+    return believed
+
+
+def _at_most(count: float, mean: float) -> float:
+    """Return how likely a Poisson variable is at most a count."""
+    terms = [i * math.log(mean) - mean - math.lgamma(i + 1) for i in range(int(count) + 1)]
+    return min(1.0, sum(map(math.exp, terms)))
+
+
+def region(density: KernelMixture, level: float, fill: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return the set of values whose score is at most `level`, as lower and upper ends [rows, pieces]."""
     n_rows = len(density.hypotheses)
     if math.isinf(level):
@@ -81,15 +148,14 @@ def region(density: KernelMixture, level: float) -> tuple[Tensor, Tensor]:
         if level >= _BEYOND:
             parts.append(_balls(some, max(level - _BEYOND, REACH)))
         else:
-            pieces = some.highest_density(math.nextafter(level, 1.0))
+            pieces = some.highest_density(math.nextafter(level, 1.0), fill)
             parts.append((pieces.lower, pieces.upper))
-    lower, upper = (torch.cat(ends) for ends in _alike(parts))
-    return lower, upper
+    return stacked(parts)
 
 
 def _balls(density: KernelMixture, radius: float) -> tuple[Tensor, Tensor]:
     """Return the union of the intervals of `radius` bandwidths around each hypothesis."""
-    reach = density.bandwidth * density.scale * radius
+    reach = density.widths.squeeze(-1) * radius
     centres = density.hypotheses.squeeze(-1)
     lower, order = (centres - reach).sort(dim=-1)
     upper = (centres + reach).gather(-1, order).cummax(dim=-1).values
@@ -102,6 +168,12 @@ def _balls(density: KernelMixture, radius: float) -> tuple[Tensor, Tensor]:
 def joined(outputs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Return lower and upper ends [rows, outputs, pieces] from those of each output, NaN where one has fewer pieces."""
     lower, upper = (torch.stack(ends, dim=1) for ends in _alike(outputs))
+    return lower, upper
+
+
+def stacked(blocks: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Return the ends [rows, pieces] of all rows from those of blocks of them."""
+    lower, upper = (torch.cat(ends) for ends in _alike(blocks))
     return lower, upper
 
 

@@ -13,17 +13,20 @@ from torchmcl._checks import bad_value
 from torchmcl.density import Bandwidth, HypothesisDensity, KernelMixture, VoronoiKernels, best_points, fit_bandwidth
 from torchmcl.estimators import _conformal
 from torchmcl.estimators._base import MCLEstimator
+from torchmcl.estimators._blend import Blend
 from torchmcl.estimators._inputs import Scaler
+from torchmcl.estimators._kernels import Kernels
 from torchmcl.estimators._rows import Rows, target_names
-from torchmcl.nn import MultiHypothesisHead
 
-__all__ = ["Forecasts"]
+__all__ = ["ROWS_AT_ONCE", "Forecasts"]
 
 # A bandwidth has two numbers: this many rows settle them.
 _BANDWIDTH_ROWS = 4096
 # With these the calibration adds a quarter of a point to the error of the coverage.
 _CALIBRATION_ROWS = 16_384
 _VORONOI_ROWS = 512
+# Rows whose kernels are held at a time.
+ROWS_AT_ONCE = 32_768
 
 
 class Forecasts(MCLEstimator):
@@ -33,6 +36,9 @@ class Forecasts(MCLEstimator):
     n_outputs_: int
     _targets: Scaler
     _held_out: tuple[Rows, ...]  # that select and that calibrate
+    _blend: Blend | None  # None for networks that are trained by a rule
+    _bounds: NDArray[np.float64]  # [2, outputs], in standardised units
+    _fill: NDArray[np.float64]  # [outputs], which gaps of the sets are believed
     _flat_y: bool
 
     # ------------------------------------------------------------------ targets
@@ -83,30 +89,45 @@ class Forecasts(MCLEstimator):
     # ------------------------------------------------------------------ answers
 
     def _n_answers(self) -> int:
-        head: MultiHypothesisHead = self.modules_[0].head  # type: ignore[assignment]
-        return head.n_hypotheses
+        return int(self.n_hypotheses)
+
+    def _kernels(self, X: NDArray[Any]) -> Kernels:
+        """Return normal kernels for each row, in standardised units."""
+        if self._blend is not None:
+            return self._blend.kernels(self.modules_, X, self.device)
+        values, probabilities = self._all_answers(X)
+        widths = self.bandwidth_(values, probabilities)
+        return Kernels(values, probabilities, widths.unsqueeze(-1).expand_as(values))
 
     def _answers(self, X: NDArray[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return standardised answers [rows, hypotheses, outputs], probabilities, and the deviation around each.
 
-        Those of several networks are points that stand for the density of all. One network answers for itself, and the
-        rule for the bandwidth says how far it can be off.
+        They are points that stand for the density. One network with a rule answers for itself, and the rule for the
+        bandwidth says how far it can be off.
         """
-        values, probabilities = self._all_answers(X)
-        if len(self.modules_) == 1:
-            return values, probabilities, None
-        density = KernelMixture(values, probabilities, self.bandwidth_(values, probabilities))
-        return tuple(best_points(density, self._n_answers()))  # type: ignore[return-value]
+        if self._blend is None and len(self.modules_) == 1:
+            return *self._all_answers(X), None
+        points, masses, deviations = best_points(self._kernels(X).density(), self._n_answers())
+        return self._bounded(points), masses, deviations
+
+    def _bounded(self, values: Tensor) -> Tensor:
+        """Return values [..., outputs] inside of what the targets never leave."""
+        return values.clamp(*torch.from_numpy(self._bounds))
 
     def _standardised_density(self, X: NDArray[Any], kind: type[HypothesisDensity]) -> Any:
+        if self._blend is not None:
+            return self._kernels(X).density()
         values, probabilities, deviations = self._answers(X)
         if deviations is None or kind is VoronoiKernels:
             rule = self._density_bandwidth if kind is VoronoiKernels else self.bandwidth_
             deviations = rule(values, probabilities)
         return kind(values, probabilities, deviations)
 
-    def _in_units_of_y(self, density: HypothesisDensity) -> HypothesisDensity:
+    def _density_of_y(self, X: NDArray[Any]) -> HypothesisDensity:
         scale, mean = torch.from_numpy(self._targets.scale), torch.from_numpy(self._targets.mean)
+        if self._blend is not None:
+            return self._kernels(X).moved(scale, mean).density()
+        density: HypothesisDensity = self._standardised_density(X, self.density)
         return type(density)(density.hypotheses * scale + mean, density.probabilities, density.bandwidth, scale)
 
     # ------------------------------------------------------------------ fitting
@@ -124,8 +145,23 @@ class Forecasts(MCLEstimator):
         self, kind: type[HypothesisDensity], rows: Rows, answers_of: Callable[[NDArray[Any]], tuple[Tensor, Tensor]]
     ) -> Bandwidth:
         values, probabilities = answers_of(rows.inputs.astype(np.float64))
-        targets = torch.from_numpy(self._targets(rows.targets, np.float64))
-        return fit_bandwidth(kind, values, probabilities, targets, torch.from_numpy(rows.weights))
+        return fit_bandwidth(kind, values, probabilities, self._known(rows), torch.from_numpy(rows.weights))
+
+    def _known(self, rows: Rows) -> Tensor:
+        """Return the standardised targets of rows, [rows, outputs]."""
+        return torch.from_numpy(self._targets(rows.targets, np.float64))
+
+    def _choose_fill(self, rows: Rows) -> None:
+        """Choose which gaps of the sets are believed, by rows that the networks have not seen."""
+        rows = rows.head(_BANDWIDTH_ROWS)
+        self._fill = np.zeros(self.n_outputs_)
+        if len(rows):
+            density, targets = (
+                self._standardised_density(rows.inputs.astype(np.float64), KernelMixture),
+                self._known(rows),
+            )
+            for i in range(self.n_outputs_):
+                self._fill[i] = _conformal.supported_fill(density.marginal(i), targets[:, i : i + 1])
 
     def _calibrate(self, calibration: Rows) -> None:
         """Score the calibrating rows."""
@@ -133,9 +169,9 @@ class Forecasts(MCLEstimator):
         scores = [np.zeros(0)] * self.n_outputs_
         if len(calibration):
             density = self._standardised_density(calibration.inputs.astype(np.float64), KernelMixture)
-            targets = torch.from_numpy(self._targets(calibration.targets, np.float64))
+            targets = self._known(calibration)
             scores = [
-                _conformal.conformity(density.marginal(i), targets[:, i : i + 1]).numpy()
+                _conformal.conformity(density.marginal(i), targets[:, i : i + 1], self._fill[i]).numpy()
                 for i in range(self.n_outputs_)
             ]
         self._conformity = np.stack(scores)  # [outputs, calibration rows]
@@ -143,9 +179,17 @@ class Forecasts(MCLEstimator):
 
     def _sets(self, X: NDArray[Any], alpha: float) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the lower and upper ends of the calibrated sets in the units of y, [rows, outputs, pieces]."""
-        density = self._standardised_density(X, KernelMixture)
         levels = [_conformal.quantile(scores, self._conformity_weights, alpha) for scores in self._conformity]
-        ends = _conformal.joined([_conformal.region(density.marginal(i), level) for i, level in enumerate(levels)])
+        parts = []
+        for start in range(0, max(1, len(X)), ROWS_AT_ONCE):
+            density = self._standardised_density(X[start : start + ROWS_AT_ONCE], KernelMixture)
+            each = zip(levels, self._fill, strict=True)
+            parts.append([_conformal.region(density.marginal(i), *how) for i, how in enumerate(each)])
+        ends = _conformal.joined([_conformal.stacked(blocks) for blocks in zip(*parts, strict=True)])
         scale, mean = self._targets.scale[:, None], self._targets.mean[:, None]
-        lower, upper = (end.numpy() * scale + mean for end in ends)
+        lower, upper = (self._inside(end).numpy() * scale + mean for end in ends)
         return lower, upper
+
+    def _inside(self, ends: Tensor) -> Tensor:
+        """Return the ends of sets [rows, outputs, pieces] inside of what the targets never leave."""
+        return self._bounded(ends.movedim(1, -1)).movedim(-1, 1)

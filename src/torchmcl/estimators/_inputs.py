@@ -1,12 +1,26 @@
 """How the columns of a table become the inputs of a network."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bends", "Gaps", "Scaler", "values_repeat"]
+__all__ = ["Bends", "Gaps", "Places", "Scaler", "values_repeat"]
+
+
+class Places(NamedTuple):
+    """Inputs in a short form: those behind knots, of which each run is 1 up to a place and then 0, by that place.
+
+    Attributes:
+        dense: [rows, inputs], those without knots.
+        lower: [rows, runs], the place on the table of all runs (each has one row more than inputs) below the value.
+        between: [rows, runs], how far the value is towards the next place, in [0, 1].
+    """
+
+    dense: NDArray[np.float32]
+    lower: NDArray[np.int64]
+    between: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,12 @@ class Scaler:
     def n_columns(self) -> int:
         """How many columns come out."""
         return len(self.mean)
+
+    run_lengths: ClassVar[tuple[int, ...]] = ()
+
+    def places(self, rows: NDArray[Any]) -> Places:
+        """Return the same inputs in the short form."""
+        return Places(self(rows), np.zeros((len(rows), 0), dtype=np.int64), np.zeros((len(rows), 0), dtype=np.float32))
 
 
 def _mean_and_scale(column: NDArray[np.float64], shares: NDArray[np.float64]) -> tuple[float, float]:
@@ -94,6 +114,25 @@ class Bends:
                 start = stop
         return out
 
+    @property
+    def run_lengths(self) -> tuple[int, ...]:
+        """How many inputs each run has."""
+        return tuple(len(knots) - 1 for knots in self.knots if len(knots) > 2)
+
+    def places(self, rows: NDArray[Any]) -> Places:
+        """Return the same inputs in the short form."""
+        bent = [(column, knots) for column, knots in zip(rows.T, self.knots, strict=True) if len(knots) > 2]
+        lower = np.empty((len(rows), len(bent)), dtype=np.int64)
+        between = np.empty((len(rows), len(bent)), dtype=np.float32)
+        start = 0
+        for run, (column, knots) in enumerate(bent):
+            values = column.astype(np.float64)
+            place = np.clip(np.searchsorted(knots, values, side="right") - 1, 0, len(knots) - 2)
+            between[:, run] = np.clip((values - knots[place]) / np.diff(knots)[place], 0.0, 1.0)
+            lower[:, run] = start + place
+            start += len(knots)
+        return Places(self.scaler(rows), lower, between)
+
 
 @dataclass(frozen=True)
 class Gaps:
@@ -143,8 +182,22 @@ class Gaps:
     def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
         """Return [rows, n_columns]."""
         assert self.encoder is not None
-        flags = np.isnan(rows[:, self.columns]).astype(dtype)
-        return np.concatenate([flags, self.encoder(self.fill(rows), dtype)], axis=1)
+        return np.concatenate([self._flags(rows, dtype), self.encoder(self.fill(rows), dtype)], axis=1)
+
+    @property
+    def run_lengths(self) -> tuple[int, ...]:
+        """How many inputs each run has."""
+        assert self.encoder is not None
+        return self.encoder.run_lengths
+
+    def places(self, rows: NDArray[Any]) -> Places:
+        """Return the same inputs in the short form."""
+        assert self.encoder is not None
+        inner = self.encoder.places(self.fill(rows))
+        return inner._replace(dense=np.concatenate([self._flags(rows, np.float32), inner.dense], axis=1))
+
+    def _flags(self, rows: NDArray[Any], dtype: Any) -> NDArray[Any]:
+        return np.isnan(rows[:, self.columns]).astype(dtype)
 
 
 def _knots(column: NDArray[np.float64], weights: NDArray[np.float64], n_knots: int) -> NDArray[np.float64]:

@@ -65,6 +65,7 @@ class Training:
     patience: int | None = None
     checkpoint: str | Path | None = None
     moments: dict[str, Tensor] | None = None  # of the optimizer, where a training is continued
+    score_weight: float = 1.0
 
     def run(self, factory: Callable[[], nn.Module], train: Examples, watched: Examples | None = None) -> "Trained":
         """Train; with `keep_best` each network's best epoch on `watched` is kept, else the last."""
@@ -76,6 +77,7 @@ class Training:
             weight_decay=self.weight_decay,
             seeds=self.seeds,
             cost_fn=self.cost_fn,
+            score_weight=self.score_weight,
             device=self.device,
         )
         fleet.optimizer_state = self.moments

@@ -94,7 +94,9 @@ class Parameters(BaseEstimator):
         self._check_way_to_train(owner)
 
     def _check_way_to_train(self, owner: str) -> None:
-        if isinstance(self.rule, str):
+        if self.rule is None and type(self).rule is None:
+            pass  # not trained by a rule
+        elif isinstance(self.rule, str):
             check_choice(owner, "rule", self.rule, tuple(NAMED_RULES))
         else:
             check_rule_like(owner, self.rule)
@@ -115,6 +117,8 @@ class Parameters(BaseEstimator):
 
     def _rule(self, n_epochs: int) -> Any:
         """Return the rule, the function epoch -> rule or the `AutoAnnealing` that `rule` stands for."""
+        if self.rule is None:
+            return WTA()  # there is one cost for each target, and nothing to choose
         return NAMED_RULES[self.rule](n_epochs) if isinstance(self.rule, str) else self.rule
 
     def _way_to_train(self, n_epochs: int) -> Candidate:

@@ -14,10 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 from torchmcl._checks import bad_value, check_positive_int, check_real
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.density import HypothesisDensity, KernelMixture, VoronoiKernels
+from torchmcl.estimators._blending import Blending
+from torchmcl.estimators._bounds import never_left, unbounded
 from torchmcl.estimators._conformal import PredictionIntervals
-from torchmcl.estimators._forecasts import Forecasts
+from torchmcl.estimators._forecasts import ROWS_AT_ONCE
 from torchmcl.estimators._inputs import Scaler
-from torchmcl.estimators._rows import fixed_borders, split_rows
+from torchmcl.estimators._rows import Rows, Split, fixed_borders, split_rows
 from torchmcl.schedules import Schedule
 
 __all__ = ["Hypotheses", "MCLRegressor"]
@@ -39,7 +41,7 @@ class Hypotheses(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MCLRegressor(RegressorMixin, TransformerMixin, Forecasts):
+class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
     """Several plausible outcomes for each row, their probabilities, a density and calibrated intervals.
 
     A network gives `n_hypotheses` answers and a score for each; by default it is trained by annealed multiple choice
@@ -120,11 +122,12 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Forecasts):
     # What differs from the other estimators; `Parameters` has the rest.
     n_knots: int | None = None
     learning_rate: float | Schedule = 0.02
-    keep_best: bool = False
+    rule: Any = None
+    keep_best: bool | None = None
     validation_fraction: float = 0.2
     n_restarts: int | None = None
     ensemble: bool = True
-    final_fit_on_all_rows: bool = True
+    final_fit_on_all_rows: bool | None = None
     density: type[HypothesisDensity] = KernelMixture
 
     def __sklearn_tags__(self) -> Any:
@@ -163,15 +166,26 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Forecasts):
         self._borders = split.borders
         self._inputs = self._encoder(split.train)
         self._targets = Scaler.of(split.train.targets, split.train.weights)
-        selection = split.selection
-        training = self._train(split.train, selection, seed, checkpoint)
-        self._choose_bandwidths(selection if len(selection) else split.train)
-        if self.final_fit_on_all_rows and len(selection):
-            self._train_on_all(training, split.train.joined(selection))
-            split = split._replace(selection=selection.head(0))  # they cannot select any more
+        self._bounds = never_left(rows[1], self._targets)
+        self._n_train = len(split.train)
+        split = (
+            self._fit_rule(split, seed, checkpoint) if not self._blends else self._fit_blend(split, seed, checkpoint)
+        )
         self._calibrate(split.calibration)
         self._held_out = tuple(share.latest() for share in split.held_out)
         return self
+
+    def _fit_rule(self, split: Split, seed: int, checkpoint: str | Path | None) -> Split:
+        """Train networks by a rule; return the rows that can still select and calibrate."""
+        self._blend = None
+        selection = split.selection
+        training = self._train(split.train, selection, seed, checkpoint)
+        self._choose_bandwidths(selection if len(selection) else split.train)
+        self._choose_fill(selection)
+        if self.final_fit_on_all_rows is not False and len(selection):
+            self._train_on_all(training, split.train.joined(selection))
+            split = split._replace(selection=selection.head(0))  # they cannot select any more
+        return split
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
         """Train for one epoch on some more rows, from where the last call (or `fit`) ended.
@@ -192,6 +206,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Forecasts):
         rows = self._validated(X, y, sample_weight, reset=first, n_needed=1)
         if first:
             self._state_seed, self._moments, self._annealing = self._seed(), None, None
+            self._blend, self._n_train = None, 0
             half = float(self.validation_fraction) / 2
             self._borders = fixed_borders(selecting=half, calibrating=half)
         split = split_rows(*rows, seed=self._state_seed, borders=self._borders)
@@ -201,14 +216,24 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Forecasts):
             self._inputs = self._encoder(split.train, default=0)
             self._targets = Scaler.of(split.train.targets, split.train.weights)
             self._held_out = split.selection.head(0), split.calibration.head(0)
+            self._bounds = unbounded(self.n_outputs_)
         both = zip(self._held_out, split.held_out, strict=True)
         self._held_out = selection, calibration = tuple(old.joined(new).latest() for old, new in both)
         if len(split.train):
             self._train_more(split.train)
-        if len(selection) >= _ENOUGH_TO_SELECT or not hasattr(self, "bandwidth_"):
-            self._choose_bandwidths(selection if len(selection) else split.train)
+        self._select(selection, split.train)
         self._calibrate(calibration)
         return self
+
+    def _select(self, selection: Rows, train: Rows) -> None:
+        """Choose again what held-out rows choose, where there are enough of them."""
+        enough, first = len(selection) >= _ENOUGH_TO_SELECT, not hasattr(self, "_fill")
+        if self._blend is not None and enough:
+            self._share_again(selection)
+        elif self._blend is None and (enough or first):
+            self._choose_bandwidths(selection if len(selection) else train)
+        if enough or first:
+            self._choose_fill(selection)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -220,18 +245,19 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Forecasts):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the conditional mean of each row, [rows] or [rows, outputs]."""
-        values, probabilities = self._all_answers(self._checked_inputs(X))
-        mean = (probabilities.unsqueeze(-1) * values).sum(dim=1).numpy()
-        return self._like_y(self._targets.inverse(mean))
+        parts = [self._kernels(rows) for rows in _blocks(self._checked_inputs(X))]
+        means = [(part.probabilities.unsqueeze(-1) * part.values).sum(dim=1) for part in parts]
+        return self._like_y(self._targets.inverse(self._bounded(torch.cat(means)).numpy()))
 
     def predict_hypotheses(self, X: Any) -> Hypotheses:
         """Return the answers for each row and their probabilities."""
-        standardised, probabilities, _ = self._answers(self._checked_inputs(X))
-        return Hypotheses(self._targets.inverse(standardised.numpy()), probabilities.numpy())
+        parts = [self._answers(rows)[:2] for rows in _blocks(self._checked_inputs(X))]
+        standardised, probabilities = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
+        return Hypotheses(self._targets.inverse(standardised), probabilities)
 
     def predict_distribution(self, X: Any) -> HypothesisDensity:
         """Return the density of y at each row: a torch distribution with batch shape [rows], events [outputs]."""
-        return self._in_units_of_y(self._standardised_density(self._checked_inputs(X), self.density))
+        return self._density_of_y(self._checked_inputs(X))
 
     def predict_interval(self, X: Any, alpha: float = 0.1) -> PredictionIntervals:
         """Return sets that hold y with probability 1 - alpha, on average over rows.
@@ -292,3 +318,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Forecasts):
         n_hypotheses = self._n_answers()
         names = [f"{target}_hypothesis{k}" for k in range(n_hypotheses) for target in self.target_names_]
         return np.array([*names, *(f"probability{k}" for k in range(n_hypotheses))], dtype=object)
+
+
+def _blocks(X: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return blocks of rows, whose kernels fit into memory."""
+    return [X[start : start + ROWS_AT_ONCE] for start in range(0, max(1, len(X)), ROWS_AT_ONCE)]

@@ -18,6 +18,8 @@ from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checkpoints.codec import FORMS, Codec, Form, record_form
 from torchmcl.checkpoints.files import read_saved, write_checkpoint
 from torchmcl.data.table.schema import RECORDS
+from torchmcl.estimators._blend import Blend
+from torchmcl.estimators._forest import Forest
 from torchmcl.estimators._inputs import Bends, Gaps, Scaler
 from torchmcl.estimators._rows import Rows
 from torchmcl.fleet.search import Candidate, FleetSearch
@@ -101,6 +103,7 @@ def _encode_network(module: MultiHypothesisMLP, part: Any) -> Any:
         "n_hypotheses": head.n_hypotheses,
         "hidden": [layer.out_features for layer in linear],
         "detach_scores": head.detach_scores,
+        "scales": head.scales,
     }
     weights = dict(module.state_dict())
     return {"$network": {"sizes": sizes, "weights": {name: part(name, value) for name, value in weights.items()}}}
@@ -123,7 +126,7 @@ def _encode_known(value: Any, part: Any) -> Any:
 
 
 _RECORDS = [kind for kind in _KNOWN.values() if is_dataclass(kind) or hasattr(kind, "_fields")]
-_OWN = (Bends, Candidate, FleetSearch, Gaps, Rows, Scaler)
+_OWN = (Bends, Blend, Candidate, FleetSearch, Forest, Gaps, Rows, Scaler)
 _BY_NAME = Form(_encode_known, {"known": lambda contents, part: _KNOWN[contents]})
 _CODEC = Codec(
     {
