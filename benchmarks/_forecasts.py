@@ -1,6 +1,7 @@
 """What every method of the table benchmark is asked for, and how the answers are measured."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,10 @@ class Mixture(NamedTuple):
     def mean(self) -> np.ndarray:
         """The mean of each row."""
         return (self.weights * self.means).sum(axis=1)
+
+    def rows(self, chosen: slice) -> "Mixture":
+        """Return some of the rows."""
+        return Mixture(*(part[chosen] for part in self))
 
     def cdf(self, values: np.ndarray) -> np.ndarray:
         """Return the distribution function at values [rows, values]; for kernels of positive deviation."""
@@ -97,6 +102,8 @@ class Forecast(NamedTuple):
     mean: np.ndarray
     mixture: Mixture
     intervals: PredictionIntervals
+    fine: np.ndarray | None = None  # its quantiles at FINE_LEVELS, where the mixture does not give them
+    points_of: Callable[[int], np.ndarray] | None = None  # the best k points, where a method has a way of its own
 
 
 def one_interval(lower: np.ndarray, upper: np.ndarray) -> PredictionIntervals:

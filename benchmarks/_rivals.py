@@ -3,6 +3,7 @@
 Whatever a method chooses (an epoch, a number of trees, a leaf size), it chooses on rows that it holds out itself.
 """
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -35,13 +36,24 @@ def ours(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
 
     def predict(rows: np.ndarray) -> Forecast:
         density = model.predict_distribution(rows)
-        values, weights = density.hypotheses[..., 0].numpy(), density.probabilities.numpy()
-        widths = (density.bandwidth * density.scale).expand(values.shape).numpy()
-        mixture = Mixture(weights, values, widths)
-        best = best_points(mixture.quantiles(FINE_LEVELS))
-        return Forecast(values, best, mixture.mean, mixture, model.predict_interval(rows, 0.1))
+        means = density.hypotheses[..., 0].numpy()
+        mixture = Mixture(density.probabilities.numpy(), means, density.widths[..., 0].numpy())
+
+        def points_of(k: int) -> np.ndarray:
+            return np.asarray(copy_with(model, k).predict_hypotheses(rows).values[..., 0])
+
+        values = points_of(N_POINTS)
+        intervals = model.predict_interval(rows, 0.1)
+        return Forecast(values, values, model.predict(rows), mixture, intervals, points_of=points_of)
 
     return predict
+
+
+def copy_with(model: MCLRegressor, n_hypotheses: int) -> MCLRegressor:
+    """Return the same fitted model with another number of answers: by default they are points of its density."""
+    other = copy.copy(model)
+    other.n_hypotheses = n_hypotheses
+    return other
 
 
 # ---------------------------------------------------------------------- mixture density network
@@ -92,12 +104,24 @@ def mixture_density_network(inputs: np.ndarray, targets: np.ndarray, seed: int) 
     return predict
 
 
+def mdn_ensemble(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
+    """Five mixture density networks, each with its own rows to stop early, as one mixture."""
+    members = [mixture_density_network(inputs, targets, 5 * seed + member) for member in range(5)]
+
+    def predict(rows: np.ndarray) -> Forecast:
+        mixtures = [member(rows).mixture for member in members]
+        weights, means, deviations = (np.concatenate(part, axis=1) for part in zip(*mixtures, strict=True))
+        return _of_density(Mixture(weights / len(members), means, deviations))
+
+    return predict
+
+
 def _of_density(mixture: Mixture) -> Forecast:
     """Return the forecast of a method that is a density: its quantiles are its points."""
     fine = mixture.quantiles(FINE_LEVELS)
     ends = mixture.quantiles(np.array([0.05, 0.95]))
     interval = one_interval(ends[:, 0], ends[:, 1])
-    return Forecast(mixture.quantiles(MID_LEVELS), best_points(fine), mixture.mean, mixture, interval)
+    return Forecast(mixture.quantiles(MID_LEVELS), best_points(fine), mixture.mean, mixture, interval, fine)
 
 
 # ---------------------------------------------------------------------- trees
@@ -117,7 +141,7 @@ def ngboost(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
         at = {name: mean[:, None] + std[:, None] * norm.ppf(levels) for name, levels in _LEVELS.items()}
         mixture = Mixture(np.ones((len(mean), 1)), mean[:, None], std[:, None])
         interval = one_interval(*at["ends"].T)
-        return Forecast(at["points"], best_points(at["fine"]), mean, mixture, interval)
+        return Forecast(at["points"], best_points(at["fine"]), mean, mixture, interval, at["fine"])
 
     return predict
 
@@ -169,7 +193,7 @@ def quantile_forest(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predi
         fine = found[:, 7:]
         interval = one_interval(found[:, 5], found[:, 6])
         mean = forest.forest.predict(rows)
-        return Forecast(found[:, :5], best_points(fine), mean, Mixture.of_atoms(fine), interval)
+        return Forecast(found[:, :5], best_points(fine), mean, Mixture.of_atoms(fine), interval, fine)
 
     return predict
 
@@ -206,7 +230,26 @@ def mapie(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
         fine = np.stack([np.interp(FINE_LEVELS, at, row) for row in quantiles])
         points = np.stack([lower[:, 7], lower[:, 3], mean, upper[:, 3], upper[:, 7]], axis=1)
         mixture = Mixture.of_atoms(quantiles, shares)
-        return Forecast(points, best_points(fine), mean, mixture, one_interval(lower[:, 8], upper[:, 8]))
+        return Forecast(points, best_points(fine), mean, mixture, one_interval(lower[:, 8], upper[:, 8]), fine)
+
+    return predict
+
+
+def boosted_quantiles(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
+    """Boosted trees for each of seven quantiles, which stop early by themselves; in between they are interpolated."""
+    levels = np.array([0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.95])
+    models = [
+        HistGradientBoostingRegressor(
+            loss="quantile", quantile=level, max_iter=300, learning_rate=0.1, early_stopping=True, random_state=seed
+        ).fit(inputs, targets)
+        for level in levels
+    ]
+
+    def predict(rows: np.ndarray) -> Forecast:
+        found = np.sort(np.stack([model.predict(rows) for model in models], axis=1), axis=1)
+        fine = np.stack([np.interp(FINE_LEVELS, levels, row) for row in found])
+        interval = one_interval(found[:, 0], found[:, -1])
+        return Forecast(found[:, 1:-1], best_points(fine), fine.mean(axis=1), Mixture.of_atoms(fine), interval, fine)
 
     return predict
 
@@ -259,10 +302,15 @@ def mlp_ensemble(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
 METHODS: dict[str, Callable[[np.ndarray, np.ndarray, int], Predict]] = {
     "ours": ours,
     "mdn": mixture_density_network,
+    "mdn-ensemble": mdn_ensemble,
+    "boosted-quantiles": boosted_quantiles,
     "mlp-ensemble": mlp_ensemble,
     "ngboost": ngboost,
     "quantile-forest": quantile_forest,
     "mapie": mapie,
     "kmeans-residuals": kmeans_residuals,
+}
+DENSITIES = {name: METHODS[name] for name in ("ours", "mdn-ensemble", "quantile-forest", "boosted-quantiles")} | {
+    name: METHODS[name] for name in ("mdn", "kmeans-residuals")
 }
 NEURAL = ("mdn", "mlp-ensemble")
