@@ -112,6 +112,7 @@ ALWAYS int32_t level_of(double ratio) {
 /* Reads the kernels of a row that weigh anything; returns how many, 0 where something is not a finite number. */
 static int read_kernels(const Line *line, LineRow *row, int64_t at) {
     const int64_t begin = at * line->n_kernels;
+    int n_heavy = 0;
     double weights = 0, mean = 0, widest = 0, low = INFINITY, high = -INFINITY, narrowest = INFINITY;
     for (int64_t i = begin; i < begin + line->n_kernels; i++) {
         const double w = given_at(line, line->weights, i), c = given_at(line, line->centres, i);
@@ -119,7 +120,7 @@ static int read_kernels(const Line *line, LineRow *row, int64_t at) {
         if (!(isfinite(w) && isfinite(c) && isfinite(s))) return 0;
         narrowest = s < narrowest ? s : narrowest;
         if (!(w > 0)) continue;
-        weights += w, mean += w * c;
+        n_heavy++, weights += w, mean += w * c;
         widest = s > widest ? s : widest, low = c < low ? c : low, high = c > high ? c : high;
     }
     if (!(weights > 0) || !isfinite(high - low)) return 0;
@@ -128,7 +129,7 @@ static int read_kernels(const Line *line, LineRow *row, int64_t at) {
     widest = widest > across ? widest : across;
     widest = widest > 1e-280 ? widest : 1e-280;
     const double least = across > widest * 0x1p-40 ? across : widest * 0x1p-40;
-    const double spacing = line->n_kernels > FEW ? SPACING : FINE;
+    const double spacing = n_heavy > FEW ? SPACING : FINE;
     row->origin = mean, row->unit = spacing * widest, row->narrowest = narrowest, row->n_levels = 0;
     const double per_unit = 1 / row->unit, per_weight = 1 / weights;
     int n = 0;

@@ -101,28 +101,44 @@ ALWAYS Below below_place(const LineRow *row, double x, int64_t *at) {
     return found;
 }
 
-/* Places borders evenly, each in the lowest valley nearby: a group with a part of two branches would be a bad one. */
-static void set_borders(const LineRow *row, Quantizer *q, int64_t n) {
-    const float step = row->spread[row->n_cells] / (float)n, per_step = 1 / step;
+/* Marks for each border the lowest valley nearby. Behind the last cell of a part there is `jump` before the next. */
+static void find_valleys(const LineRow *row, Quantizer *q, int64_t n, float per_step, float jump) {
     for (int64_t b = 0; b <= n; b++) q->valleys[b] = 0;
-    float before = -1; /* how the density rises in the last cell; nothing is between two parts */
-    for (int64_t i = 0, part = 0; i < row->n_cells; i++) {
-        const Cell *cell = row->cells + i;
-        const float rise = cell->f1 - cell->f0;
-        const int apart = i == row->starts[part];
-        part += apart;
-        if (apart || (before <= 0 && rise >= 0)) {
-            const int64_t b = (int64_t)(row->spread[i] * per_step + 0.5f);
-            if (b > 0 && b < n && (!q->valleys[b] || cell->f0 < row->cells[q->valleys[b]].f0)) q->valleys[b] = (int32_t)i;
+    for (int64_t part = 0; part < row->n_parts; part++) {
+        float before = 1; /* how the density rises in the last cell */
+        for (int64_t i = row->starts[part]; i < row->starts[part + 1]; i++) {
+            const Cell *cell = row->cells + i;
+            const float rise = cell->f1 - cell->f0;
+            const int apart = i == row->starts[part];
+            if (apart || (before <= 0 && rise >= 0)) {
+                const float place = row->spread[i] + jump * ((float)part - (apart ? 0.5f : 0));
+                const int64_t b = (int64_t)(place * per_step + 0.5f);
+                const int free = b > 0 && b < n && !q->valleys[b];
+                if (free || (b > 0 && b < n && cell->f0 < row->cells[q->valleys[b]].f0)) q->valleys[b] = (int32_t)i;
+            }
+            before = rise;
         }
-        before = rise;
     }
-    int64_t at = 0;
+}
+
+/* Places borders evenly, each in the lowest valley nearby: a group with a part of two branches would be a bad one. Gaps
+   between parts have room for a border, so that a light branch between two of them can be a group. */
+static void set_borders(const LineRow *row, Quantizer *q, int64_t n) {
+    const float parts = (float)row->n_parts, most = (float)n / (4 * parts), room = most < 1 ? most : 1;
+    const float step = row->spread[row->n_cells] / ((float)n - room * (parts - 1)), jump = room * step;
+    find_valleys(row, q, n, 1 / step, jump);
+    int64_t at = 0, part = 0;
+    float start = 0; /* of the cell */
     for (int64_t b = 0; b <= n; b++) {
         const float wanted = step * (float)b;
-        while (at + 1 < row->n_cells && row->spread[at + 1] <= wanted) at++;
+        while (at + 1 < row->n_cells) {
+            const int64_t next = part + (at + 1 == row->starts[part + 1]);
+            const float after = row->spread[at + 1] + jump * (float)next;
+            if (after > wanted) break;
+            at++, part = next, start = after;
+        }
         const float width = row->spread[at + 1] - row->spread[at];
-        const float u = width > 0 ? (wanted - row->spread[at]) / width : 0;
+        const float u = width > 0 ? (wanted - start) / width : 0;
         if (b == n)
             q->borders[b] = below(row, row->n_cells - 1, 1);
         else if (q->valleys[b])
