@@ -109,14 +109,15 @@ static void find_valleys(const LineRow *row, Quantizer *q, int64_t n, float per_
         for (int64_t i = row->starts[part]; i < row->starts[part + 1]; i++) {
             const Cell *cell = row->cells + i;
             const float rise = cell->f1 - cell->f0;
-            const int apart = i == row->starts[part];
-            if (apart || (before <= 0 && rise >= 0)) {
-                const float place = row->spread[i] + jump * ((float)part - (apart ? 0.5f : 0));
-                const int64_t b = (int64_t)(place * per_step + 0.5f);
-                const int free = b > 0 && b < n && !q->valleys[b];
-                if (free || (b > 0 && b < n && cell->f0 < row->cells[q->valleys[b]].f0)) q->valleys[b] = (int32_t)i;
-            }
+            const int apart = i == row->starts[part], turns = before <= 0 && rise >= 0;
             before = rise;
+            if (apart || turns) {
+                const float place = row->spread[i] + jump * ((float)part - (apart ? 0.5f : 0));
+                int64_t b = (int64_t)(place * per_step + 0.5f);
+                if (b < 1 || b >= n) continue;
+                if (q->valleys[b] && b + 1 < n && !q->valleys[b + 1]) b++; /* a light branch is between the two */
+                if (!q->valleys[b] || cell->f0 < row->cells[q->valleys[b]].f0) q->valleys[b] = (int32_t)i;
+            }
         }
     }
 }
