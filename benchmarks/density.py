@@ -3,8 +3,8 @@
 python benchmarks/density.py [--rows 20000] [--threads 2] [--load "..."] [--out results/density-cpu.json]
 
 For best points, highest-density sets and masses above values. The definition is timed on fewer rows, in the same
-rounds, so that a busy moment of the machine hits both. Seconds of the processor are recorded beside those of the clock: on a
-machine that others use, rows a second of processor time say what one core does.
+rounds, so that a busy moment of the machine hits both. Seconds of the processor are recorded beside those of the clock:
+on a machine that others use, rows a second of processor time say what one core does.
 """
 
 import os

@@ -113,9 +113,8 @@ static void find_valleys(const LineRow *row, Quantizer *q, int64_t n, float per_
             before = rise;
             if (apart || turns) {
                 const float place = row->spread[i] + jump * ((float)part - (apart ? 0.5f : 0));
-                int64_t b = (int64_t)(place * per_step + 0.5f);
+                const int64_t b = (int64_t)(place * per_step + 0.5f);
                 if (b < 1 || b >= n) continue;
-                if (q->valleys[b] && b + 1 < n && !q->valleys[b + 1]) b++; /* a light branch is between the two */
                 if (!q->valleys[b] || cell->f0 < row->cells[q->valleys[b]].f0) q->valleys[b] = (int32_t)i;
             }
         }
