@@ -46,6 +46,10 @@ def best_points(density: KernelMixture, n_points: int) -> BestPoints:
     Each is the mean of its cell, so the mean of the density is kept. For a density with one peak on the line no other
     points are better. Elsewhere there may be: with three branches they are usually within a few percent of the best.
 
+    On the line the compiled loops choose among a few borders first, which finds branches that Lloyd's algorithm misses.
+    About one density in a thousand gets points that are over 1 % worse than from that algorithm alone, for example with
+    a light and narrow branch within the reach of a wide kernel.
+
     Args:
         density: a mixture of normal kernels, or a batch [...] of them.
         n_points: how many.

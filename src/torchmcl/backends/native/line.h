@@ -7,9 +7,11 @@
    coarsest spacing, from the mean of the row. Included after step.h. */
 
 #define REACH 5.0     /* widths around each centre that have cells; `torchmcl.density.kernels` has the same */
-#define SPACING 0.5   /* widest distance of two nodes, in widths of the narrowest kernel around */
+#define SPACING 0.6   /* widest distance of two nodes, in widths of the narrowest kernel around */
+#define FINE 0.4      /* the same for few kernels, whose errors do not even out */
+#define FEW 4
 #define N_LEVELS 41   /* widths that differ by more than 2^40 are not told apart */
-#define NODES_EACH (80 + 8 * N_LEVELS) /* of a kernel, at most, with those of the coarser levels around it */
+#define NODES_EACH (96 + 24 * N_LEVELS) /* of a kernel, at most, with those of the coarser levels around it */
 
 /* The density is f0 + g0 u + ... on x + u h, 0 <= u <= 1; g0 and g1 are its slopes there, times h. */
 typedef struct {
@@ -19,7 +21,7 @@ typedef struct {
 
 typedef struct {
     double left, right, centre; /* what has cells, and the centre */
-    float width, height;        /* of the kernel */
+    float per_width, height;    /* of the kernel */
     int32_t level, run;
 } Kernel;
 
@@ -28,17 +30,24 @@ typedef struct {
     int64_t first, last, at;
 } Run;
 
+typedef struct {
+    double left;
+    int64_t kernel;
+} Begin;
+
 /* Memory for a row. */
 typedef struct {
     Kernel *kernels;
-    int32_t *order, *alive;
+    Begin *begin;
+    int32_t *alive; /* kernels of the levels to come, by where they begin */
+    int32_t *starts; /* the first cell of each coarsest run, and the number of cells */
     Run *runs;
     float *f, *g;
     Cell *cells;
     double *sums;     /* integrals of 1, y and y^2 from the left up to each cell, [cells + 1][3] */
     float *spread;    /* the integral of the cube root of the density up to each cell */
     int32_t *active;
-    int64_t n_cells;
+    int64_t n_cells, n_parts;
     double origin, unit, total; /* y = origin + unit x; the mass of all cells */
     double narrowest;           /* width that is given */
     int n_levels;
@@ -49,8 +58,9 @@ static int64_t line_memory(const Line *line, LineRow *row, float *memory) {
     const int64_t n = (line->n_kernels + 15) / 16 * 16, nodes = n * NODES_EACH, runs = n * N_LEVELS;
     char *at = (char *)memory;
     row->kernels = (Kernel *)at, at += n * (int64_t)sizeof(Kernel);
-    row->order = (int32_t *)at, at += 4 * n;
+    row->begin = (Begin *)at, at += 2 * n * (int64_t)sizeof(Begin);
     row->alive = (int32_t *)at, at += 4 * n;
+    row->starts = (int32_t *)at, at += 4 * (n + 16);
     row->runs = (Run *)at, at += runs * (int64_t)sizeof(Run);
     row->f = (float *)at, at += 4 * nodes;
     row->g = (float *)at, at += 4 * nodes;
@@ -65,19 +75,31 @@ ALWAYS double given_at(const Line *line, const void *values, int64_t place) {
     return line->is_double ? ((const double *)values)[place] : (double)((const float *)values)[place];
 }
 
-/* Kernels in the order of where they begin, by insertion at falling distances. */
+/* Kernels in the order of where they begin: eights by insertion, then merged. */
 static void sort_kernels(LineRow *row, int n) {
-    static const int gaps[] = {301, 132, 57, 23, 10, 4, 1};
-    for (int i = 0; i < n; i++) row->order[i] = i;
-    for (int g = 0; g < 7; g++)
-        for (int i = gaps[g]; i < n; i++) {
-            const int32_t own = row->order[i];
-            const double left = row->kernels[own].left;
-            int j = i;
-            for (; j >= gaps[g] && row->kernels[row->order[j - gaps[g]]].left > left; j -= gaps[g])
-                row->order[j] = row->order[j - gaps[g]];
-            row->order[j] = own;
+    Begin *now = row->begin, *other = now + n;
+    for (int i = 0; i < n; i++) {
+        const Begin own = {row->kernels[i].left, i};
+        int j = i;
+        for (; j % 8 && now[j - 1].left > own.left; j--) now[j] = now[j - 1];
+        now[j] = own;
+    }
+    for (int width = 8; width < n; width *= 2) {
+        for (int start = 0; start < n; start += 2 * width) {
+            int a = start, b = start + width < n ? start + width : n, to = start;
+            const int middle = b, stop = b + width < n ? b + width : n;
+            while (a < middle && b < stop) {
+                const int later = now[b].left < now[a].left;
+                other[to++] = later ? now[b] : now[a];
+                a += !later, b += later;
+            }
+            while (a < middle) other[to++] = now[a++];
+            while (b < stop) other[to++] = now[b++];
         }
+        Begin *swap = now;
+        now = other, other = swap;
+    }
+    for (int i = 0; i < n; i++) row->alive[i] = (int32_t)now[i].kernel;
 }
 
 /* The smallest l with 2^l >= ratio, for ratio >= 1. */
@@ -90,6 +112,7 @@ ALWAYS int32_t level_of(double ratio) {
 /* Reads the kernels of a row that weigh anything; returns how many, 0 where something is not a finite number. */
 static int read_kernels(const Line *line, LineRow *row, int64_t at) {
     const int64_t begin = at * line->n_kernels;
+    int n_heavy = 0;
     double weights = 0, mean = 0, widest = 0, low = INFINITY, high = -INFINITY, narrowest = INFINITY;
     for (int64_t i = begin; i < begin + line->n_kernels; i++) {
         const double w = given_at(line, line->weights, i), c = given_at(line, line->centres, i);
@@ -97,7 +120,7 @@ static int read_kernels(const Line *line, LineRow *row, int64_t at) {
         if (!(isfinite(w) && isfinite(c) && isfinite(s))) return 0;
         narrowest = s < narrowest ? s : narrowest;
         if (!(w > 0)) continue;
-        weights += w, mean += w * c;
+        n_heavy++, weights += w, mean += w * c;
         widest = s > widest ? s : widest, low = c < low ? c : low, high = c > high ? c : high;
     }
     if (!(weights > 0) || !isfinite(high - low)) return 0;
@@ -106,18 +129,20 @@ static int read_kernels(const Line *line, LineRow *row, int64_t at) {
     widest = widest > across ? widest : across;
     widest = widest > 1e-280 ? widest : 1e-280;
     const double least = across > widest * 0x1p-40 ? across : widest * 0x1p-40;
-    row->origin = mean, row->unit = SPACING * widest, row->narrowest = narrowest, row->n_levels = 0;
-    const double per_unit = 1 / row->unit;
+    const double spacing = n_heavy > FEW ? SPACING : FINE;
+    row->origin = mean, row->unit = spacing * widest, row->narrowest = narrowest, row->n_levels = 0;
+    const double per_unit = 1 / row->unit, per_weight = 1 / weights;
     int n = 0;
     for (int64_t i = begin; i < begin + line->n_kernels; i++) {
-        const double w = given_at(line, line->weights, i) / weights, given = given_at(line, line->widths, i);
+        const double w = given_at(line, line->weights, i) * per_weight, given = given_at(line, line->widths, i);
         if (!(w > 1e-9)) continue;
         const double s = given > least ? given : least;
         Kernel *own = row->kernels + n++;
         own->centre = (given_at(line, line->centres, i) - mean) * per_unit;
-        own->width = (float)(s * per_unit), own->height = (float)(w * 0.3989422804014327 / (s * per_unit));
-        own->left = own->centre - REACH * s * per_unit, own->right = own->centre + REACH * s * per_unit;
-        own->level = level_of(widest / s);
+        const double per_width = row->unit / s, reach = REACH * s * per_unit;
+        own->per_width = (float)per_width, own->height = (float)(w * 0.3989422804014327 * per_width);
+        own->left = own->centre - reach, own->right = own->centre + reach;
+        own->level = level_of(widest * per_width * per_unit);
         row->n_levels = own->level + 1 > row->n_levels ? own->level + 1 : row->n_levels;
     }
     return n;
@@ -133,12 +158,42 @@ ALWAYS void halve(const float *restrict f, const float *restrict g, int64_t n, f
     to[2 * n] = f[n], slope[2 * n] = 0.5f * g[n];
 }
 
-ALWAYS void add_kernel(const Kernel *own, float *restrict f, float *restrict g, int n, double from, double spacing) {
-    const float first = (float)((from - own->centre) / own->width), step = (float)(spacing / own->width);
-    for (int i = 0; i < n; i++) {
-        const float z = first + (float)i * step, value = own->height * power_of_two(-0.72134752f * z * z);
-        f[i] += value;
-        g[i] -= value * z * step;
+/* 2^x, where that is a number that is not tiny. */
+ALWAYS vec exp2_of(vec x) {
+    const vec whole = x + 12582912.0f, rest = x - (whole - 12582912.0f);
+    vec value = (vec){0} + 1.5403530e-4f;
+    value = value * rest + 1.3333558e-3f;
+    value = value * rest + 9.6181291e-3f;
+    value = value * rest + 5.5504109e-2f;
+    value = value * rest + 2.4022651e-1f;
+    value = value * rest + 6.9314718e-1f;
+    value = value * rest + 1.0f;
+    return value * (vec)(((ivec)whole + 127) << 23);
+}
+
+/* The same for x <= 0, not below 2^-126. */
+ALWAYS vec powers_of_two(vec x) {
+    const ivec low = x < -126.0f;
+    return exp2_of((vec)(((ivec)((vec){0} - 126.0f) & low) | ((ivec)x & ~low)));
+}
+
+/* Adds a kernel to the nodes of its run from `first` to `last`, and to those that fill the first and the last vector:
+   kernels that overlap meet in the same vectors, which the processor has at once. From one vector to the next a bell
+   changes by a factor that itself changes by a factor; the widest vectors begin where floats are too small for that. */
+ALWAYS void add_kernel(const Kernel *own, const LineRow *row, const Run *run, int64_t first, int64_t last, double spacing) {
+    const int64_t start = (first - run->first) / LANES * LANES, n = last - run->first + 1;
+    const float step = (float)spacing * own->per_width, slope = -own->height * step, jump = (float)LANES * step;
+    float *f = row->f + run->at, *g = row->g + run->at;
+    vec z;
+    for (int i = 0; i < LANES; i++) z[i] = (float)i * step;
+    z += (float)((double)(run->first + start) * spacing - own->centre) * own->per_width;
+    vec bell = powers_of_two(-0.72134752f * z * z), factor = exp2_of(-0.72134752f * jump * (2 * z + jump));
+    const vec change = exp2_of((vec){0} - 1.44269504f * jump * jump);
+    for (int64_t i = start; i < n; i += LANES) {
+        if (LANES > 8) bell = powers_of_two(-0.72134752f * z * z);
+        *(vec *)(f + i) += own->height * bell;
+        *(vec *)(g + i) += slope * z * bell;
+        z += jump, bell *= factor, factor *= change;
     }
 }
 
@@ -172,7 +227,7 @@ static int64_t open_runs(LineRow *row, int level, int n_alive, int64_t at) {
             memset(row->f + at, 0, (size_t)(length + 1) * sizeof(float));
             memset(row->g + at, 0, (size_t)(length + 1) * sizeof(float));
         }
-        at += length + 1;
+        at += (length + 1 + LANES - 1) / LANES * LANES; /* whole vectors */
     }
     return at;
 }
@@ -180,11 +235,10 @@ static int64_t open_runs(LineRow *row, int level, int n_alive, int64_t at) {
 static void fill_levels(LineRow *row, int n) {
     int64_t at = 0;
     int n_alive = n;
-    memcpy(row->alive, row->order, (size_t)n * sizeof *row->alive);
     row->begins[0] = 0;
     for (int level = 0; level < row->n_levels; level++) {
         at = open_runs(row, level, n_alive, at);
-        const double spacing = ldexp(1.0, -level);
+        const double spacing = ldexp(1.0, -level), pairs = ldexp(0.5, level);
         int left = 0;
         for (int i = 0; i < n_alive; i++) {
             const Kernel *own = row->kernels + row->alive[i];
@@ -193,9 +247,8 @@ static void fill_levels(LineRow *row, int n) {
                 continue;
             }
             const Run *run = row->runs + own->run;
-            const int64_t first = 2 * (int64_t)floor(own->left / spacing * 0.5);
-            const int64_t last = 2 * (int64_t)ceil(own->right / spacing * 0.5), place = run->at + first - run->first;
-            add_kernel(own, row->f + place, row->g + place, (int)(last - first + 1), (double)first * spacing, spacing);
+            const int64_t first = 2 * (int64_t)floor(own->left * pairs), last = 2 * (int64_t)ceil(own->right * pairs);
+            add_kernel(own, row, run, first, last, spacing);
         }
         n_alive = left;
     }
@@ -266,8 +319,12 @@ static int read_line(const Line *line, LineRow *row, int64_t at) {
     fill_levels(row, n);
     Cell *cell = row->cells;
     for (int level = 0; level < row->n_levels; level++) row->next[level] = row->begins[level];
-    for (int64_t r = row->begins[0]; r < row->begins[1]; r++) cell = walk(row, 0, row->runs + r, cell);
-    row->n_cells = cell - row->cells;
+    for (int64_t r = 0; r < row->begins[1]; r++) {
+        row->starts[r] = (int32_t)(cell - row->cells);
+        cell = walk(row, 0, row->runs + r, cell);
+    }
+    row->n_cells = cell - row->cells, row->n_parts = row->begins[1];
+    row->starts[row->n_parts] = (int32_t)row->n_cells;
     row->total = 0;
     for (int64_t i = 0; i < row->n_cells; i++) row->total += (double)row->cells[i].mass;
     return 1;

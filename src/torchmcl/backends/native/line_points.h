@@ -2,6 +2,7 @@
    then Newton's method for points that are the means of their cells. Included after line.h, before line_sets.h. */
 
 #define ROUNDS 12 /* at most */
+#define THIRD (1.0f / 3)
 
 /* Borders to choose from: fewer would miss branches, more cost time. A multiple of all vectors. */
 static int64_t n_borders(const Line *line) {
@@ -64,8 +65,8 @@ static void add_up(LineRow *row) {
         const float rise = cell->f1 - cell->f0;
         const float square = 3 * rise - 2 * cell->g0 - cell->g1, cube = cell->g0 + cell->g1 - 2 * rise;
         const double h = (double)cell->h, x = cell->x, mass = (double)cell->mass;
-        const double first = h * h * (double)(cell->f0 / 2 + cell->g0 / 3 + square / 4 + cube / 5);
-        const double second = h * h * h * (double)(cell->f0 / 3 + cell->g0 / 4 + square / 5 + cube / 6);
+        const double first = h * h * (double)(0.5f * cell->f0 + THIRD * cell->g0 + 0.25f * square + 0.2f * cube);
+        const double second = h * h * h * (double)(THIRD * cell->f0 + 0.25f * cell->g0 + 0.2f * square + 0.5f * THIRD * cube);
         s0 += mass, s1 += x * mass + first, s2 += x * (x * mass + 2 * first) + second;
         spread += about_cube_root(cell->mass * cell->h * cell->h);
     }
@@ -79,9 +80,10 @@ ALWAYS Below below(const LineRow *row, int64_t at, double u) {
     const double h = (double)cell->h, x = cell->x, f = (double)cell->f0, g = (double)cell->g0;
     const double rise = (double)cell->f1 - f, square = 3 * rise - 2 * g - (double)cell->g1;
     const double cube = g + (double)cell->g1 - 2 * rise;
-    const double mass = h * u * (f + u * (g / 2 + u * (square / 3 + u * (cube / 4))));
-    const double first = h * h * u * u * (f / 2 + u * (g / 3 + u * (square / 4 + u * (cube / 5))));
-    const double second = h * h * h * u * u * u * (f / 3 + u * (g / 4 + u * (square / 5 + u * (cube / 6))));
+    const double w = h * u, third = 1.0 / 3;
+    const double mass = w * (f + u * (0.5 * g + u * (third * square + u * (0.25 * cube))));
+    const double first = w * w * (0.5 * f + u * (third * g + u * (0.25 * square + u * (0.2 * cube))));
+    const double second = w * w * w * (third * f + u * (0.25 * g + u * (0.2 * square + u * (0.5 * third * cube))));
     return (Below){{sum[0] + mass, sum[1] + x * mass + first, sum[2] + x * (x * mass + 2 * first) + second},
                    f + u * (g + u * (square + u * cube))};
 }
@@ -99,28 +101,44 @@ ALWAYS Below below_place(const LineRow *row, double x, int64_t *at) {
     return found;
 }
 
-/* Whether the density turns upwards where a cell begins: a valley, or the place between two runs. */
-ALWAYS int is_valley(const Cell *cell) {
-    const Cell *last = cell - 1;
-    return (last->f1 <= last->f0 && cell->f0 <= cell->f1) || cell->x > last->x + 1.001 * (double)last->h;
+/* Marks for each border the lowest valley nearby. Behind the last cell of a part there is `jump` before the next. */
+static void find_valleys(const LineRow *row, Quantizer *q, int64_t n, float per_step, float jump) {
+    for (int64_t b = 0; b <= n; b++) q->valleys[b] = 0;
+    for (int64_t part = 0; part < row->n_parts; part++) {
+        float before = 1; /* how the density rises in the last cell */
+        for (int64_t i = row->starts[part]; i < row->starts[part + 1]; i++) {
+            const Cell *cell = row->cells + i;
+            const float rise = cell->f1 - cell->f0;
+            const int apart = i == row->starts[part], turns = before <= 0 && rise >= 0;
+            before = rise;
+            if (apart || turns) {
+                const float place = row->spread[i] + jump * ((float)part - (apart ? 0.5f : 0));
+                const int64_t b = (int64_t)(place * per_step + 0.5f);
+                if (b < 1 || b >= n) continue;
+                if (!q->valleys[b] || cell->f0 < row->cells[q->valleys[b]].f0) q->valleys[b] = (int32_t)i;
+            }
+        }
+    }
 }
 
-/* Places borders evenly, each in the lowest valley nearby: a group with a part of two branches would be a bad one. */
+/* Places borders evenly, each in the lowest valley nearby: a group with a part of two branches would be a bad one. Gaps
+   between parts have room for a border, so that a light branch between two of them can be a group. */
 static void set_borders(const LineRow *row, Quantizer *q, int64_t n) {
-    const float step = row->spread[row->n_cells] / (float)n, per_step = 1 / step;
-    for (int64_t b = 0; b <= n; b++) q->valleys[b] = 0;
-    for (int64_t i = 1; i < row->n_cells; i++) {
-        if (!is_valley(row->cells + i)) continue;
-        const int64_t b = (int64_t)(row->spread[i] * per_step + 0.5f);
-        if (b > 0 && b < n && (!q->valleys[b] || row->cells[i].f0 < row->cells[q->valleys[b]].f0))
-            q->valleys[b] = (int32_t)i;
-    }
-    int64_t at = 0;
+    const float parts = (float)row->n_parts, most = (float)n / (4 * parts), room = most < 1 ? most : 1;
+    const float step = row->spread[row->n_cells] / ((float)n - room * (parts - 1)), jump = room * step;
+    find_valleys(row, q, n, 1 / step, jump);
+    int64_t at = 0, part = 0;
+    float start = 0; /* of the cell */
     for (int64_t b = 0; b <= n; b++) {
         const float wanted = step * (float)b;
-        while (at + 1 < row->n_cells && row->spread[at + 1] <= wanted) at++;
+        while (at + 1 < row->n_cells) {
+            const int64_t next = part + (at + 1 == row->starts[part + 1]);
+            const float after = row->spread[at + 1] + jump * (float)next;
+            if (after > wanted) break;
+            at++, part = next, start = after;
+        }
         const float width = row->spread[at + 1] - row->spread[at];
-        const float u = width > 0 ? (wanted - row->spread[at]) / width : 0;
+        const float u = width > 0 ? (wanted - start) / width : 0;
         if (b == n)
             q->borders[b] = below(row, row->n_cells - 1, 1);
         else if (q->valleys[b])
@@ -140,15 +158,15 @@ static void set_costs(Quantizer *q, int64_t n) {
         const double middle = own > 1e-30 ? (to[1] - from[1]) / own : j ? (double)q->mean[j - 1] : 0;
         const double within = to[2] - from[2] - own * middle * middle;
         const float centre = (float)middle, inner = within > 0 ? (float)within : 0;
-        const float *last = cost - n;
-        for (int64_t i = 0; i < j; i++) {
-            const float off = centre - q->mean[i], share = weight / (q->mass[i] + weight);
-            cost[i] = last[i] + inner + q->mass[i] * share * off * off;
-            q->mean[i] += share * off;
-            q->mass[i] += weight;
+        for (int64_t i = 0; i < j; i += LANES) { /* what fills the last vector is written anew below */
+            vec mass = *(vec *)(q->mass + i), mean = *(vec *)(q->mean + i);
+            const vec off = centre - mean, both = mass + weight, share = weight / both;
+            *(vec *)(cost + i) = *(vec *)(cost - n + i) + inner + mass * share * off * off;
+            *(vec *)(q->mean + i) = mean + share * off;
+            *(vec *)(q->mass + i) = both;
         }
         cost[j] = inner, q->mean[j] = centre, q->mass[j] = weight;
-        for (int64_t i = j + 1; i < n; i++) cost[i] = INFINITY;
+        for (int64_t i = j + 1; i < n; i++) cost[i] = INFINITY, q->mass[i] = 1, q->mean[i] = 0;
     }
 }
 
@@ -171,11 +189,14 @@ ALWAYS float lowest_sum(const float *a, const float *b, int64_t n) {
 static void choose_borders(Quantizer *q, int64_t n, int64_t k) {
     const int64_t width = n + 16;
     for (int64_t i = 0; i < width; i++) q->best[i] = i ? INFINITY : 0;
-    for (int64_t p = 1; p <= k; p++) {
+    for (int64_t j = 0; j < n; j++) q->best[width + j + 1] = q->cost[j * n];
+    q->best[width] = INFINITY; /* every group has something */
+    for (int64_t j = n + 1; j < width; j++) q->best[width + j] = INFINITY;
+    for (int64_t p = 2; p <= k; p++) {
         float *now = q->best + p * width;
         const float *before = now - width;
-        now[0] = INFINITY; /* every group has something */
-        for (int64_t j = 0; j < n; j++)
+        for (int64_t j = 0; j < p; j++) now[j] = INFINITY;
+        for (int64_t j = p < k ? p - 1 : n - 1; j < n; j++)
             now[j + 1] = lowest_sum(before, q->cost + j * n, (j + LANES) / LANES * LANES);
         for (int64_t j = n + 1; j < width; j++) now[j] = INFINITY;
     }

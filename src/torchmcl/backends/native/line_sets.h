@@ -1,8 +1,10 @@
 /* Highest-density sets of mixtures on the line, and the mass above a value. Included after line.h, whose cells are
    monotone: on each, what is denser than a level is one interval, and its mass a polynomial. */
 
-ALWAYS float lower_end(const Cell *cell) { return cell->f0 < cell->f1 ? cell->f0 : cell->f1; }
-ALWAYS float upper_end(const Cell *cell) { return cell->f0 < cell->f1 ? cell->f1 : cell->f0; }
+ALWAYS float smaller(float a, float b) { return a < b ? a : b; }
+ALWAYS float greater(float a, float b) { return a > b ? a : b; }
+ALWAYS float lower_end(const Cell *cell) { return smaller(cell->f0, cell->f1); }
+ALWAYS float upper_end(const Cell *cell) { return greater(cell->f0, cell->f1); }
 
 ALWAYS float value_in(const Cell *cell, float u) {
     float square, cube;
@@ -23,7 +25,7 @@ ALWAYS float place_in(const Cell *cell, float level, float *slope) {
     float square, cube, low = 0, high = 1, sign = cell->f1 > cell->f0 ? 1.0f : -1.0f;
     bend_of(cell, &square, &cube);
     float u = (level - cell->f0) / (cell->f1 - cell->f0);
-    const float close = 1e-6f * fabsf(cell->f1 - cell->f0);
+    const float close = 1e-5f * fabsf(cell->f1 - cell->f0);
     for (int round = 0; round < 20; round++) {
         const float off = cell->f0 - level + u * (cell->g0 + u * (square + u * cube));
         *slope = cell->g0 + u * (2 * square + u * 3 * cube);
@@ -60,39 +62,64 @@ static double mass_denser(const LineRow *row, float level) {
     return sum;
 }
 
-/* The level above which there is a given mass. Cells that are above or below it for certain are left behind. */
-static float level_at(LineRow *row, double mass) {
-    float low = 0, high = 0;
-    double sure = 0;
-    int64_t n = row->n_cells;
-    for (int64_t i = 0; i < n; i++) {
-        const float top = upper_end(row->cells + i);
-        high = top > high ? top : high;
-        row->active[i] = (int32_t)i;
+/* Heights are told apart by the first bits of their logarithm, from the highest down to 2^-24 of it. */
+#define BINS 192
+
+ALWAYS int bin_of(float height, uint32_t highest) {
+    uint32_t bits;
+    memcpy(&bits, &height, sizeof bits);
+    const int bin = (int)((highest - bits) >> 20);
+    return bin < BINS - 1 ? bin : BINS - 1;
+}
+
+/* About the level above which there is a given mass: half of that of a cell is counted at each of its ends. */
+static float about_level(const LineRow *row, double mass, float highest) {
+    float masses[BINS] = {0};
+    uint32_t top;
+    memcpy(&top, &highest, sizeof top);
+    for (int64_t i = 0; i < row->n_cells; i++) {
+        const Cell *cell = row->cells + i;
+        const float half = 0.5f * cell->mass;
+        masses[bin_of(cell->f0, top)] += half;
+        masses[bin_of(cell->f1, top)] += half;
     }
-    float level = high * (float)(1 - 0.8 * mass / row->total), width = high;
+    float sum = 0, wanted = (float)mass;
+    int bin = 0;
+    while (bin < BINS - 1 && sum + masses[bin] < wanted) sum += masses[bin++];
+    const float part = masses[bin] > 0 ? (wanted - sum) / masses[bin] : 0;
+    const uint32_t bits = top - ((uint32_t)bin << 20) - (uint32_t)(part * (float)(1 << 20));
+    float level;
+    memcpy(&level, &bits, sizeof level);
+    return level;
+}
+
+/* The level above which there is a given mass, between two others. Cells that are above or below it for certain are left
+   behind. Returns whether it was found. */
+static int level_between(LineRow *row, double mass, float low, float high, float *found) {
+    const double close = 1e-5 * row->total;
+    double sure = 0;
+    int64_t n = 0;
+    float level = *found, width = INFINITY;
+    for (int64_t i = 0; i < row->n_cells; i++) {
+        const Cell *cell = row->cells + i;
+        const float bottom = lower_end(cell), top = upper_end(cell);
+        sure += bottom >= high ? (double)cell->mass : 0;
+        row->active[n] = (int32_t)i;
+        n += top > low && bottom < high;
+    }
     for (int round = 0; round < 60; round++) {
         double sum = sure;
         float change = 0;
-        int64_t left = 0;
         for (int64_t a = 0; a < n; a++) {
-            const int32_t i = row->active[a];
-            const Cell *cell = row->cells + i;
-            const float bottom = lower_end(cell), top = upper_end(cell);
-            if (top <= low) continue;
-            if (bottom >= high) {
-                sure += (double)cell->mass, sum += (double)cell->mass;
-                continue;
-            }
-            row->active[left++] = i;
-            if (bottom >= level)
+            const Cell *cell = row->cells + row->active[a];
+            if (lower_end(cell) >= level)
                 sum += (double)cell->mass;
-            else if (top > level)
+            else if (upper_end(cell) > level)
                 sum += (double)part_above(cell, level, &change);
         }
-        n = left;
         const double excess = sum - mass;
-        if (fabs(excess) < 1e-6 * row->total) break;
+        *found = level;
+        if (fabs(excess) < close) return 1;
         if (excess > 0)
             low = level;
         else
@@ -100,12 +127,21 @@ static float level_at(LineRow *row, double mass) {
         const float next = level - (float)(excess / (double)change);
         const int narrower = high - low <= 0.5f * width; /* Newton's method may jump to and fro */
         width = high - low;
-        if (narrower && next > low && next < high)
+        if ((round < 3 || narrower) && next > low && next < high)
             level = next;
         else
             level = low > 0.05f * high ? 0.5f * (low + high) : low > 0 ? sqrtf(low * high) : 0.1f * high;
         if (!(level > low && level < high)) break;
     }
+    return 0;
+}
+
+static float level_at(LineRow *row, double mass) {
+    float highest = 0;
+    for (int64_t i = 0; i < row->n_cells; i++) highest = greater(highest, upper_end(row->cells + i));
+    float level = about_level(row, mass, highest);
+    if (level_between(row, mass, 0.7f * level, 1.4f * level, &level)) return level;
+    level_between(row, mass, 0, highest, &level);
     return level;
 }
 
@@ -142,34 +178,35 @@ static void end_piece(Pieces *p) {
     p->any = 1, p->before = p->peak, p->valley = INFINITY;
 }
 
-ALWAYS float smaller(float a, float b) { return a < b ? a : b; }
-ALWAYS float greater(float a, float b) { return a > b ? a : b; }
+/* A cell in which a piece begins or ends, or one next to it. */
+static void write_border(const Cell *cell, float level, Pieces *p) {
+    const int first = cell->f0 >= level, last = cell->f1 >= level;
+    float slope;
+    const double place = first == last ? 0 : cell->x + (double)(place_in(cell, level, &slope) * cell->h);
+    if (first && !p->open) begin_piece(p, cell->x);
+    if (!first && p->open) end_piece(p);
+    if (first) p->peak = greater(p->peak, cell->f0);
+    if (first && !last) p->end = place, end_piece(p);
+    if (!first || !last) p->valley = smaller(p->valley, lower_end(cell));
+    if (!first && last) begin_piece(p, place);
+    if (last) p->peak = greater(p->peak, cell->f1), p->end = cell->x + (double)cell->h;
+}
 
 static void write_pieces(const LineRow *row, float level, Pieces *p) {
-    for (int64_t i = 0; i < row->n_cells; i++) {
-        const Cell *cell = row->cells + i;
-        const double stop = cell->x + (double)cell->h;
-        if (i && cell->x > cell[-1].x + 1.001 * (double)cell[-1].h) { /* nothing between two runs */
-            if (p->open) end_piece(p);
-            p->valley = 0;
+    for (int64_t part = 0; part < row->n_parts; part++) {
+        p->valley = 0; /* nothing is between two parts */
+        for (int64_t i = row->starts[part]; i < row->starts[part + 1]; i++) {
+            const Cell *cell = row->cells + i;
+            const float bottom = lower_end(cell), top = upper_end(cell);
+            if (!p->open && top < level)
+                p->valley = smaller(p->valley, bottom);
+            else if (p->open && bottom >= level)
+                p->peak = greater(p->peak, top), p->end = cell->x + (double)cell->h;
+            else
+                write_border(cell, level, p);
         }
-        const int first = cell->f0 >= level, last = cell->f1 >= level;
-        if (!first || !last) p->valley = p->open ? p->valley : smaller(p->valley, lower_end(cell));
-        if (first && !p->open) begin_piece(p, cell->x);
-        if (!first && p->open) end_piece(p);
-        float slope;
-        const double place = first == last ? 0 : cell->x + (double)(place_in(cell, level, &slope) * cell->h);
-        if (first) p->peak = greater(p->peak, cell->f0);
-        if (first && !last) {
-            p->end = place;
-            end_piece(p);
-            p->valley = smaller(p->valley, cell->f1);
-        } else if (last) {
-            if (!first) begin_piece(p, place);
-            p->peak = greater(p->peak, cell->f1), p->end = stop;
-        }
+        if (p->open) end_piece(p);
     }
-    if (p->open) end_piece(p);
 }
 
 static int64_t line_scratch(const Line *line) {
