@@ -30,6 +30,8 @@ _STRETCH_DOUBT = 5.0
 # What knows nothing of a row, in standardised units: a normal distribution like that of all targets, in case the others
 # learned nothing, and a wide one, so that what nobody foresaw, an outlier for example, is not impossible.
 _IGNORANT_WIDTHS, _IGNORANT_SHARES = (1.0, 4.0), (0.9, 0.1)
+# Where this has so large a share the others have learned little.
+_MOSTLY_IGNORANT = 0.3
 # Shares are held near equal ones as if by this many more rows.
 _ROWS_OF_DOUBT = 4.0
 # Targets that take at most this many values are answered by those values, of this width in standardised units.
@@ -74,10 +76,20 @@ class Blend:
             parts.append(forest_kernels(values, spreads, self.factor, self.floor))
         return [*parts, ignorant(parts[0])]
 
-    def kernels(self, networks: Sequence[Any], X: NDArray[Any], device: Any) -> Kernels:
-        """Return all kernels of rows, in standardised units."""
-        members = self.members(networks, X, device)
-        whole = Kernels.joined([part.times(share) for part, share in zip(members, self.shares, strict=True)])
+    def kernels(self, networks: Sequence[Any], X: NDArray[Any], device: Any, *, knowing: bool = False) -> Kernels:
+        """Return all kernels of rows, in standardised units.
+
+        Args:
+            networks: of all kinds.
+            X: [rows, columns]
+            device: where to compute.
+            knowing: leave out what knows nothing of a row. Its kernels are wide: a mean, or points that stand for the
+                density, would look at little else.
+        """
+        members, shares = self.members(networks, X, device), self.shares
+        if knowing and shares[-1] < _MOSTLY_IGNORANT:
+            members, shares = members[:-1], shares[:-1] / shares[:-1].sum()
+        whole = Kernels.joined([part.times(share) for part, share in zip(members, shares, strict=True)])
         return whole if self.atoms is None else at_atoms(whole, torch.from_numpy(self.atoms))
 
 

@@ -91,10 +91,10 @@ class Forecasts(MCLEstimator):
     def _n_answers(self) -> int:
         return int(self.n_hypotheses)
 
-    def _kernels(self, X: NDArray[Any]) -> Kernels:
-        """Return normal kernels for each row, in standardised units."""
+    def _kernels(self, X: NDArray[Any], *, knowing: bool = False) -> Kernels:
+        """Return normal kernels for each row, in standardised units; see `Blend.kernels`."""
         if self._blend is not None:
-            return self._blend.kernels(self.modules_, X, self.device)
+            return self._blend.kernels(self.modules_, X, self.device, knowing=knowing)
         values, probabilities = self._all_answers(X)
         widths = self.bandwidth_(values, probabilities)
         return Kernels(values, probabilities, widths.unsqueeze(-1).expand_as(values))
@@ -107,7 +107,7 @@ class Forecasts(MCLEstimator):
         """
         if self._blend is None and len(self.modules_) == 1:
             return *self._all_answers(X), None
-        points, masses, deviations = best_points(self._kernels(X).density(), self._n_answers())
+        points, masses, deviations = best_points(self._kernels(X, knowing=True).density(), self._n_answers())
         return self._bounded(points), masses, deviations
 
     def _bounded(self, values: Tensor) -> Tensor:

@@ -245,7 +245,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the conditional mean of each row, [rows] or [rows, outputs]."""
-        parts = [self._kernels(rows) for rows in _blocks(self._checked_inputs(X))]
+        parts = [self._kernels(rows, knowing=True) for rows in _blocks(self._checked_inputs(X))]
         means = [(part.probabilities.unsqueeze(-1) * part.values).sum(dim=1) for part in parts]
         return self._like_y(self._targets.inverse(self._bounded(torch.cat(means)).numpy()))
 
