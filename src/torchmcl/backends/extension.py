@@ -6,12 +6,14 @@ extension could not be built everything takes the plain way, and `torchmcl --ver
 
 import ctypes
 import importlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_char_p, c_int64
 
 import torch
 from torch import Tensor
 
-__all__ = ["aligned", "available", "instruction_set", "library"]
+__all__ = ["aligned", "available", "instruction_set", "library", "on_threads"]
 
 _ALIGNMENT = 64
 _RESULTS = {
@@ -23,6 +25,9 @@ _RESULTS = {
     "torchmcl_choose": None,
     "torchmcl_means_scratch": c_int64,
     "torchmcl_move": None,
+    "torchmcl_lstm_lanes": c_int64,
+    "torchmcl_lstm_scratch": c_int64,
+    "torchmcl_lstm": None,
 }
 
 
@@ -62,3 +67,14 @@ def aligned(n_floats: int) -> Tensor:
     """Return memory for at least this many floats, aligned for vectors."""
     memory = torch.zeros(n_floats + _ALIGNMENT // 4)
     return memory[-memory.data_ptr() // 4 % (_ALIGNMENT // 4) :]
+
+
+def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
+    """Call `part` with the first row of each share of the rows and the one behind its last."""
+    n_threads = min(torch.get_num_threads(), n_rows)
+    if n_threads < 2:
+        part(0, n_rows)
+        return
+    bounds = [n_rows * i // n_threads for i in range(n_threads + 1)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(part, bounds[:-1], bounds[1:]))

@@ -5,14 +5,12 @@ has; the calls release the interpreter's lock.
 """
 
 import ctypes
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from ctypes import Structure, c_int64, c_void_p
 
 import torch
 from torch import Tensor
 
-from torchmcl.backends.extension import aligned, available, library
+from torchmcl.backends.extension import aligned, available, library, on_threads
 
 __all__ = ["chosen", "means", "serves"]
 
@@ -63,7 +61,7 @@ def chosen(loss: Tensor, weights: Tensor, k: int, n_exchanges: int) -> Tensor:
         choice.chosen, choice.scratch = places[start:].data_ptr(), scratch.data_ptr()
         library().torchmcl_choose(ctypes.byref(choice))
 
-    _on_threads(part, len(loss))
+    on_threads(part, len(loss))
     return places
 
 
@@ -88,16 +86,5 @@ def means(points: Tensor, weights: Tensor, k: int, n_rounds: int) -> tuple[Tenso
         problem.scratch = scratch.data_ptr()
         library().torchmcl_move(ctypes.byref(problem))
 
-    _on_threads(part, n_rows)
+    on_threads(part, n_rows)
     return centres, masses
-
-
-def _on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
-    """Call `part` with the first row of each share of the rows and the one behind its last."""
-    n_threads = min(torch.get_num_threads(), n_rows)
-    if n_threads < 2:
-        part(0, n_rows)
-        return
-    bounds = [n_rows * i // n_threads for i in range(n_threads + 1)]
-    with ThreadPoolExecutor(n_threads) as pool:
-        list(pool.map(part, bounds[:-1], bounds[1:]))

@@ -12,6 +12,7 @@
 #define NAME "AVX2"
 #include "step.h"
 #include "reduce.h"
+#include "lstm.h"
 #include "variant.h"
 #if defined(__clang__)
 #pragma clang attribute pop

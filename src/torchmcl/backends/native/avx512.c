@@ -12,6 +12,7 @@
 #define NAME "AVX-512"
 #include "step.h"
 #include "reduce.h"
+#include "lstm.h"
 #include "variant.h"
 #if defined(__clang__)
 #pragma clang attribute pop

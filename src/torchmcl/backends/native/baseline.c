@@ -12,4 +12,5 @@
 #endif
 #include "step.h"
 #include "reduce.h"
+#include "lstm.h"
 #include "variant.h"

@@ -44,6 +44,12 @@ EXPORTED int64_t torchmcl_means_scratch(const Means *means) { return chosen->mea
 
 EXPORTED void torchmcl_move(const Means *means) { chosen->move(means); }
 
+EXPORTED int64_t torchmcl_lstm_lanes(void) { return chosen->lstm_lanes(); }
+
+EXPORTED int64_t torchmcl_lstm_scratch(const Recurrence *lstm) { return chosen->lstm_scratch(lstm); }
+
+EXPORTED void torchmcl_lstm(const Recurrence *lstm) { chosen->lstm(lstm); }
+
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "Compiled loops.", -1, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {
