@@ -9,7 +9,7 @@ from torchmcl.nn import BiLSTM
 
 pytestmark = pytest.mark.skipif(not extension.available(), reason="the extension in C was not built")
 
-# Outer and inner number of sequences, steps, features, hidden units: one of each, tiles that are not full, padded units.
+# Outer and inner number of sequences, steps, features, hidden units; tiles that are not full, padded units.
 SIZES = [(1, 1, 1, 1, 1), (2, 5, 7, 3, 6), (1, 33, 4, 8, 16), (3, 70, 3, 5, 17), (1, 4, 40, 96, 96), (2, 2, 2, 16, 33)]
 
 
@@ -32,9 +32,7 @@ def calls(monkeypatch):
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1)])
 @pytest.mark.parametrize(("outer", "inner", "steps", "features", "hidden"), SIZES)
-def test_it_is_the_definition_for_all_sizes_and_orders_in_memory(
-    calls, outer, inner, steps, features, hidden, order
-):
+def test_it_is_the_definition_for_all_sizes_and_orders_in_memory(calls, outer, inner, steps, features, hidden, order):
     torch.manual_seed(0)
     lstm = BiLSTM(features, hidden)
     shape = [(outer, inner, steps)[axis] for axis in order]

@@ -117,7 +117,7 @@ def test_one_voice_alone_is_found_in_one_output_of_the_shipped_separator(tmp_pat
 def test_the_folder_for_the_files_is_named_after_the_recording(tmp_path, model, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     soundfile.write("talk.wav", voice(1, 4000), 8000)
-    assert main(["separation", "separate", "talk.wav", "--model", str(model)]) == 0
+    assert main(["separation", "separate", "talk.wav", "--model", str(model), "--voices", "3"]) == 0
     assert (tmp_path / "out" / "talk" / "talk-3.wav").is_file()
     assert "How many speak? 0: " in capsys.readouterr().out
     assert main(["separation", "separate", "talk.wav", "--model", "three"]) == 2
