@@ -109,10 +109,8 @@ def speed_rows(rows):
         if row["what"] == "separate":
             name = f"``{row['model']}``" if row["model"] in shipped_models() else row["model"]
             where = "GPU" if row["device"] == "cuda" else f"{row['threads']} CPU core{'s' * (row['threads'] > 1)}"
-            torch_own = row.get("times_real_time_lstm_of_torch")
-            lines.append(
-                [name, where, f"{row['times_real_time']:.1f}", "" if torch_own is None else f"{torch_own:.1f}"]
-            )
+            ways = (row["times_real_time"], row.get("times_real_time_lstm_of_torch"))
+            lines.append([name, where, *("" if times is None else f"{times:.1f}" for times in ways)])
     return lines
 
 
