@@ -5,9 +5,10 @@ python benchmarks/separate_speed.py [--models two-speakers] [--seconds 60] [--th
 
 Reading, resampling, the network, joining the chunks, writing the files and the page; not the import of torch and the
 loading of the weights, which are the row "start". Each is the shortest of --repeats, since what other processes take
-comes on top; `load` is the load average before. On CPUs the same is measured with the LSTMs of torch in place of those
-in C, in turn, as the baseline. `--untrained 4x96` adds a network of that many blocks and units. `--cards` also writes
-the numbers of the most threads into the cards of the models, where `torchmcl separation models` finds them.
+comes on top; `load` is the load average before. `times_real_time_of_a_core` counts processor time, which a busy machine
+distorts less. On CPUs the same is measured with the LSTMs of torch in place of those in C, in turn, as the baseline.
+`--untrained 4x96` adds a network of that many blocks and units. `--cards` also writes the numbers of the last number of
+threads into the cards of the models, where `torchmcl separation models` finds them.
 """
 
 import argparse
@@ -41,12 +42,12 @@ def speech_like(seconds: float) -> np.ndarray:
     return (0.05 * random.standard_normal(len(time_of)) * np.sin(8 * time_of) ** 2).astype(np.float32)
 
 
-def seconds_of(folder: Path, model: str, device: str, chunk: float) -> float:
-    """Return the wall time of separating once, page included."""
-    start = time.perf_counter()
+def seconds_of(folder: Path, model: str, device: str, chunk: float) -> tuple[float, float]:
+    """Return wall time and processor time of separating once, page included."""
+    start = time.perf_counter(), time.process_time()
     separate_recording(folder / "talk.wav", folder / "out", model, device=device, chunk_seconds=chunk)
     write_separation_page(folder / "out")
-    return time.perf_counter() - start
+    return time.perf_counter() - start[0], time.process_time() - start[1]
 
 
 def with_lstms_of_torch() -> AbstractContextManager[object]:
@@ -67,13 +68,14 @@ def rows_of(folder: Path, name: str, model: str, options: argparse.Namespace) ->
         row: dict[str, Any] = {"model": name, "what": "separate", "device": options.device, "threads": threads}
         row |= {"audio_seconds": options.seconds, "load": round(os.getloadavg()[0], 1)}
         row |= {"parameters": sum(weight.numel() for weight in network.parameters())}
-        times: dict[str, list[float]] = {way: [] for way in ways}
+        times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
         seconds_of(folder, model, options.device, options.chunk)
         for _ in range(options.repeats):
             for way, context in ways.items():
                 with context():
                     times[way].append(seconds_of(folder, model, options.device, options.chunk))
-        row |= {way: round(options.seconds / min(found), 2) for way, found in times.items()}
+        row |= {way: round(options.seconds / min(wall for wall, _ in found), 2) for way, found in times.items()}
+        row["times_real_time_of_a_core"] = round(options.seconds / min(own for _, own in times["times_real_time"]), 2)
         print(json.dumps(row), flush=True)
         rows.append(row)
     return rows

@@ -34,7 +34,7 @@ class Hearing:
         recording: any audio file that soundfile reads.
         model: name of a separator that comes with the package, or folder of a saved model.
         owner: whom errors speak for.
-        chunk_seconds: longer recordings are taken in chunks of this length, one after the other.
+        chunk_seconds: longer recordings are taken in even chunks of this length at most, one after the other.
         device: where to compute; on a GPU, in the precision of the training.
 
     Raises:
@@ -58,8 +58,9 @@ class Hearing:
         #: How many waveforms the separator gives, and whether it scores them.
         self.n_outputs: int = separator.n_outputs  # type: ignore[assignment]
         self.has_scores = separator.score is not None
-        chunk = max(round(chunk_seconds * self.model_rate), 2)
-        overlap = min(round(_OVERLAP_SECONDS * self.model_rate), chunk // 2)
+        longest = max(round(chunk_seconds * self.model_rate), 2)
+        overlap = min(round(_OVERLAP_SECONDS * self.model_rate), longest // 2)
+        chunk = _even_chunk(self.info.length_at(self.model_rate), longest, overlap)
         self._stream = StreamingSeparator(separator.to(device), chunk=chunk, overlap=overlap)
         self._peak = 0.0
 
@@ -117,3 +118,11 @@ class Hearing:
             "n_channels": self.info.n_channels,
             "silent": self.is_silent,
         }
+
+
+def _even_chunk(length: int, longest: int, overlap: int) -> int:
+    """Return the length of as few chunks as possible that cover a recording evenly: a short rest is work done twice."""
+    if length <= longest:
+        return longest
+    n_chunks = math.ceil((length - overlap) / (longest - overlap))
+    return math.ceil((length + (n_chunks - 1) * overlap) / n_chunks)

@@ -43,7 +43,7 @@ def separate_recording(
         out: folder for the files, `<recording>-<place>.wav` and `<recording>-mixture.wav`.
         model: name of a separator that comes with the package, or folder of a saved model.
         n_voices: how many outputs to write; by default as many as the model believes in, or all if it does not tell.
-        chunk_seconds: longer recordings are taken in chunks of this length that overlap by a second.
+        chunk_seconds: longer recordings are taken in chunks of this length at most, which share a second.
         device: where to compute; on a GPU, in the precision of the training.
         progress: whether to show a bar.
 
@@ -100,7 +100,7 @@ def count_speakers(
     Args:
         recording: any audio file that soundfile reads.
         model: a separator with scores: name of one that comes with the package, or folder of a saved model.
-        chunk_seconds: longer recordings are taken in chunks of this length, which agree on one answer: in each output
+        chunk_seconds: longer recordings are taken in chunks of this length at most, with one answer: in each output
             a chunk counts by the energy that the output has there.
         device: where to compute; on a GPU, in the precision of the training.
         progress: whether to show a bar.
