@@ -121,6 +121,14 @@ def test_the_demonstration_shows_both_voices_of_a_model_with_scores(tmp_path):
     assert len(result["outputs"]) == len(result["references"]) == 2
 
 
+@pytest.mark.parametrize("temperature", [0, -1, "hot", True, None])
+def test_a_temperature_that_cannot_be_is_refused_before_anything_is_written(tmp_path, talk, temperature):
+    model = saved(tmp_path / "model", score_temperature=temperature)
+    with pytest.raises(ValueError, match=r"`score_temperature` must be a positive number, got .*Calibrate it again"):
+        separate_recording(talk, tmp_path / "out", model)
+    assert not (tmp_path / "out").exists()
+
+
 # ---------------------------------------------------------------------------- calibration
 
 

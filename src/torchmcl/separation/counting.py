@@ -1,11 +1,15 @@
 """How many speak? The scores of the outputs as probabilities of each number of voices."""
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value
 
-__all__ = ["count_log_loss", "count_probabilities", "fit_count_temperature"]
+__all__ = ["count_log_loss", "count_probabilities", "fit_count_temperature", "score_temperature"]
 
 
 def count_probabilities(score_logits: Tensor) -> Tensor:
@@ -77,3 +81,16 @@ def fit_count_temperature(score_logits: Tensor, n_voices: Tensor) -> float:
     temperatures = torch.logspace(-1, 1, 463, dtype=torch.float64)
     losses = count_log_loss(score_logits.double() / temperatures.view(-1, 1, 1), n_voices)
     return float(temperatures[losses.argmin()])
+
+
+def score_temperature(notes: Mapping[str, Any]) -> float:
+    """Return the number that the notes of a model give to divide its score logits by; 1 if it is not calibrated.
+
+    Raises:
+        ValueError: if it is not a positive number.
+    """
+    value = notes.get("score_temperature", 1.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        advice = "Calibrate it again: torchmcl separation calibrate."
+        raise ValueError(bad_value("separation", "score_temperature", "be a positive number", repr(value)[:80], advice))
+    return float(value)

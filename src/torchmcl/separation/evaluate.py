@@ -16,7 +16,7 @@ from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.data.speech import SpeechMixtures
 from torchmcl.losses import match
 from torchmcl.separation.config import DataConfig
-from torchmcl.separation.counting import count_probabilities
+from torchmcl.separation.counting import count_probabilities, score_temperature
 from torchmcl.separation.data import some_mixtures, store_of
 from torchmcl.separation.objectives import mcl_si_sdr, pit_si_sdr, si_sdr_under
 from torchmcl.separation.shipped import load_separator
@@ -62,7 +62,7 @@ def evaluate_separator(
         check_positive_int("evaluate_separator", "limit", limit)
     available_device("evaluate_separator", device)
     separator, notes = load_separator(model)
-    separator = separator.to(device)
+    separator, temperature = separator.to(device), score_temperature(notes)
     mixtures = some_mixtures(data, part, limit)
     dataset = SpeechMixtures(mixtures, store_of(data), crop=None, skip_bad=data.skip_bad)
     records = []
@@ -82,7 +82,7 @@ def evaluate_separator(
                     "mcl_si_sdr": mcl_si_sdr(output).item(),
                     "input_si_sdr": before,
                     "improvement": one_to_one - before,
-                    **_counted(logits, float(notes.get("score_temperature", 1.0))),
+                    **_counted(logits, temperature),
                 }
             )
             bar.step(note=f"{one_to_one:.1f} dB")

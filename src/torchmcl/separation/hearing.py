@@ -14,7 +14,7 @@ from torchmcl._progress import Progress
 from torchmcl.data.speech.audio import BadAudio, audio_info, check_samples
 from torchmcl.data.speech.streams import Resampler, audio_blocks
 from torchmcl.nn.long_recordings import StreamingSeparator
-from torchmcl.separation.counting import count_probabilities
+from torchmcl.separation.counting import count_probabilities, score_temperature
 from torchmcl.separation.evaluate import trained_precision
 from torchmcl.separation.shipped import load_separator
 
@@ -62,7 +62,7 @@ class Hearing:
         overlap = min(round(_OVERLAP_SECONDS * self.model_rate), longest // 2)
         chunk = _even_chunk(self.info.length_at(self.model_rate), longest, overlap)
         self._stream = StreamingSeparator(separator.to(device), chunk=chunk, overlap=overlap)
-        self._peak = 0.0
+        self._peak, self._temperature = 0.0, score_temperature(self.notes)
 
     def pieces(self, *, progress: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield what the model heard [n], and the outputs [outputs, m] that became final."""
@@ -97,7 +97,7 @@ class Hearing:
         logits = self._stream.score_logits
         if logits is None:
             return None
-        return logits[0].float().cpu() / float(self.notes.get("score_temperature", 1.0))
+        return logits[0].float().cpu() / self._temperature
 
     def speakers(self) -> list[float] | None:
         """Return how likely each number of voices is, from 0 on; None if the model does not tell."""
