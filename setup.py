@@ -35,7 +35,7 @@ def readme(text: str, repository: str) -> str:
 NATIVE = Extension(
     "torchmcl.backends._native",
     sources=[str(SOURCES / name) for name in ("module.c", "baseline.c", "avx2.c", "avx512.c")],
-    depends=[str(SOURCES / name) for name in ("native.h", "step.h", "mixture.h", "reduce.h", "lstm.h", "variant.h")],
+    depends=[str(path) for path in sorted(SOURCES.glob("*.h"))],
     define_macros=[("Py_LIMITED_API", "0x030B0000")],
     py_limited_api=True,
     extra_compile_args=["-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"],

@@ -6,8 +6,8 @@ step: time and peak memory of one step at batch 22 of 5 s, in TF32 and bf16, our
 functions of dprnn.py; on a GPU only.
 share: pairwise SI-SDR, matching, loss and their gradients, alone and as a share of the step of DPRNN under the same
 rule, for m = n up to 20. Alone they are a hundred small kernels that wait for Python; in a step they are launched
-while the forward pass still runs. So a second share has the work itself, replayed as a CUDA graph (PIT asks the host,
-and cannot be). On a CPU one short signal, and one step (under aMCL) for all rules; the rows say so.
+while the forward pass still runs. So a second share has the work itself, replayed as a CUDA graph. On
+a CPU one short signal, and one step (under aMCL) for all rules; the rows say so.
 matching: the same with m = n from 2 to 256 and without a network, on synthetic signals of 5 s, shortened where they
 would not fit; the rows say so.
 """
@@ -72,7 +72,7 @@ def share_rows(n: int, device: str) -> list[dict[str, object]]:
         row |= {"batch": batch, "seconds": seconds, "type": "bf16" if dtype else "float32"}
         row |= {"loss_ms": loss_ms, "step_ms": step_ms[of_rule], "step_rule": name_of(of_rule)}
         row["share"] = loss_ms / step_ms[of_rule]
-        if device == "cuda" and not isinstance(rule, mcl.PIT):
+        if device == "cuda":
             row["replayed_ms"] = milliseconds(captured(losses[name_of(rule)]), device)
             row["replayed_share"] = row["replayed_ms"] / step_ms[of_rule]
         rows.append(row)

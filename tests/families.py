@@ -47,8 +47,8 @@ TENSOR_CASES = [
 ]
 ALL_RULE_CASES = RULE_CASES + TENSOR_CASES
 ALL_RULES = [case.rule for case in ALL_RULE_CASES]
-# PIT and EMD solve on the CPU and say so.
-DEVICE_RULES = [rule for rule in ALL_RULES if not isinstance(rule, (mcl.PIT, mcl.EMD))]
+# EMD solves on the CPU and says so.
+DEVICE_RULES = [rule for rule in ALL_RULES if not isinstance(rule, mcl.EMD)]
 
 
 def rule_id(rule):

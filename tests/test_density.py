@@ -180,7 +180,8 @@ def test_highest_density_set_holds_its_mass_and_is_densest(kind, mass):
     density = on_line(kind, 0.2)
     lower, upper = density.highest_density(mass)
     held = (density.cdf(upper.unsqueeze(-1)) - density.cdf(lower.unsqueeze(-1))).nansum()
-    assert mass - 1e-5 <= float(held) <= mass + 0.03  # whole cells
+    # Whole cells, or cells that are cut where the set ends.
+    assert mass - (1e-3 if kind is KernelMixture else 1e-5) <= float(held) <= mass + 0.03
     y = torch.linspace(-3, 4, 4001, dtype=torch.float64).unsqueeze(-1)
     inside = ((y >= lower) & (y <= upper)).any(dim=-1)
     logs = density.log_prob(y)

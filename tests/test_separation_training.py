@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from torchmcl import WTA, Predictions, StepOutput, match, pairwise_neg_si_sdr
+from torchmcl import PIT, WTA, Predictions, StepOutput, match, pairwise_neg_si_sdr
 from torchmcl.cli import main
 from torchmcl.nn import DPRNN
 from voices import tables
@@ -20,6 +20,7 @@ from torchmcl.nn.saved import load_model, save_model  # noqa: E402
 from torchmcl.separation.config import ObjectiveConfig, SeparationConfig, TrainingConfig  # noqa: E402
 from torchmcl.separation.data import listed_mixtures, some_mixtures  # noqa: E402
 from torchmcl.separation.objectives import (  # noqa: E402
+    OrderedPIT,
     count_accuracy,
     limited_neg_si_sdr,
     of_mixtures,
@@ -36,7 +37,7 @@ SMALL = {
     "augmentation": {"speed": 0.1, "gaps": 0.5, "room": 0.5, "microphone": 0.5, "noise": 0.5, "clipping": 0.5}
     | {"level_db": 5.0, "ramp": 2},
     "model": {"n_outputs": 4, "scores": True, **SIZES},
-    "objective": {"rule": "pit", "limit_db": 30.0},
+    "objective": {"rule": "pit", "limit_db": 30.0, "in_order": True},
     "training": {"epochs": 3, "batch_size": 2, "learning_rate": 0.01, "schedule": "cosine", "warmup": 1, "ema": 0.9}
     | {"checkpoint_every": 2},
 }
@@ -87,7 +88,13 @@ def test_checkpoints_hold_the_average_that_is_the_last_model(whole):
 
 @pytest.mark.parametrize("rule", ["mcl", "amcl", "auto"])
 def test_every_objective_trains_on_the_device(speech, tmp_path, rule):
-    config = configured(speech, f"objective.rule={rule}", "training.epochs=1", "training.warmup=0")
+    config = configured(
+        speech,
+        f"objective.rule={rule}",
+        f"objective.in_order={str(rule == 'pit').lower()}",
+        "training.epochs=1",
+        "training.warmup=0",
+    )
     assert math.isfinite(train(config, tmp_path)[0]["val_pit_si_sdr"])
 
 
@@ -202,3 +209,18 @@ def test_a_configuration_saved_before_an_option_existed_is_the_same_training(spe
 def test_wrong_configurations_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SeparationConfig.from_dict(options)
+
+
+def test_sources_take_the_first_outputs_in_any_order():
+    cost = torch.randn(50, 3, 4)
+    mask = torch.arange(3) < torch.randint(1, 4, (50, 1))
+    weights = OrderedPIT()(cost, mask)
+    n_sources = mask.sum(dim=-1)
+    torch.testing.assert_close(weights.sum(dim=-2), (torch.arange(4) < n_sources[:, None]).float())
+    one_to_one = PIT()(cost[..., :3])  # where all three are real there is nothing to leave out
+    torch.testing.assert_close(weights[n_sources == 3][..., :3], one_to_one[n_sources == 3])
+
+
+def test_only_one_to_one_rules_can_be_in_order():
+    with pytest.raises(ValueError, match=r"in_order.*be false with this rule.*mcl.*Set objective\.rule=pit"):
+        ObjectiveConfig(rule="mcl", in_order=True)

@@ -232,7 +232,9 @@ def test_automatic_annealing_of_a_likelihood_that_becomes_negative():
     torch.testing.assert_close(records.scores.sum(-1), torch.ones(4, 4))
 
 
-@pytest.mark.parametrize("scores", [mcl.SigmoidScores(), mcl.SoftmaxScores(), mcl.SoftmaxScores(None)], ids=repr)
+@pytest.mark.parametrize(
+    "scores", [mcl.SigmoidScores(), mcl.PresenceScores(), mcl.SoftmaxScores(), mcl.SoftmaxScores(None)], ids=repr
+)
 def test_the_mean_over_processes_is_the_loss_of_the_joint_batch(scores):
     from torchmcl.lightning import MCLModule
 

@@ -361,3 +361,13 @@ def test_bad_input_of_a_step():
         mcl.mcl_loss(mcl.match(torch.rand(2, 1, 3), mcl.WTA()), trained_cost=torch.rand(2, 1, 4))
     with pytest.raises(ValueError, match="`out_features`"):
         mcl.MultiHypothesisHead(4, (5, 0), 3)
+
+
+def test_presence_scores_add_up_to_the_number_of_targets():
+    cost = torch.rand(20, 3, 5)
+    mask = torch.arange(3) < torch.randint(1, 4, (20, 1))
+    labels = mcl.PresenceScores(mcl.PIT()).labels(cost, mcl.WTA()(cost, mask), mask)
+    assert set(labels.unique().tolist()) <= {0.0, 1.0}
+    torch.testing.assert_close(labels.sum(dim=-1), mask.sum(dim=-1).float())
+    shared = mcl.PresenceScores().labels(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.eye(2))
+    assert shared.tolist() == [1.0, 0.0]  # two targets take the same hypothesis: it is there once

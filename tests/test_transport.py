@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import oracles
 import torchmcl as mcl
-from torchmcl.transport import _cheapest_of_all, transport_plan
+from torchmcl.kernels.one_to_one import one_to_one_weights
+from torchmcl.transport import transport_plan
 
 
 @pytest.mark.parametrize(("n_targets", "n_hypotheses"), [(1, 1), (2, 2), (2, 5), (3, 4), (4, 4)])
@@ -38,24 +39,79 @@ def test_pit_takes_negative_costs():
     torch.testing.assert_close(mcl.PIT()(cost), oracles.apply_rule(oracles.pit, cost))
 
 
-@given(st.integers(0, 5), st.integers(1, 3), st.integers(0, 2**31), st.booleans())
-def test_trying_all_assignments_gives_what_the_solver_gives(n_targets, n_more, seed, masked):
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**31))
+def test_forbidden_pairs_are_avoided_where_that_is_possible(n_targets, n_more, seed):
     generator = torch.Generator().manual_seed(seed)
-    cost = torch.randn(2, 3, n_targets, n_targets + n_more - (n_targets > 0), generator=generator)
-    mask = torch.rand(2, 3, n_targets, generator=generator) < 0.7 if masked else None
-    torch.testing.assert_close(_cheapest_of_all(cost, mask), mcl.PIT()(cost, mask), rtol=0, atol=0)
+    cost = torch.randn(5, n_targets, n_targets + n_more - 1, generator=generator, dtype=torch.float64)
+    cost[torch.rand(cost.shape, generator=generator) < 0.3] = torch.inf
+    weights = mcl.PIT()(cost)
+    for sample, chosen in zip(cost, weights, strict=True):
+        totals = [
+            sample[range(n_targets), columns].sum()
+            for columns in itertools.permutations(range(sample.shape[-1]), n_targets)
+        ]
+        if min(totals) == torch.inf:
+            assert chosen.isnan().all()
+        else:
+            torch.testing.assert_close(sample[chosen == 1].sum(), min(totals))
 
 
-def test_trying_all_assignments_marks_what_is_not_finite_and_takes_the_first_of_equals():
-    cost = torch.zeros(3, 2, 2)
-    cost[1, 0, 0] = torch.inf
-    cost[2, 1] = torch.nan
-    mask = torch.tensor([[True, True], [True, False], [True, False]])
-    found = _cheapest_of_all(cost, mask)
-    assert torch.equal(found[0], torch.eye(2))
-    assert found[1, 0].isnan().all()
-    assert torch.equal(found[1:, 1], torch.zeros(2, 2))
-    assert torch.equal(found[2, 0], torch.tensor([1.0, 0.0]))
+def test_a_forbidden_pair_needs_a_trained_cost_without_infinity():
+    cost = torch.tensor([[torch.inf, 1.0], [1.0, 5.0]])
+    matching = mcl.match(cost, mcl.PIT())
+    assert torch.equal(matching.weights, torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    assert mcl.mcl_loss(matching).isnan()
+    assert mcl.mcl_loss(matching, trained_cost=torch.tensor([[9.0, 1.0], [2.0, 9.0]])) == 1.5
+
+
+@pytest.mark.parametrize("bad", [torch.nan, -torch.inf])
+def test_what_is_no_cost_marks_its_sample_unless_it_is_padding(bad):
+    cost = torch.rand(2, 2, 3)
+    cost[:, 1, 2] = bad
+    weights = mcl.PIT()(cost, torch.tensor([[True, True], [True, False]]))
+    assert weights[0].isnan().all()
+    assert torch.equal(weights[1], torch.stack([torch.eye(3)[cost[1, 0].argmin()], torch.zeros(3)]))
+
+
+def test_of_more_targets_than_hypotheses_the_operator_skips_the_most_expensive_and_pit_refuses():
+    cost = torch.tensor([[1.0, 3.0], [2.0, 9.0], [0.0, 9.0]])
+    expected = torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
+    assert torch.equal(one_to_one_weights(cost), expected)
+    many = torch.ones(2, 3, dtype=torch.bool)
+    with pytest.raises(ValueError, match="PIT: `number of hypotheses` must be at least the number of real targets 3"):
+        mcl.PIT()(cost.expand(2, 3, 2), many)
+    few = torch.tensor([True, True, False])
+    assert torch.equal(mcl.PIT()(cost, few), torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]]))
+
+
+def test_where_a_mask_cannot_be_read_too_many_real_targets_give_nan():
+    cost, mask = torch.rand(2, 3, 2), torch.tensor([[True, True, True], [True, True, False]])
+    mapped = torch.vmap(mcl.PIT())(cost, mask)
+    assert mapped[0].isnan().all()
+    assert torch.equal(mapped[1], mcl.PIT()(cost[1], mask[1]))
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (1, 1), (0, None), (None, 0), (-1, 1)], ids=str)
+def test_any_axis_of_costs_and_masks_can_be_mapped(axes):
+    costs, masks = torch.rand(3, 2, 4), torch.tensor([[True, False], [True, True], [False, True]])
+    cost, mask = (
+        part[0] if axis is None else part.movedim(0, axis) for part, axis in zip((costs, masks), axes, strict=True)
+    )
+    mapped = torch.vmap(one_to_one_weights, in_dims=axes)(cost, mask)
+    for index in range(3):
+        alone = [part[0 if axis is None else index] for part, axis in zip((costs, masks), axes, strict=True)]
+        assert torch.equal(mapped[index], one_to_one_weights(*alone))
+
+
+def test_the_operator_keeps_the_rules_of_operators():
+    cost, mask = torch.rand(3, 2, 4), torch.rand(3, 2) < 0.7
+    for arguments in ((cost, mask), (cost.double(), None), (cost.mT[:, :2, :1], None)):
+        torch.library.opcheck(torch.ops.torchmcl.one_to_one_weights.default, arguments)
+
+
+def test_the_operator_passes_no_gradient_on():
+    cost = torch.rand(2, 3, 4, requires_grad=True)
+    assert not one_to_one_weights(cost).requires_grad
 
 
 @contextlib.contextmanager
@@ -74,13 +130,15 @@ def no_waiting_for_a_gpu():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_few_speakers_are_matched_without_waiting_for_it():
-    cost = torch.randn(22, 3, 4)
-    expected = mcl.PIT()(cost)
-    on_device = cost.cuda()
-    mcl.PIT()(on_device)  # the assignments are listed once
+@pytest.mark.parametrize("shape", [(22, 3, 4), (22, 20, 20), (16, 100, 300)], ids=str)
+def test_on_a_gpu_pit_waits_for_nothing(shape):
+    pytest.importorskip("triton", reason="without Triton the host solves")
+    cost, mask = torch.randn(shape), torch.rand(shape[:-1]) < 0.8
+    expected = mcl.PIT()(cost, mask)
+    on_device, on_device_mask = cost.cuda(), mask.cuda()
+    mcl.PIT()(on_device, on_device_mask)  # the kernel is compiled once
     with no_waiting_for_a_gpu():
-        found = mcl.PIT()(on_device)
+        found = mcl.PIT()(on_device, on_device_mask)
     assert torch.equal(found.cpu(), expected)
 
 
@@ -128,7 +186,7 @@ def test_transport_plan_of_a_zero_cost_is_feasible():
 def test_a_sample_that_is_not_finite_does_not_disturb_the_others(rule):
     cost = torch.rand(3, 2, 4)
     expected = rule(cost)
-    cost[1, 0, 0] = torch.inf
+    cost[1, 0] = torch.inf
     weights = rule(cost)
     assert weights[1].isnan().all()
     assert torch.equal(weights[[0, 2]], expected[[0, 2]])

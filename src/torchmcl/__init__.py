@@ -36,6 +36,7 @@ __all__ = [
     "MultiHypothesisHead",
     "MultiHypothesisMLP",
     "Predictions",
+    "PresenceScores",
     "RelaxedWTA",
     "RuleScheduler",
     "SceneWinners",

@@ -30,6 +30,7 @@ from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 from torchmcl.scenes import SceneWinners
 from torchmcl.schedules import Constant, Cosine, Exponential, Joined, Linear, Until, annealed
 from torchmcl.scoring import (
+    PresenceScores,
     SigmoidScores,
     SoftmaxScores,
     normalized_scores,
@@ -59,6 +60,7 @@ __all__ = [
     "MultiHypothesisHead",
     "MultiHypothesisMLP",
     "Predictions",
+    "PresenceScores",
     "RelaxedWTA",
     "RuleScheduler",
     "SceneWinners",

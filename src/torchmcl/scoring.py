@@ -19,6 +19,7 @@ from torchmcl.kernels import accelerated
 from torchmcl.kernels.cross_entropy import summed_cross_entropy
 
 __all__ = [
+    "PresenceScores",
     "ScoreObjective",
     "SigmoidScores",
     "SoftmaxScores",
@@ -104,6 +105,26 @@ class SigmoidScores(ScoreObjective):
     def probabilities(self, score_logits: Tensor) -> Tensor:
         """Return `normalized_scores`."""
         return normalized_scores(score_logits)
+
+
+@dataclass(frozen=True)
+class PresenceScores(SigmoidScores):
+    """Each score is the probability that some target takes this hypothesis: all that are taken have the label 1.
+
+    For sets of unknown size, objects in a picture or voices in a recording: the scores of the hypotheses then add up to
+    the number of targets. The labels of `SigmoidScores` are shares, which add up to 1.
+
+    Example:
+        >>> two_of_three = torch.tensor([[0.1, 3.0, 2.0], [4.0, 0.2, 5.0]])  # two targets
+        >>> weights = WTA()(two_of_three)
+        >>> PresenceScores().labels(two_of_three, weights), SigmoidScores().labels(two_of_three, weights)
+        (tensor([1., 1., 0.]), tensor([0.5000, 0.5000, 0.0000]))
+    """
+
+    def labels(self, cost: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the label of each hypothesis [..., hypotheses]: the weight that real targets give it, at most 1."""
+        taken = weights if self.rule is None else self.rule(cost, mask)
+        return taken.sum(dim=-2).clamp_max(1.0)
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,24 @@
 """Assignment rules that couple the targets of a sample: PIT, Sinkhorn and EMD.
 
-`Sinkhorn` runs on the device like the rules of `torchmcl.assignment`. `PIT` and `EMD` solve a
-combinatorial problem per sample with SciPy on the CPU: they wait for the device, and do not run
-inside `torch.compile(fullgraph=True)`, `torch.vmap` and other transforms of `torch.func`, or a
-captured CUDA graph. On a GPU, `PIT` of a few speakers avoids this by trying all assignments there.
+`Sinkhorn` and, on a GPU, `PIT` run on the device like the rules of `torchmcl.assignment`; on CPUs `PIT` asks SciPy.
+`EMD` solves a linear program per sample with SciPy on the CPU: it waits for the device, and does not run inside
+`torch.compile(fullgraph=True)`, `torch.vmap` and other transforms of `torch.func`, or a captured CUDA graph.
 """
 
-import functools
-import itertools
 import math
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_non_negative, check_positive_int
+from torchmcl._eager import is_plain_eager
 from torchmcl._optional import optional_import
 from torchmcl.assignment import AssignmentRule, hard_where_cold
+from torchmcl.kernels.one_to_one import one_to_one_weights, solved_by_scipy
 
 __all__ = ["EMD", "PIT", "Sinkhorn"]
-
-# Trying this many takes a few small kernels; waiting for the CPU takes a millisecond.
-_MAX_ASSIGNMENTS = 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +82,15 @@ class Sinkhorn(AssignmentRule):
 class PIT(AssignmentRule):
     """Permutation-invariant training: the cheapest one-to-one assignment of real targets.
 
-    There may be more hypotheses than targets, never fewer. On a GPU up to 120 assignments (5 targets to 5
-    hypotheses, 2 to 11) are all tried. Otherwise it needs SciPy (`pip install torchmcl[transport]`), solves on the
-    CPU and therefore waits for the device; see the module. A sample whose cost is not finite gets NaN weights.
+    There may be more hypotheses than targets, never fewer. A pair that costs infinity is forbidden; a sample without an
+    assignment of finite cost, or with NaN or minus infinity somewhere, gets NaN weights. On a GPU a Triton kernel
+    solves all samples at once without waiting, also in a captured CUDA graph. On CPUs, and with more than 2048 targets
+    or hypotheses, SciPy solves them one by one (`pip install torchmcl[transport]`). Both find the minimum; where
+    several assignments have it, not always the same one.
 
     Raises:
-        ValueError: if a sample has more real targets than there are hypotheses.
+        ValueError: if a sample has more real targets than there are hypotheses. Where that depends on values of a mask
+            that cannot be read (on a GPU, inside `torch.compile` and `torch.vmap`) the sample gets NaN weights.
 
     Example:
         >>> PIT()(torch.tensor([[0.0, 1.0, 5.0], [0.1, 3.0, 5.0]]))
@@ -106,10 +103,21 @@ class PIT(AssignmentRule):
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         n_targets, n_hypotheses = cost.shape[-2:]
-        # math.perm is 0 where there are more targets than hypotheses: the solver on the CPU names the sample.
-        if cost.device.type == "cuda" and 0 < math.perm(n_hypotheses, n_targets) <= _MAX_ASSIGNMENTS:
-            return _cheapest_of_all(cost, mask)
-        return _solve_on_cpu(cost, mask, "PIT", _one_to_one)
+        weights = one_to_one_weights(cost, mask)
+        if n_targets <= n_hypotheses or 0 in cost.shape[:-2]:
+            return weights
+        if mask is None:
+            raise _too_many_targets(n_targets, n_hypotheses)
+        n_real = mask.sum(dim=-1)
+        if cost.device.type == "cpu" and is_plain_eager() and (n_real > n_hypotheses).any():
+            raise _too_many_targets(int(n_real.max()), n_hypotheses)
+        return weights.masked_fill((n_real > n_hypotheses)[..., None, None], torch.nan)
+
+
+def _too_many_targets(n_real: int, n_hypotheses: int) -> ValueError:
+    advice = "Give the model more outputs, or use WTA, AnnealedWTA or EMD."
+    rule = f"be at least the number of real targets {n_real}"
+    return ValueError(bad_value("PIT", "number of hypotheses", rule, n_hypotheses, advice))
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,61 +135,22 @@ class EMD(AssignmentRule):
     """
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
-        return _solve_on_cpu(cost, mask, "EMD", _uniform_transport)
+        if cost.is_meta:  # shapes without values: nothing to solve
+            return torch.empty_like(cost)
+        samples = cost.reshape(math.prod(cost.shape[:-2]), *cost.shape[-2:]).cpu().double().numpy()
+        real = np.ones(samples.shape[:-1], bool) if mask is None else mask.reshape(samples.shape[:-1]).cpu().numpy()
+        weights = np.zeros_like(samples)
+        for sample, rows, plan in zip(samples, real, weights, strict=True):
+            if rows.any():
+                problem = sample[rows]
+                plan[rows] = _uniform_transport(problem) if np.isfinite(problem).all() else np.nan
+        return torch.from_numpy(weights).to(cost).reshape(cost.shape)
 
 
-@functools.lru_cache(maxsize=32)
-def _all_assignments(n_targets: int, n_hypotheses: int, device: torch.device) -> Tensor:
-    """Return which hypothesis each target gets, [assignments, targets]."""
-    listed = list(itertools.permutations(range(n_hypotheses), n_targets))
-    return torch.tensor(listed, dtype=torch.long, device=device).view(len(listed), n_targets)
-
-
-def _cheapest_of_all(cost: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the weights of the cheapest one-to-one assignment, found by trying all of them on the device."""
-    n_targets, n_hypotheses = cost.shape[-2:]
-    real = torch.ones_like(cost[..., :1], dtype=torch.bool) if mask is None else mask.unsqueeze(-1)
-    wide = cost.double().masked_fill(~real, 0)
-    choices = _all_assignments(n_targets, n_hypotheses, cost.device)
-    rows = torch.arange(n_targets, device=cost.device)
-    totals = wide[..., rows, choices].sum(dim=-1)  # [..., assignments]
-    winners = choices[totals.argmin(dim=-1)]  # [..., targets]
-    weights = torch.zeros_like(cost).scatter_(-1, winners.unsqueeze(-1), 1.0)
-    finite = wide.isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
-    return weights.masked_fill(~finite, torch.nan).masked_fill(~real, 0)
-
-
-def _solve_on_cpu(cost: Tensor, mask: Tensor | None, owner: str, solve: Any) -> Tensor:
-    """Apply `solve(cost, optimize) -> weights` to the real rows of every sample."""
-    if cost.is_meta:  # shapes without values: nothing to solve
-        return torch.empty_like(cost)
-    optimize = optional_import("scipy.optimize", extra="transport", needed_by=owner)
-    n_samples = math.prod(cost.shape[:-2])
-    flat = cost.reshape(n_samples, *cost.shape[-2:]).cpu().double().numpy()
-    real = np.ones(flat.shape[:-1], dtype=bool) if mask is None else mask.reshape(flat.shape[:-1]).cpu().numpy()
-    weights = np.zeros_like(flat)
-    for index, (sample, rows) in enumerate(zip(flat, real, strict=True)):
-        if not rows.any():
-            continue
-        if owner == "PIT" and rows.sum() > sample.shape[-1]:
-            rule = f"be at least the number of real targets {rows.sum()}"
-            advice = "Give the model more outputs, or use WTA, AnnealedWTA or EMD."
-            raise ValueError(bad_value("PIT", "number of hypotheses", rule, sample.shape[-1], advice))
-        problem = sample[rows]
-        weights[index, rows] = solve(problem, optimize) if np.isfinite(problem).all() else np.nan
-    return torch.from_numpy(weights).to(cost).reshape(cost.shape)
-
-
-def _one_to_one(cost: np.ndarray, optimize: ModuleType) -> np.ndarray:
-    weights = np.zeros_like(cost)
-    weights[optimize.linear_sum_assignment(cost)] = 1
-    return weights
-
-
-def _uniform_transport(cost: np.ndarray, optimize: ModuleType) -> np.ndarray:
+def _uniform_transport(cost: np.ndarray) -> np.ndarray:
     n_targets, n_hypotheses = cost.shape
     if n_targets == n_hypotheses:  # the plan is a permutation, which has a faster solver
-        return _one_to_one(cost, optimize)
+        return solved_by_scipy(cost)
     plan = transport_plan(cost, np.full(n_targets, 1 / n_targets), np.full(n_hypotheses, 1 / n_hypotheses))
     return plan / plan.sum(axis=-1, keepdims=True)
 

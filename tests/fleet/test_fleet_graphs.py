@@ -29,11 +29,6 @@ def trained(device, data, backend=None, **options):
     return fleet, fleet.fit(data, 25, progress=False, **options)
 
 
-def wide_mlp():
-    """Return a network for which PIT asks SciPy, on the host: 2 targets have 132 assignments to 12 hypotheses."""
-    return mcl.MultiHypothesisMLP(2, 2, 12, hidden=(8,))
-
-
 @needs_cuda
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
@@ -81,9 +76,19 @@ def test_each_kind_of_epoch_is_captured_once_and_replayed():
 @pytest.mark.gpu
 def test_what_cannot_be_captured_runs_eagerly_and_says_so():
     pytest.importorskip("scipy")
-    device, cpu = (Fleet(wide_mlp, 4, rule=mcl.PIT(), device=name) for name in ("cuda", "cpu"))
+    device, cpu = (Fleet(small_mlp, 4, rule=mcl.EMD(), device=name) for name in ("cuda", "cpu"))
     with pytest.warns(UserWarning, match="cannot be captured as a CUDA graph and runs eagerly"):
         device.fit(SHARED, 5, progress=False)
+    cpu.fit(SHARED, 5, progress=False)
+    torch.testing.assert_close(device.state_dict()["last"], cpu.state_dict()["last"], atol=1e-4, rtol=1e-4)
+
+
+@needs_cuda
+@pytest.mark.gpu
+def test_one_to_one_assignments_are_captured_too():
+    pytest.importorskip("scipy")
+    device, cpu = (Fleet(small_mlp, 4, rule=mcl.PIT(), device=name) for name in ("cuda", "cpu"))
+    device.fit(SHARED, 5, progress=False)  # a warning that it runs eagerly would be an error
     cpu.fit(SHARED, 5, progress=False)
     torch.testing.assert_close(device.state_dict()["last"], cpu.state_dict()["last"], atol=1e-4, rtol=1e-4)
 

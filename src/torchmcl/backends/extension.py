@@ -25,6 +25,11 @@ _RESULTS = {
     "torchmcl_choose": None,
     "torchmcl_means_scratch": c_int64,
     "torchmcl_move": None,
+    "torchmcl_line_scratch": c_int64,
+    "torchmcl_line_points": None,
+    "torchmcl_line_sets": None,
+    "torchmcl_line_above": None,
+    "torchmcl_leaves": None,
     "torchmcl_lstm_lanes": c_int64,
     "torchmcl_lstm_scratch": c_int64,
     "torchmcl_lstm": None,
@@ -63,14 +68,15 @@ def library() -> ctypes.CDLL:
     return _LIBRARY
 
 
-def aligned(n_floats: int) -> Tensor:
+def aligned(n_floats: int, *, zeroed: bool = True) -> Tensor:
     """Return memory for at least this many floats, aligned for vectors."""
-    memory = torch.zeros(n_floats + _ALIGNMENT // 4)
+    n_taken = n_floats + _ALIGNMENT // 4
+    memory = torch.zeros(n_taken) if zeroed else torch.empty(n_taken)
     return memory[-memory.data_ptr() // 4 % (_ALIGNMENT // 4) :]
 
 
 def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
-    """Call `part` with the first row of each share of the rows and the one behind its last."""
+    """Call `part` with the first row of each share of the rows and the one behind its last, a share for each thread."""
     n_threads = min(torch.get_num_threads(), n_rows)
     if n_threads < 2:
         part(0, n_rows)

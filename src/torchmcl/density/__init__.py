@@ -12,7 +12,8 @@ density to the few points that stand for it.
 """
 
 from torchmcl.density.bandwidth import Bandwidth, fit_bandwidth
-from torchmcl.density.kernels import HighestDensitySet, HypothesisDensity, KernelMixture
+from torchmcl.density.cells import HighestDensitySet
+from torchmcl.density.kernels import HypothesisDensity, KernelMixture
 from torchmcl.density.points import BestPoints, best_points
 from torchmcl.density.voronoi import VoronoiKernels
 

@@ -2,35 +2,23 @@
 
 import math
 from abc import abstractmethod
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import constraints
 
 from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_tensor
+from torchmcl.backends import line
+from torchmcl.density.cells import marked
+from torchmcl.density.on_line import REACH, OnLine
 
-__all__ = ["HighestDensitySet", "HypothesisDensity", "KernelMixture"]
+__all__ = ["REACH", "HypothesisDensity", "KernelMixture", "marked"]
 
 _LOG_TAU = math.log(2 * math.pi)
-# Half width, in bandwidths, of the grid around each hypothesis: all but 1e-6 of a kernel is inside.
-REACH = 5.0
-_GRID = 81
 
 
-class HighestDensitySet(NamedTuple):
-    """The smallest sets that hold a given mass, in one dimension: unions of intervals.
-
-    Attributes:
-        lower: [..., pieces], where each interval begins, in increasing order; NaN where there are fewer pieces.
-        upper: [..., pieces], where it ends.
-    """
-
-    lower: Tensor
-    upper: Tensor
-
-
-class HypothesisDensity(Distribution):
+class HypothesisDensity(OnLine):
     """What both families share; see `KernelMixture` for the arguments."""
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (as in torch.distributions)
@@ -56,19 +44,38 @@ class HypothesisDensity(Distribution):
         self._width = torch.as_tensor(bandwidth).to(hypotheses)  # may be one for many, and so are its functions
         self.bandwidth = self._width.expand(probabilities.shape)
         self.scale = hypotheses.new_ones(hypotheses.shape[-1]) if scale is None else scale.to(hypotheses)
+        self._check_scale()
         super().__init__(probabilities.shape[:-1], hypotheses.shape[-1:], validate_args=False)
+
+    def _check_scale(self) -> None:
+        shape = self.hypotheses.shape
+        if self.scale.shape in (shape[-1:], shape):
+            return
+        try:
+            fits = self.scale.ndim > 1 and torch.broadcast_shapes(self.scale.shape, shape) == shape
+        except RuntimeError:
+            fits = False
+        if not fits:
+            rule = f"have the shape [{shape[-1]}], or one that broadcasts to that of `hypotheses` {tuple(shape)}"
+            raise ValueError(bad_value(type(self).__name__, "scale", rule, tuple(self.scale.shape)))
 
     @property
     def dim(self) -> int:
         """The number of coordinates."""
         return self.hypotheses.shape[-1]
 
+    @property
+    def widths(self) -> Tensor:
+        """The standard deviation of each kernel in each coordinate, [..., hypotheses, dim]."""
+        return (self.bandwidth.unsqueeze(-1) * self.scale).expand_as(self.hypotheses)
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density at value [..., dim]."""
         offsets = (value.unsqueeze(-2) - self.hypotheses) / self.scale  # [..., hypotheses, dim]
         squares = offsets.square().sum(dim=-1)
-        kernel = squares * (-0.5 / self._width.square()) - self.dim * (self._width.log() + 0.5 * _LOG_TAU)
-        return self._log_mixed(squares, kernel) - self.scale.log().sum()
+        units = self.scale.log().sum(dim=-1) + self.dim * 0.5 * _LOG_TAU
+        kernel = squares * (-0.5 / self._width.square()) - self.dim * self._width.log() - units
+        return self._log_mixed(squares, kernel)
 
     @abstractmethod
     def _log_mixed(self, squares: Tensor, kernel: Tensor) -> Tensor:
@@ -89,45 +96,6 @@ class HypothesisDensity(Distribution):
     @abstractmethod
     def _kernel_moments(self) -> tuple[Tensor, Tensor]:
         """Return mean and variance of each kernel, [..., hypotheses, dim]."""
-
-    def highest_density(self, mass: float | Tensor) -> HighestDensitySet:
-        """Return the smallest unions of intervals that hold `mass`, in one dimension.
-
-        They are made of cells of a grid that is fine (an eighth of a bandwidth) around every hypothesis.
-
-        Args:
-            mass: in [0, 1], a number or a tensor [...].
-
-        Raises:
-            ValueError: in more than one dimension; `highest_density_level` serves there.
-
-        Example:
-            >>> two = KernelMixture(torch.tensor([[-1.0], [1.0]]), torch.tensor([0.5, 0.5]), bandwidth=0.1)
-            >>> two.highest_density(0.9).lower.round(decimals=1)
-            tensor([-1.2000,  0.8000])
-        """
-        check_fraction(type(self).__name__, "mass", mass)
-        grid = self._grid()
-        order = grid.height.argsort(dim=-1, descending=True, stable=True)
-        sorted_masses = grid.masses.gather(-1, order)
-        before = sorted_masses.cumsum(dim=-1) - sorted_masses
-        wanted = torch.as_tensor(mass).to(before).expand(before.shape[:-1]).unsqueeze(-1)
-        inside = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before < wanted)
-        return _runs(grid.edges, inside)
-
-    def mass_above(self, value: Tensor) -> Tensor:
-        """Return the mass of the region that is denser than at value [..., 1], in one dimension, [...].
-
-        The value lies in the highest-density set of every larger mass, and in none of a smaller one. For a value
-        drawn from the density itself it is uniform on [0, 1], which makes it a good conformity score. It is 1 where
-        the value is further than five bandwidths from every hypothesis.
-        """
-        grid = self._grid()
-        own = torch.searchsorted(grid.edges.contiguous(), value.contiguous(), right=True) - 1  # [..., 1]
-        n_cells = grid.masses.shape[-1]
-        level = grid.height.gather(-1, own.clamp(0, n_cells - 1))
-        above = (grid.masses * (grid.height > level)).sum(dim=-1, keepdim=True)
-        return torch.where((own >= 0) & (own < n_cells), above, 1.0).squeeze(-1)
 
     def highest_density_level(self, mass: float, n_samples: int = 2000) -> Tensor:
         """Return the log density c for which the set where log_prob >= c holds `mass`, [...], by sampling.
@@ -158,8 +126,8 @@ class HypothesisDensity(Distribution):
             index = drawn.mT.reshape(*shape, *self.batch_shape)
             wide = index[..., None, None].expand(*index.shape, 1, self.dim)
             centres = self.hypotheses.expand(*shape, *self.hypotheses.shape).gather(-2, wide).squeeze(-2)
-            width = self.bandwidth.expand(*shape, *self.bandwidth.shape).gather(-1, index[..., None])
-            return self._sample_around(index, centres, width * self.scale, generator)
+            widths = self.widths.expand(*shape, *self.hypotheses.shape).gather(-2, wide).squeeze(-2)
+            return self._sample_around(index, centres, widths, generator)
 
     @abstractmethod
     def _sample_around(
@@ -189,38 +157,21 @@ class HypothesisDensity(Distribution):
             self.hypotheses.expand(*shape, *self.hypotheses.shape[-2:]),
             self.probabilities.expand(*shape, self.probabilities.shape[-1]),
             self.bandwidth.expand(*shape, self.bandwidth.shape[-1]),
-            self.scale,
+            self.scale if self.scale.ndim == 1 else self.scale.expand(*shape, *self.hypotheses.shape[-2:]),
         )
+
+    def flat(self) -> Self:
+        """Return the same distributions with a batch of one axis."""
+        n, dim = self.hypotheses.shape[-2:]
+        scale = self.scale if self.scale.ndim == 1 else self.scale.expand_as(self.hypotheses).reshape(-1, n, dim)
+        parts = (self.hypotheses.reshape(-1, n, dim), self.probabilities.reshape(-1, n), self.bandwidth.reshape(-1, n))
+        return type(self)(*parts, scale)
 
     def rows(self, chosen: slice | Tensor) -> Self:
         """Return the distributions at some places of the first axis of the batch."""
         parts = (self.hypotheses[chosen], self.probabilities[chosen], self.bandwidth[chosen])
-        return type(self)(*parts, self.scale)
-
-    def _check_one_dimension(self, method: str) -> None:
-        if self.dim != 1:
-            rule = "have one dimension here"
-            advice = "KernelMixture.marginal(output) gives one."
-            raise ValueError(bad_value(f"{type(self).__name__}.{method}", "hypotheses", rule, self.dim, advice))
-
-    def _grid(self) -> "_Grid":
-        """Return cells that are fine around each hypothesis; the mass outside (1e-6) is spread over them."""
-        self._check_one_dimension("highest_density")
-        steps = torch.linspace(-REACH, REACH, _GRID).to(self.hypotheses)
-        reach = (self.bandwidth * self.scale).unsqueeze(-1) * steps
-        edges = (self.hypotheses + reach).flatten(-2).sort(dim=-1).values
-        first = edges.movedim(-1, 0).unsqueeze(-1)  # grid axis in front, where samples stand
-        masses = self.cdf(first).diff(dim=0).clamp_min(0)
-        height = self.log_prob((first[1:] + first[:-1]) / 2)
-        return _Grid(edges, (masses / masses.sum(dim=0)).movedim(0, -1), height.movedim(0, -1))
-
-
-class _Grid(NamedTuple):
-    """Cells of the line: edges [..., cells + 1], the mass and the log density of each, [..., cells]."""
-
-    edges: Tensor
-    masses: Tensor
-    height: Tensor
+        scale = self.scale if self.scale.ndim == 1 else self.scale.expand_as(self.hypotheses)[chosen]
+        return type(self)(*parts, scale)
 
 
 class KernelMixture(HypothesisDensity):
@@ -230,7 +181,8 @@ class KernelMixture(HypothesisDensity):
         hypotheses: [..., hypotheses, dim]
         probabilities: [..., hypotheses], summing to 1.
         bandwidth: standard deviation of the kernels, > 0: a number, or [..., hypotheses] (or broadcast to it).
-        scale: [dim], the unit of each coordinate; the kernel's standard deviation there is bandwidth * scale.
+        scale: the unit of each coordinate, [dim], or of each kernel in each coordinate, [..., hypotheses, dim]; the
+            standard deviation of a kernel there is bandwidth * scale.
 
     Example:
         >>> density = KernelMixture(torch.tensor([[-1.0], [1.0]]), torch.tensor([0.25, 0.75]), bandwidth=0.1)
@@ -251,8 +203,7 @@ class KernelMixture(HypothesisDensity):
         return torch.logsumexp(self.probabilities.log() + kernel, dim=-1)
 
     def _kernel_moments(self) -> tuple[Tensor, Tensor]:
-        variances = (self.bandwidth.unsqueeze(-1) * self.scale).square()
-        return self.hypotheses, variances.expand_as(self.hypotheses)
+        return self.hypotheses, self.widths.square()
 
     def _sample_around(
         self, index: Tensor, centres: Tensor, widths: Tensor, generator: torch.Generator | None
@@ -260,25 +211,17 @@ class KernelMixture(HypothesisDensity):
         return centres + widths * normal_like(centres, generator)
 
     def _kernel_cdf(self, value: Tensor) -> Tensor:
-        offsets = (value - self.hypotheses.squeeze(-1)) / self.scale
-        return 0.5 + 0.5 * torch.erf(offsets / (math.sqrt(2) * self.bandwidth))  # several times as fast as ndtr
+        offsets = (value - self.hypotheses.squeeze(-1)) / self.widths.squeeze(-1)
+        return 0.5 + 0.5 * torch.erf(offsets * math.sqrt(0.5))  # several times as fast as ndtr
+
+    def compiled(self) -> line.Mixtures | None:
+        """Return the kernels of each row as the compiled loops take them, or None where those cannot serve."""
+        parts = (self.hypotheses, self.probabilities, self.widths)
+        if self.dim != 1 or not line.serves(*parts):
+            return None
+        return line.Mixtures(*(part.reshape(-1, self.probabilities.shape[-1]) for part in parts))
 
 
 def normal_like(values: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return standard normal numbers of the shape of `values`."""
     return torch.randn(values.shape, dtype=values.dtype, device=values.device, generator=generator)
-
-
-def _runs(edges: Tensor, inside: Tensor) -> HighestDensitySet:
-    """Return the runs of cells that are inside as intervals, padded with NaN to the largest number of them."""
-    outside = torch.zeros_like(inside[..., :1])
-    padded = torch.cat([outside, inside, outside], dim=-1)
-    starts, stops = padded[..., 1:] & ~padded[..., :-1], padded[..., :-1] & ~padded[..., 1:]  # at edges
-    return HighestDensitySet(marked(edges, starts), marked(edges, stops))
-
-
-def marked(values: Tensor, marks: Tensor) -> Tensor:
-    """Return the marked values of each row in their order, padded with NaN to the largest number of them, >= 1."""
-    n_marked = max(int(marks.sum(dim=-1).max()), 1) if marks.numel() else 1
-    first = marks.int().argsort(dim=-1, descending=True, stable=True)[..., :n_marked]
-    return values.gather(-1, first).masked_fill(~marks.gather(-1, first), torch.nan)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
+from torchmcl.backends import line
 from torchmcl.density.kernels import REACH, KernelMixture
 
 __all__ = ["BestPoints", "best_points", "equal_shares"]
@@ -30,7 +31,8 @@ class BestPoints(NamedTuple):
     Attributes:
         points: [..., points, dim]; on the line in increasing order.
         masses: [..., points], summing to 1.
-        deviations: [..., points], root mean squared deviation of a coordinate from its point, in units of the scale.
+        deviations: [..., points], root mean squared deviation of a coordinate from its point, in units of the scale,
+            or in plain ones where each kernel has a scale.
     """
 
     points: Tensor
@@ -59,6 +61,12 @@ def best_points(density: KernelMixture, n_points: int) -> BestPoints:
     if type(density) is not KernelMixture:
         raise TypeError(bad_value("best_points", "density", "be a KernelMixture", type(density).__name__))
     check_positive_int("best_points", "n_points", n_points)
+    unit, shape = _unit(density), density.batch_shape
+    mixtures = density.compiled()
+    if mixtures is not None:
+        places, masses, deviations = (x.to(density.hypotheses) for x in line.best_points(mixtures, n_points))
+        points = places.view(*shape, n_points, 1)
+        return BestPoints(points, masses.view(*shape, n_points), deviations.view(*shape, n_points) / unit)
     # Far from 0 the digits would go into the distance: each density is moved to its mean.
     centre = density.mean.unsqueeze(-2)
     kernels = _Kernels.of(density, centre)
@@ -66,21 +74,25 @@ def best_points(density: KernelMixture, n_points: int) -> BestPoints:
     parts = [solve(_Kernels(*rows), n_points) for rows in zip(*(x.split(_AT_ONCE) for x in kernels), strict=True)]
     found = [torch.cat(part).to(density.hypotheses) for part in zip(*parts, strict=True)]
     points, masses, deviations = found
-    shape = density.batch_shape
     return BestPoints(
-        points.view(*shape, n_points, density.dim) * density.scale + centre,
+        points.view(*shape, n_points, density.dim) * unit + centre,
         masses.view(*shape, n_points),
         deviations.view(*shape, n_points),
     )
 
 
+def _unit(density: KernelMixture) -> Tensor:
+    """Return the units of the coordinates, [dim]: 1 where each kernel has its own."""
+    return density.scale if density.scale.ndim == 1 else torch.ones_like(density.scale[(0,) * (density.scale.ndim - 1)])
+
+
 def equal_shares(density: KernelMixture, n_points: int) -> Tensor:
     """Return the middles of cells of equal mass on the line, [rows, points]: draws without the noise of drawing."""
-    return _quantiles(_Kernels.of(density), n_points, n_halvings=50) * density.scale
+    return _quantiles(_Kernels.of(density), n_points, n_halvings=50) * _unit(density)
 
 
 class _Kernels(NamedTuple):
-    """Normal kernels in units of the scale: centres [rows, kernels, dim], weights and widths [rows, kernels]."""
+    """Normal kernels in units of the scale: centres and widths [rows, kernels, dim], weights [rows, kernels]."""
 
     centres: Tensor
     weights: Tensor
@@ -88,10 +100,9 @@ class _Kernels(NamedTuple):
 
     @classmethod
     def of(cls, density: KernelMixture, origin: float | Tensor = 0.0) -> "_Kernels":
-        centres, n = (density.hypotheses - origin) / density.scale, density.hypotheses.shape[-2]
-        return cls(
-            centres.reshape(-1, n, density.dim), density.probabilities.reshape(-1, n), density.bandwidth.reshape(-1, n)
-        )
+        n, dim, unit = density.hypotheses.shape[-2], density.dim, _unit(density)
+        centres, widths = (density.hypotheses - origin) / unit, density.widths / unit
+        return cls(centres.reshape(-1, n, dim), density.probabilities.reshape(-1, n), widths.reshape(-1, n, dim))
 
 
 # ---------------------------------------------------------------------- on the line
@@ -117,7 +128,7 @@ def _on_the_line(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tens
 def _quantiles(kernels: _Kernels, n_points: int, n_halvings: int = _HALVINGS) -> Tensor:
     """Return about the middles of equal shares, [rows, points], by halving."""
     levels = (torch.arange(n_points).to(kernels.weights) + 0.5) / n_points
-    centres, reach = kernels.centres[..., 0], REACH * kernels.widths
+    centres, reach = kernels.centres[..., 0], REACH * kernels.widths[..., 0]
     low = (centres - reach).amin(dim=-1, keepdim=True).expand(-1, n_points)
     high = (centres + reach).amax(dim=-1, keepdim=True).expand(-1, n_points)
     for _ in range(n_halvings):
@@ -129,13 +140,13 @@ def _quantiles(kernels: _Kernels, n_points: int, n_halvings: int = _HALVINGS) ->
 
 def _standard(values: Tensor, kernels: _Kernels) -> tuple[Tensor, Tensor]:
     """Return the values [rows, n] in units of each kernel and its distribution function there, [rows, n, kernels]."""
-    offsets = (values.unsqueeze(-1) - kernels.centres.mT).div_(kernels.widths.unsqueeze(1))
+    offsets = (values.unsqueeze(-1) - kernels.centres.mT).div_(kernels.widths.mT)
     return offsets, (offsets * math.sqrt(0.5)).erf_().mul_(0.5).add_(0.5)
 
 
 def _heights(offsets: Tensor, kernels: _Kernels) -> Tensor:
     """Return width times density of each standard kernel, [rows, n, kernels]."""
-    return offsets.square().mul_(-0.5).exp_().mul_(kernels.widths.unsqueeze(1) / math.sqrt(2 * math.pi))
+    return offsets.square().mul_(-0.5).exp_().mul_(kernels.widths.mT / math.sqrt(2 * math.pi))
 
 
 def _between(upto: Tensor, whole: Tensor, weights: Tensor) -> Tensor:
@@ -157,7 +168,7 @@ def _squares(borders: Tensor, kernels: _Kernels) -> Tensor:
     """Return the integrals of y^2 over the cells, [rows, points]."""
     offsets, below = _standard(borders, kernels)
     centres = kernels.centres[..., 0]
-    energy = centres.square() + kernels.widths.square()
+    energy = centres.square() + kernels.widths[..., 0].square()
     upto = energy.unsqueeze(1) * below - (centres.unsqueeze(1) + borders.unsqueeze(-1)) * _heights(offsets, kernels)
     return _between(upto, energy, kernels.weights)
 
@@ -181,7 +192,7 @@ def _atoms(kernels: _Kernels) -> tuple[Tensor, Tensor]:
     """Return points [rows, atoms, dim] and weights [rows, atoms] with the mean and covariance of each kernel."""
     dim = kernels.centres.shape[-1]
     axes = math.sqrt(dim) * torch.eye(dim).to(kernels.centres)
-    steps = kernels.widths[..., None, None] * torch.cat([axes, -axes])  # [rows, kernels, 2 dim, dim]
+    steps = kernels.widths.unsqueeze(-2) * torch.cat([axes, -axes])  # [rows, kernels, 2 dim, dim]
     atoms = (kernels.centres.unsqueeze(-2) + steps).flatten(1, 2)
     return atoms, (kernels.weights / (2 * dim)).repeat_interleave(2 * dim, dim=-1)
 
@@ -213,6 +224,6 @@ def _nearest(atoms: Tensor, weights: Tensor, points: Tensor) -> tuple[Tensor, Te
 
 def _deviations(variances: Tensor, masses: Tensor, kernels: _Kernels) -> Tensor:
     """Return deviations that are never 0: where a cell is empty or cut to a point, that of the narrowest kernel."""
-    least = kernels.widths.amin(dim=-1, keepdim=True) * 1e-3
+    least = kernels.widths.flatten(1).amin(dim=-1, keepdim=True) * 1e-3
     deviations = variances.clamp_min(0).sqrt()
     return torch.where(masses > _TINY, deviations, 0.0).clamp_min(least)

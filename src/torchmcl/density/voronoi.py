@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from torchmcl._checks import bad_value
 from torchmcl.density.kernels import HypothesisDensity, normal_like
 
 __all__ = ["VoronoiKernels"]
@@ -30,6 +31,10 @@ class VoronoiKernels(HypothesisDensity):
         self, hypotheses: Tensor, probabilities: Tensor, bandwidth: float | Tensor, scale: Tensor | None = None
     ) -> None:
         super().__init__(hypotheses, probabilities, bandwidth, scale)
+        if self.scale.ndim > 1:
+            advice = "Cells of hypotheses need one unit in all of space; KernelMixture takes a scale for each kernel."
+            rule, given = "have the shape [dim]", tuple(self.scale.shape)
+            raise ValueError(bad_value("VoronoiKernels", "scale", rule, given, advice))
         # Of hypotheses in the same place the first has the cell, and the probability of all.
         points = self.hypotheses / self.scale
         same = (points.unsqueeze(-2) == points.unsqueeze(-3)).all(dim=-1)

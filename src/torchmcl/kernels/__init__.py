@@ -6,6 +6,8 @@
 - otherwise an `autograd.Function` (`coordinates`, `squares`, `products`, `cross_entropy`) that needs less memory
   and time than the formula, on any device, compiled and under `torch.vmap` too;
 - in forward mode the definition itself, because plain operations are all that forward mode can follow.
+
+`one_to_one` is an operator of torch instead: no formula defines it, and it runs in every mode.
 """
 
 import functools
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from torchmcl._eager import in_forward_mode, is_plain_eager
 
-__all__ = ["MAX_FEATURES", "accelerated", "runs_triton", "usable"]
+__all__ = ["MAX_FEATURES", "accelerated", "has_triton", "runs_triton", "usable"]
 
 # A kernel of `linear` holds the whole weight of a model.
 MAX_FEATURES = 128
@@ -63,13 +65,14 @@ def _kernel(name: str) -> Callable[..., Any]:
 
 
 @functools.cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Return whether Triton is installed."""
     return importlib.util.find_spec("triton") is not None
 
 
 def runs_triton(tensor: Tensor) -> bool:
     """Return whether Triton kernels can run on the device of this tensor in the present mode."""
-    return tensor.is_cuda and is_plain_eager() and _has_triton()
+    return tensor.is_cuda and is_plain_eager() and has_triton()
 
 
 def usable(*tensors: Tensor) -> bool:

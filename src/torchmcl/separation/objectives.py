@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torchmcl.transport import PIT, Sinkhorn
 from torchmcl.types import Matching, StepOutput
 
 __all__ = [
+    "OrderedPIT",
     "count_accuracy",
     "limited_neg_si_sdr",
     "mcl_si_sdr",
@@ -26,6 +28,25 @@ __all__ = [
     "si_sdr_under",
     "trained_cost",
 ]
+
+
+@dataclass(frozen=True, eq=False)
+class OrderedPIT(PIT):
+    """`PIT` among the first outputs only, as many as there are real sources.
+
+    Otherwise nothing says which outputs are left over, each is left over sometimes, and no score can tell a voice from
+    what remains.
+
+    Example:
+        >>> one_source = torch.tensor([[3.0, 1.0, 0.0]])
+        >>> OrderedPIT()(one_source), PIT()(one_source)
+        (tensor([[1., 0., 0.]]), tensor([[0., 0., 1.]]))
+    """
+
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        # More decibels than two outputs ever differ by, and few enough for the digits of single precision.
+        dearer = 1000.0 * torch.arange(cost.shape[-1], dtype=cost.dtype, device=cost.device)
+        return super()._assign(cost + dearer, mask)
 
 
 def rule_of(objective: ObjectiveConfig) -> RuleLike:
@@ -43,7 +64,7 @@ def rule_of(objective: ObjectiveConfig) -> RuleLike:
         cooling = Linear(start, 0.0, end) if objective.decay is None else Exponential(start, objective.decay)
         return annealed(AnnealedWTA, temperature=Until(cooling, end))
     rules: dict[str, RuleLike] = {
-        "pit": PIT(),
+        "pit": OrderedPIT() if objective.in_order else PIT(),
         "mcl": WTA(),
         "relaxed-wta": RelaxedWTA(objective.epsilon),
         "sinkhorn": Sinkhorn(objective.temperature),

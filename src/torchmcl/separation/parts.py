@@ -94,6 +94,7 @@ class ObjectiveConfig:
         temperature: where "amcl" begins, or the one of "sinkhorn", in decibels.
         annealing_epochs: epochs after which the temperature of "amcl" is 0.
         decay: cool "amcl" by this factor an epoch, Eq. (44), instead of linearly, Eq. (43).
+        in_order: let "pit" give n sources to the first n outputs, so that scores can tell how many there are.
         score_weight: of the score loss, if the model gives scores.
         limit_db: SI-SDR at which a source is good enough, so that easy ones, a single speaker for example, leave the
             gradient to the others; no limit by default.
@@ -104,6 +105,7 @@ class ObjectiveConfig:
     temperature: float = 0.1
     annealing_epochs: int = 100
     decay: float | None = None
+    in_order: bool = False
     score_weight: float = 1.0
     limit_db: float | None = None
 
@@ -115,6 +117,9 @@ class ObjectiveConfig:
         check_fraction("objective", "epsilon", self.epsilon)
         if self.decay is not None:
             check_fraction("objective", "decay", self.decay)
+        if self.in_order and self.rule != "pit":
+            advice = "Set objective.rule=pit: the other rules let sources share an output."
+            raise ValueError(bad_value("objective", "in_order", "be false with this rule", self.rule, advice))
         _check_finite("objective", "score_weight", self.score_weight)
         check_non_negative("objective", "score_weight", self.score_weight)
         if self.limit_db is not None:

@@ -32,10 +32,17 @@ from torchmcl.lightning import (
 from torchmcl.lightning._backend import pl
 from torchmcl.nn.dprnn import DPRNN
 from torchmcl.nn.saved import save_model
-from torchmcl.scoring import SigmoidScores
+from torchmcl.scoring import PresenceScores
 from torchmcl.separation.config import SeparationConfig
 from torchmcl.separation.loaders import SpeechData
-from torchmcl.separation.objectives import count_accuracy, mcl_si_sdr, of_mixtures, pit_si_sdr, rule_of, trained_cost
+from torchmcl.separation.objectives import (
+    count_accuracy,
+    mcl_si_sdr,
+    of_mixtures,
+    pit_si_sdr,
+    rule_of,
+    trained_cost,
+)
 from torchmcl.separation.rates import rate_of
 from torchmcl.separation.start import begin_with
 from torchmcl.transport import PIT
@@ -139,7 +146,7 @@ def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule
         cost_fn=pairwise_neg_si_sdr,
         loss_fn=trained_cost(config.objective),
         score_weight=config.objective.score_weight,
-        scores=SigmoidScores(PIT() if config.objective.rule == "pit" else WTA()),
+        scores=PresenceScores(rule if isinstance(rule, PIT) else WTA()),
         learning_rate=rate_of(training, minutes) if falls else training.learning_rate,
         plateau=plateau if training.schedule == "plateau" and not decides else None,
         metrics=metrics if model.score is None else metrics | {"count_accuracy": count_accuracy},

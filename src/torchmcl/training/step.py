@@ -14,6 +14,7 @@ from torchmcl.losses import match, mcl_loss
 from torchmcl.scenes import SceneWinners
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.training.batches import as_batch, with_targets_axis
+from torchmcl.training.fused import fused_step
 from torchmcl.types import Batch, Distributions, Predictions, StepOutput
 
 __all__ = ["mcl_step"]
@@ -88,6 +89,10 @@ def mcl_step(
     event_dims = predictions.hypotheses.ndim - 2 - stacked
     targets, mask = with_targets_axis("mcl_step", batch, predictions.hypotheses, cost_fn, event_dims)
     targets, mask, steps = _real_parts(targets, mask, 2 + stacked)
+    if mask is None and batch.scene is None and sample_weights is None and loss_fn is None and not stacked:
+        fused = fused_step(predictions, targets, rule, cost_fn, scores, score_weight)
+        if fused is not None:
+            return fused
 
     def costs(argument: str, function: Callable[..., Tensor]) -> Tensor:
         return call_cost("mcl_step", argument, function, predictions, targets, steps, event_dims)

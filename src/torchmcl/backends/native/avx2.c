@@ -12,6 +12,9 @@
 #define NAME "AVX2"
 #include "step.h"
 #include "reduce.h"
+#include "line.h"
+#include "line_points.h"
+#include "line_sets.h"
 #include "lstm.h"
 #include "variant.h"
 #if defined(__clang__)

@@ -12,5 +12,8 @@
 #endif
 #include "step.h"
 #include "reduce.h"
+#include "line.h"
+#include "line_points.h"
+#include "line_sets.h"
 #include "lstm.h"
 #include "variant.h"

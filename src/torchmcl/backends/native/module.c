@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include "native.h"
+#include "trees.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -43,6 +44,16 @@ EXPORTED void torchmcl_choose(const Choice *choice) { chosen->choose(choice); }
 EXPORTED int64_t torchmcl_means_scratch(const Means *means) { return chosen->means_scratch(means); }
 
 EXPORTED void torchmcl_move(const Means *means) { chosen->move(means); }
+
+EXPORTED int64_t torchmcl_line_scratch(const Line *line) { return chosen->line_scratch(line); }
+
+EXPORTED void torchmcl_line_points(const Line *line) { chosen->line_points(line); }
+
+EXPORTED void torchmcl_line_sets(const Line *line) { chosen->line_sets(line); }
+
+EXPORTED void torchmcl_line_above(const Line *line) { chosen->line_above(line); }
+
+EXPORTED void torchmcl_leaves(const Trees *trees) { find_leaves(trees); }
 
 EXPORTED int64_t torchmcl_lstm_lanes(void) { return chosen->lstm_lanes(); }
 

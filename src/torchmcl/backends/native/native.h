@@ -1,4 +1,4 @@
-/* What Python hands to compiled functions. `torchmcl.backends.compiled` and `grouping` declare the same structures,
+/* What Python hands to compiled functions. `torchmcl.backends.compiled`, `grouping`, `line` and `trees` declare the same structures,
    field by field. */
 
 #ifndef TORCHMCL_NATIVE_H
@@ -95,6 +95,44 @@ typedef struct {
     float *scratch;       /* aligned to 64 bytes */
 } Means;
 
+/* Mixtures of normal kernels on the line: what is asked of each row. */
+typedef struct {
+    int64_t n_rows;
+    int64_t n_kernels;
+    int64_t is_double;   /* of the next three; 0: single precision */
+    const void *centres; /* [rows, kernels] */
+    const void *weights; /* [rows, kernels] */
+    const void *widths;  /* [rows, kernels] */
+    const double *given; /* [rows]: the mass of a set, or the value of which the mass above it is asked */
+    double fill;         /* gaps that are at least this deep are closed: lowest density by that of the lower peak */
+    int64_t n_columns;   /* points, or pieces at most */
+    double *first;       /* [rows, columns], written: points, lower ends, or [rows]: masses above the values */
+    double *second;      /* [rows, columns], written: masses of the points, upper ends */
+    double *third;       /* written: deviations of the points [rows, columns], depths of the deepest gap [rows] */
+    int64_t *counts;     /* [rows], written: pieces */
+    float *scratch;      /* aligned to 64 bytes */
+} Line;
+
+/* A node of a tree: a row goes to `child`, or to the node behind it where its column is above the threshold. A leaf has
+   itself for a child and a threshold that nothing exceeds. */
+typedef struct {
+    float threshold;
+    int32_t column;
+    int32_t child;
+} Node;
+
+/* The trees of a forest, and rows to send down. */
+typedef struct {
+    int64_t n_rows;
+    int64_t n_columns;
+    int64_t n_trees;
+    const float *rows;     /* [rows, columns], without NaN */
+    const Node *nodes;     /* of all trees */
+    const int32_t *roots;  /* [trees] */
+    const int32_t *depths; /* [trees], of the deepest leaf */
+    int32_t *leaves;       /* [rows, trees], written: places among the nodes */
+} Trees;
+
 /* A bidirectional LSTM without gradients. Rows of inputs and outputs are numbered alike: a sequence begins at
    outer * outer_stride + inner * inner_stride, its steps are step_stride apart. */
 typedef struct {
@@ -124,6 +162,10 @@ typedef struct {
     void (*choose)(const Choice *);
     int64_t (*means_scratch)(const Means *);
     void (*move)(const Means *);
+    int64_t (*line_scratch)(const Line *);
+    void (*line_points)(const Line *);
+    void (*line_sets)(const Line *);
+    void (*line_above)(const Line *);
     int64_t (*lstm_lanes)(void);
     int64_t (*lstm_scratch)(const Recurrence *);
     void (*lstm)(const Recurrence *);
