@@ -1,4 +1,8 @@
-"""Write the tables of docs/separation_models.rst, from cards and a record: python docs/_robustness_tables.py"""
+"""Write the tables of docs/separation_models.rst, from cards and records: python docs/_robustness_tables.py
+
+A further model needs no more than its folder (benchmarks/ship.py), `robustness-<name>-cpu.json` and its rows in
+`separate-speed-*.json`.
+"""
 
 import json
 import runpy
@@ -7,9 +11,10 @@ from pathlib import Path
 from torchmcl.separation.shipped import model_card, shipped_models
 
 HERE = Path(__file__).resolve().parent
-RECORD = HERE.parent / "benchmarks" / "results" / "robustness-cpu.json"
+RESULTS = HERE.parent / "benchmarks" / "results"
 list_table = runpy.run_path(str(HERE / "_separation_tables.py"))["list_table"]
-GENDERS = {"all": "all", "F+F": "two women", "F+M": "a woman and a man", "M+M": "two men"}
+VOICES = {"F": ("woman", "women"), "M": ("man", "men")}
+NUMBERS = ("no", "a", "two", "three", "four", "five")
 CONDITIONS = {
     "clean": "as recorded",
     "levels": "one voice 6 dB softer",
@@ -23,16 +28,52 @@ CONDITIONS = {
 }
 
 
-def test_rows():
+def rows_of(pattern):
+    """Return the rows of all records whose names fit."""
+    return [row for path in sorted(RESULTS.glob(pattern)) for row in json.loads(path.read_text())["rows"]]
+
+
+def voices(group):
+    """Return a group of mixtures in words."""
+    kinds = group.split("+")
+    if not set(kinds) <= VOICES.keys():
+        return group
+    counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+    return " and ".join(f"{NUMBERS[n]} {VOICES[kind][n > 1]}" for kind, n in counts.items())
+
+
+def model_rows(cards):
+    """Return what each model is."""
+    rows = []
+    for card in cards:
+        sizes, training = card["sizes"], card["training"]
+        network = f"{sizes['n_blocks']} blocks of {sizes['hidden_size']} units, {card['parameters'] / 1e6:.2f} M"
+        outputs = f"{card['n_outputs']}{', with scores' if card['scores'] else ''}"
+        trained = f"{training['steps']:,} steps, {training['minutes']:.0f} minutes"
+        rows.append([f"``{card['name']}``", outputs, network, f"{card['bytes'] / 1e6:.1f} MB", trained])
+    return rows
+
+
+def test_rows(cards):
     """Return the improvement of each shipped model on its test mixtures, from the cards."""
     rows = []
-    for name in shipped_models():
-        card = model_card(name)
+    for card in cards:
         for group, numbers in card["results"].items():
             if isinstance(numbers, dict):
-                mean = f"{numbers['mean']:.2f} ± {numbers['standard_error']:.2f}"
-                rows.append([f"``{name}``", GENDERS.get(group, group), str(numbers["mixtures"]), mean])
-                rows[-1] += [f"{numbers['median']:.2f}", f"{numbers['min']:.2f}"]
+                error = "" if numbers["standard_error"] is None else f" ± {numbers['standard_error']:.2f}"
+                rows.append([f"``{card['name']}``", voices(group), str(numbers["mixtures"])])
+                rows[-1] += [f"{numbers['mean']:.2f}{error}", f"{numbers['median']:.2f}", f"{numbers['min']:.2f}"]
+    return rows
+
+
+def counting_rows(cards):
+    """Return how often the number of voices is right."""
+    rows = []
+    for card in cards:
+        if test := card.get("counting", {}).get("test"):
+            by_number = ", ".join(f"{n}: {100 * share:.0f} %" for n, share in test["accuracy_by_number"].items())
+            rows.append([f"``{card['name']}``", str(test["mixtures"]), f"{100 * test['accuracy']:.1f} %", by_number])
+            rows[-1] += [f"{test['log_loss']:.3f}"]
     return rows
 
 
@@ -45,6 +86,19 @@ def condition_rows(rows):
         mean = f"{row['improvement_db']:.2f} ± {row['standard_error']:.2f}"
         lines.append([f"``{model}``", CONDITIONS[condition], str(row["mixtures"]), mean])
         lines[-1] += ["" if condition == "clean" else f"{less:+.2f}", f"{row['worst_tenth_db']:.2f}"]
+        lines[-1] += [f"{100 * row['count_right']:.0f} %" if "count_right" in row else ""]
+    return lines
+
+
+def edge_rows(rows):
+    """Return what silence and one voice give."""
+    lines = []
+    for row in rows:
+        if row["condition"] == "silence and one voice":
+            silence = "silence" if row["silence_peak"] == 0 else f"a peak of {row['silence_peak']:.1g}"
+            kept, below = f"{row['one_voice_si_sdr_db']:.0f} dB", f"{row['other_output_below_db']:.0f} dB below"
+            count = f"{100 * row['count_right']:.0f} %" if "count_right" in row else ""
+            lines.append([f"``{row['model']}``", silence, kept, below, count])
     return lines
 
 
@@ -52,32 +106,52 @@ def speed_rows(rows):
     """Return how much faster than real time each network is."""
     lines = []
     for row in rows:
-        if "processor_time_1_thread" in row:
-            name = f"``{row['model']}``" if row["model"] in shipped_models() else f"untrained, {row['model']}"
-            lines.append([name, f"{row['parameters'] / 1e6:.2f} M", f"{row['processor_time_1_thread']:.2f}"])
+        if row["what"] == "separate":
+            name = f"``{row['model']}``" if row["model"] in shipped_models() else row["model"]
+            where = "GPU" if row["device"] == "cuda" else f"{row['threads']} CPU core{'s' * (row['threads'] > 1)}"
+            ways = (row["times_real_time"], row.get("times_real_time_lstm_of_torch"))
+            lines.append([name, where, *("" if times is None else f"{times:.1f}" for times in ways)])
     return lines
 
 
-def tables(record):
+def tables():
     """Return the tables of the page by name."""
-    tested = list_table(
-        "Improvement of SI-SDR in dB on whole test mixtures",
-        ["model", "voices", "mixtures", "mean ± SE", "median", "worst"],
-        test_rows(),
-    )
-    conditions = list_table(
-        "Improvement of SI-SDR in dB by condition, the same mixtures in each",
-        ["model", "condition", "mixtures", "mean ± SE", "against clean", "worst tenth"],
-        condition_rows(record["rows"]),
-    )
-    speed = list_table(
-        "Seconds of audio in a second of processor time",
-        ["network", "parameters", "1 thread"],
-        speed_rows(record["rows"]),
-    )
-    return {"tested": tested, "conditions": conditions, "speed": speed}
+    cards, robustness = [model_card(name) for name in shipped_models()], rows_of("robustness-*.json")
+    heads = {
+        "models": ("What they are", ["model", "outputs", "network", "size", "training on an H200"]),
+        "tested": (
+            "Improvement of SI-SDR in dB on whole test mixtures",
+            ["model", "voices", "mixtures", "mean ± SE", "median", "worst"],
+        ),
+        "counting": (
+            "How many speak: share of test mixtures whose most likely number is the true one",
+            ["model", "mixtures", "right", "by the true number", "log-loss"],
+        ),
+        "conditions": (
+            "Improvement of SI-SDR in dB by condition, the same mixtures in each",
+            ["model", "condition", "mixtures", "mean ± SE", "against clean", "worst tenth", "number right"],
+        ),
+        "edges": (
+            "Silence, and one voice alone",
+            ["model", "silence gives", "best output of one voice", "the next output is", "number right"],
+        ),
+        "speed": (
+            "Seconds of audio in a second, the whole command but its start",
+            ["model", "on", "times real time", "with the LSTMs of torch"],
+        ),
+    }
+    rows = {
+        "models": model_rows(cards),
+        "tested": test_rows(cards),
+        "counting": counting_rows(cards),
+        "conditions": condition_rows(robustness),
+        "edges": edge_rows(robustness),
+        "speed": speed_rows(rows_of("separate-speed-*.json")),
+    }
+    # A table without rows is no table: nothing stands in its place.
+    return {name: list_table(*heads[name], rows[name]) if rows[name] else "\n" for name in heads}
 
 
 if __name__ == "__main__":
-    for name, text in tables(json.loads(RECORD.read_text())).items():
+    for name, text in tables().items():
         (HERE / f"separation_models_{name}.inc").write_text(text)

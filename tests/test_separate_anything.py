@@ -1,6 +1,7 @@
 """Recordings as they come: rates, channels, formats, lengths, silence, one voice, clipping, errors."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from torchmcl.nn import DPRNN, save_model, separate_long  # noqa: E402
 from torchmcl.nn.saved import load_model  # noqa: E402
 from torchmcl.reports.separation import write_separation_page  # noqa: E402
 from torchmcl.separation import separate_recording  # noqa: E402
+from torchmcl.separation.hearing import Hearing, _even_chunk  # noqa: E402
+from torchmcl.types import Predictions  # noqa: E402
 from voices import voice  # noqa: E402
 
 
@@ -117,7 +120,7 @@ def test_one_voice_alone_is_found_in_one_output_of_the_shipped_separator(tmp_pat
 def test_the_folder_for_the_files_is_named_after_the_recording(tmp_path, model, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     soundfile.write("talk.wav", voice(1, 4000), 8000)
-    assert main(["separation", "separate", "talk.wav", "--model", str(model)]) == 0
+    assert main(["separation", "separate", "talk.wav", "--model", str(model), "--voices", "3"]) == 0
     assert (tmp_path / "out" / "talk" / "talk-3.wav").is_file()
     assert "How many speak? 0: " in capsys.readouterr().out
     assert main(["separation", "separate", "talk.wav", "--model", "three"]) == 2
@@ -144,3 +147,31 @@ def test_a_stored_sound_reads_slices(tmp_path):
         assert np.array_equal(stored[7:19], sound[7:19])
         assert np.array_equal(stored[4990:9000], sound[4990:])
         assert stored[10:5].shape == (0,)
+
+
+@pytest.mark.parametrize("length", [1, 999, 1000, 1001, 1500, 1901, 12_345])
+def test_chunks_are_even_few_and_not_longer_than_asked_for(length):
+    chunk = _even_chunk(length, 1000, 100)
+    n_chunks = max(math.ceil((length - 100) / (chunk - 100)), 1)
+    assert 100 < chunk <= 1000
+    assert n_chunks == max(math.ceil((length - 100) / 900), 1)
+    assert length <= chunk + (n_chunks - 1) * (chunk - 100) < length + n_chunks or n_chunks == 1
+
+
+def test_voices_keep_their_order_over_chunks_that_share_little(tmp_path):
+    sources = torch.from_numpy(np.stack([voice(1, 60_000), voice(2, 60_000)]))
+    torch.manual_seed(0)
+    separator = DPRNN(2, n_filters=8, segment_size=20, hidden_size=6, n_blocks=1)
+
+    def shuffled(piece):  # a perfect separator whose outputs change places from chunk to chunk
+        start = int((sources.sum(dim=0).unfold(0, piece.shape[-1], 1) == piece).all(dim=-1).nonzero()[0])
+        found = sources[:, start : start + piece.shape[-1]]
+        return Predictions((found.flip(0) if start % 2 else found).unsqueeze(0))
+
+    save_model(tmp_path / "model", separator, {"sample_rate": 8000})
+    soundfile.write(tmp_path / "a.wav", sources.sum(dim=0).numpy(), 8000, subtype="FLOAT")
+    hearing = Hearing(tmp_path / "a.wav", tmp_path / "model", owner="test", chunk_seconds=3.0, device="cpu")
+    hearing._stream.model = shuffled
+    outputs = torch.cat([found for _, found in hearing.pieces() if found.numel()], dim=-1)
+    error = min((outputs - sources).square().mean(), (outputs.flip(0) - sources).square().mean())
+    assert error < 0.2 * sources.square().mean()  # levels are those that explain the mixture, not the true ones

@@ -208,12 +208,12 @@ def test_a_recording_is_separated_into_files_ordered_by_score(place, trained, ca
     write_audio(place / "long.wav", mixture, 8000)
     out = place / "separated"
     command = ["separation", "separate", str(place / "long.wav"), "--model", str(trained / "model"), "-o", str(out)]
-    assert main([*command, "--chunk", "0.5"]) == 0
+    assert main([*command, "--chunk", "0.5", "--voices", "3"]) == 0
     result = json.loads((out / "separation.json").read_text())
     assert [output["file"] for output in result["outputs"]] == ["long-1.wav", "long-2.wav", "long-3.wav"]
     scores = [output["score"] for output in result["outputs"]]
     assert scores == sorted(scores, reverse=True)
-    assert sum(scores) == pytest.approx(1)
+    assert sum(scores) == pytest.approx(sum(n * chance for n, chance in enumerate(result["speakers"])), abs=1e-5)
     assert result["ordered_by"] == "score"
     shown = capsys.readouterr().out
     assert "long-1.wav" in shown

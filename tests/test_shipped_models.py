@@ -11,9 +11,17 @@ import pytest
 import torch
 
 import torchmcl
-from torchmcl.nn import DPRNN, load_model, save_model
-from torchmcl.separation import count_probabilities, load_separator, model_card, shipped, shipped_models
+from torchmcl.nn import DPRNN, save_model
+from torchmcl.separation import (
+    count_probabilities,
+    load_separator,
+    model_card,
+    models_table,
+    shipped,
+    shipped_models,
+)
 from torchmcl.separation.start import begin_with
+from voices import recordings
 
 ROOT = Path(__file__).parents[1]
 MODELS = Path(torchmcl.__file__).parent / "separation" / "models"
@@ -84,27 +92,64 @@ def test_a_training_begins_with_a_shipped_model_of_the_same_sizes():
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), saved.state_dict().values(), strict=True))
 
 
-def test_the_script_that_ships_a_model_leaves_out_paths_and_writes_a_card(tmp_path):
+def ship(folder, name, *options):
+    command = [sys.executable, str(ROOT / "benchmarks" / "ship.py"), str(folder / "run"), "--name", name]
+    command += ["--data", str(folder / "speech"), "--into", str(folder / "models"), *options]
+    environment = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.mark.parametrize("scores", [False, True])
+def test_the_script_that_ships_a_training_tests_it_leaves_out_paths_and_writes_a_card(tmp_path, monkeypatch, scores):
     torch.manual_seed(0)
-    model = DPRNN(2, n_filters=8, segment_size=10, hidden_size=6, n_blocks=1)
-    configuration = {"data": {"root": "/secret", "pack": "/secret.npz", "tables": {"tr": "x"}}, "training": {"seed": 1}}
+    model = DPRNN(3, n_filters=8, segment_size=10, hidden_size=6, n_blocks=1, scores=scores)
+    for part in ("tr", "cv", "tt"):
+        recordings(tmp_path / "speech" / part, n_speakers=4, n_utterances=1, n_samples=2000)
+    genders = [f"speaker{i},{'FM'[i % 2]}" for i in range(4)]
+    (tmp_path / "speech" / "speakers.csv").write_text("\n".join(["speaker,gender", *genders]) + "\n")
+    data = {"root": "/secret", "pack": "/secret.npz", "tables": {}, "n_speakers": [1, 2, 3] if scores else [2]}
+    configuration = {"data": data, "model": {"n_outputs": 3}, "training": {"seed": 1}}
     notes = {"sample_rate": 8000, "configuration": configuration, "val_pit_si_sdr": 3.0}
-    save_model(tmp_path / "trained", model, notes)
-    (tmp_path / "records.jsonl").write_text('{"step": 10, "seconds": 60.0}\n')
-    record = {"speakers": ["a", "b"], "improvement": 2.0}
-    (tmp_path / "tt.jsonl").write_text(json.dumps(record) + "\n" + json.dumps(record | {"improvement": 4.0}) + "\n")
-    (tmp_path / "speakers.csv").write_text("speaker,gender\na,F\nb,M\n")
-    command = [sys.executable, str(ROOT / "benchmarks" / "ship.py"), str(tmp_path / "trained"), "--name", "tiny"]
-    command += ["--evaluation", str(tmp_path / "tt.jsonl"), "--records", str(tmp_path / "records.jsonl")]
-    command += ["--speakers", str(tmp_path), "--into", str(tmp_path / "models")]
-    subprocess.run(command, check=True, capture_output=True, env={"PYTHONPATH": str(ROOT / "src")})
-    card = json.loads((tmp_path / "models/tiny/card.json").read_text())
-    assert card["results"]["F+M"]["mean"] == card["results"]["all"]["mean"] == 3.0
+    save_model(tmp_path / "run" / "model", model, notes)
+    (tmp_path / "run" / "records.jsonl").write_text('{"step": 10, "seconds": 60.0}\n')
+    made = ship(tmp_path, "tiny", "--limit", "6", "--device", "cpu")
+    assert made.returncode == 0, made.stderr
+    monkeypatch.setattr(shipped, "_MODELS", tmp_path / "models")
+    card = model_card("tiny")
+    assert (card["n_outputs"], card["scores"], card["sizes"]["n_blocks"]) == (3, scores, 1)
     assert card["half_precision_db"] > 30
-    assert "/secret" not in (tmp_path / "models/tiny/card.json").read_text()
-    assert b"/secret" not in (tmp_path / "models/tiny/model.safetensors").read_bytes()
-    again, _ = load_model(tmp_path / "models" / "tiny")
-    assert torch.allclose(again.decoder, model.decoder, atol=1e-3)
+    assert card["results"]["all"]["mixtures"] == 4  # one voice alone cannot improve
+    assert {"2 speakers", "3 speakers"} <= card["results"].keys() if scores else "F+M" in card["results"]
+    assert ("counting" in card) == scores
+    if scores:
+        assert card["counting"]["test"]["accuracy_by_number"].keys() == {"1", "2", "3"}
+        assert load_separator("tiny")[1]["score_temperature"] > 0
+    for file in ("card.json", "model.safetensors"):
+        assert b"/secret" not in (tmp_path / "models" / "tiny" / file).read_bytes()
+    assert torch.allclose(load_separator("tiny")[0].decoder, model.decoder, atol=1e-3)
+    assert "tiny" in models_table([card])
+    assert "not measured" in models_table([card])
+    assert "7.5 times real time" in models_table([card | {"speed": {"times_real_time": 7.5}}])
+
+
+def test_a_model_that_is_too_large_is_not_shipped(tmp_path):
+    model = DPRNN(2, n_filters=8, segment_size=10, hidden_size=256, n_blocks=2)
+    notes = {"sample_rate": 8000, "configuration": {"data": {"n_speakers": [2]}}, "val_pit_si_sdr": 3.0}
+    save_model(tmp_path / "run" / "model", model, notes)
+    (tmp_path / "run" / "records.jsonl").write_text('{"step": 10, "seconds": 60.0}\n')
+    record = {"speakers": ["a", "b"], "improvement": 2.0}
+    (tmp_path / "run" / "model" / "evaluation-tt.jsonl").write_text(json.dumps(record) + "\n")
+    refused = ship(tmp_path, "huge")
+    assert "huge: would have" in refused.stderr
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_name_that_another_installation_has_is_an_error_that_lists_those_of_this_one(monkeypatch, tmp_path):
+    shutil.copytree(MODELS / "two-speakers", tmp_path / "two-speakers")
+    monkeypatch.setattr(shipped, "_MODELS", tmp_path)
+    message = r"one of \['two-speakers'\], got 'three-speakers'\. This installation does not contain it"
+    with pytest.raises(ValueError, match=message):
+        load_separator("three-speakers")
 
 
 def test_counts_are_those_of_all_ways_to_choose_voices():

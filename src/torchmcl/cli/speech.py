@@ -1,25 +1,23 @@
-"""The commands about speech, `torchmcl separation ...` and `torchmcl data ...`: parsing and dispatch only."""
+"""The commands about separation, `torchmcl separation ...`: parsing and dispatch only."""
 
 import argparse
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 from torchmcl._limits import SHORTEST_CHUNK_SECONDS
 from torchmcl._optional import check_extra
-from torchmcl.cli.arguments import device, device_or_auto, names, non_negative_number, positive, positive_number, seed
+from torchmcl.cli.arguments import device, device_or_auto, non_negative_number, positive, positive_number
+from torchmcl.cli.speech_data import AUDIO, PARTS, add_data_commands
 
 __all__ = ["DEFAULT_MODEL", "MODEL_HELP", "SEPARATED", "TRAINED", "add_speech_commands"]
 
-_PARTS = ("tr", "cv", "tt")
 # A name among `torchmcl.separation.shipped_models`, which needs torch to be asked.
 DEFAULT_MODEL = "two-speakers"
-MODEL_HELP = "name of a separator that comes with the package, or folder of a saved model"
-# What telephones and recording studios use, and more.
-_SAMPLE_RATES = (1000, 384_000)
+MODEL_HELP = "a name that `torchmcl separation models` lists, or folder of a saved model"
 # What the commands load; `[speech]` brings all of it but Lightning, `[separation]` all.
-_AUDIO = ("soundfile", "soxr")
-SEPARATED = (*_AUDIO, "safetensors", "scipy")
+SEPARATED = (*AUDIO, "safetensors", "scipy")
 _CONFIGURED = (*SEPARATED, "yaml")
 TRAINED = (*_CONFIGURED, "lightning|pytorch_lightning")
 
@@ -28,17 +26,16 @@ def add_speech_commands(commands: Any) -> None:
     """Add `separation` and `data` to the commands."""
     separation = commands.add_parser(
         "separation",
-        help="separate speakers: train, evaluate, separate",
+        help="separate speakers: separate, models, train, evaluate, calibrate",
         description="Train a network that gives one waveform per speaker, or more; measure it; use it on recordings.",
     )
     tasks = separation.add_subparsers(title="tasks", metavar="TASK", required=True)
     _add_train(tasks)
     _add_evaluate(tasks)
     _add_separate(tasks)
-    data = commands.add_parser("data", help="prepare speech: mix, pack", description="Prepare speech for training.")
-    tasks = data.add_subparsers(title="tasks", metavar="TASK", required=True)
-    _add_mix(tasks)
-    _add_pack(tasks)
+    _add_calibrate(tasks)
+    _add_models(tasks)
+    add_data_commands(commands)
 
 
 def _add_train(tasks: Any) -> None:
@@ -51,7 +48,7 @@ def _add_train(tasks: Any) -> None:
         "torchmcl separation train --from two-speakers --data FOLDER, to train a shipped separator further on "
         "FOLDER/<speaker>/<recordings>",
     )
-    shipped = "paper-2spk, paper-3spk, quick, study, ship-2spk, ship-3spk, ship-any, fine-tune"
+    shipped = "paper-2spk, paper-3spk, quick, study, ship-2spk, ship-3spk, ship-any, ship-small, fine-tune"
     config = f"a YAML file, or one that is shipped: {shipped} (default with --from: fine-tune)"
     train.add_argument("config", nargs="?", help=config)
     train.add_argument("--out", type=Path, help="folder for models, records and logs (default: out/CONFIG)")
@@ -82,7 +79,7 @@ def _add_evaluate(tasks: Any) -> None:
     evaluate.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} (default: %(default)s)")
     evaluate.add_argument("--data", type=Path, help="folder of the speech, instead of the one it was trained on")
     evaluate.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
-    evaluate.add_argument("--part", default="tt", choices=("tr", "cv", "tt"), help="which part (default: %(default)s)")
+    evaluate.add_argument("--part", default="tt", choices=PARTS, help="which part (default: %(default)s)")
     evaluate.add_argument(
         "--out", type=Path, help="folder for the records (default: that of the model; none for a name)"
     )
@@ -98,73 +95,50 @@ def _add_separate(tasks: Any) -> None:
     separate = tasks.add_parser(
         "separate",
         help="separate a recording into files",
-        description="Write one WAV file for each output, ordered by score, and a page to see and hear them. Long "
-        "recordings are taken in overlapping chunks, with the outputs in one order.",
-        epilog="examples: torchmcl separation separate in.wav; "
+        description="Write one WAV file for each voice and a page to see and hear them. A model with scores also says "
+        "how many speak, with probabilities, and writes as many. Long recordings are taken in overlapping chunks, with "
+        "the voices in one order.",
+        epilog="examples: torchmcl separation separate in.wav; torchmcl separation separate in.wav --model any-number; "
         "torchmcl separation separate in.flac --model out/quick/model -o out/separated",
     )
     separate.add_argument("recording", type=Path, help="any audio file, of any sample rate and length")
     separate.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} (default: %(default)s)")
     separate.add_argument("-o", "--out", type=Path, help="folder for the files (default: out/RECORDING)")
+    voices = "files to write (default: as many as the model believes in; all outputs of a model without scores)"
+    separate.add_argument("--voices", type=positive, help=voices)
     separate.add_argument("--chunk", type=_chunk, default=10.0, help="seconds of a chunk (default: %(default)s)")
     separate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     separate.add_argument("--quiet", action="store_true", help="no progress bar")
     separate.set_defaults(check=_check_separate, run=_separate)
 
 
-def _add_mix(tasks: Any) -> None:
-    mix = tasks.add_parser(
-        "mix",
-        help="make a WSJ0-mix-like folder from single-speaker recordings",
-        description="Mix FOLDER/<speaker>/... or FOLDER/{tr,cv,tt}/<speaker>/... into "
-        "OUT/wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}, with gains as in WSJ0-mix. No speaker is in two parts.",
-        epilog="example: torchmcl data mix recordings --out mixed --speakers 2 --counts tr=200,cv=20,tt=20",
+def _add_calibrate(tasks: Any) -> None:
+    calibrate = tasks.add_parser(
+        "calibrate",
+        help="make the probabilities of how many speak right on average",
+        description="Fit one number, the temperature of the scores, on mixtures that the training did not hear, and "
+        "save it with the model.",
+        epilog="example: torchmcl separation calibrate --model out/ship-any/model --data FOLDER",
     )
-    mix.add_argument("folder", type=Path, help="folder of recordings, one folder for each speaker")
-    mix.add_argument("--out", type=Path, required=True, help="folder for the mixtures")
-    mix.add_argument("--speakers", type=positive, default=2, help="in each mixture (default: %(default)s)")
-    counts = "tr=20000,cv=5000,tt=3000"
-    mix.add_argument("--counts", type=_counts, default=counts, help="mixtures of each part (default: %(default)s)")
-    mix.add_argument("--sample-rate", type=_sample_rate, default=8000, help="of the mixtures (default: %(default)s)")
-    mix.add_argument("--seed", type=seed, default=0, help="decides everything (default: %(default)s)")
-    mix.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, and say which")
-    mix.add_argument("--quiet", action="store_true", help="no progress bar")
-    mix.set_defaults(check=_check_mix, run=_mix)
+    calibrate.add_argument("--model", type=Path, required=True, help="folder of a saved model with scores")
+    calibrate.add_argument("--data", type=Path, help="folder of the speech, instead of the one it was trained on")
+    calibrate.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
+    calibrate.add_argument("--part", default="cv", choices=PARTS, help="which part (default: %(default)s)")
+    calibrate.add_argument("--limit", type=positive, help="use the first mixtures only (default: all)")
+    calibrate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    calibrate.add_argument("--quiet", action="store_true", help="no progress bar")
+    calibrate.set_defaults(check=_check_calibrate, run=_calibrate)
 
 
-def _add_pack(tasks: Any) -> None:
-    pack = tasks.add_parser(
-        "pack",
-        help="put recordings into one small file",
-        description="Pack all recordings of a folder, lossless at 16 bits, into one file that numpy alone can read; "
-        "use it with --set data.pack=FILE.",
-        epilog="example: torchmcl data pack speech --parts tr,cv --out speech.npz",
+def _add_models(tasks: Any) -> None:
+    models = tasks.add_parser(
+        "models",
+        help="list the separators that come with the package",
+        description="List the separators that this installation contains: outputs, size, how much they improve test "
+        "mixtures on average (SI-SDR), and how fast they are.",
     )
-    pack.add_argument("folder", type=Path, help="folder of recordings; their names are relative to it")
-    pack.add_argument("--out", type=Path, required=True, help="the file")
-    pack.add_argument("--parts", type=names, help="folders below it, separated by commas (default: everything)")
-    pack.add_argument("--sample-rate", type=_sample_rate, default=8000, help="of the pack (default: %(default)s)")
-    pack.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, and say which")
-    pack.add_argument("--quiet", action="store_true", help="no progress bar")
-    pack.set_defaults(check=_check_pack, run=_pack)
-
-
-def _counts(text: str) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for pair in text.split(","):
-        part, equals, count = (piece.strip() for piece in pair.partition("="))
-        if not equals or part not in _PARTS or part in counts:
-            raise argparse.ArgumentTypeError(f"must be like tr=200,cv=20,tt=20, got {text[:80]!r}")
-        counts[part] = positive(count)
-    return counts
-
-
-def _sample_rate(text: str) -> int:
-    least, most = _SAMPLE_RATES
-    value = positive(text)
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"must be an integer from {least} to {most}, got {text!r}")
-    return value
+    models.add_argument("--json", action="store_true", help="print their cards as JSON")
+    models.set_defaults(run=_models)
 
 
 def _chunk(text: str) -> float:
@@ -177,7 +151,7 @@ def _chunk(text: str) -> float:
 def _without_audio(options: argparse.Namespace, modules: tuple[str, ...]) -> tuple[str, ...]:
     """Return what a command loads: a pack is read without the packages that read recordings."""
     packed = any(change.replace(" ", "").startswith("data.pack=") for change in options.set)
-    return tuple(name for name in modules if not (packed and name in _AUDIO))
+    return tuple(name for name in modules if not (packed and name in AUDIO))
 
 
 def _check_train(options: argparse.Namespace) -> None:
@@ -194,12 +168,8 @@ def _check_separate(options: argparse.Namespace) -> None:
     check_extra(*SEPARATED, extra="speech", needed_by="torchmcl separation separate")
 
 
-def _check_mix(options: argparse.Namespace) -> None:
-    check_extra(*_AUDIO, extra="speech", needed_by="torchmcl data mix")
-
-
-def _check_pack(options: argparse.Namespace) -> None:
-    check_extra(*_AUDIO, extra="speech", needed_by="torchmcl data pack")
+def _check_calibrate(options: argparse.Namespace) -> None:
+    check_extra(*_without_audio(options, _CONFIGURED), extra="speech", needed_by="torchmcl separation calibrate")
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -227,16 +197,22 @@ def _train(options: argparse.Namespace) -> None:
     print(f"Best model: {model}")
 
 
-def _evaluate(options: argparse.Namespace) -> None:
+def _trained_with(options: argparse.Namespace, changes: list[str]) -> Any:
+    """Return the configuration of a saved model, changed as asked."""
     from torchmcl.separation.config import SeparationConfig
-    from torchmcl.separation.evaluate import evaluate_separator, speaker_genders
-    from torchmcl.separation.shipped import is_shipped, load_separator
-    from torchmcl.separation.tables import evaluation_table
+    from torchmcl.separation.shipped import load_separator
 
     trained = SeparationConfig.from_dict(load_separator(options.model)[1].get("configuration", {}))
-    changes = [*options.set, *(["data.skip_bad=true"] if options.skip_bad else [])]
-    config = trained.changed(changes)
-    config = config if options.data is None else config.with_root(options.data)
+    config = trained.changed([*options.set, *changes])
+    return config if options.data is None else config.with_root(options.data)
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from torchmcl.separation.evaluate import evaluate_separator, speaker_genders
+    from torchmcl.separation.shipped import is_shipped
+    from torchmcl.separation.tables import evaluation_table
+
+    config = _trained_with(options, ["data.skip_bad=true"] if options.skip_bad else [])
     records = evaluate_separator(
         options.model,
         config.data,
@@ -258,40 +234,44 @@ def _separate(options: argparse.Namespace) -> None:
         options.recording,
         out,
         options.model,
+        n_voices=options.voices,
         chunk_seconds=options.chunk,
         device=options.device,
         progress=not options.quiet,
     )
     for output in result["outputs"]:
         print(f"{out / output['file']}  {result['ordered_by']} {output['score']:.3f}")
+    if result["silent"]:
+        print("The recording is silent: there are no voices in it.")
+    elif not result["outputs"]:
+        print("No output is likely to be a voice. Write them all the same with --voices 1.")
     if result["speakers"] is not None:
         shown = ", ".join(f"{number}: {100 * chance:.0f} %" for number, chance in enumerate(result["speakers"]))
         print(f"How many speak? {shown}")
     print(f"Open the page: {write_separation_page(out).resolve().as_uri()}")
 
 
-def _mix(options: argparse.Namespace) -> None:
-    from torchmcl.data.speech import MixPlan, write_mixtures
+def _calibrate(options: argparse.Namespace) -> None:
+    from torchmcl.separation.calibrate import calibrate_counts
 
-    plan = MixPlan(options.speakers, options.counts, options.sample_rate, seed=options.seed)
-    made = write_mixtures(options.folder, options.out, plan, skip_bad=options.skip_bad, progress=not options.quiet)
-    print(f"{sum(made.values())} mixtures in {options.out}: {', '.join(f'{n} {part}' for part, n in made.items())}")
-
-
-def _pack(options: argparse.Namespace) -> None:
-    from torchmcl.data.speech import AudioPack
-    from torchmcl.data.speech.audio import audio_files
-
-    parts = options.parts or ["."]
-    files = [path for part in parts for path in audio_files(options.folder / part)]
-    pack = AudioPack.from_folder(
-        options.folder,
-        [path.relative_to(options.folder).as_posix() for path in files],
-        sample_rate=options.sample_rate,
-        skip_bad=options.skip_bad,
+    found = calibrate_counts(
+        options.model,
+        _trained_with(options, []).data,
+        part=options.part,
+        limit=options.limit,
+        device=options.device,
         progress=not options.quiet,
     )
-    size = pack.save(options.out)
     print(
-        f"{len(pack.names)} recordings in {options.out}: {size / 2**20:.1f} MiB ({pack.n_bytes / 2**20:.1f} as int16)"
+        f"Temperature {found['temperature']:.2f}, saved in {options.model}. Of {found['mixtures']} mixtures the number "
+        f"of voices is right in {100 * found['accuracy']:.0f} %; log-loss {found['log_loss_before']:.3f} before, "
+        f"{found['log_loss']:.3f} now."
     )
+
+
+def _models(options: argparse.Namespace) -> None:
+    from torchmcl.separation.shipped import model_card, shipped_models
+    from torchmcl.separation.tables import models_table
+
+    cards = [model_card(name) for name in shipped_models()]
+    print(json.dumps(cards, indent=1) if options.json else models_table(cards))

@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 from torchmcl import kernels
 from torchmcl._checks import bad_value, check_tensor
+from torchmcl._eager import is_plain_eager
+from torchmcl.backends import recurrence
 
 __all__ = ["BiLSTM", "FusedBiLSTM"]
 
@@ -43,6 +45,8 @@ class BiLSTM(nn.LSTM):
 
     def forward(self, sequences: Tensor) -> Tensor:  # type: ignore[override]
         """Return [batch, sequences, time, 2 * hidden] for [batch, sequences, time, features]."""
+        if sequences.device.type == "cpu" and self._can_compile(sequences):
+            return self._compiled(sequences)
         batch_shape = sequences.shape[:2]
         time_first = sequences.permute(2, 0, 1, 3).flatten(1, 2)  # the layout that cuDNN works in, and the one copy
         if sequences.device.type == "cpu":
@@ -55,6 +59,18 @@ class BiLSTM(nn.LSTM):
                 time_first = F.pad(time_first, (0, 0, 0, -n_sequences % 8))
             hidden = super().forward(time_first)[0][:, :n_sequences]
         return hidden.unflatten(1, batch_shape).permute(1, 2, 0, 3)
+
+    def _can_compile(self, sequences: Tensor) -> bool:
+        parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
+        return is_plain_eager() and sequences.numel() > 0 and recurrence.serves(sequences, *parameters)
+
+    def _compiled(self, sequences: Tensor) -> Tensor:
+        """Compute in C what needs no gradient: the gates never leave the registers."""
+        ordered, order = _in_memory_order(sequences)
+        strides = [ordered.stride(order.index(axis)) // ordered.shape[-1] for axis in range(3)]
+        parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
+        rows = ordered.reshape(-1, ordered.shape[-1])
+        return _restored(recurrence.bilstm(rows, sequences.shape[:3], strides, parameters), ordered.shape[:3], order)
 
     def _on_cpu(self, time_first: Tensor) -> Tensor:
         """Return the hidden states of sequences on a CPU."""

@@ -70,8 +70,8 @@ class StreamingSeparator:
         self._last: Tensor | None = None  # the outputs of the last chunk, [_last_from, _last_to)
         self._last_from = self._last_to = 0
         self._given = 0  # samples that are final and were returned
-        self._logits: Tensor | None = None
-        self._n_chunks = 0
+        self._logits: Tensor | None = None  # of the chunks, added up with their weights
+        self._weight = torch.zeros(())
 
     @property
     def delay(self) -> int:
@@ -80,8 +80,11 @@ class StreamingSeparator:
 
     @property
     def score_logits(self) -> Tensor | None:
-        """The mean score logits of the chunks so far, [batch, outputs]; None if the model gives none."""
-        return None if self._logits is None else self._logits / self._n_chunks
+        """The score logits of the chunks so far, [batch, outputs], on average; None if the model gives none.
+
+        A chunk counts by the energy of the output in it: whoever speaks for a while is no less a voice in the rest.
+        """
+        return None if self._logits is None else self._logits / self._weight
 
     def push(self, samples: Tensor) -> Tensor:
         """Take the next samples [batch, length]; return the outputs [batch, outputs, n] that became final.
@@ -96,7 +99,7 @@ class StreamingSeparator:
             rule = f"have a batch of {len(self._heard)} as before"
             raise ValueError(bad_value("StreamingSeparator", "samples", rule, tuple(samples.shape)))
         if self._heard is None:
-            self._logits, self._n_chunks = None, 0
+            self._logits, self._weight = None, torch.zeros(())
         self._heard = samples if self._heard is None else torch.cat([self._heard, samples], dim=-1)
         self._heard_to += samples.shape[-1]
         finished = []
@@ -121,9 +124,9 @@ class StreamingSeparator:
             rest = self._last[..., self._given - self._last_from :]
         else:
             rest = self._separated(max(self._heard_to - self.chunk, 0), self._heard_to, 0)
-        logits, n_chunks = self._logits, self._n_chunks
+        logits, weight = self._logits, self._weight
         self._begin()
-        self._logits, self._n_chunks = logits, n_chunks  # until the next recording begins
+        self._logits, self._weight = logits, weight  # until the next recording begins
         return rest
 
     def _separated(self, start: int, stop: int, kept: int) -> Tensor:
@@ -143,9 +146,11 @@ class StreamingSeparator:
             faded = torch.lerp(before[..., fixed:], hypotheses[..., fixed:shared], fade)
             hypotheses = torch.cat([before[..., :fixed], faded, hypotheses[..., shared:]], dim=-1)
         self._last, self._last_from, self._last_to = hypotheses, start, stop
-        self._n_chunks += 1
         if score_logits is not None:
-            self._logits = score_logits if self._logits is None else self._logits + score_logits
+            # Where all is silent any weight will do, as long as it is not 0.
+            weight = hypotheses.float().square().sum(dim=-1).clamp_min(1e-30)
+            self._logits = weight * score_logits + (0 if self._logits is None else self._logits)
+            self._weight = self._weight.to(weight.device) + weight
         final = hypotheses[..., self._given - start : stop - kept - start]
         self._given = stop - kept
         return final
@@ -170,7 +175,7 @@ def separate_long(
 
     Returns:
         Predictions with hypotheses [batch, outputs, length], on the device of the waveform, and the
-        mean score logits of the chunks.
+        score logits of the chunks on average, each counted by the energy of the output in it.
 
     Example:
         >>> def halves(mixture):  # a separator that gives the halves of the sum

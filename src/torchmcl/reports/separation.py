@@ -19,6 +19,10 @@ _OWNER = "write_separation_page"
 # Up to this many bytes of audio in all, about four minutes at 8 kHz, the page carries them and can be sent alone.
 _EMBEDDED_BYTES = 4_000_000
 _NUMBERS = {"score": "score", "energy": "share of the energy"}
+_MEANINGS = {
+    "score": "A score is the probability that an output is a voice.",
+    "energy": "The shares of the energy sum to 1.",
+}
 
 
 class _Sound(NamedTuple):
@@ -59,16 +63,18 @@ def _page(folder: Path, records: dict[str, Any]) -> str:
     )
     name = Path(records["recording"]).name
     n, voices = len(outputs), "output" if len(outputs) == 1 else "outputs"
+    found = f"{n} {voices}, highest {number} first." if n else "no voice."
+    silent = " The recording is silent." if records.get("silent") else ""
     quieter = f" All files are turned down to {records['gain']:.2f} of their level." if records["gain"] != 1 else ""
     body = f"""
 <h1>{_shown(name)}</h1>
-<p class="lead">{_time(records["seconds"], records["seconds"])} of sound and {n} {voices}, highest {number} first.</p>
+<p class="lead">{_time(records["seconds"], records["seconds"])} of sound and {found}{silent}</p>
 {_speakers(records)}
 {_numbers(records)}
 {cards}
 {_about(records)}
 <p class="note">Above: the waveform; below: how loud each frequency is over time, the lighter the louder. All pictures
-share one scale. Click into a picture to go there. The {number} of the outputs sums to 1.{quieter} The numbers behind
+share one scale. Click into a picture to go there. {_MEANINGS[records["ordered_by"]]}{quieter} The numbers behind
 this page are in <code>separation.json</code> beside it.</p>
 """
     return page(f"Separated: {_text(name)}", body, _SCRIPT, command="torchmcl separation separate", style=_STYLE)

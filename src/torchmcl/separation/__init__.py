@@ -5,29 +5,35 @@ from typing import TYPE_CHECKING
 from torchmcl._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from torchmcl.separation.calibrate import calibrate_counts
     from torchmcl.separation.config import DataConfig, SeparationConfig, load_config, shipped_configs
-    from torchmcl.separation.counting import count_probabilities
+    from torchmcl.separation.counting import count_log_loss, count_probabilities, fit_count_temperature
     from torchmcl.separation.data import listed_mixtures
     from torchmcl.separation.demonstration import run_speech_demo
     from torchmcl.separation.evaluate import evaluate_separator, speaker_genders
-    from torchmcl.separation.separate import separate_recording
+    from torchmcl.separation.separate import count_speakers, separate_recording
     from torchmcl.separation.shipped import load_separator, model_card, shipped_models
     from torchmcl.separation.start import fitted_to
-    from torchmcl.separation.tables import evaluation_table
+    from torchmcl.separation.tables import evaluation_table, models_table
     from torchmcl.separation.train import differing_options, train_separator
 
 __all__ = [
     "DataConfig",
     "SeparationConfig",
+    "calibrate_counts",
+    "count_log_loss",
     "count_probabilities",
+    "count_speakers",
     "differing_options",
     "evaluate_separator",
     "evaluation_table",
+    "fit_count_temperature",
     "fitted_to",
     "listed_mixtures",
     "load_config",
     "load_separator",
     "model_card",
+    "models_table",
     "run_speech_demo",
     "separate_recording",
     "shipped_configs",
@@ -38,15 +44,16 @@ __all__ = [
 
 # Loaded one by one: evaluating needs no Lightning, reading a configuration no audio.
 _HOMES = {
+    "calibrate": ("calibrate_counts",),
     "config": ("DataConfig", "SeparationConfig", "load_config", "shipped_configs"),
-    "counting": ("count_probabilities",),
+    "counting": ("count_log_loss", "count_probabilities", "fit_count_temperature"),
     "data": ("listed_mixtures",),
     "demonstration": ("run_speech_demo",),
     "evaluate": ("evaluate_separator", "speaker_genders"),
-    "separate": ("separate_recording",),
+    "separate": ("count_speakers", "separate_recording"),
     "shipped": ("load_separator", "model_card", "shipped_models"),
     "start": ("fitted_to",),
-    "tables": ("evaluation_table",),
+    "tables": ("evaluation_table", "models_table"),
     "train": ("differing_options", "train_separator"),
 }
 __getattr__, __dir__ = lazy_names(

@@ -1,9 +1,15 @@
 """How many speak? The scores of the outputs as probabilities of each number of voices."""
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
-__all__ = ["count_probabilities"]
+from torchmcl._checks import bad_value
+
+__all__ = ["count_log_loss", "count_probabilities", "fit_count_temperature", "score_temperature"]
 
 
 def count_probabilities(score_logits: Tensor) -> Tensor:
@@ -29,3 +35,62 @@ def count_probabilities(score_logits: Tensor) -> Tensor:
         one_more = torch.cat([torch.zeros_like(score), counts[..., :-1]], dim=-1)
         counts = (1 - score) * counts + score * one_more
     return counts.to(score_logits.dtype)
+
+
+def count_log_loss(score_logits: Tensor, n_voices: Tensor) -> Tensor:
+    """Return the mean negative logarithm of the probability of the true number of voices.
+
+    Args:
+        score_logits: [..., recordings, outputs]
+        n_voices: the true numbers [recordings].
+
+    Returns:
+        In nats, [...].
+
+    Example:
+        >>> count_log_loss(torch.tensor([[0.0, 20.0]]), torch.tensor([1])).round(decimals=3)
+        tensor(0.6930)
+    """
+    probabilities = count_probabilities(score_logits.double())
+    places = n_voices.expand(probabilities.shape[:-1]).unsqueeze(-1)
+    true = probabilities.gather(-1, places).squeeze(-1)
+    return -true.clamp_min(1e-12).log().mean(dim=-1).to(score_logits.dtype)
+
+
+def fit_count_temperature(score_logits: Tensor, n_voices: Tensor) -> float:
+    """Return the number by which to divide score logits so that the probabilities of counts are right on average.
+
+    It minimizes `count_log_loss`, among 0.1 to 10 in steps of 1 %.
+
+    Args:
+        score_logits: of recordings that no training heard, [recordings, outputs].
+        n_voices: the true numbers [recordings].
+
+    Raises:
+        ValueError: if there is no recording, or one has more voices than there are outputs.
+
+    Example:
+        >>> round(fit_count_temperature(torch.tensor([[8.0], [8.0], [8.0], [8.0]]), torch.tensor([1, 1, 1, 0])), 1)
+        7.3
+    """
+    if len(score_logits) < 1:
+        raise ValueError(bad_value("fit_count_temperature", "score_logits", "have a recording at least", 0))
+    if n_voices.min() < 0 or n_voices.max() > score_logits.shape[-1]:
+        rule = f"be from 0 to the {score_logits.shape[-1]} outputs"
+        raise ValueError(bad_value("fit_count_temperature", "n_voices", rule, n_voices.tolist()))
+    temperatures = torch.logspace(-1, 1, 463, dtype=torch.float64)
+    losses = count_log_loss(score_logits.double() / temperatures.view(-1, 1, 1), n_voices)
+    return float(temperatures[losses.argmin()])
+
+
+def score_temperature(notes: Mapping[str, Any]) -> float:
+    """Return the number that the notes of a model give to divide its score logits by; 1 if it is not calibrated.
+
+    Raises:
+        ValueError: if it is not a positive number.
+    """
+    value = notes.get("score_temperature", 1.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        advice = "Calibrate it again: torchmcl separation calibrate."
+        raise ValueError(bad_value("separation", "score_temperature", "be a positive number", repr(value)[:80], advice))
+    return float(value)

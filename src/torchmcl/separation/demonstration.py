@@ -11,7 +11,7 @@ from torchmcl._files import write_atomically
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.data.speech.audio import Samples, read_audio, write_audio
 from torchmcl.separation.separate import separate_recording
-from torchmcl.separation.shipped import DEFAULT_MODEL
+from torchmcl.separation.shipped import DEFAULT_MODEL, load_separator
 from torchmcl.transport import PIT
 
 __all__ = ["run_speech_demo"]
@@ -44,7 +44,8 @@ def run_speech_demo(
     length, rate = min(len(voice) for voice in voices), 8000
     sources: Samples = np.stack([voice[:length] for voice in voices])
     write_audio(out / "demo.wav", sources.sum(axis=0), rate)
-    result = separate_recording(out / "demo.wav", out, model, device=device, progress=progress)
+    n_voices = len(voices) if load_separator(model)[0].score is not None else None  # the others would be left out
+    result = separate_recording(out / "demo.wav", out, model, n_voices=n_voices, device=device, progress=progress)
     for name, source in zip(_NAMES, sources, strict=True):
         write_audio(out / f"demo-true-{name}.wav", result["gain"] * source, rate)
     result |= {"references": _references(out, result, sources), "attribution": _ATTRIBUTION}

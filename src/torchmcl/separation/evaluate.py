@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from torchmcl._checks import available_device, check_positive_int
 from torchmcl._progress import Progress
@@ -15,7 +16,8 @@ from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.data.speech import SpeechMixtures
 from torchmcl.losses import match
 from torchmcl.separation.config import DataConfig
-from torchmcl.separation.data import listed_mixtures, store_of
+from torchmcl.separation.counting import count_probabilities, score_temperature
+from torchmcl.separation.data import some_mixtures, store_of
 from torchmcl.separation.objectives import mcl_si_sdr, pit_si_sdr, si_sdr_under
 from torchmcl.separation.shipped import load_separator
 from torchmcl.training import mcl_step
@@ -43,15 +45,15 @@ def evaluate_separator(
         data: where the mixtures are; crops are not taken.
         part: "tt" for the test part.
         out: folder for `evaluation-<part>.jsonl`; nothing is written without.
-        limit: evaluate only this many of the first mixtures.
+        limit: evaluate only this many of the first mixtures, as many of each number of speakers.
         device: where to compute; on a GPU, in the precision of the training.
         progress: whether to show a bar.
 
     Returns:
         Records with the mixture, its speakers, the SI-SDR in dB under the best one-to-one assignment
         (`pit_si_sdr`), under the best output of each source (`mcl_si_sdr`), that of the mixture itself
-        (`input_si_sdr`), and the `improvement` of the first over the last; of a model with scores, how many of them
-        are above one half (`n_voices`).
+        (`input_si_sdr`), and the `improvement` of the first over the last; of a model with scores, these
+        before the sigmoid (`score_logits`) and how many voices are most likely (`n_voices`).
 
     Raises:
         ValueError: if the model or the mixtures cannot be used.
@@ -60,8 +62,8 @@ def evaluate_separator(
         check_positive_int("evaluate_separator", "limit", limit)
     available_device("evaluate_separator", device)
     separator, notes = load_separator(model)
-    separator = separator.to(device)
-    mixtures = listed_mixtures(data, part)[:limit]
+    separator, temperature = separator.to(device), score_temperature(notes)
+    mixtures = some_mixtures(data, part, limit)
     dataset = SpeechMixtures(mixtures, store_of(data), crop=None, skip_bad=data.skip_bad)
     records = []
     bar = Progress(len(dataset), f"evaluating {part}", show=progress, unit="mixture")
@@ -80,13 +82,21 @@ def evaluate_separator(
                     "mcl_si_sdr": mcl_si_sdr(output).item(),
                     "input_si_sdr": before,
                     "improvement": one_to_one - before,
-                    **({} if logits is None else {"n_voices": int((logits > 0).sum())}),
+                    **_counted(logits, temperature),
                 }
             )
             bar.step(note=f"{one_to_one:.1f} dB")
     if out is not None:
         write_records(Path(out) / f"evaluation-{part}.jsonl", records)
     return records
+
+
+def _counted(logits: Tensor | None, temperature: float) -> dict[str, Any]:
+    """Return what scores say about the number of voices."""
+    if logits is None:
+        return {}
+    own = logits[0].float().cpu()
+    return {"n_voices": int(count_probabilities(own / temperature).argmax()), "score_logits": own.tolist()}
 
 
 def trained_precision(notes: Mapping[str, Any], device: str) -> torch.autocast:

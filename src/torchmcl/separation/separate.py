@@ -2,27 +2,23 @@
 
 import contextlib
 import json
-import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchmcl._checks import available_device, bad_value
+from torchmcl._checks import bad_value, check_at_most, check_positive_int
 from torchmcl._files import write_atomically
-from torchmcl._limits import SHORTEST_CHUNK_SECONDS
-from torchmcl._progress import Progress
-from torchmcl.data.speech.audio import AudioInfo, BadAudio, audio_info, check_samples
-from torchmcl.data.speech.streams import Resampler, Track16, audio_blocks
-from torchmcl.nn.long_recordings import StreamingSeparator
-from torchmcl.scoring import normalized_scores
-from torchmcl.separation.counting import count_probabilities
-from torchmcl.separation.evaluate import trained_precision
-from torchmcl.separation.shipped import DEFAULT_MODEL, load_separator
+from torchmcl.data.speech.audio import AudioInfo
+from torchmcl.data.speech.streams import Resampler, Track16
+from torchmcl.separation.hearing import CHUNK_SECONDS, Hearing
+from torchmcl.separation.shipped import DEFAULT_MODEL
 
-__all__ = ["separate_recording"]
+__all__ = ["count_speakers", "separate_recording"]
+
+#: The separator that tells how many speak.
+COUNTING_MODEL = "any-number"
 
 
 def separate_recording(
@@ -30,62 +26,57 @@ def separate_recording(
     out: Path | str,
     model: Path | str = DEFAULT_MODEL,
     *,
-    chunk_seconds: float = 10.0,
+    n_voices: int | None = None,
+    chunk_seconds: float = CHUNK_SECONDS,
     device: str = "cpu",
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Write one WAV file for each output, one for the mixture as the model heard it, and `separation.json` about them.
+    """Write one WAV file for each voice, one for the mixture as the model heard it, and `separation.json` about them.
 
-    Outputs are ordered by their score; without a score head, by the share of the energy they have. The recording is
-    mixed down to mono, resampled for the model, and the outputs are resampled back: files have its length and its
-    sample rate, and the frequencies that the model hears. If one exceeds full scale, all are turned down.
+    A model with scores says which of its outputs are voices: as many are written as is most likely, the most likely
+    first. Without, all are, ordered by the share of the energy they have. The recording is mixed down to mono,
+    resampled for the model, and the outputs are resampled back: files have its length and its sample rate, and the
+    frequencies that the model hears. If one exceeds full scale, all are turned down.
 
     Args:
         recording: any audio file that soundfile reads.
         out: folder for the files, `<recording>-<place>.wav` and `<recording>-mixture.wav`.
         model: name of a separator that comes with the package, or folder of a saved model.
-        chunk_seconds: longer recordings are taken in chunks of this length that overlap by half, one after the other.
+        n_voices: how many outputs to write; by default as many as the model believes in, or all if it does not tell.
+        chunk_seconds: longer recordings are taken in chunks of this length at most, which share a second.
         device: where to compute; on a GPU, in the precision of the training.
         progress: whether to show a bar.
 
     Returns:
         What was written into `separation.json`. Of a model with scores, `speakers` has the probability of each number
-        of voices, from 0 on.
+        of voices, from 0 on; silence has 0 voices.
 
     Raises:
-        ValueError: if the recording or the model cannot be used, or the chunk is too short to tell speakers apart.
+        ValueError: if the recording or the model cannot be used, there are fewer outputs than voices, or the chunk is
+            too short to tell speakers apart.
     """
-    if not SHORTEST_CHUNK_SECONDS <= chunk_seconds < math.inf:
-        rule = f"be a finite number >= {SHORTEST_CHUNK_SECONDS}"
-        raise ValueError(bad_value("separate_recording", "chunk_seconds", rule, repr(chunk_seconds)))
-    available_device("separate_recording", device)
-    separator, notes = load_separator(model)
-    info, model_rate = audio_info(recording), int(notes.get("sample_rate", 8000))
-    check_samples(recording, info.length_at(model_rate))
-    if info.length_at(model_rate) < 1:
-        raise BadAudio(f"{recording}: is too short; {info.length} samples at {info.sample_rate} Hz are no sound.")
+    owner = "separate_recording"
+    hearing = Hearing(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
+    if n_voices is not None:
+        check_positive_int(owner, "n_voices", n_voices)
+        check_at_most(owner, "n_voices", n_voices, hearing.n_outputs, "the outputs of the model")
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    stream = StreamingSeparator(separator.to(device), chunk=max(round(chunk_seconds * model_rate), 2))
-    with contextlib.closing(_Tracks(out, info.sample_rate, model_rate)) as tracks:
-        with torch.inference_mode(), trained_precision(notes, device):
-            for heard, outputs in _pieces(recording, info, stream, model_rate, device, progress):
-                tracks.add(heard, outputs)
+    with contextlib.closing(_Tracks(out, hearing.info.sample_rate, hearing.model_rate)) as tracks:
+        for heard, outputs in hearing.pieces(progress=progress):
+            tracks.add(heard, outputs)
         tracks.add_last()
-        logits = stream.score_logits
-        scores, kind = tracks.scores(logits)
-        order = scores.argsort(descending=True, stable=True).tolist()
-        files, gain = tracks.write(Path(recording).stem, order, info)
-    result = {
-        "recording": str(recording),
-        "seconds": info.length / info.sample_rate,
-        "sample_rate": info.sample_rate,
-        "n_channels": info.n_channels,
+        speakers, logits = hearing.speakers(), hearing.score_logits
+        scores = tracks.shares() if logits is None else torch.sigmoid(logits)
+        likely = hearing.n_outputs if speakers is None else speakers.index(max(speakers))
+        order = scores.argsort(descending=True, stable=True).tolist()[: likely if n_voices is None else n_voices]
+        files, gain = tracks.write(Path(recording).stem, order, hearing.info)
+    result = hearing.facts() | {
         "model": str(model),
-        "model_rate": model_rate,
+        "model_rate": hearing.model_rate,
         "gain": gain,
-        "ordered_by": kind,
-        "speakers": None if logits is None else count_probabilities(logits[0].float().cpu()).tolist(),
+        "ordered_by": "energy" if logits is None else "score",
+        "speakers": speakers,
         "mixture": files[0],
         "outputs": [
             {"file": file, "output": index, "score": float(scores[index])}
@@ -96,23 +87,38 @@ def separate_recording(
     return result
 
 
-def _pieces(
-    recording: Path | str, info: AudioInfo, stream: StreamingSeparator, model_rate: int, device: str, progress: bool
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield what the model heard [n], and the outputs [outputs, m] that became final."""
-    resample = Resampler(info.sample_rate, model_rate)
-    block_seconds = stream.chunk / model_rate / 2
-    with Progress(math.ceil(info.length / info.sample_rate), "separating", show=progress, unit="s") as bar:
-        n_read, shown = 0, 0
-        for block in audio_blocks(recording, max(round(block_seconds * info.sample_rate), 1)):
-            n_read += len(block)
-            heard = torch.from_numpy(resample(block, last=n_read >= info.length))
-            if len(heard):
-                yield heard, stream.push(heard.unsqueeze(0).to(device))[0].float().cpu()
-            seconds = math.ceil(n_read / info.sample_rate)
-            bar.step(seconds - shown)
-            shown = seconds
-        yield torch.empty(0), stream.finish()[0].float().cpu()
+def count_speakers(
+    recording: Path | str,
+    model: Path | str = COUNTING_MODEL,
+    *,
+    chunk_seconds: float = CHUNK_SECONDS,
+    device: str = "cpu",
+    progress: bool = False,
+) -> dict[int, float]:
+    """Return how likely each number of speakers is in a recording, and write nothing.
+
+    Args:
+        recording: any audio file that soundfile reads.
+        model: a separator with scores: name of one that comes with the package, or folder of a saved model.
+        chunk_seconds: longer recordings are taken in chunks of this length at most, with one answer: in each output
+            a chunk counts by the energy that the output has there.
+        device: where to compute; on a GPU, in the precision of the training.
+        progress: whether to show a bar.
+
+    Returns:
+        Number of speakers -> probability, from 0 to the outputs of the model; they sum to 1. Silence has 0.
+
+    Raises:
+        ValueError: if the recording or the model cannot be used, or the model has no scores.
+    """
+    owner = "count_speakers"
+    hearing = Hearing(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
+    if not hearing.has_scores:
+        advice = "Train one with --set model.scores=true, or take a model whose card says so."
+        raise ValueError(bad_value(owner, "model", "give scores of its outputs", repr(str(model)), advice))
+    for _ in hearing.pieces(progress=progress):
+        pass
+    return dict(enumerate(hearing.speakers() or []))
 
 
 class _Tracks:
@@ -140,17 +146,15 @@ class _Tracks:
         for track, resample in zip(self.tracks, self.resamplers, strict=True):
             track.add(resample(torch.empty(0).numpy(), last=True))
 
-    def scores(self, score_logits: Tensor | None) -> tuple[Tensor, str]:
-        """Return a number for each output, which sum to 1, and what it is."""
-        if score_logits is not None:
-            return normalized_scores(score_logits[0].float().cpu()), "score"
-        return self.energy / self.energy.sum().clamp_min(torch.finfo(self.energy.dtype).tiny), "energy"
+    def shares(self) -> Tensor:
+        """Return the share of the energy that each output has; they sum to 1 where anything is heard."""
+        return self.energy / self.energy.sum().clamp_min(torch.finfo(self.energy.dtype).tiny)
 
     def write(self, stem: str, order: list[int], info: AudioInfo) -> tuple[list[str], float]:
-        """Write all files, the outputs in an order; return the names, the mixture first, and the gain."""
-        loudest = max(track.peak for track in self.tracks[1:])
-        gain = 1.0 if loudest < 1 else 0.99 / loudest
+        """Write the mixture and some outputs, in an order; return the names, the mixture first, and the gain."""
         tracks = [self.tracks[0], *(self.tracks[1 + index] for index in order)]
+        loudest = max((track.peak for track in tracks[1:]), default=0.0)
+        gain = 1.0 if loudest < 1 else 0.99 / loudest
         names = [f"{stem}-mixture.wav", *(f"{stem}-{place}.wav" for place in range(1, len(tracks)))]
         for name, track in zip(names, tracks, strict=True):
             track.write(self.folder / name, info.sample_rate, info.length, gain)

@@ -15,6 +15,8 @@ __all__ = ["CARD_FILE", "DEFAULT_MODEL", "is_shipped", "load_separator", "model_
 
 DEFAULT_MODEL = "two-speakers"
 CARD_FILE = "card.json"
+# Separators that some installation has, or had.
+_NAMES = ("any-number", "three-speakers", "two-speakers", "two-speakers-small")
 _MODELS = Path(__file__).parent / "models"
 
 
@@ -79,4 +81,7 @@ def load_separator(model: Path | str = DEFAULT_MODEL) -> tuple[nn.Module, dict[s
 def _unknown(model: Path | str) -> ValueError:
     shipped = shipped_models()
     rule = f"be the folder of a saved model or one of {shipped}"
-    return ValueError(bad_value("separation", "model", rule, repr(str(model)), nearest_hint(str(model), shipped)))
+    advice = nearest_hint(str(model), shipped)
+    if str(model) in _NAMES:
+        advice = "This installation does not contain it; `torchmcl separation models` shows what there is."
+    return ValueError(bad_value("separation", "model", rule, repr(str(model)), advice))

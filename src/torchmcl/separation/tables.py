@@ -5,7 +5,7 @@ from typing import Any
 
 from torchmcl.separation.evaluate import MEASURES, means_by
 
-__all__ = ["evaluation_table"]
+__all__ = ["evaluation_table", "models_table"]
 
 _HEADS = {
     "pit_si_sdr": "PIT SI-SDR",
@@ -45,6 +45,33 @@ def evaluation_table(
         lines += ["", title] if title else []
         lines += [_row(name, group, width) for name, group in groups.items()]
     return "\n".join(lines)
+
+
+def models_table(cards: Sequence[Mapping[str, Any]]) -> str:
+    """Return the separators of these cards as lines of text: outputs, size, improvement and speed.
+
+    Args:
+        cards: from `torchmcl.separation.model_card`.
+    """
+    heads = ["name", "outputs", "size", "improvement", "speed on 2 CPU cores"]
+    lines = [heads, *(_described(card) for card in cards)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _described(card: Mapping[str, Any]) -> list[str]:
+    outputs = f"up to {card['n_outputs']}, scored" if card["scores"] else str(card["n_outputs"])
+    mean = card["results"].get("all", {}).get("mean")
+    speed = card.get("speed", {}).get("times_real_time")
+    return [
+        card["name"],
+        outputs,
+        f"{card['bytes'] / 1e6:.1f} MB",
+        "not measured" if mean is None else f"{mean:.1f} dB",
+        "not measured" if speed is None else f"{speed:.1f} times real time",
+    ]
 
 
 def _genders_of(record: Mapping[str, Any], genders: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@
 #include "line.h"
 #include "line_points.h"
 #include "line_sets.h"
+#include "lstm.h"
 #include "variant.h"
 #if defined(__clang__)
 #pragma clang attribute pop

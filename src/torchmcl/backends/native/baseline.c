@@ -15,4 +15,5 @@
 #include "line.h"
 #include "line_points.h"
 #include "line_sets.h"
+#include "lstm.h"
 #include "variant.h"

@@ -55,6 +55,12 @@ EXPORTED void torchmcl_line_above(const Line *line) { chosen->line_above(line); 
 
 EXPORTED void torchmcl_leaves(const Trees *trees) { find_leaves(trees); }
 
+EXPORTED int64_t torchmcl_lstm_lanes(void) { return chosen->lstm_lanes(); }
+
+EXPORTED int64_t torchmcl_lstm_scratch(const Recurrence *lstm) { return chosen->lstm_scratch(lstm); }
+
+EXPORTED void torchmcl_lstm(const Recurrence *lstm) { chosen->lstm(lstm); }
+
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "Compiled loops.", -1, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {

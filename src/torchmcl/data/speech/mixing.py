@@ -79,7 +79,10 @@ def write_mixtures(
     base = Path(out) / f"wav{plan.sample_rate // 1000}k" / "min"
     n_written = {}
     bad: list[str] = []
-    for part, by_speaker in _parts(root, plan).items():
+    parts = _parts(root, plan)
+    for part, by_speaker in parts.items():  # before anything is written
+        _check_enough(part, by_speaker, plan)
+    for part, by_speaker in parts.items():
         random = np.random.default_rng((plan.seed, PARTS.index(part)))
         rows: list[list[object]] = []
         taken: set[tuple[str, ...]] = set()
@@ -127,9 +130,8 @@ def _draw(
     taken: set[tuple[str, ...]],
 ) -> list[Path]:
     """Return recordings of different speakers that are not together in another mixture."""
+    _check_enough(part, by_speaker, plan)  # recordings that cannot be used may have left them
     speakers = sorted(speaker for speaker, files in by_speaker.items() if files)
-    if len(speakers) < plan.n_speakers:
-        raise BadAudio(f"{part}: has {len(speakers)} speakers, fewer than the {plan.n_speakers} of a mixture.")
     for _ in range(_ATTEMPTS):
         drawn = [by_speaker[str(s)] for s in random.choice(speakers, plan.n_speakers, replace=False)]
         chosen = [files[random.integers(len(files))] for files in drawn]
@@ -137,7 +139,32 @@ def _draw(
         if key not in taken:
             taken.add(key)
             return chosen
-    raise BadAudio(f"{part}: there are too few recordings for {plan.counts[part]} different mixtures.")
+    raise _too_few(part, by_speaker, plan, len(taken))
+
+
+def _check_enough(part: str, by_speaker: Mapping[str, list[Path]], plan: MixPlan) -> None:
+    """Check that there are as many different mixtures as the plan asks for."""
+    ways = [1] + [0] * plan.n_speakers  # to choose recordings of 0, 1, 2, ... different speakers
+    for files in by_speaker.values():
+        for n in range(plan.n_speakers, 0, -1):
+            ways[n] += len(files) * ways[n - 1]
+    n_speakers = sum(bool(files) for files in by_speaker.values())
+    if n_speakers < plan.n_speakers:
+        raise BadAudio(
+            f"{part}: has {n_speakers} speakers, fewer than the {plan.n_speakers} of a mixture. Add folders of "
+            "speakers, mix fewer (--speakers), or leave parts out: --counts tr=100 gives all speakers to one part."
+        )
+    if ways[-1] < plan.counts[part]:
+        raise _too_few(part, by_speaker, plan, ways[-1])
+
+
+def _too_few(part: str, by_speaker: Mapping[str, list[Path]], plan: MixPlan, possible: int) -> BadAudio:
+    n_files, n_speakers = sum(map(len, by_speaker.values())), sum(map(bool, by_speaker.values()))
+    return BadAudio(
+        f"{part}: {n_files} recordings of {n_speakers} speakers are too few for {plan.counts[part]} different "
+        f"mixtures. Ask for fewer (--counts {part}={possible}) or add recordings. Or train on the recordings as they "
+        "are, which mixes them anew in every step: torchmcl separation train ship-2spk --data FOLDER."
+    )
 
 
 def _sources(chosen: list[Path], gains: list[float], sample_rate: int) -> Samples:
