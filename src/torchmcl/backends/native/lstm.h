@@ -11,7 +11,7 @@
 #define TILE 32
 
 /* 2^x for |x| <= 126 to a few units in the last place; further out that of the bound; NaN for NaN. */
-ALWAYS vec powers_of_two(vec x) {
+ALWAYS vec bounded_powers(vec x) {
     x = (vec)(((ivec)x & ~(x < -126.0f)) | ((ivec)((vec){0} - 126.0f) & (x < -126.0f)));
     x = (vec)(((ivec)x & ~(x > 126.0f)) | ((ivec)((vec){0} + 126.0f) & (x > 126.0f)));
     const vec whole = x + 12582912.0f; /* the nearest integer, in the lowest bits */
@@ -39,11 +39,11 @@ ALWAYS void cells_of(const vec *weight, const vec *bias, const float *rows, int6
             for (int s = 0; s < 4; s++) sum[r][s] += factor * weight[4 * k + s];
         }
     for (int r = 0; r < TOGETHER; r++) { /* e^-i, e^-f, e^-2g, e^-o: one division for each product of two of them */
-        const vec i = powers_of_two(sum[r][0] * -1.4426950f), f = powers_of_two(sum[r][1] * -1.4426950f);
-        const vec g = powers_of_two(sum[r][2] * -2.8853901f), o = powers_of_two(sum[r][3] * -1.4426950f);
+        const vec i = bounded_powers(sum[r][0] * -1.4426950f), f = bounded_powers(sum[r][1] * -1.4426950f);
+        const vec g = bounded_powers(sum[r][2] * -2.8853901f), o = bounded_powers(sum[r][3] * -1.4426950f);
         vec *cell = (vec *)(cells + r * stride);
         const vec next = *cell / (1.0f + f) + (1.0f - g) / ((1.0f + i) * (1.0f + g));
-        const vec c = powers_of_two(next * -2.8853901f);
+        const vec c = bounded_powers(next * -2.8853901f);
         *cell = next;
         *(vec *)(h + r * stride) = (1.0f - c) / ((1.0f + o) * (1.0f + c));
     }
