@@ -102,6 +102,7 @@ def test_a_captured_graph_solves_what_it_is_replayed_with():
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by torch.compile itself
 def test_compiled_it_is_one_graph():
     cost, mask = (part.cuda() for part in drawn("normal", 64, 8, 9, masked=True))
     compiled = torch.compile(lambda cost, mask: 2 * mcl.PIT()(cost, mask), fullgraph=True)
@@ -116,7 +117,7 @@ def test_mapped_it_solves_each_as_alone(masked):
     alone = mcl.PIT()(cost, mask)
     grouped = cost.view(5, 6, 6, 7)
     mapped = torch.vmap(mcl.PIT(), in_dims=(1, None if mask is None else 1), out_dims=1)
-    assert torch.equal(mapped(grouped, None if mask is None else mask.view(5, 6, 6)).view_as(alone), alone)
+    assert torch.equal(mapped(grouped, None if mask is None else mask.view(5, 6, 6)).reshape_as(alone), alone)
 
 
 @needs_gpu

@@ -162,6 +162,7 @@ def test_everything_else_goes_by_the_definition(calls):
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by torch.compile itself
 def test_a_step_on_the_gpu_is_fused_in_plain_eager_mode(calls):
     leaves = drawn(6, 5, 2)
     assert kernels.usable(*leaves)
