@@ -67,7 +67,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
             epochs.
         batch_size: at most this many rows in an optimizer step, split evenly; by default three times the square root of
             their number, between 64 and 1024.
-        learning_rate: of Adam: a number to begin with, brought to 0 along a cosine, or a schedule by epoch.
+        learning_rate: of Adam: a number to begin with, brought to 0 along a cosine, or a schedule by epoch. By default
+            0.02 with a rule, 0.01 without one, and half of that for networks with knots.
         weight_decay: decoupled weight decay; by default 0.05, and by the noise per row with `AutoAnnealing`.
         keep_best: keep the epoch with the lowest distortion on the selecting rows instead of the last one. The training
             is as long either way; `patience` ends it.
@@ -121,7 +122,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
 
     # What differs from the other estimators; `Parameters` has the rest.
     n_knots: int | None = None
-    learning_rate: float | Schedule = 0.02
+    learning_rate: float | Schedule | None = None
     rule: Any = None
     keep_best: bool | None = None
     validation_fraction: float = 0.2
