@@ -16,6 +16,11 @@ __all__ = ["Forest"]
 
 # Each tree sees this share of the rows, as many as a bootstrap sample has different ones, and at most so many.
 _SHARE, _MAX_ROWS = 0.632, 20_000
+# Type and number of axes of each array.
+_KINDS: dict[str, tuple[type[Any], int]] = {
+    **{"thresholds": (np.float32, 1), "columns": (np.int32, 1), "children": (np.int32, 1)},
+    **{"roots": (np.int32, 1), "depths": (np.int32, 1), "values": (np.float64, 2), "spreads": (np.float64, 1)},
+}
 # What a leaf without rows of its own to judge by is given for a spread, in standardised units.
 _NO_SPREAD = 0.0
 
@@ -89,13 +94,19 @@ class Forest:
 
     def __post_init__(self) -> None:
         """Check that no row can leave the nodes: a file may have been written by others."""
+        for name, (kind, n_axes) in _KINDS.items():  # C reads the memory as it is
+            array = getattr(self, name)
+            if array.dtype != kind or array.ndim != n_axes:
+                raise ValueError(f"the {name} of a forest are numbers of another kind")
         n_nodes = len(self.columns)
+        lengths = {len(getattr(self, name)) for name in ("thresholds", "columns", "children", "values", "spreads")}
+        if lengths != {n_nodes} or not len(self.roots) == len(self.depths) > 0:
+            raise ValueError("the arrays of a forest have different lengths")
         leaf = self.children == np.arange(n_nodes)
         inner = self.children[~leaf]
-        lengths = {len(getattr(self, name)) for name in ("thresholds", "columns", "children", "values", "spreads")}
-        fits = lengths == {n_nodes} and len(self.roots) == len(self.depths)
         inside = ((inner >= 0) & (inner < n_nodes - 1)).all() and ((self.roots >= 0) & (self.roots < n_nodes)).all()
-        if not (fits and inside and (self.columns >= 0).all() and np.isposinf(self.thresholds[leaf]).all()):
+        shallow = ((self.depths >= 0) & (self.depths < n_nodes)).all()
+        if not (inside and shallow and (self.columns >= 0).all() and np.isposinf(self.thresholds[leaf]).all()):
             raise ValueError("the nodes of a forest do not lead to one another")
 
     @property
