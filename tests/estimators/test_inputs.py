@@ -110,9 +110,7 @@ def test_steps_are_learnt_with_knots():
     errors = [
         np.mean(
             (
-                MCLRegressor(
-                    n_hypotheses=1, rule="annealed", n_knots=n, n_restarts=1, n_epochs=60, random_state=0
-                )
+                MCLRegressor(n_hypotheses=1, rule="annealed", n_knots=n, n_restarts=1, n_epochs=60, random_state=0)
                 .fit(X, y)
                 .predict(fresh)
                 - truth

@@ -219,7 +219,8 @@ class Blending(Forecasts):
         assert self._blend is not None
         rows = train.joined(judges)
         inputs = self._blend.encoders[0].places(rows.inputs).dense
-        forest, seen = Forest.grown(inputs, self._targets(rows.targets, np.float64), rows.weights, n_trees, seed)
+        known, together = self._targets(rows.targets, np.float64), rows.units if rows.in_groups else None
+        forest, seen = Forest.grown(inputs, known, rows.weights, n_trees, seed, together)
         self._blend = replace(self._blend, forest=forest)
         if not len(judges):
             return []

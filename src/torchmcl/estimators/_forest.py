@@ -55,6 +55,7 @@ class Forest:
         weights: NDArray[np.float64],
         n_trees: int,
         seed: int,
+        units: NDArray[np.int64] | None = None,
     ) -> "tuple[Forest, NDArray[np.bool_]]":
         """Return a forest, and which rows each tree has seen, [rows, trees].
 
@@ -64,16 +65,18 @@ class Forest:
             weights: [rows], how much each row counts.
             n_trees: how many.
             seed: decides which rows each tree sees.
+            units: [rows], those of rows that belong together, which a tree sees all or none of; by default none do.
         """
-        n_rows = len(inputs)
-        n_seen = max(1, min(round(_SHARE * n_rows), _MAX_ROWS))
-        seen = np.zeros((n_rows, n_trees), dtype=bool)
+        unit_of = np.arange(len(inputs)) if units is None else np.unique(units, return_inverse=True)[1].ravel()
+        n_units = int(unit_of.max()) + 1
+        n_seen = max(1, min(round(_SHARE * n_units), _MAX_ROWS))
+        seen = np.zeros((len(inputs), n_trees), dtype=bool)
         states = [np.random.RandomState((seed + tree) % 2**32) for tree in range(n_trees)]
         for tree, state in enumerate(states):
-            seen[state.permutation(n_rows)[:n_seen], tree] = True
+            seen[:, tree] = np.isin(unit_of, state.permutation(n_units)[:n_seen])
 
         def grow(tree: int) -> DecisionTreeRegressor:
-            own = np.flatnonzero(seen[:, tree])
+            own = np.flatnonzero(seen[:, tree])[:_MAX_ROWS]
             grower = DecisionTreeRegressor(random_state=states[tree])
             return grower.fit(inputs[own], targets[own], sample_weight=weights[own])
 
