@@ -179,7 +179,7 @@ def test_what_was_annealed_by_itself_goes_on_cold():
 
 def test_the_course_of_a_schedule_is_kept():
     X, y = forked(60)
-    model = MCLRegressor(**(QUICK | {"n_epochs": 10})).fit(X, y)
+    model = MCLRegressor(**(QUICK | {"n_epochs": 10}), rule="annealed").fit(X, y)
     expected = [float(model.rule_(epoch).temperature) for epoch in range(10)]
     np.testing.assert_array_equal(model.temperature_curve_, expected)
     assert expected[0] == 0.5
@@ -187,6 +187,9 @@ def test_the_course_of_a_schedule_is_kept():
     hard = MCLRegressor(**(QUICK | {"n_epochs": 10}), rule="mcl").fit(X, y)
     assert hard.temperature_curve_ is None
     assert hard.rule_ == WTA()
+    default = MCLRegressor(**(QUICK | {"n_epochs": 3})).fit(X, y)
+    assert default.rule_ is None
+    assert default.temperature_curve_ is None
 
 
 @pytest.mark.parametrize(

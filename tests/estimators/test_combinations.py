@@ -25,8 +25,8 @@ SHARED = [
     {"rule": mcl.annealed(mcl.RelaxedWTA, epsilon=mcl.Linear(0.5, 0.0, 4))},
     {"hidden": (), "n_knots": 4, "several_outputs": True},
     {"n_epochs": 7, "batch_size": 16, "learning_rate": mcl.Constant(0.01), "weight_decay": 0.1},
-    {"keep_best": True, "patience": 2, "final_fit_on_all_rows": True, "ensemble": False},
-    {"keep_best": False, "validation_fraction": 0, "final_fit_on_all_rows": True, "ensemble": True},
+    {"rule": "annealed", "keep_best": True, "patience": 2, "final_fit_on_all_rows": True, "ensemble": False},
+    {"rule": "annealed", "keep_best": False, "validation_fraction": 0, "final_fit_on_all_rows": True, "ensemble": True},
     {"validation_fraction": 0, "keep_best": True, "n_restarts": 1},
     {"n_restarts": None, "ensemble": False, "final_fit_on_all_rows": False, "patience": 1},
     {"rule": "auto", "ensemble": True, "final_fit_on_all_rows": True, "weighted": True, "several_outputs": True},
@@ -47,7 +47,10 @@ SHARED = [
     {"rule": "mcl", "n_knots": None, "ensemble": True, "keep_best": False, "validation_fraction": 0.5},
 ]
 OF_REGRESSORS = [
-    {"density": VoronoiKernels, "several_outputs": True},
+    {"n_knots": 0, "keep_best": True, "patience": 2, "ensemble": False, "several_outputs": True, "weighted": True},
+    {"n_knots": 10, "keep_best": False, "validation_fraction": 0, "final_fit_on_all_rows": False},
+    {"n_restarts": 1, "keep_best": False, "patience": 1, "hidden": (), "learning_rate": 0.1, "grouped": True},
+    {"density": VoronoiKernels, "rule": "annealed", "several_outputs": True},
     {"density": VoronoiKernels, "rule": "auto", "n_restarts": 1, "weighted": True},
     {"density": VoronoiKernels, "search": SEARCH, "validation_fraction": 0},
 ]

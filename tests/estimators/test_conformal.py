@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from torchmcl.density import KernelMixture
 from torchmcl.estimators import PredictionIntervals
-from torchmcl.estimators._conformal import conformity, effective_counts, quantile, region
+from torchmcl.estimators._conformal import conformity, effective_counts, quantile, region, supported_fill
 
 
 @given(n=st.integers(1, 200), alpha=st.floats(0.01, 0.99))
@@ -81,6 +81,68 @@ def test_a_value_is_in_the_set_exactly_if_its_score_is_at_most_the_level(level):
     scores = conformity(many, y)
     inside = PredictionIntervals(*(end.numpy() for end in region(density, level))).contains(y[:, 0].numpy())
     assert (inside == (scores <= level).numpy()).mean() > 0.999  # all but values on an edge of the grid
+
+
+@pytest.mark.parametrize("fill", [0.0, 0.05, 0.3, 1.0])
+@pytest.mark.parametrize("bandwidth", [0.03, 0.5])
+def test_scores_and_sets_agree_where_gaps_are_closed(fill, bandwidth):
+    torch.manual_seed(0)
+    y = torch.linspace(-7, 7, 701, dtype=torch.float64).unsqueeze(-1)
+    for _ in range(6):
+        points = 2 * torch.randn(1, 4, 1, dtype=torch.float64)
+        density = KernelMixture(points, torch.rand(1, 4, dtype=torch.float64).softmax(dim=-1), bandwidth)
+        scores = conformity(density.expand((701,)), y, fill)
+        for level in (0.3, 0.9, 7.0):
+            sets = PredictionIntervals(*(end.numpy() for end in region(density, level, fill)))
+            inside, conforms = sets.contains(y[:, 0].numpy()), (scores <= level).numpy()
+            assert (conforms & ~inside).sum() <= 3  # on an edge of the grid
+            if fill in (0, 1):  # else gaps that open again make sets a little larger
+                assert (inside & ~conforms).sum() <= 3
+            if fill == 0:
+                assert sets.n_pieces.tolist() == [1]
+
+
+def two_branches(n, bandwidth):
+    points = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).expand(n, 2, 1)
+    return KernelMixture(points, torch.full((n, 2), 0.5, dtype=torch.float64), bandwidth)
+
+
+@pytest.mark.parametrize("bandwidth", [0.05, 0.2, 0.35])
+def test_gaps_that_held_out_values_keep_out_of_are_believed(bandwidth):
+    density = two_branches(400, bandwidth)
+    values = density.sample(generator=torch.Generator().manual_seed(0))
+    fill = supported_fill(density, values)
+    assert fill > 0
+    assert (density.highest_density(0.9, fill).lower.isfinite().sum(dim=-1) == 2).all()
+
+
+@pytest.mark.parametrize("bandwidth", [0.2, 0.35])
+def test_gaps_in_which_held_out_values_lie_are_not_believed(bandwidth):
+    density = two_branches(400, bandwidth)
+    between = torch.randn(400, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    fill = supported_fill(density, between)
+    assert fill == 0
+    assert (density.highest_density(0.9, fill).lower.isfinite().sum(dim=-1) == 1).all()
+
+
+def test_a_few_rows_support_no_gap():
+    density = two_branches(3, 0.2)
+    assert supported_fill(density, density.sample(generator=torch.Generator().manual_seed(0))) == 0
+
+
+def test_deep_gaps_may_be_believed_and_shallow_ones_not():
+    deep, shallow = two_branches(300, 0.1), two_branches(300, 0.45)
+    generator = torch.Generator().manual_seed(0)
+    rest = torch.randn(300, 1, dtype=torch.float64, generator=generator) * 0.9
+    both = KernelMixture(
+        torch.cat([deep.hypotheses, shallow.hypotheses]),
+        torch.cat([deep.probabilities, shallow.probabilities]),
+        torch.cat([deep.bandwidth, shallow.bandwidth]),
+    )
+    fill = supported_fill(both, torch.cat([deep.sample(generator=generator), rest]))
+    pieces = both.highest_density(0.9, fill).lower.isfinite().sum(dim=-1)
+    assert (pieces[:300] == 2).all()
+    assert (pieces[300:] == 1).all()
 
 
 def test_an_infinite_level_is_the_whole_line():

@@ -12,6 +12,7 @@ from torchmcl.estimators._inputs import Bends, Scaler, values_repeat
 
 # What is asked here is which inputs there are, not how well they were learnt.
 QUICK = {**USUAL, "n_epochs": 2, "n_restarts": 1}
+RULED = {**QUICK, "rule": "annealed"}
 
 
 def bends(rows, n_knots, weights=None):
@@ -82,25 +83,25 @@ def test_values_repeat_in_half_of_the_columns():
 
 def test_rows_that_stand_twice_are_no_values_that_repeat():
     X, y = forked(200)
-    assert isinstance(MCLRegressor(**QUICK).fit(X.repeat(3, axis=0), y.repeat(3))._inputs, Scaler)
+    assert isinstance(MCLRegressor(**RULED).fit(X.repeat(3, axis=0), y.repeat(3))._inputs, Scaler)
 
 
-def test_knots_are_used_where_values_repeat_unless_told():
+def test_networks_of_a_rule_have_knots_by_default_where_values_repeat():
     X, y = steps()
-    model = MCLRegressor(**QUICK).fit(X, y)
+    model = MCLRegressor(**RULED).fit(X, y)
     assert isinstance(model._inputs, Bends)
     assert model.modules_[0].trunk[0].in_features == 2 + 2 * 11
-    smooth = MCLRegressor(**QUICK).fit(*forked())
+    smooth = MCLRegressor(**RULED).fit(*forked())
     assert isinstance(smooth._inputs, Scaler)
-    assert isinstance(MCLRegressor(**QUICK, n_knots=0).fit(X, y)._inputs, Scaler)
-    assert [len(knots) for knots in MCLRegressor(**QUICK, n_knots=4).fit(*forked())._inputs.knots] == [4, 4]
-    assert isinstance(MCLRegressor(**QUICK).partial_fit(X, y)._inputs, Scaler)
+    assert isinstance(MCLRegressor(**RULED, n_knots=0).fit(X, y)._inputs, Scaler)
+    assert [len(knots) for knots in MCLRegressor(**RULED, n_knots=4).fit(*forked())._inputs.knots] == [4, 4]
+    assert isinstance(MCLRegressor(**RULED).partial_fit(X, y)._inputs, Scaler)
 
 
 def test_large_tables_go_without_knots(monkeypatch):
     X, y = steps()
-    monkeypatch.setattr(_base, "_MANY_ROWS", 100)
-    assert isinstance(MCLRegressor(**QUICK).fit(X, y)._inputs, Scaler)
+    monkeypatch.setattr(_base, "MANY_ROWS", 100)
+    assert isinstance(MCLRegressor(**RULED).fit(X, y)._inputs, Scaler)
 
 
 def test_steps_are_learnt_with_knots():
@@ -109,7 +110,7 @@ def test_steps_are_learnt_with_knots():
     errors = [
         np.mean(
             (
-                MCLRegressor(n_hypotheses=1, n_knots=n, n_restarts=1, n_epochs=60, random_state=0)
+                MCLRegressor(n_hypotheses=1, rule="annealed", n_knots=n, n_restarts=1, n_epochs=60, random_state=0)
                 .fit(X, y)
                 .predict(fresh)
                 - truth

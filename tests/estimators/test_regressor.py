@@ -41,9 +41,9 @@ def test_both_branches_are_found_with_their_probabilities(model):
 def test_mean_is_the_weighted_mean_of_the_hypotheses(model):
     X, _ = forked(20, seed=1)
     values, probabilities = model.predict_hypotheses(X)
-    np.testing.assert_allclose(model.predict(X), (values[..., 0] * probabilities).sum(axis=1))
-    density = model.predict_distribution(X)
-    np.testing.assert_allclose(density.mean[:, 0].numpy(), model.predict(X))
+    np.testing.assert_allclose(model.predict(X), (values[..., 0] * probabilities).sum(axis=1), atol=1e-5)
+    ruled = MCLRegressor(**QUICK, rule="annealed").fit(*forked(100))
+    np.testing.assert_allclose(ruled.predict_distribution(X).mean[:, 0].numpy(), ruled.predict(X), atol=1e-5)
 
 
 def test_distortion_is_the_squared_distance_to_the_nearest_hypothesis(model):
@@ -58,7 +58,7 @@ def test_distortion_is_the_squared_distance_to_the_nearest_hypothesis(model):
 def test_density_of_a_row_integrates_to_one_in_the_units_of_y(model):
     X, y = forked(300)
     scaled = clone(model).set_params(**QUICK).fit(X, 1000 * y)
-    grid = np.linspace(-4000, 4000, 4001)
+    grid = np.linspace(-30_000, 30_000, 30_001)
     logs = scaled.log_prob(np.repeat([[0.5, 0.5]], len(grid), axis=0), grid)
     assert np.trapezoid(np.exp(logs), grid) == pytest.approx(1.0, abs=1e-3)
 
@@ -89,8 +89,7 @@ def test_intervals_are_unions_where_the_answer_forks(model):
 def test_coverage_on_fresh_rows_is_within_two_points_of_nominal(make):
     # Conformal coverage is a mean over calibration sets too. With 240 rows each the error of one is 3 points at 0.7;
     # over 20 of them, each with 300 fresh rows of its own, it is 0.9.
-    n_restarts = 2 if make is forked else 1
-    settings = {**QUICK, "n_epochs": 5, "n_restarts": n_restarts, "validation_fraction": 0.8, "batch_size": 512}
+    settings = {**QUICK, "n_epochs": 5, "n_restarts": 1, "validation_fraction": 0.8, "n_knots": 0}
     alphas = (0.1, 0.3)
     covered = []
     for seed in range(20):
@@ -136,7 +135,7 @@ def test_a_column_of_targets_stays_a_column():
 
 def test_voronoi_kernels_serve_as_the_density(model):
     X, y = forked(200)
-    fitted = MCLRegressor(**QUICK, density=VoronoiKernels).fit(X, y)
+    fitted = MCLRegressor(**QUICK, rule="annealed", density=VoronoiKernels).fit(X, y)
     assert isinstance(fitted.predict_distribution(X[:2]), VoronoiKernels)
     assert isinstance(model.predict_distribution(X[:2]), KernelMixture)
     assert np.isfinite(fitted.log_prob(X, y)).all()
@@ -189,7 +188,7 @@ def test_rules_may_be_words_or_objects():
 
 def test_learning_rate_may_be_a_schedule():
     X, y = forked(60)
-    quick = {**QUICK, "n_epochs": 5}
+    quick = {**QUICK, "n_epochs": 5, "n_knots": 0}  # with knots a number is halved
     one = MCLRegressor(**{**quick, "learning_rate": 0.05}).fit(X, y)
     two = MCLRegressor(**{**quick, "learning_rate": mcl.Cosine(0.05, 0.0, 5)}).fit(X, y)
     other = MCLRegressor(**{**quick, "learning_rate": mcl.Constant(0.05)}).fit(X, y)
@@ -208,7 +207,7 @@ def test_the_best_of_several_restarts_is_kept():
 
 def test_an_ensemble_answers_with_the_points_that_stand_for_the_density_of_all():
     X, y = forked(200)
-    fitted = MCLRegressor(**QUICK, n_restarts=3).fit(X, y)
+    fitted = MCLRegressor(**QUICK, rule="annealed", n_restarts=3).fit(X, y)
     n_networks = len(fitted.modules_)
     assert n_networks > 1
     values, probabilities = fitted.predict_hypotheses(X)
@@ -219,15 +218,17 @@ def test_an_ensemble_answers_with_the_points_that_stand_for_the_density_of_all()
     assert every.shape == (200, 5 * n_networks, 1)
     points = best_points(KernelMixture(every, shares, fitted.bandwidth_(every, shares)), 5)
     expected = points.points.numpy() * fitted._targets.scale + fitted._targets.mean
-    np.testing.assert_allclose(values, expected, rtol=1e-6)
+    np.testing.assert_allclose(values, expected, rtol=1e-6, atol=1e-6)
     density = fitted.predict_distribution(X)
     torch.testing.assert_close(density.bandwidth, points.deviations)
-    np.testing.assert_allclose(density.mean[:, 0], fitted.predict(X), rtol=1e-6)
+    np.testing.assert_allclose(density.mean[:, 0], fitted.predict(X), atol=1e-5)
 
 
 def test_a_network_that_failed_is_left_out():
     X, y = forked(600)
-    fitted = MCLRegressor(n_hypotheses=2, n_epochs=150, hidden=(32,), learning_rate=0.03, random_state=2).fit(X, y)
+    fitted = MCLRegressor(
+        n_hypotheses=2, rule="annealed", n_epochs=150, hidden=(32,), learning_rate=0.03, random_state=2
+    ).fit(X, y)
     distortions = fitted.validation_distortions_
     assert (distortions > 3 * np.median(distortions)).sum() == 5 - len(fitted.modules_) == 1
 
@@ -242,12 +243,13 @@ def test_small_tables_have_five_networks_and_large_ones_one():
 
 def test_the_final_fit_has_the_selecting_rows_too_and_keeps_the_bandwidth():
     X, y = noisy(200)
-    without = MCLRegressor(**QUICK, n_restarts=2, final_fit_on_all_rows=False).fit(X, y)
-    on = MCLRegressor(**QUICK, n_restarts=2).fit(X, y)
+    quick = {**QUICK, "rule": "annealed", "n_restarts": 2}
+    without = MCLRegressor(**quick, final_fit_on_all_rows=False).fit(X, y)
+    on = MCLRegressor(**quick).fit(X, y)
     assert on.bandwidth_ == without.bandwidth_
     np.testing.assert_array_equal(on.loss_curve_, without.loss_curve_)
     assert not np.array_equal(on.predict(X), without.predict(X))
-    all_trained = MCLRegressor(**QUICK, n_restarts=2, validation_fraction=0.0)
+    all_trained = MCLRegressor(**quick, validation_fraction=0.0)
     np.testing.assert_array_equal(
         all_trained.fit(X, y).predict(X),
         clone(all_trained).set_params(final_fit_on_all_rows=False).fit(X, y).predict(X),
@@ -258,7 +260,7 @@ def test_the_final_fit_continues_with_the_moments_of_the_optimizer(monkeypatch):
     begun_with = []
     run = Training.run
     monkeypatch.setattr(Training, "run", lambda self, *rows: begun_with.append(self.moments) or run(self, *rows))
-    MCLRegressor(**QUICK, n_restarts=2).fit(*noisy(200))
+    MCLRegressor(**QUICK, rule="annealed", n_restarts=2).fit(*noisy(200))
     first, second = begun_with
     assert first is None
     assert all(len(moment) == 2 for moment in second.values())
@@ -284,7 +286,7 @@ def test_the_bandwidth_is_never_chosen_on_rows_that_were_trained_on():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 6))
     y = X[:, 0] + 0.3 * rng.normal(size=200)
-    model = MCLRegressor(n_epochs=80, n_restarts=2, hidden=(32,), random_state=0).fit(X, y)
+    model = MCLRegressor(rule="annealed", n_epochs=80, n_restarts=2, hidden=(32,), random_state=0).fit(X, y)
     chosen = model.bandwidth_
     model.set_params(learning_rate=1e-9, weight_decay=0.0).partial_fit(X[:1], y[:1])
     assert model.bandwidth_ == chosen
@@ -297,9 +299,9 @@ def test_the_bandwidth_is_never_chosen_on_rows_that_were_trained_on():
 
 def test_after_a_rate_that_rises_the_final_fit_begins_from_its_height():
     X, y = noisy(100)
-    rising = mcl.Linear(0.0, 0.05, 10)
-    without = MCLRegressor(**{**QUICK, "learning_rate": rising}, final_fit_on_all_rows=False).fit(X, y).predict(X)
-    assert not np.array_equal(MCLRegressor(**{**QUICK, "learning_rate": rising}).fit(X, y).predict(X), without)
+    rising = {**QUICK, "rule": "annealed", "learning_rate": mcl.Linear(0.0, 0.05, 10)}
+    without = MCLRegressor(**rising, final_fit_on_all_rows=False).fit(X, y).predict(X)
+    assert not np.array_equal(MCLRegressor(**rising).fit(X, y).predict(X), without)
 
 
 def test_networks_that_patience_ended_are_compared_by_their_last_look():
@@ -310,23 +312,39 @@ def test_networks_that_patience_ended_are_compared_by_their_last_look():
     assert patient.best_restart_ == distortions.argmin()
 
 
-def test_a_setting_that_is_changed_after_the_fit_changes_no_answer():
+@pytest.mark.parametrize("rule", [None, "annealed"])
+def test_a_setting_that_is_changed_after_the_fit_changes_no_answer(rule):
     X, y = noisy(60)
-    fitted = MCLRegressor(**{**QUICK, "n_epochs": 5}).fit(X, y)
+    fitted = MCLRegressor(**{**QUICK, "n_epochs": 5}, rule=rule).fit(X, y)
     before = fitted.predict_hypotheses(X).values
     np.testing.assert_array_equal(fitted.set_params(n_hypotheses=2).predict_hypotheses(X).values, before)
 
 
 def test_the_best_epoch_can_be_kept_and_patience_ends_the_training():
     X, y = noisy(60)
-    kept = MCLRegressor(**{**QUICK, "n_epochs": 80}, keep_best=True, n_restarts=1).fit(X, y)
+    kept = MCLRegressor(**{**QUICK, "n_epochs": 80}, rule="annealed", keep_best=True, n_restarts=1).fit(X, y)
     assert 0 <= kept.best_epoch_ < 80 == kept.n_epochs_
     assert kept.best_epoch_ == kept.validation_curve_.argmin()
     assert len(kept.loss_curve_) == 80
     patient = MCLRegressor(**{**QUICK, "n_epochs": 400, "rule": "mcl"}, keep_best=True, patience=5)
     assert patient.fit(X, y).n_epochs_ < 400
-    last = MCLRegressor(**QUICK).fit(X, y)
+    last = MCLRegressor(**QUICK, rule="annealed").fit(X, y)
     assert last.best_epoch_ == -1
+
+
+def test_without_a_rule_the_best_epoch_is_kept_and_a_quarter_without_progress_ends_the_training():
+    X, y = noisy(60)
+    quick = {**QUICK, "n_epochs": 80, "n_restarts": 1, "n_knots": 0}
+    kept = MCLRegressor(**quick).fit(X, y)
+    assert kept.best_epoch_ == np.nanargmin(kept.validation_curve_)
+    assert kept.n_epochs_ == kept.best_epoch_ + 1 + 20 < 80
+    longer = MCLRegressor(**quick, patience=30).fit(X, y)
+    assert longer.n_epochs_ == longer.best_epoch_ + 1 + 30
+    last = MCLRegressor(**quick, keep_best=False).fit(X, y)
+    assert (last.best_epoch_, last.n_epochs_) == (-1, 80)
+    ended = MCLRegressor(**quick, keep_best=False, patience=5).fit(X, y)
+    assert ended.best_epoch_ == -1
+    assert ended.n_epochs_ < 80
 
 
 def test_same_seed_same_fit_and_other_seed_other_fit():
@@ -400,6 +418,16 @@ def test_unfitted_estimators_say_so():
             r"MCLRegressor: `rule` must be an assignment rule, a function step -> rule or AutoAnn.* got 3",
         ),
         ({"density": "voronoi"}, ValueError, r"`density` must be KernelMixture or VoronoiKernels, got 'voronoi'"),
+        (
+            {"density": VoronoiKernels},
+            ValueError,
+            r"MCLRegressor: `density` must be KernelMixture without a rule: .* got VoronoiKernels. Give a rule",
+        ),
+        (
+            {"final_fit_on_all_rows": True},
+            ValueError,
+            r"MCLRegressor: `final_fit_on_all_rows` must be False or None without a rule: .* got True. Give a rule",
+        ),
     ],
 )
 def test_bad_parameters_are_named_in_fit(parameters, error, message):

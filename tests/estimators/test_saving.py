@@ -40,7 +40,9 @@ def test_a_saved_model_answers_alike(model, tmp_path):
     [
         {"rule": mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Until(mcl.Linear(1.0, 0.0, 5), 4))},
         {"rule": mcl.RelaxedWTA(0.2), "learning_rate": mcl.Joined((mcl.Constant(0.1), mcl.Constant(0.01)), (3,))},
-        {"density": VoronoiKernels, "n_restarts": 2, "ensemble": True},
+        {"rule": "annealed", "density": VoronoiKernels, "n_restarts": 2, "ensemble": True},
+        {"n_restarts": 2, "n_knots": 7, "keep_best": False},
+        {"ensemble": False, "n_restarts": 2, "validation_fraction": 0.0},
         {"random_state": np.random.RandomState(0), "n_hypotheses": np.int64(3), "hidden": []},
     ],
 )
@@ -164,10 +166,11 @@ def test_a_fit_that_was_saved_is_not_repeated_and_another_one_is_refused(kind, t
     y = y > 0 if kind is MCLClassifier else y
     whole = kind(**SHORT).fit(X, y)
     saved = kind(**SHORT).fit(X, y, checkpoint=tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir())[-1] == "plan.json"
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    plans = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("plan.json"))
+    assert plans == (["plan.json"] if kind is MCLClassifier else ["kind-0/plan.json", "kind-1/plan.json"])
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     again = kind(**SHORT).fit(X, y, checkpoint=tmp_path)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
     for model in (saved, again):
         np.testing.assert_array_equal(model.predict(X), whole.predict(X))
     with pytest.raises(ValueError, match=r"Fleet.fit: `checkpoint` must be empty or hold this very training"):

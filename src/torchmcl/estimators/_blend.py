@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torchmcl.estimators._forest import Forest
 from torchmcl.estimators._inputs import Bends, Gaps, Scaler
 from torchmcl.estimators._kernels import Kernels, network_kernels
 
-__all__ = ["CRPS_WEIGHT", "Blend", "blended", "fitted_stretch", "fitted_widths"]
+__all__ = ["CRPS_WEIGHT", "Blend", "atoms_of", "blended", "fitted_stretch", "fitted_widths"]
 
 #: Of the continuous ranked probability score, in standardised units, beside the likelihood.
 CRPS_WEIGHT = 3.0
@@ -61,6 +61,11 @@ class Blend:
     floor: float = 0.1
     stretches: NDArray[np.float64] | None = None
     atoms: NDArray[np.float64] | None = None
+
+    def with_targets(self, targets: NDArray[np.float64]) -> "Blend":
+        """Return it without atoms if further targets [rows, outputs] take other values."""
+        contradicted = self.atoms is not None and not np.isin(targets, self.atoms).all()
+        return replace(self, atoms=None) if contradicted else self
 
     def members(self, networks: Sequence[Any], X: NDArray[Any], device: Any) -> list[Kernels]:
         """Return the kernels that each member gives to rows, each with the whole probability, in standardised units."""

@@ -71,6 +71,12 @@ class Blending(Forecasts):
             rule = "be KernelMixture without a rule: kernels have widths of their own"
             raise ValueError(bad_value("MCLRegressor", "density", rule, "VoronoiKernels", advice))
 
+    def _check_same_way(self) -> None:
+        """Check that more rows are learned in the way of the first ones."""
+        if self._blends != (self._blend is not None):
+            rule = "be as in the first fit: networks of a rule do not become a blend, nor the reverse"
+            raise ValueError(bad_value("MCLRegressor", "rule", rule, repr(self.rule), "Clone the model and fit it."))
+
     # ------------------------------------------------------------------ fitting
 
     def _fit_blend(self, split: Split, seed: int, checkpoint: str | Path | None) -> Split:
@@ -130,8 +136,9 @@ class Blending(Forecasts):
         rate = self._rate
         if not callable(rate):
             rate = Cosine(rate * (_RATE_WITH_KNOTS if self._inputs.has_knots else 1.0), 0.0, n_epochs)
-        patience = max(1, round(_PATIENCE * n_epochs)) if self.patience is None else int(self.patience)
-        keeps = self.keep_best is not False
+        keeps, patience = self.keep_best is not False, self.patience
+        if keeps and patience is None:
+            patience = max(1, round(_PATIENCE * n_epochs))
         n_restarts = _default_restarts(n_rows) if self.n_restarts is None else int(self.n_restarts)
         training = self._training(
             *(WTA(), rate, self._weight_decay(WTA())),
@@ -139,7 +146,7 @@ class Blending(Forecasts):
             batch_size=batch,
             seeds=seeds_of(seed, n_restarts),
             keep_best=keeps,
-            patience=patience if keeps else None,
+            patience=None if patience is None else int(patience),
             checkpoint=checkpoint,
         )
         watched = self._examples(split.selection) if len(split.selection) else None
@@ -180,9 +187,14 @@ class Blending(Forecasts):
         else:
             n_members = len(self._blend.shares) + bool(n_trees)
             shares = np.append(np.full(n_members - 1, (1 - _IGNORANT_SHARE) / (n_members - 1)), _IGNORANT_SHARE)
+        self._use_shares(shares)
+
+    def _use_shares(self, shares: NDArray[np.float64]) -> None:
+        assert self._blend is not None
         self._blend = replace(self._blend, shares=shares)
         names = ["networks", "networks with knots"][: len(self._blend.encoders)]
-        self.shares_ = dict(zip([*names, *["forest"][: bool(n_trees)], "ignorance"], map(float, shares), strict=True))
+        names += ["forest"] * (self._blend.forest is not None)
+        self.shares_ = dict(zip([*names, "ignorance"], map(float, shares), strict=True))
 
     def _stretch(self, judges: Rows) -> None:
         """Choose how wide the kernels of each kind of networks are, relative to what these say."""
@@ -193,14 +205,17 @@ class Blending(Forecasts):
         kinds = members[: len(self._blend.encoders)]
         self._blend = replace(self._blend, stretches=np.array([fitted_stretch(kind, known, weights) for kind in kinds]))
 
-    def _share_again(self, judges: Rows) -> None:
+    def _choose_again(self, selection: Rows, train: Rows) -> None:
         """Choose the shares again, by other rows; the forest stays as it is."""
-        assert self._blend is not None
-        judges = judges.head(_MAX_JUDGES)
+        if self._blend is None:
+            super()._choose_again(selection, train)
+            return
+        judges = selection.head(_MAX_JUDGES)
+        if len(judges) < _MIN_JUDGES:
+            return
         self._stretch(judges)
         members = self._blend.members(self.modules_, judges.inputs.astype(np.float64), self.device)
-        shares = blended(members, self._known(judges), torch.from_numpy(judges.weights))
-        self._blend = replace(self._blend, shares=shares)
+        self._use_shares(blended(members, self._known(judges), torch.from_numpy(judges.weights)))
 
     def _grow(self, train: Rows, judges: Rows, n_trees: int, seed: int) -> list[Any]:
         """Grow the forest on all rows that the networks know, and return its kernels for the judging rows.
@@ -210,7 +225,8 @@ class Blending(Forecasts):
         assert self._blend is not None
         rows = train.joined(judges)
         inputs = self._blend.encoders[0].places(rows.inputs).dense
-        forest, seen = Forest.grown(inputs, self._targets(rows.targets, np.float64), rows.weights, n_trees, seed)
+        known, together = self._targets(rows.targets, np.float64), rows.units if rows.in_groups else None
+        forest, seen = Forest.grown(inputs, known, rows.weights, n_trees, seed, together)
         self._blend = replace(self._blend, forest=forest)
         if not len(judges):
             return []
@@ -232,7 +248,8 @@ class Blending(Forecasts):
         if not hasattr(self, "modules_"):
             self._family_moments = [None]
             super()._train_more(train)
-            self._blend = Blend([self._inputs], [len(self.modules_)], np.array([1 - _IGNORANT_SHARE, _IGNORANT_SHARE]))
+            self._blend = Blend([self._inputs], [len(self.modules_)], np.zeros(2))
+            self._use_shares(np.array([1 - _IGNORANT_SHARE, _IGNORANT_SHARE]))
             self._family_moments = [self._moments]
             return
         assert self._blend is not None

@@ -32,8 +32,10 @@ __all__ = [
 _ROWS_AT_ONCE = 2048
 # Up to 1 a score is a mass. Where the density is as good as 0 it is 1 plus the bandwidths to the nearest hypothesis.
 _BEYOND = 1.0
-# Of the masses that are tried for the score of a value.
+# Of the masses that are tried for the score of a value, and so the largest of them.
 _HALVINGS = 16
+_LARGEST = 1 - 2.0**-_HALVINGS
+_LOOKS = 16
 # Depths of gaps that are judged together: lowest density in the gap by that of the lower peak beside it.
 _DEPTHS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
 # A gap is believed where chance alone would keep so many values out of it as rarely as this.
@@ -86,18 +88,30 @@ def conformity(density: KernelMixture, values: Tensor, fill: float = 1.0) -> Ten
         mass = some.mass_above(own) if fill >= 1 else _smallest_mass(some, own, fill)
         distances = (own - some.hypotheses.squeeze(-1)).abs() / some.widths.squeeze(-1)
         nearest = distances.amin(dim=-1)
-        parts.append(torch.where(nearest <= REACH, mass, _BEYOND + nearest))
+        parts.append(torch.where((nearest <= REACH) | (mass < _BEYOND), mass, _BEYOND + nearest))
     return torch.cat(parts) if parts else values.new_zeros(0)
 
 
 def _smallest_mass(density: KernelMixture, values: Tensor, fill: float) -> Tensor:
-    """Return the smallest mass whose set holds a value, [rows], by halving."""
-    low, high = torch.zeros_like(values[:, 0]), torch.ones_like(values[:, 0])
-    for _ in range(_HALVINGS):
+    """Return the mass from which on the sets hold a value, [rows], by halving.
+
+    A gap that is closed may open again for a larger mass: where a piece grows together with one of a higher peak, it is
+    deeper by comparison. So a few masses are looked at first, for the largest whose set does not hold the value.
+    """
+
+    def holds(mass: Tensor) -> Tensor:
+        pieces = density.highest_density(mass, fill)
+        return ((pieces.lower <= values) & (values <= pieces.upper)).any(dim=-1)
+
+    low = torch.zeros_like(values[:, 0])
+    n_looks = _LOOKS if fill > 0 else 1
+    for mass in (torch.full_like(low, look / n_looks) for look in range(1, n_looks)):
+        low = torch.where(holds(mass), low, mass)
+    high = low + 1 / n_looks
+    for _ in range(_HALVINGS - round(math.log2(n_looks))):
         middle = (low + high) / 2
-        pieces = density.highest_density(middle, fill)
-        holds = ((pieces.lower <= values) & (values <= pieces.upper)).any(dim=-1)
-        low, high = torch.where(holds, low, middle), torch.where(holds, middle, high)
+        held = holds(middle)
+        low, high = torch.where(held, low, middle), torch.where(held, middle, high)
     return high
 
 
@@ -146,19 +160,29 @@ def region(density: KernelMixture, level: float, fill: float = 1.0) -> tuple[Ten
     for low in range(0, n_rows, _ROWS_AT_ONCE):
         some = density.rows(slice(low, low + _ROWS_AT_ONCE))
         if level >= _BEYOND:
-            parts.append(_balls(some, max(level - _BEYOND, REACH)))
+            parts.append(_balls(some, max(level - _BEYOND, REACH), fill))
         else:
             pieces = some.highest_density(math.nextafter(level, 1.0), fill)
             parts.append((pieces.lower, pieces.upper))
     return stacked(parts)
 
 
-def _balls(density: KernelMixture, radius: float) -> tuple[Tensor, Tensor]:
-    """Return the union of the intervals of `radius` bandwidths around each hypothesis."""
+def _balls(density: KernelMixture, radius: float, fill: float) -> tuple[Tensor, Tensor]:
+    """Return the union of the intervals of `radius` bandwidths around each hypothesis, and of gaps that are closed."""
     reach = density.widths.squeeze(-1) * radius
     centres = density.hypotheses.squeeze(-1)
-    lower, order = (centres - reach).sort(dim=-1)
-    upper = (centres + reach).gather(-1, order).cummax(dim=-1).values
+    if fill >= 1:
+        return _union(centres - reach, centres + reach)
+    closed = density.highest_density(_LARGEST, fill)
+    return _union(
+        torch.cat([centres - reach, closed.lower], dim=-1), torch.cat([centres + reach, closed.upper], dim=-1)
+    )
+
+
+def _union(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the union of intervals [rows, intervals], some of which may be NaN, in increasing order."""
+    lower, order = lower.sort(dim=-1)  # NaN comes last
+    upper = upper.gather(-1, order).nan_to_num(-math.inf, math.inf, -math.inf).cummax(dim=-1).values
     # A piece begins where no earlier one reaches.
     begins = torch.cat([torch.ones_like(lower[..., :1], dtype=torch.bool), lower[..., 1:] > upper[..., :-1]], dim=-1)
     ends = torch.cat([begins[..., 1:], torch.ones_like(begins[..., :1])], dim=-1)

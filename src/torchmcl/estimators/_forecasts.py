@@ -1,6 +1,7 @@
 """Targets of a regressor, and what its networks say of a row: points with probabilities, a density, calibrated sets."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from torchmcl.density import Bandwidth, HypothesisDensity, KernelMixture, Vorono
 from torchmcl.estimators import _conformal
 from torchmcl.estimators._base import MCLEstimator
 from torchmcl.estimators._blend import Blend
+from torchmcl.estimators._bounds import still_never_left, unbounded
 from torchmcl.estimators._inputs import Scaler
 from torchmcl.estimators._kernels import Kernels
-from torchmcl.estimators._rows import Rows, target_names
+from torchmcl.estimators._rows import Rows, Split, target_names
+from torchmcl.nn import MultiHypothesisHead
 
-__all__ = ["ROWS_AT_ONCE", "Forecasts"]
+__all__ = ["Forecasts", "blocks"]
 
 # A bandwidth has two numbers: this many rows settle them.
 _BANDWIDTH_ROWS = 4096
@@ -26,7 +29,9 @@ _BANDWIDTH_ROWS = 4096
 _CALIBRATION_ROWS = 16_384
 _VORONOI_ROWS = 512
 # Rows whose kernels are held at a time.
-ROWS_AT_ONCE = 32_768
+_ROWS_AT_ONCE = 32_768
+# With fewer rows that the networks have not seen, partial_fit keeps what such rows have chosen.
+_ENOUGH_TO_SELECT = 20
 
 
 class Forecasts(MCLEstimator):
@@ -40,6 +45,12 @@ class Forecasts(MCLEstimator):
     _bounds: NDArray[np.float64]  # [2, outputs], in standardised units
     _fill: NDArray[np.float64]  # [outputs], which gaps of the sets are believed
     _flat_y: bool
+    _n_points: int  # that stand for a blend
+
+    def _complete(self) -> None:
+        """Add what a model of an earlier version has no word of: no blend, all gaps believed, no bounds."""
+        if not hasattr(self, "_blend"):
+            self._blend, self._fill, self._bounds = None, np.ones(self.n_outputs_), unbounded(self.n_outputs_)
 
     # ------------------------------------------------------------------ targets
 
@@ -89,7 +100,10 @@ class Forecasts(MCLEstimator):
     # ------------------------------------------------------------------ answers
 
     def _n_answers(self) -> int:
-        return int(self.n_hypotheses)
+        if self._blend is not None:
+            return self._n_points
+        head: MultiHypothesisHead = self.modules_[0].head  # type: ignore[assignment]
+        return head.n_hypotheses
 
     def _kernels(self, X: NDArray[Any], *, knowing: bool = False) -> Kernels:
         """Return normal kernels for each row, in standardised units; see `Blend.kernels`."""
@@ -131,6 +145,28 @@ class Forecasts(MCLEstimator):
         return type(density)(density.hypotheses * scale + mean, density.probabilities, density.bandwidth, scale)
 
     # ------------------------------------------------------------------ fitting
+
+    def _fit_rule(self, split: Split, seed: int, checkpoint: str | Path | None) -> Split:
+        """Train networks by a rule; return the rows that can still select and calibrate."""
+        self._blend = None
+        selection = split.selection
+        training = self._train(split.train, selection, seed, checkpoint)
+        self._choose_bandwidths(selection if len(selection) else split.train)
+        self._choose_fill(selection)
+        if self.final_fit_on_all_rows is not False and len(selection):
+            self._train_on_all(training, split.train.joined(selection))
+            split = split._replace(selection=selection.head(0))  # they cannot select any more
+        return split
+
+    def _select(self, selection: Rows, train: Rows) -> None:
+        """Choose again what held-out rows choose, where there are enough of them."""
+        enough, first = len(selection) >= _ENOUGH_TO_SELECT, not hasattr(self, "_fill")
+        if enough or first:
+            self._choose_again(selection, train)
+            self._choose_fill(selection)
+
+    def _choose_again(self, selection: Rows, train: Rows) -> None:
+        self._choose_bandwidths(selection if len(selection) else train)
 
     def _choose_bandwidths(self, rows: Rows) -> None:
         """Choose what makes rows most likely that the networks have not seen."""
@@ -181,8 +217,8 @@ class Forecasts(MCLEstimator):
         """Return the lower and upper ends of the calibrated sets in the units of y, [rows, outputs, pieces]."""
         levels = [_conformal.quantile(scores, self._conformity_weights, alpha) for scores in self._conformity]
         parts = []
-        for start in range(0, max(1, len(X)), ROWS_AT_ONCE):
-            density = self._standardised_density(X[start : start + ROWS_AT_ONCE], KernelMixture)
+        for rows in blocks(X):
+            density = self._standardised_density(rows, KernelMixture)
             each = zip(levels, self._fill, strict=True)
             parts.append([_conformal.region(density.marginal(i), *how) for i, how in enumerate(each)])
         ends = _conformal.joined([_conformal.stacked(blocks) for blocks in zip(*parts, strict=True)])
@@ -190,6 +226,17 @@ class Forecasts(MCLEstimator):
         lower, upper = (self._inside(end).numpy() * scale + mean for end in ends)
         return lower, upper
 
+    def _believe_less(self, targets: NDArray[np.float64]) -> None:
+        """Give up what further standardised targets [rows, outputs] contradict: bounds, and values that are all."""
+        self._bounds = still_never_left(self._bounds, targets)
+        if self._blend is not None:
+            self._blend = self._blend.with_targets(targets)
+
     def _inside(self, ends: Tensor) -> Tensor:
         """Return the ends of sets [rows, outputs, pieces] inside of what the targets never leave."""
         return self._bounded(ends.movedim(1, -1)).movedim(-1, 1)
+
+
+def blocks(X: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return blocks of rows, whose kernels fit into memory."""
+    return [X[start : start + _ROWS_AT_ONCE] for start in range(0, max(1, len(X)), _ROWS_AT_ONCE)]

@@ -16,6 +16,11 @@ __all__ = ["Forest"]
 
 # Each tree sees this share of the rows, as many as a bootstrap sample has different ones, and at most so many.
 _SHARE, _MAX_ROWS = 0.632, 20_000
+# Type and number of axes of each array.
+_KINDS: dict[str, tuple[type[Any], int]] = {
+    **{"thresholds": (np.float32, 1), "columns": (np.int32, 1), "children": (np.int32, 1)},
+    **{"roots": (np.int32, 1), "depths": (np.int32, 1), "values": (np.float64, 2), "spreads": (np.float64, 1)},
+}
 # What a leaf without rows of its own to judge by is given for a spread, in standardised units.
 _NO_SPREAD = 0.0
 
@@ -50,6 +55,7 @@ class Forest:
         weights: NDArray[np.float64],
         n_trees: int,
         seed: int,
+        units: NDArray[np.int64] | None = None,
     ) -> "tuple[Forest, NDArray[np.bool_]]":
         """Return a forest, and which rows each tree has seen, [rows, trees].
 
@@ -59,16 +65,18 @@ class Forest:
             weights: [rows], how much each row counts.
             n_trees: how many.
             seed: decides which rows each tree sees.
+            units: [rows], those of rows that belong together, which a tree sees all or none of; by default none do.
         """
-        n_rows = len(inputs)
-        n_seen = max(1, min(round(_SHARE * n_rows), _MAX_ROWS))
-        seen = np.zeros((n_rows, n_trees), dtype=bool)
+        unit_of = np.arange(len(inputs)) if units is None else np.unique(units, return_inverse=True)[1].ravel()
+        n_units = int(unit_of.max()) + 1
+        n_seen = max(1, min(round(_SHARE * n_units), _MAX_ROWS))
+        seen = np.zeros((len(inputs), n_trees), dtype=bool)
         states = [np.random.RandomState((seed + tree) % 2**32) for tree in range(n_trees)]
         for tree, state in enumerate(states):
-            seen[state.permutation(n_rows)[:n_seen], tree] = True
+            seen[:, tree] = np.isin(unit_of, state.permutation(n_units)[:n_seen])
 
         def grow(tree: int) -> DecisionTreeRegressor:
-            own = np.flatnonzero(seen[:, tree])
+            own = np.flatnonzero(seen[:, tree])[:_MAX_ROWS]
             grower = DecisionTreeRegressor(random_state=states[tree])
             return grower.fit(inputs[own], targets[own], sample_weight=weights[own])
 
@@ -89,13 +97,19 @@ class Forest:
 
     def __post_init__(self) -> None:
         """Check that no row can leave the nodes: a file may have been written by others."""
+        for name, (kind, n_axes) in _KINDS.items():  # C reads the memory as it is
+            array = getattr(self, name)
+            if array.dtype != kind or array.ndim != n_axes:
+                raise ValueError(f"the {name} of a forest are numbers of another kind")
         n_nodes = len(self.columns)
+        lengths = {len(getattr(self, name)) for name in ("thresholds", "columns", "children", "values", "spreads")}
+        if lengths != {n_nodes} or not len(self.roots) == len(self.depths) > 0:
+            raise ValueError("the arrays of a forest have different lengths")
         leaf = self.children == np.arange(n_nodes)
         inner = self.children[~leaf]
-        lengths = {len(getattr(self, name)) for name in ("thresholds", "columns", "children", "values", "spreads")}
-        fits = lengths == {n_nodes} and len(self.roots) == len(self.depths)
         inside = ((inner >= 0) & (inner < n_nodes - 1)).all() and ((self.roots >= 0) & (self.roots < n_nodes)).all()
-        if not (fits and inside and (self.columns >= 0).all() and np.isposinf(self.thresholds[leaf]).all()):
+        shallow = ((self.depths >= 0) & (self.depths < n_nodes)).all()
+        if not (inside and shallow and (self.columns >= 0).all() and np.isposinf(self.thresholds[leaf]).all()):
             raise ValueError("the nodes of a forest do not lead to one another")
 
     @property

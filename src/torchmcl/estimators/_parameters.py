@@ -62,12 +62,12 @@ class Parameters(BaseEstimator):
     batch_size: int | None = None
     learning_rate: float | Schedule | None = 0.01
     weight_decay: float | None = None
-    keep_best: bool = True
+    keep_best: bool | None = True
     validation_fraction: float = 0.1
     patience: int | None = None
     n_restarts: int | None = 1
     ensemble: bool = False
-    final_fit_on_all_rows: bool = False
+    final_fit_on_all_rows: bool | None = False
     search: FleetSearch | None = None
     device: str | torch.device = "cpu"
     random_state: Any = None
@@ -126,8 +126,10 @@ class Parameters(BaseEstimator):
 
     def _rule(self, n_epochs: int) -> Any:
         """Return the rule, the function epoch -> rule or the `AutoAnnealing` that `rule` stands for."""
-        if self.rule is None:
+        if self.rule is None and self.search is None:
             return WTA()  # there is one cost for each target, and nothing to choose
+        if self.rule is None:  # of partial_fit, which does not search
+            return NAMED_RULES["annealed"](n_epochs)
         return NAMED_RULES[self.rule](n_epochs) if isinstance(self.rule, str) else self.rule
 
     def _way_to_train(self, n_epochs: int) -> Candidate:
@@ -141,6 +143,9 @@ class Parameters(BaseEstimator):
         """Return the weight decay; by default `AutoAnnealing` decides on it, from 0 on."""
         default = 0.0 if isinstance(rule, AutoAnnealing) else self._default_weight_decay
         return default if self.weight_decay is None else float(self.weight_decay)
+
+    def _complete(self) -> None:
+        """Add the attributes that a model of an earlier version was saved without."""
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -17,15 +17,12 @@ from torchmcl.density import HypothesisDensity, KernelMixture, VoronoiKernels
 from torchmcl.estimators._blending import Blending
 from torchmcl.estimators._bounds import never_left, unbounded
 from torchmcl.estimators._conformal import PredictionIntervals
-from torchmcl.estimators._forecasts import ROWS_AT_ONCE
+from torchmcl.estimators._forecasts import blocks
 from torchmcl.estimators._inputs import Scaler
-from torchmcl.estimators._rows import Rows, Split, fixed_borders, split_rows
+from torchmcl.estimators._rows import fixed_borders, split_rows
 from torchmcl.schedules import Schedule
 
 __all__ = ["Hypotheses", "MCLRegressor"]
-
-# With fewer rows that the networks have not seen, partial_fit keeps the bandwidth it has.
-_ENOUGH_TO_SELECT = 20
 
 
 class Hypotheses(NamedTuple):
@@ -167,26 +164,12 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
         self._borders = split.borders
         self._inputs = self._encoder(split.train)
         self._targets = Scaler.of(split.train.targets, split.train.weights)
-        self._bounds = never_left(rows[1], self._targets)
-        self._n_train = len(split.train)
-        split = (
-            self._fit_rule(split, seed, checkpoint) if not self._blends else self._fit_blend(split, seed, checkpoint)
-        )
+        self._bounds = never_left(split.train.joined(split.selection).joined(split.calibration), self._targets)
+        self._n_train, self._n_points = len(split.train), int(self.n_hypotheses)
+        split = (self._fit_blend if self._blends else self._fit_rule)(split, seed, checkpoint)
         self._calibrate(split.calibration)
         self._held_out = tuple(share.latest() for share in split.held_out)
         return self
-
-    def _fit_rule(self, split: Split, seed: int, checkpoint: str | Path | None) -> Split:
-        """Train networks by a rule; return the rows that can still select and calibrate."""
-        self._blend = None
-        selection = split.selection
-        training = self._train(split.train, selection, seed, checkpoint)
-        self._choose_bandwidths(selection if len(selection) else split.train)
-        self._choose_fill(selection)
-        if self.final_fit_on_all_rows is not False and len(selection):
-            self._train_on_all(training, split.train.joined(selection))
-            split = split._replace(selection=selection.head(0))  # they cannot select any more
-        return split
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
         """Train for one epoch on some more rows, from where the last call (or `fit`) ended.
@@ -204,10 +187,12 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
         """
         first = not hasattr(self, "modules_")
         self._check_parameters()
+        if not first:
+            self._check_same_way()
         rows = self._validated(X, y, sample_weight, reset=first, n_needed=1)
         if first:
             self._state_seed, self._moments, self._annealing = self._seed(), None, None
-            self._blend, self._n_train = None, 0
+            self._blend, self._n_train, self._n_points = None, 0, int(self.n_hypotheses)
             half = float(self.validation_fraction) / 2
             self._borders = fixed_borders(selecting=half, calibrating=half)
         split = split_rows(*rows, seed=self._state_seed, borders=self._borders)
@@ -218,6 +203,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
             self._targets = Scaler.of(split.train.targets, split.train.weights)
             self._held_out = split.selection.head(0), split.calibration.head(0)
             self._bounds = unbounded(self.n_outputs_)
+        self._believe_less(self._targets(rows[1], np.float64))
         both = zip(self._held_out, split.held_out, strict=True)
         self._held_out = selection, calibration = tuple(old.joined(new).latest() for old, new in both)
         if len(split.train):
@@ -225,16 +211,6 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
         self._select(selection, split.train)
         self._calibrate(calibration)
         return self
-
-    def _select(self, selection: Rows, train: Rows) -> None:
-        """Choose again what held-out rows choose, where there are enough of them."""
-        enough, first = len(selection) >= _ENOUGH_TO_SELECT, not hasattr(self, "_fill")
-        if self._blend is not None and enough:
-            self._share_again(selection)
-        elif self._blend is None and (enough or first):
-            self._choose_bandwidths(selection if len(selection) else train)
-        if enough or first:
-            self._choose_fill(selection)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -246,13 +222,13 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the conditional mean of each row, [rows] or [rows, outputs]."""
-        parts = [self._kernels(rows, knowing=True) for rows in _blocks(self._checked_inputs(X))]
+        parts = [self._kernels(rows, knowing=True) for rows in blocks(self._checked_inputs(X))]
         means = [(part.probabilities.unsqueeze(-1) * part.values).sum(dim=1) for part in parts]
         return self._like_y(self._targets.inverse(self._bounded(torch.cat(means)).numpy()))
 
     def predict_hypotheses(self, X: Any) -> Hypotheses:
         """Return the answers for each row and their probabilities."""
-        parts = [self._answers(rows)[:2] for rows in _blocks(self._checked_inputs(X))]
+        parts = [self._answers(rows)[:2] for rows in blocks(self._checked_inputs(X))]
         standardised, probabilities = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
         return Hypotheses(self._targets.inverse(standardised), probabilities)
 
@@ -319,8 +295,3 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
         n_hypotheses = self._n_answers()
         names = [f"{target}_hypothesis{k}" for k in range(n_hypotheses) for target in self.target_names_]
         return np.array([*names, *(f"probability{k}" for k in range(n_hypotheses))], dtype=object)
-
-
-def _blocks(X: NDArray[Any]) -> list[NDArray[Any]]:
-    """Return blocks of rows, whose kernels fit into memory."""
-    return [X[start : start + ROWS_AT_ONCE] for start in range(0, max(1, len(X)), ROWS_AT_ONCE)]

@@ -67,6 +67,7 @@ def from_state(state: Any, tensors: dict[str, Tensor], kinds: dict[str, type[Any
         if name.startswith("__") or hasattr(type(estimator), name):  # data never replaces a method
             raise ValueError(f"{name!r} is not a fitted attribute")
         setattr(estimator, name, value)
+    estimator._complete()
     return estimator
 
 

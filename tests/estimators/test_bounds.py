@@ -1,0 +1,92 @@
+"""What targets never leave, answers and sets do not leave either."""
+
+import numpy as np
+import pytest
+from tables import QUICK, noisy
+
+from torchmcl.estimators import MCLRegressor
+from torchmcl.estimators._bounds import never_left, still_never_left, unbounded
+from torchmcl.estimators._inputs import Scaler
+from torchmcl.estimators._rows import Rows
+
+SHORT = {**QUICK, "n_epochs": 5, "n_restarts": 1, "n_knots": 0}
+
+
+def bounds(targets, weights=None):
+    targets = np.asarray(targets, dtype=float)
+    targets = targets[:, None] if targets.ndim == 1 else targets
+    n = len(targets)
+    weights = np.ones(n) if weights is None else np.asarray(weights, dtype=float)
+    scaler = Scaler.of(targets, weights)
+    return scaler.inverse(never_left(Rows(targets, targets, weights, np.arange(n)), scaler))
+
+
+def test_targets_that_are_never_negative_stay_so():
+    np.testing.assert_allclose(bounds([0.1, 1, 5])[:, 0], [0, np.inf], atol=1e-12)
+    np.testing.assert_allclose(bounds([-0.1, -1, -5])[:, 0], [-np.inf, 0], atol=1e-12)
+
+
+def test_targets_of_both_signs_are_unbounded():
+    assert bounds([-1, 0, 3])[:, 0].tolist() == [-np.inf, np.inf]
+
+
+def test_an_end_at_which_targets_pile_up_is_not_left():
+    censored = np.r_[np.linspace(-1, 1, 50), [2.0, 2.0]]
+    np.testing.assert_allclose(bounds(censored)[:, 0], [-np.inf, 2.0])
+    assert bounds(censored[:-1])[1, 0] == np.inf  # once is chance
+    rare = np.r_[np.linspace(-1, 1, 500), [2.0, 2.0]]
+    assert bounds(rare)[1, 0] == np.inf
+
+
+def test_weights_count_as_copies_and_their_scale_does_not_matter():
+    targets, weights = np.r_[np.linspace(-1, 1, 300), [2.0, 2.0]], np.ones(302)
+    weights[-2:] = 5
+    for factor in (1, 1e-6):
+        np.testing.assert_allclose(bounds(targets, factor * weights)[1, 0], 2.0)
+    assert bounds(targets, np.ones(302))[1, 0] == np.inf
+
+
+def test_each_output_has_its_own():
+    targets = np.stack([np.linspace(1, 2, 9), np.linspace(-2, -1, 9), np.linspace(-1, 1, 9)], axis=1)
+    expected = [[0, -np.inf, -np.inf], [np.inf, 0, np.inf]]
+    np.testing.assert_allclose(bounds(targets), expected, atol=1e-12)
+
+
+def test_bounds_that_further_targets_leave_are_given_up():
+    known = np.array([[0.0, -1.0], [np.inf, 1.0]])
+    np.testing.assert_array_equal(still_never_left(known, np.array([[0.0, 1.0]])), known)
+    given_up = still_never_left(known, np.array([[-0.5, 2.0], [1.0, 0.0]]))
+    np.testing.assert_array_equal(given_up, [[-np.inf, -1.0], [np.inf, np.inf]])
+    np.testing.assert_array_equal(still_never_left(unbounded(2), np.array([[-9.0, 9.0]])), unbounded(2))
+
+
+@pytest.mark.parametrize("rule", [None, "annealed"])
+def test_answers_and_sets_of_counts_are_never_negative(rule):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(200, 2))
+    y = rng.exponential(0.2 + X[:, 0])
+    model = MCLRegressor(**SHORT, rule=rule).fit(X, y)
+    far = rng.normal(scale=5, size=(100, 2))
+    assert (model.predict(far) >= -1e-12).all()
+    assert (model.predict_interval(far).hull[0] >= -1e-12).all()
+    if rule is None:
+        assert (model.predict_hypotheses(far).values >= -1e-12).all()
+
+
+def test_a_censored_scale_is_not_left_at_its_end():
+    X, y = noisy(300)
+    y = np.minimum(y, 2.5)
+    model = MCLRegressor(**SHORT).fit(X, y)
+    assert model.predict_hypotheses(X).values.max() <= 2.5 + 1e-9
+    sets = model.predict_interval(X, 0.02)
+    assert sets.upper.max() <= 2.5 + 1e-9
+    assert sets.contains(y).mean() > 0.9  # the end itself belongs to the sets
+
+
+def test_negative_targets_that_come_later_are_believed():
+    X, y = noisy(100)
+    model = MCLRegressor(**{**SHORT, "learning_rate": 0.2}).fit(X, np.abs(y))
+    assert model.predict_interval(X).hull[0].min() == pytest.approx(0, abs=1e-9)
+    for _ in range(8):
+        model.partial_fit(X, -np.abs(y))
+    assert model.predict(X).min() < -0.5
