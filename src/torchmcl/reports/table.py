@@ -18,6 +18,7 @@ from torchmcl.reports.table_figures import (
     small_bars,
     training_figure,
 )
+from torchmcl.reports.verdict import forks, table_verdict
 
 __all__ = ["TABLE_STYLE", "columns_section", "training_section", "write_table_page"]
 
@@ -27,6 +28,9 @@ TABLE_STYLE = """
 .tile b { display: block; font-size: 1.5rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: .9rem; }
 figure { max-width: 44rem; }
+.verdict { border-left: 5px solid #009e73; background: var(--wash); border-radius: 6px; padding: .7rem 1rem;
+  margin: 1rem 0; max-width: 46rem; overflow-wrap: anywhere; } .verdict.careful { border-color: #d55e00; }
+.verdict p, .verdict ul { margin: .2rem 0; }
 .row { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; margin: .8rem 0; }
 .row h3 { margin: 0 0 .3rem; font-size: 1rem; }
 .cells { color: var(--soft); font-size: .88rem; overflow-wrap: anywhere; } .cells b { color: var(--ink); }
@@ -34,12 +38,22 @@ figure { max-width: 44rem; }
 svg { display: block; width: 100%; height: auto; } svg.bars { width: 7.5rem; height: 1.7rem; fill: var(--accent); }
 .line { max-width: 40rem; } .ends { display: flex; justify-content: space-between; color: var(--soft);
   font-size: .82rem; padding: 0 5%; font-variant-numeric: tabular-nums; }
+#members td:last-child { text-align: left; white-space: normal; color: var(--soft); }
 #targets td:first-child, #columns td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 7rem;
   max-width: 20rem; }
 #columns td:last-child { text-align: left; white-space: normal; min-width: 12rem; max-width: 26rem;
   overflow-wrap: anywhere; }
 h1, p, figcaption { overflow-wrap: anywhere; }
 """
+
+
+# What the members of a blend are.
+_MEMBERS = {
+    "networks": "smooth in all columns",
+    "networks with knots": "can bend at 33 places of each column",
+    "forest": "of trees, which can jump",
+    "ignorance": "the same for every row: what is left when nothing is known",
+}
 
 
 def write_table_page(records: dict[str, Any], path: Path) -> Path:
@@ -65,7 +79,8 @@ def table_page(records: dict[str, Any]) -> str:
         _trust(records),
         _coverage(records, targets),
         _ambiguous(records),
-        training_section(records),
+        _members(records),
+        _training(records),
         _data(records),
     ]
     title = f"{' and '.join(targets)}: several answers"
@@ -87,12 +102,23 @@ def _head(records: dict[str, Any], targets: list[str]) -> str:
     cards = "".join(f'<div class="tile"><b>{value}</b><span>{text}</span></div>' for value, text in tiles)
     what = " and ".join(f"<i>{escape(name)}</i>" for name in targets)
     return f"""<h1>{n} answers for {what}</h1>
+{_verdict(records)}
 <p class="lead">A model of <code>{escape(records["source"])}</code> that gives {n} plausible outcomes for each row, each
 with a probability. Measured here on rows of <code>{escape(found["source"])}</code>{
         " that were set apart before the training" if records["set_apart"] else ""
     }.</p>
 <div class="tiles">{cards}</div>
 <p class="note">Errors are root mean squares, in the units of the target. {_gain(measures, n)}</p>"""
+
+
+def _verdict(records: dict[str, Any]) -> str:
+    verdict = table_verdict(records)
+    if not verdict.reasons:
+        said = f"<p><b>Verdict: {verdict.word}.</b> {escape(verdict.evidence.capitalize())}.</p>"
+    else:
+        items = "".join(f"<li>{escape(reason)}</li>" for reason in verdict.reasons)
+        said = f"<p><b>Verdict: {verdict.word}</b>, because</p><ul>{items}</ul>"
+    return f'<div class="verdict {verdict.word}">{said}<p>{escape(forks(records))}</p></div>'
 
 
 def _gain(measures: dict[str, Any], n: int) -> str:
@@ -109,7 +135,7 @@ def _answers(records: dict[str, Any], targets: list[str]) -> str:
             answers_figure(found, place),
             f"Answers against the truth for {name}",
             f"<i>{escape(name)}</i>: every answer against the truth, the darker the more probable; orange rings "
-            "mark the nearest answer of each row. Several bands mean several branches.",
+            "mark the nearest answer of each row.",
         )
         for place, name in enumerate(targets)
     ]
@@ -169,8 +195,7 @@ def _coverage(records: dict[str, Any], targets: list[str]) -> str:
         header += [f"held{of}", f"median width{of}"]
     promises = table([*header, "in pieces"], rows, identity="coverage")
     note = (
-        '<p class="note">The sets are calibrated on rows that nothing else has seen. A set in pieces leaves out the '
-        "middle between branches, where the truth does not lie.</p>"
+        f'<p class="note">The sets are calibrated on rows that nothing else has seen. {escape(forks(records))}</p>'
     )
     return "<h2>Do the sets hold what they promise?</h2>\n" + side_by_side([picture, promises + note])
 
@@ -178,8 +203,8 @@ def _coverage(records: dict[str, Any], targets: list[str]) -> str:
 def _ambiguous(records: dict[str, Any]) -> str:
     parts = [
         "<h2>The most ambiguous rows</h2>",
-        '<p class="note">The rows whose answers lie furthest apart. Discs are answers, their area the probability; the '
-        "orange line is the truth.</p>",
+        '<p class="note">The rows whose answers lie furthest apart: the least certain ones, whether they fork or not. Discs '
+        "are answers, their area the probability; the orange line is the truth.</p>",
     ]
     for row in records["evaluation"]["ambiguous"]:
         cells = " ".join(
@@ -199,6 +224,26 @@ def _ambiguous(records: dict[str, Any]) -> str:
             f'<div class="row"><h3>Row {row["row"]:,}</h3><div class="cells">{cells}{more}</div>{"".join(lines)}</div>'
         )
     return "\n".join(parts)
+
+
+def _members(records: dict[str, Any]) -> str:
+    """Return what answers together, with the share of each; nothing for networks that were trained by a rule."""
+    shares = records.get("shares")
+    if not shares:
+        return ""
+    rows = [[name, percent(share, 1), _MEMBERS.get(name, "")] for name, share in shares.items()]
+    note = (
+        '<p class="note">The density of a row is blended of these, in shares that make held-out rows most likely. Answers '
+        "are the points that stand for it best.</p>"
+    )
+    return "<h2>What answers</h2>\n" + note + table(["member", "share", ""], rows, identity="members")
+
+
+def _training(records: dict[str, Any]) -> str:
+    if not records.get("shares"):
+        return training_section(records)
+    score = "negative log-likelihood plus three times the CRPS, in deviations of the target"
+    return training_section(records, f"the same score on held-out rows that end the training", f"Score of one of the networks (grey: {score})")
 
 
 def training_section(

@@ -66,7 +66,7 @@ def calibration_figure(usage: dict[str, Any], calibration: dict[str, Any]) -> tu
     numbers = range(1, len(usage["wins"]) + 1)
     left.bar(numbers, usage["wins"], color=_BLUE, alpha=0.75, label="is the nearest")
     left.plot(numbers, usage["probability"], "o", color=_ORANGE, label="mean probability")
-    left.set(xlabel="answer of the network", ylabel="share of rows", ylim=(0, None))
+    left.set(xlabel="answer", ylabel="share of rows", ylim=(0, None))
     left.xaxis.get_major_locator().set_params(integer=True)
     left.legend(frameon=False, fontsize=9)
     second, right = axes()
@@ -107,7 +107,10 @@ def training_figure(found: dict[str, Any]) -> Any:
         _curve(axis, epochs, found["validation"], _BLUE, 1.8)
     if found["kept_epoch"] >= 0:
         axis.axvline(found["kept_epoch"] + 1, color=INK, lw=0.8)
-    axis.set(xlabel="epoch", ylabel="loss and distortion", yscale="log", xlim=(1, max(len(found["loss"]), 2)))
+    known = [value for name in ("loss", "validation") for value in found[name] or () if value is not None]
+    # Scores of densities may be negative; distortions never are.
+    scale, words = ("log", "loss and distortion") if min(known, default=1.0) > 0 else ("linear", "score")
+    axis.set(xlabel="epoch", ylabel=words, yscale=scale, xlim=(1, max(len(found["loss"]), 2)))
     if found["temperature"]:
         other = axis.twinx()
         _curve(other, epochs, found["temperature"], _GREEN, 1.6)
