@@ -107,7 +107,7 @@ def _add_parameters(fit: argparse.ArgumentParser) -> None:
         "--validation",
         type=fraction,
         default=0.2,
-        help="share of the rows that trains nothing: one half chooses, the other calibrates sets (default: %(default)s)",
+        help="share of the rows that trains nothing: half of it chooses, half calibrates (default: %(default)s)",
     )
 
 

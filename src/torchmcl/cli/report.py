@@ -23,8 +23,8 @@ def add_report_command(commands: Commands) -> None:
 _REPORT = """\
 Write one page that says how far to trust a model: a verdict (good, or careful and why), its answers against the truth,
 distortion by the number of answers, usage and calibration of the probabilities, coverage of the sets and whether they
-fork, the most ambiguous rows, which members answer, and how the training went. Of classes it has accuracy, calibration, the confusion of classes and how often the truth is among
-the first guesses. It is one file that needs no network.
+fork, the most ambiguous rows, what answers, and how the training went. Of classes it has accuracy, calibration, the
+confusion of classes and how often the truth is among the first guesses. It is one file that needs no network.
 
 examples:
   torchmcl report model/

@@ -1,7 +1,5 @@
 """The page about a model of a table, from its records: how far to trust it, and which rows are ambiguous."""
 
-import datetime
-import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +7,7 @@ from torchmcl._files import write_atomically
 from torchmcl._reading import as_written
 from torchmcl.reports.numbers import number, percent
 from torchmcl.reports.page import Html, escape, image, page, side_by_side, table
+from torchmcl.reports.table_columns import columns_section
 from torchmcl.reports.table_figures import (
     answers_figure,
     calibration_figure,
@@ -20,7 +19,7 @@ from torchmcl.reports.table_figures import (
 )
 from torchmcl.reports.verdict import forks, table_verdict
 
-__all__ = ["TABLE_STYLE", "columns_section", "training_section", "write_table_page"]
+__all__ = ["TABLE_STYLE", "training_section", "write_table_page"]
 
 TABLE_STYLE = """
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
@@ -194,17 +193,15 @@ def _coverage(records: dict[str, Any], targets: list[str]) -> str:
         of = f" ({name})" if len(targets) > 1 else ""
         header += [f"held{of}", f"median width{of}"]
     promises = table([*header, "in pieces"], rows, identity="coverage")
-    note = (
-        f'<p class="note">The sets are calibrated on rows that nothing else has seen. {escape(forks(records))}</p>'
-    )
+    note = f'<p class="note">The sets are calibrated on rows that nothing else has seen. {escape(forks(records))}</p>'
     return "<h2>Do the sets hold what they promise?</h2>\n" + side_by_side([picture, promises + note])
 
 
 def _ambiguous(records: dict[str, Any]) -> str:
     parts = [
         "<h2>The most ambiguous rows</h2>",
-        '<p class="note">The rows whose answers lie furthest apart: the least certain ones, whether they fork or not. Discs '
-        "are answers, their area the probability; the orange line is the truth.</p>",
+        '<p class="note">The rows whose answers lie furthest apart: the least certain ones, whether they fork or not. '
+        "Discs are answers, their area the probability; the orange line is the truth.</p>",
     ]
     for row in records["evaluation"]["ambiguous"]:
         cells = " ".join(
@@ -233,8 +230,8 @@ def _members(records: dict[str, Any]) -> str:
         return ""
     rows = [[name, percent(share, 1), _MEMBERS.get(name, "")] for name, share in shares.items()]
     note = (
-        '<p class="note">The density of a row is blended of these, in shares that make held-out rows most likely. Answers '
-        "are the points that stand for it best.</p>"
+        '<p class="note">The density of a row is blended of these, in shares that foresee held-out rows best. The '
+        "answers are the points that stand for it best.</p>"
     )
     return "<h2>What answers</h2>\n" + note + table(["member", "share", ""], rows, identity="members")
 
@@ -242,8 +239,8 @@ def _members(records: dict[str, Any]) -> str:
 def _training(records: dict[str, Any]) -> str:
     if not records.get("shares"):
         return training_section(records)
-    score = "negative log-likelihood plus three times the CRPS, in deviations of the target"
-    return training_section(records, f"the same score on held-out rows that end the training", f"Score of one of the networks (grey: {score})")
+    learned = "Score of one of the networks, negative log-likelihood plus three times the CRPS, on its own rows (grey)"
+    return training_section(records, "on held-out rows, which end the training", learned)
 
 
 def training_section(
@@ -281,48 +278,3 @@ def _data(records: dict[str, Any]) -> str:
         targets.append([target["name"], bars, mean, number(std), *numbers])
     header = ["target", "", "mean", "std", "min", "5 %", "median", "95 %", "max"]
     return "<h2>The data</h2>\n" + table(header, targets, identity="targets") + columns_section(records)
-
-
-def columns_section(records: dict[str, Any]) -> str:
-    """Return the columns that are read, what was decided about them, and what is suspicious."""
-    rows = [_column(column) for column in records["columns"]]
-    columns = "<p></p>" + table(["column", "", "kind", "missing", "values"], rows, identity="columns") if rows else ""
-    return columns + _decisions(records)
-
-
-def _decisions(records: dict[str, Any]) -> str:
-    """Return what was decided about the columns, and what is suspicious."""
-    section = ""
-    for key, words in (("warnings", "Perhaps not to be learned from"), ("decisions", "Decided about the table")):
-        if records.get(key):
-            items = "".join(f"<li>{escape(line)}</li>" for line in records[key])
-            section += f"<h3>{words}</h3>\n<ul>{items}</ul>\n"
-    return section
-
-
-def _day(days: float) -> str:
-    """Return the date of a number of days since 1970; a plain number where the calendar ends."""
-    try:
-        return str(datetime.date(1970, 1, 1) + datetime.timedelta(days=math.floor(days)))
-    except OverflowError:
-        return f"{days:g} days"
-
-
-def _column(column: dict[str, Any]) -> list[str]:
-    """Return the row of a column: its name, its distribution, its kind, what is missing, and its values."""
-    if column["kind"] == "number":
-        bars = small_bars(column["histogram"]["counts"]) if "histogram" in column else ""
-        spread = column.get("high", 0.0) - column.get("low", 0.0)
-        known = [number(column[key], spread) for key in ("low", "median", "high") if key in column]
-        text = f"{known[1]} (90 % between {known[0]} and {known[2]})" if known else "no values"
-    elif column["kind"] == "date":
-        bars = small_bars(column["histogram"]["counts"]) if "histogram" in column else ""
-        known = [escape(_day(column[key])) for key in ("min", "median", "max") if key in column]
-        text = f"{known[1]} (between {known[0]} and {known[2]})" if known else "no values"
-    else:
-        bars = small_bars([share for _, share in column["common"]])
-        shares = ", ".join(f"{escape(name)} {percent(share)}" for name, share in column["common"][:5])
-        others = " and others" if column.get("is_open") else ""
-        text = f"{escape(column['n_categories'])}{others}: {shares}"
-    missing = percent(column["missing"], 1) if column["missing"] else ""
-    return [column["name"], Html(bars), column["kind"], missing, Html(text)]

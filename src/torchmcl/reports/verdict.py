@@ -28,7 +28,7 @@ class Verdict(NamedTuple):
     Attributes:
         word: "good" or "careful".
         reasons: what there is to be careful about, in plain words; none for "good".
-        evidence: what was measured, in plain words.
+        evidence: what was measured, in plain words; none for "careful".
     """
 
     word: str
@@ -56,7 +56,7 @@ def table_verdict(records: dict[str, Any]) -> Verdict:
         *_ignorant(records),
         *_suspicious(records),
     )
-    return Verdict("careful" if reasons else "good", reasons, _evidence(records["evaluation"]))
+    return Verdict("careful", reasons, "") if reasons else Verdict("good", (), _evidence(records["evaluation"]))
 
 
 def forks(records: dict[str, Any]) -> str:
@@ -67,8 +67,8 @@ def forks(records: dict[str, Any]) -> str:
     nine = _nine(found)
     if nine is not None and nine["pieces"] > 0:
         return (
-            f"Forks: {percent(nine['pieces'], 1)} of the 90 % sets are in pieces. The truth lies in one of them and not "
-            "between; held-out rows support the gaps."
+            f"Forks: {percent(nine['pieces'], 1)} of the 90 % sets are in pieces. The truth lies in one of them and "
+            "not between; held-out rows support the gaps."
         )
     narrow = [entry for entry in found["coverage"] if entry["pieces"] > 0]
     if not narrow:
@@ -172,7 +172,11 @@ def _at_most(count: int, n_rows: int, probability: float = _LEVEL) -> float:
     """
     logs = math.log(probability), math.log1p(-probability)
     terms = (
-        math.lgamma(n_rows + 1) - math.lgamma(k + 1) - math.lgamma(n_rows - k + 1) + k * logs[0] + (n_rows - k) * logs[1]
+        math.lgamma(n_rows + 1)
+        - math.lgamma(k + 1)
+        - math.lgamma(n_rows - k + 1)
+        + k * logs[0]
+        + (n_rows - k) * logs[1]
         for k in range(count + 1)
     )
     return 1.0 if count >= n_rows else min(1.0, math.fsum(map(math.exp, terms)))
