@@ -142,7 +142,8 @@ def _constant_distances(truth: NDArray[np.float64], n_answers: int) -> NDArray[n
         values = np.array([group.mean() for group in groups])
         shares = np.array([len(group) / len(others) for group in groups])
         own = truth[half]
-        scores[half] = _distances(*(np.broadcast_to(part, (len(own), len(groups))) for part in (values, shares)), own)
+        every = (len(own), len(groups))
+        scores[half] = _distances(np.broadcast_to(values, every), np.broadcast_to(shares, every), own)
     return scores
 
 
