@@ -45,8 +45,8 @@ def test_a_model_that_keeps_its_promises_is_good(n_answers):
     assert verdict.word == "good"
     assert verdict.reasons == ()
     assert verdict.line == (
-        "Verdict: good: on 200 rows the answers are better than the same ones for every row, and the 90 % sets hold 90 % "
-        "of the truth."
+        "Verdict: good: on 200 rows the answers are better than the same ones for every row, and the 90 % sets hold "
+        "90 % of the truth."
     )
 
 
