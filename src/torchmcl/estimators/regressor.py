@@ -69,7 +69,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
             has networks with 0 and with 33 below 50 000 rows to train on, and with 0 above; a number is for all of its
             networks. With a rule the default is 33, if there are fewer than 50 000 rows and in half of the columns or
             more values repeat (each stands in two different rows on average), else none. None for `partial_fit`.
-        n_epochs: passes over the rows, at most. By default 1000 to 2500 optimizer steps for the blend, by the number of
+        n_epochs: passes over the rows, at most. By default 2500 to 3000 optimizer steps for the blend, by the number of
             rows, and 12 epochs from 50 000 rows on; with a rule about 1500 steps (750 with knots), between 20 and 1000
             epochs.
         batch_size: at most this many rows in an optimizer step, split evenly; by default three times the square root of
@@ -246,9 +246,17 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
         means = [(part.probabilities.unsqueeze(-1) * part.values).sum(dim=1) for part in parts]
         return self._like_y(self._targets.inverse(self._bounded(torch.cat(means)).numpy()))
 
-    def predict_hypotheses(self, X: Any) -> Hypotheses:
-        """Return the answers for each row and their probabilities."""
-        parts = [self._answers(rows)[:2] for rows in blocks(self._checked_inputs(X))]
+    def predict_hypotheses(self, X: Any, n_hypotheses: int | None = None) -> Hypotheses:
+        """Return the answers for each row and their probabilities.
+
+        Args:
+            X: [rows, features]
+            n_hypotheses: how many answers; by default as many as the model was fitted for. They are points that stand
+                for the density, so any number can be had of one fit (but for a single network that a rule trained).
+        """
+        if n_hypotheses is not None:
+            check_positive_int("MCLRegressor", "n_hypotheses", n_hypotheses)
+        parts = [self._answers(rows, n_hypotheses)[:2] for rows in _blocks(self._checked_inputs(X))]
         standardised, probabilities = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
         return Hypotheses(self._targets.inverse(standardised), probabilities)
 
