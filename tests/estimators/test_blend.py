@@ -310,5 +310,5 @@ def test_any_number_of_answers_comes_of_one_fit():
     alone = MCLRegressor(rule="mcl", n_epochs=2, n_restarts=1, random_state=0).fit(inputs, inputs[:, 0])
     with pytest.raises(ValueError, match=r"n_hypotheses.*be 5, got 3.*The one network has been trained"):
         alone.predict_hypotheses(inputs, 3)
-    with pytest.raises(ValueError, match="n_hypotheses.*must be"):
+    with pytest.raises(ValueError, match=r"n_hypotheses.*must be"):
         model.predict_hypotheses(inputs, 0)

@@ -256,7 +256,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
         """
         if n_hypotheses is not None:
             check_positive_int("MCLRegressor", "n_hypotheses", n_hypotheses)
-        parts = [self._answers(rows, n_hypotheses)[:2] for rows in _blocks(self._checked_inputs(X))]
+        parts = [self._answers(rows, n_hypotheses)[:2] for rows in blocks(self._checked_inputs(X))]
         standardised, probabilities = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
         return Hypotheses(self._targets.inverse(standardised), probabilities)
 
