@@ -301,18 +301,9 @@ def test_two_answers_that_stand_for_all_are_one_from_each_branch():
     assert {int(order[0]) < 3, int(order[1]) < 3} == {True, False}
 
 
-def test_the_trajectory_has_loss_and_score_of_every_epoch_and_says_which_was_kept(model):
+def test_the_trajectory_has_temperature_loss_and_distortion_of_every_epoch(model):
     found = table_records("test", model)["training"]
-    assert len(found["loss"]) == len(found["validation"]) <= 60
-    assert found["temperature"] is None
-    assert 0 <= found["kept_epoch"] < len(found["loss"])
-
-
-def test_the_trajectory_of_a_rule_has_temperatures(path):
-    parameters = {"rule": "annealed", "n_epochs": 6, "hidden": (8,), "n_restarts": 1}
-    ruled = fit_table("test", read_table("test", path), TableFit(["price"], parameters=parameters))
-    found = table_records("test", ruled)["training"]
-    assert len(found["loss"]) == len(found["temperature"]) == len(found["validation"]) == 6
+    assert len(found["loss"]) == len(found["temperature"]) == len(found["validation"]) == 60
     assert found["temperature"][0] == pytest.approx(0.5)
     assert found["temperature"] == sorted(found["temperature"], reverse=True)
     assert found["kept_epoch"] == -1  # the last

@@ -236,6 +236,26 @@ def test_kinds_shares_and_numbers_of_networks():
     assert len(single.modules_) == 1
 
 
+@pytest.mark.parametrize("integers", [False, True])
+def test_order_copies_and_equal_weights_do_not_matter_to_the_last_bit(integers):
+    X, y = forked(80)
+    y = np.maximum(np.round(2 * y), -3) if integers else np.maximum(y, -1.8)  # piled up at an end
+    quick = {**SHORT, "n_knots": None}
+    counts = np.random.default_rng(0).integers(0, 4, size=80)
+    order = np.random.default_rng(1).permutation(int(counts.sum()))
+    weighted = MCLRegressor(**quick).fit(X, y, sample_weight=0.7 * counts)
+    repeated = MCLRegressor(**quick).fit(X.repeat(counts, axis=0)[order], y.repeat(counts)[order])
+    for one, two in [
+        (weighted, repeated),
+        (MCLRegressor(**quick).fit(X, y), MCLRegressor(**quick).fit(X, y, np.full(80, 3))),
+    ]:
+        assert one.shares_ == two.shares_
+        np.testing.assert_array_equal(one._bounds, two._bounds)
+        np.testing.assert_array_equal(one.transform(X), two.transform(X))
+        for left, right in zip(one.predict_interval(X), two.predict_interval(X), strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
 def test_without_held_out_rows_all_members_count_alike():
     model = MCLRegressor(**SHORT, validation_fraction=0.0).fit(*forked(60))
     assert model.shares_ == pytest.approx({"networks": 0.475, "forest": 0.475, "ignorance": 0.05})

@@ -122,6 +122,30 @@ def test_steps_are_learnt_with_knots():
     assert errors[0] < 0.5 * errors[1]
 
 
+@pytest.mark.parametrize("n_knots", [0, 5])
+def test_a_value_that_is_missing_in_no_other_row_is_a_mean_one(n_knots):
+    rows = np.random.default_rng(0).normal(size=(30, 2))
+    encoder = bends(rows, n_knots) if n_knots else Scaler.of(rows, np.ones(30))
+    mean = rows[:1].copy()
+    mean[0, 1] = rows[:, 1].mean()
+    missing = np.where([[False, True]], np.nan, mean)
+    np.testing.assert_allclose(encoder(missing, np.float64), encoder(mean, np.float64), atol=1e-12)
+    for one, two in zip(encoder.places(missing), encoder.places(mean), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", [None, "annealed"])
+def test_a_value_that_is_missing_in_a_held_out_row_only_does_no_harm(rule):
+    X, y = forked(40)
+    for row in range(0, 40, 5):  # in whatever share it is
+        gappy = X.copy()
+        gappy[row, 0] = np.nan
+        model = MCLRegressor(**{**QUICK, "n_epochs": 1, "n_knots": None, "rule": rule}).fit(gappy, y)
+        assert np.isfinite(model.transform(gappy)).all()
+    whole = MCLRegressor(**QUICK, rule=rule).fit(X, y)
+    assert np.isfinite(whole.predict([[np.nan, 0.5], [np.nan, np.nan]])).all()
+
+
 def test_knots_are_saved(tmp_path):
     X, y = steps()
     model = MCLRegressor(**{**QUICK, "n_restarts": 2}).fit(X, y)

@@ -9,6 +9,7 @@ from tables import QUICK, forked, two_outputs
 import torchmcl as mcl
 from torchmcl.density import VoronoiKernels
 from torchmcl.estimators import MCLClassifier, MCLRegressor, load_estimator
+from torchmcl.estimators._networks import Training
 
 SHORT = {**QUICK, "n_epochs": 5}
 
@@ -158,6 +159,29 @@ ANSWERS = [-0.23253564493970127, -0.01911531504616354]
 def test_the_first_version_can_be_read_for_ever():
     loaded = load_estimator(Path(__file__).parents[1] / "fixtures" / "formats" / "estimator-1")
     np.testing.assert_allclose(loaded.predict(ASKED), ANSWERS, rtol=1e-5)
+
+
+def test_a_fit_that_was_killed_between_two_kinds_of_networks_resumes(tmp_path, monkeypatch):
+    X, y = forked(60)
+    whole = MCLRegressor(**SHORT).fit(X, y)
+    run, n_runs = Training.run, []
+
+    def killed(self, *rows):
+        n_runs.append(1)
+        if len(n_runs) == 2:
+            raise KeyboardInterrupt
+        return run(self, *rows)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Training, "run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            MCLRegressor(**SHORT).fit(X, y, checkpoint=tmp_path)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+    assert times
+    resumed = MCLRegressor(**SHORT).fit(X, y, checkpoint=tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    assert resumed.shares_ == whole.shares_
+    assert_same_answers(resumed, whole, X)
 
 
 @pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])

@@ -72,6 +72,17 @@ def test_mean_and_scale_are_exact(centre, unit):
     np.testing.assert_allclose(scaler.inverse(scaler(centre + unit * column, np.float64)), centre + unit * column)
 
 
+@pytest.mark.parametrize("n_knots", [0, 5])
+def test_rows_that_are_infinitely_far_from_all_others_have_answers(n_knots):
+    X, y = forked(60)
+    model = MCLRegressor(**{**QUICKER, "n_epochs": 3, "n_knots": n_knots, "n_restarts": 1}).fit(X, y)
+    for far in (1e20, -1e60, 1e300):
+        rows = np.full((2, 2), far)
+        assert np.isfinite(model.transform(rows)).all()
+        assert np.isfinite(model.predict(rows)).all()
+        assert not np.isnan(model.predict_interval(rows, 0.4).hull).any()
+
+
 def test_a_mean_over_probabilities_is_not_far_off():
     # Probabilities that sum to 1 + 1e-7 would move it by 170.
     X, y = forked(200)

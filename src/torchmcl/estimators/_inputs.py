@@ -8,6 +8,10 @@ from numpy.typing import NDArray
 
 __all__ = ["Bends", "Gaps", "Places", "Scaler", "values_repeat"]
 
+# Deviations from the mean that networks in single precision are told of at most: the square of what they make of more
+# would not be a number.
+_FAR = 1e12
+
 
 class Places(NamedTuple):
     """Inputs in a short form: those behind knots, of which each run is 1 up to a place and then 0, by that place.
@@ -25,7 +29,10 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True)
 class Scaler:
-    """Mean and scale of each column; a column without spread is left at scale 1."""
+    """Mean and scale of each column; a column without spread is left at scale 1. A missing value (NaN) is a mean one.
+
+    `Gaps` has more to say of missing values, where the training had any.
+    """
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
@@ -42,7 +49,8 @@ class Scaler:
 
     def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
         """Return standardised rows."""
-        return ((rows - self.mean) / self.scale).astype(dtype)
+        standardised = (_filled(rows, self.mean) - self.mean) / self.scale
+        return (np.clip(standardised, -_FAR, _FAR) if dtype == np.float32 else standardised).astype(dtype)
 
     def inverse(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standardised rows in the units of the columns."""
@@ -103,6 +111,7 @@ class Bends:
 
     def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
         """Return [rows, n_columns]."""
+        rows = _filled(rows, self.scaler.mean)
         out = np.empty((len(rows), self.n_columns), dtype=dtype)
         out[:, : len(self.knots)] = self.scaler(rows, dtype)
         start = len(self.knots)
@@ -121,6 +130,7 @@ class Bends:
 
     def places(self, rows: NDArray[Any]) -> Places:
         """Return the same inputs in the short form."""
+        rows = _filled(rows, self.scaler.mean)
         bent = [(column, knots) for column, knots in zip(rows.T, self.knots, strict=True) if len(knots) > 2]
         lower = np.empty((len(rows), len(bent)), dtype=np.int64)
         between = np.empty((len(rows), len(bent)), dtype=np.float32)
@@ -166,7 +176,7 @@ class Gaps:
 
     def fill(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return rows without gaps."""
-        return np.where(np.isnan(rows), self.means.astype(rows.dtype), rows)
+        return _filled(rows, self.means)
 
     @property
     def has_knots(self) -> bool:
@@ -198,6 +208,12 @@ class Gaps:
 
     def _flags(self, rows: NDArray[Any], dtype: Any) -> NDArray[Any]:
         return np.isnan(rows[:, self.columns]).astype(dtype)
+
+
+def _filled(rows: NDArray[Any], means: NDArray[np.float64]) -> NDArray[Any]:
+    """Return rows [rows, columns] with a mean in the place of each NaN."""
+    missing = np.isnan(rows)
+    return np.where(missing, means.astype(rows.dtype), rows) if missing.any() else rows
 
 
 def _knots(column: NDArray[np.float64], weights: NDArray[np.float64], n_knots: int) -> NDArray[np.float64]:
