@@ -30,8 +30,8 @@ X, y = draw(1500)
 X_test, y_test = draw(1000)
 
 # %%
-# Networks of two kinds and a forest are fitted, and held-out rows say how much each counts; the answers are the six points
-# that stand best for the density of all. The rival gives one answer, the mean.
+# Networks of two kinds and a forest are fitted, and held-out rows say how much each counts; the answers are the six
+# points that stand best for the density of all. The rival gives one answer, the mean.
 
 model = MCLRegressor(n_hypotheses=6, n_epochs=100, random_state=0).fit(X, y)
 single = MLPRegressor(hidden_layer_sizes=(64, 64), learning_rate_init=0.01, early_stopping=True, random_state=0)
