@@ -78,6 +78,14 @@ def test_answers_do_not_depend_on_how_many_rows_are_asked_at_once(model, path, m
             np.testing.assert_allclose(left, right, rtol=1e-4)
 
 
+def test_the_bar_moves_after_each_piece(model, path, monkeypatch):
+    monkeypatch.setattr("torchmcl.estimators.table.answering._ROWS_IN_CACHE", 100)
+    steps = []
+    monkeypatch.setattr("torchmcl._progress.Progress.step", lambda bar, n=1, note="": steps.append(n))
+    model.predict("test", read_table("test", path), interval=0.9)
+    assert steps == [100, 100, 100]
+
+
 def test_messages_count_rows_from_the_start_of_the_table(model, path, monkeypatch):
     monkeypatch.setattr("torchmcl.estimators.table.answering._ROWS_AT_ONCE", 64)
     rows = houses(150)

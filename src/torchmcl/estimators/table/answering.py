@@ -18,7 +18,7 @@ from torchmcl.fleet.placement import in_threads
 __all__ = ["Answering", "word_for_probability"]
 
 # Rows that are read from the table at once, and that go through the network at once: the latter stay in the cache.
-_ROWS_AT_ONCE, _ROWS_IN_CACHE = 262_144, 32_768
+_ROWS_AT_ONCE, _ROWS_IN_CACHE = 262_144, 8_192
 
 
 class Answering(ABC):
@@ -88,10 +88,13 @@ class Answering(ABC):
                 part = replace(table, frame=table.frame.slice(low, _ROWS_AT_ONCE))
                 values = self.schema.values(owner, part, strict=strict, unfit=unfit, first_row=low)
                 pieces = [values[start : start + _ROWS_IN_CACHE] for start in range(0, len(values), _ROWS_IN_CACHE)]
-                parts += in_threads(
-                    lambda piece: pl.DataFrame(self._answers(self.encoder(piece), interval)), pieces, self._n_threads()
-                )
-                bar.step(len(values))
+
+                def answered(piece: NDArray[np.float64]) -> Any:
+                    answers = pl.DataFrame(self._answers(self.encoder(piece), interval))
+                    bar.step(len(piece))  # after each piece: a blend takes seconds for one
+                    return answers
+
+                parts += in_threads(answered, pieces, self._n_threads())
         if notify is not None:
             for notice in unfit.notices():
                 notify(notice)

@@ -225,7 +225,9 @@ def fit_summary(model: TableModel | ClassModel) -> str:
     elif measures is not None:
         lines.append(f"On {rows['set_apart']:,} rows set apart, for each target:")
         for place, name in enumerate(schema.targets):
-            mean, nearest = (number_text(error, error) for error in (measures[key][place] for key in _ERRORS))
+            mean, nearest = (
+                number_text(error, error, grouped=True) for error in (measures[key][place] for key in _ERRORS)
+            )
             lines.append(
                 f"  {name}: error of the mean {mean}, of the nearest answer {nearest} (root mean square); 90 % sets "
                 f"hold {100 * measures['coverage_of_90_percent_sets'][place]:.0f} %"
