@@ -3,7 +3,6 @@
 Whatever a method chooses (an epoch, a number of trees, a leaf size), it chooses on rows that it holds out itself.
 """
 
-import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -40,20 +39,13 @@ def ours(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
         mixture = Mixture(density.probabilities.numpy(), means, density.widths[..., 0].numpy())
 
         def points_of(k: int) -> np.ndarray:
-            return np.asarray(copy_with(model, k).predict_hypotheses(rows).values[..., 0])
+            return np.asarray(model.predict_hypotheses(rows, k).values[..., 0])
 
         values = points_of(N_POINTS)
         intervals = model.predict_interval(rows, 0.1)
         return Forecast(values, values, model.predict(rows), mixture, intervals, points_of=points_of)
 
     return predict
-
-
-def copy_with(model: MCLRegressor, n_hypotheses: int) -> MCLRegressor:
-    """Return the same fitted model with another number of answers: by default they are points of its density."""
-    other = copy.copy(model)
-    other.n_hypotheses = n_hypotheses
-    return other
 
 
 # ---------------------------------------------------------------------- mixture density network

@@ -2,8 +2,9 @@
 
 python benchmarks/contest.py --data FOLDER --records results/contest-records-cpu.csv --out results/contest-cpu.json
 
-FOLDER has `uci` and `tables` in it, or packed sets (`--pack FOLDER` writes them). Each set, fold and method is one record; a rerun
-computes only what is missing. Every method gets the training part and is asked for its distribution of each test row;
+FOLDER has `uci` and `tables` in it, or packed sets (`--pack FOLDER` writes them). Each set, fold and method is one
+record; a rerun computes only what is missing. Every method gets the training part and is asked for its distribution of
+each test row;
 distortions are those of the best k points of its own distribution. `--inner` splits the training part of each fold
 again and leaves the test rows alone, for development. Times are CPU seconds of one thread.
 """
@@ -88,7 +89,10 @@ def measured(data: Path, job: Job, inner: bool) -> tuple[Job, dict[str, float | 
     torch.set_num_threads(1)
     name, fold, method = job
     train_x, train_y, test_x, test_y = fold_of(data, name, fold, inner)
-    DENSITIES[method](train_x[:60], train_y[:60], 0)(test_x[:5])  # imports, and fills caches
+    rng = np.random.default_rng(0)
+    DENSITIES[method](rng.normal(size=(60, 2)), rng.normal(size=60), 0)(
+        rng.normal(size=(5, 2))
+    )  # imports, fills caches
     start = time.process_time()
     predict: Predict = DENSITIES[method](train_x, train_y, fold)
     fitted = time.process_time()

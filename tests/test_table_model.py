@@ -309,6 +309,12 @@ def test_the_trajectory_has_temperature_loss_and_distortion_of_every_epoch(model
     assert found["kept_epoch"] == -1  # the last
 
 
+def test_the_trajectory_of_a_blend_has_the_scores_of_the_epochs_that_were_trained(model):
+    found = table_records("test", model)["training"]
+    assert found["temperature"] is None
+    assert 0 <= found["kept_epoch"] < len(found["loss"]) == len(found["validation"]) <= 60
+
+
 def test_records_of_another_table_leave_those_of_the_fit(model, path, tmp_path):
     other = write_csv(tmp_path / "other.csv", houses(50, seed=1))
     records = table_records("test", model, read_table("test", other))

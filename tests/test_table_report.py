@@ -9,9 +9,12 @@ import pytest
 from browser import console_errors, opened
 from house_tables import houses, write_csv
 from torchmcl.cli import main
+from torchmcl.cli.table_parts import records_of
 from torchmcl.data.table import Table
 from torchmcl.estimators.table import TableFit, fit_table, table_records
 from torchmcl.reports.table import write_table_page
+from torchmcl.reports.table_figures import answers_figure, training_figure
+from torchmcl.reports.verdict import table_verdict
 
 EVIL = '<img src=x onerror="document.title=1/0">'
 SCRIPT = "</script><script>document.title='owned'</script>"
@@ -21,7 +24,7 @@ LONG = "a_very_long_name_without_any_place_to_break_" * 6
 @pytest.fixture(scope="module")
 def records():
     how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 40, "hidden": (16,)})
-    return table_records("test", fit_table("test", Table("houses.csv", pl.DataFrame(houses(400))), how))
+    return records_of("test", fit_table("test", Table("houses.csv", pl.DataFrame(houses(400))), how))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +61,8 @@ def test_the_page_shows_every_part_without_console_errors(page, records):
             "Can the probabilities be trusted?",
             "Do the sets hold what they promise?",
             "The most ambiguous rows",
-            "How it cooled",
+            "What answers",
+            "How it trained",
             "The data",
         ):
             assert title in text
@@ -67,6 +71,13 @@ def test_the_page_shows_every_part_without_console_errors(page, records):
         assert all(int(picture.get_property("naturalWidth")) > 500 for picture in pictures)
         assert all(picture.get_attribute("alt") for picture in pictures)
         assert "rate-distortion floor" in text
+        assert table_verdict(records).word in driver.find_element("css selector", ".verdict b").text
+        assert [row.text for row in driver.find_elements("css selector", "#members td:first-child")] == [
+            "networks",
+            "networks with knots",
+            "forest",
+            "ignorance",
+        ]
         assert f"{records['evaluation']['measures']['rmse'][0]:.4g}" in text
         assert len(driver.find_elements("css selector", ".row svg")) == len(records["evaluation"]["ambiguous"]) == 8
         first = records["evaluation"]["ambiguous"][0]
@@ -126,6 +137,44 @@ def test_the_page_loads_nothing_from_outside(page):
     assert "http://" not in text
     assert "https://" not in text
     assert text.count("<script") == 1  # that of the pictures, allowed by its checksum
+
+
+def test_the_page_begins_with_the_verdict_and_names_forks_once_they_are_supported(records, tmp_path):
+    found = copy.deepcopy(records)
+    for pieces, sentence in ((0.0, "No forks found: every set is one interval."), (0.4, "Forks: 40.0 % of the 90 %")):
+        for entry in found["evaluation"]["coverage"]:
+            entry["pieces"] = pieces
+        text = write_table_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+        assert sentence in text
+        assert text.index("Verdict: ") < text.index("plausible outcomes")
+    assert "branches" not in text
+    found["schema"]["suspicious"] = [{"name": EVIL, "reason": "it counts the rows"}]
+    text = write_table_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '<div class="verdict careful">' in text
+    assert EVIL not in text
+
+
+def test_networks_of_a_rule_have_no_shares_and_a_temperature(tmp_path):
+    how = TableFit(["price"], parameters={"n_epochs": 4, "hidden": (8,), "n_restarts": 1, "rule": "annealed"})
+    found = records_of("test", fit_table("test", Table("houses.csv", pl.DataFrame(houses(120))), how))
+    assert found["shares"] is None
+    text = write_table_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "How it cooled" in text
+    assert "What answers" not in text
+
+
+def test_scores_below_zero_are_drawn_and_losses_above_it_on_a_logarithmic_scale():
+    found = {"loss": [1.0, 0.2, -0.3], "validation": [1.1, None, -0.1], "temperature": None, "kept_epoch": 1}
+    axis = training_figure(found).axes[0]
+    assert axis.get_yscale() == "linear"
+    assert axis.lines[0].get_ydata().tolist() == [1.0, 0.2, -0.3]
+    assert training_figure(found | {"loss": [2.0, 1.0, 0.5], "validation": None}).axes[0].get_yscale() == "log"
+
+
+def test_axes_separate_thousands():
+    answers = {"truth": [[20_000.0], [30_000.0]], "hypotheses": [[[21_000.0]], [[29_000.0]]]}
+    axis = answers_figure(answers | {"probabilities": [[1.0], [1.0]]}, 0).axes[0]
+    assert axis.xaxis.get_major_formatter()(22_820.0, 0) == "22,820"
 
 
 def test_the_command_writes_the_page_of_another_table(tmp_path, capsys):

@@ -316,3 +316,19 @@ def test_forks_keep_two_pieces_and_one_peak_keeps_one():
     assert (one.n_pieces > 1).mean() < 0.05
     X, y = noisy(800)
     assert (MCLRegressor(**quick).fit(X, y).predict_interval(X).n_pieces > 1).mean() < 0.05
+
+
+def test_any_number_of_answers_comes_of_one_fit():
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(80, 2))
+    model = MCLRegressor(n_epochs=5, n_restarts=1, random_state=0).fit(inputs, inputs[:, 0] + rng.normal(size=80))
+    for n in (1, 2, 9):
+        values, probabilities = model.predict_hypotheses(inputs[:4], n)
+        assert values.shape == (4, n, 1)
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+    np.testing.assert_array_equal(model.predict_hypotheses(inputs, 5).values, model.predict_hypotheses(inputs).values)
+    alone = MCLRegressor(rule="mcl", n_epochs=2, n_restarts=1, random_state=0).fit(inputs, inputs[:, 0])
+    with pytest.raises(ValueError, match=r"n_hypotheses.*be 5, got 3.*The one network has been trained"):
+        alone.predict_hypotheses(inputs, 3)
+    with pytest.raises(ValueError, match=r"n_hypotheses.*must be"):
+        model.predict_hypotheses(inputs, 0)

@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torchmcl.cli.arguments import (
     sizes,
 )
 from torchmcl.cli.columns import add_column_options, chosen_columns, print_decisions, with_command
-from torchmcl.cli.table_parts import FORMATS, new_command, spent
+from torchmcl.cli.table_parts import FORMATS, new_command, records_of, spent
 from torchmcl.cli.unfinished import UnfinishedTraining
 
 __all__ = ["add_fit_command"]
@@ -34,8 +35,8 @@ _PARAMETERS = {
     **{"hypotheses": "n_hypotheses", "knots": "n_knots", "epochs": "n_epochs", "restarts": "n_restarts"},
     "validation": "validation_fraction",
 }
-# With their default the classifier decides by itself.
-_OF_NUMBERS = ("n_knots",)
+# None is the default of the regressor; that of the classifier is another.
+_OF_NUMBERS = ("n_knots", "rule")
 
 
 def add_fit_command(commands: Commands) -> None:
@@ -69,16 +70,21 @@ def _add_parameters(fit: argparse.ArgumentParser) -> None:
     fit.add_argument(
         "--rule",
         choices=("annealed", "auto", "mcl", "relaxed"),
-        default="annealed",
-        help="how they are trained (default: %(default)s); auto decides in training when and how fast to cool",
+        help="train hypotheses by a rule (default: no rule, but networks and a forest, blended by held-out rows; of "
+        "classes: annealed); auto decides in training when and how fast to cool",
     )
     fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
     fit.add_argument(
         "--knots",
         type=natural,
-        help="places in a column where answers may bend (default: 33 below 50 000 rows where values repeat, else 0)",
+        help="places in a column where answers may bend (default: networks with 0 and with 33 below 50,000 rows, else "
+        "0; with a rule 33 where values repeat)",
     )
-    fit.add_argument("--epochs", type=positive, help="passes over the rows (default: by their number)")
+    fit.add_argument(
+        "--epochs",
+        type=positive,
+        help="passes over the rows (default: by their number; held-out rows end it earlier without a rule)",
+    )
     fit.add_argument("--batch-size", type=positive, help="rows of a step (default: by their number)")
     fit.add_argument("--learning-rate", type=positive_number, default=0.02, help="to begin with (default: %(default)s)")
     fit.add_argument(
@@ -92,13 +98,16 @@ def _add_parameters(fit: argparse.ArgumentParser) -> None:
         help="try 64 ways to train at once and keep the best; without --rule, --learning-rate and --weight-decay",
     )
     fit.add_argument(
-        "--restarts", type=positive, help="networks that answer together (default: 5, or 1 from 50 000 rows on)"
+        "--restarts",
+        type=positive,
+        help="networks of each kind that answer together (default: 5; 1 from 50,000 rows on, and without a rule 3 from "
+        "10,000 on)",
     )
     fit.add_argument(
         "--validation",
         type=fraction,
         default=0.2,
-        help="share of the rows to pick the bandwidth and calibrate intervals with (default: %(default)s)",
+        help="share of the rows that trains nothing: half of it chooses, half calibrates (default: %(default)s)",
     )
 
 
@@ -110,9 +119,15 @@ classes. --task numbers or --task classes decides otherwise.
 
 Numbers, dates and categories are told apart by what columns hold; text that differs in most rows, constants and
 empty columns are dropped. What was decided is printed first, and `torchmcl describe` prints it without training.
-Missing values (empty cells, NA, NaN, null, ?) are fine. A tenth of the rows is set apart to measure the model on,
-another fifth picks the bandwidth and calibrates intervals. Several columns are separated by commas; a name that
-holds a comma goes into double quotes, as in --drop '"Last, first",city', and an option of columns may be repeated.
+Missing values (empty cells, NA, NaN, null, ?) are fine. A tenth of the rows is set apart to measure the model on. Of
+the others a tenth decides when to stop and how far to trust each member, and another tenth calibrates the sets.
+
+By default numbers are answered by a blend: networks on the columns, networks on the columns with knots, and a forest,
+each as far as held-out rows support it. With --rule or --search hypotheses are trained by multiple choice learning. It
+ends with a verdict, good or careful and why; that is in metrics.json too, and `torchmcl report` draws a page.
+
+Several columns are separated by commas; a name that holds a comma goes into double quotes, as in
+--drop '"Last, first",city', and an option of columns may be repeated.
 
 Rerun the same command to resume a training that was stopped or killed: until the model is written, its state is kept
 in a folder OUT.checkpoint beside it. --restart discards that state.
@@ -182,7 +197,7 @@ def _fit(options: argparse.Namespace) -> None:
     options.training.discard()
     # The training is safe now, whatever happens to the measures of it.
     try:
-        model = measure_table(_OWNER, model, options.read, how)
+        model = _judged(measure_table(_OWNER, model, options.read, how))
     except Exception:
         text = f"{_OWNER}: the model is trained and saved in {str(options.out)!r}, but it could not be measured:"
         print(text, file=sys.stderr)
@@ -190,10 +205,35 @@ def _fit(options: argparse.Namespace) -> None:
     save_table_model(model, options.out)
     if not options.quiet:
         print(fit_summary(model))
+        if "verdict" in model.metrics:
+            print(_verdict_line(model.metrics["verdict"]))
         print(f"Model: {options.out}   {spent()}")
         if options.example:
             words = ["predict", str(options.out), str(options.table), "-o", "answers.csv", "--interval", "0.9"]
             print(f"Try: torchmcl {shlex.join(words)}")
+
+
+def _judged(model: Any) -> Any:
+    """Return a model of numbers with a verdict, whether its sets fork and the shares of its members in the metrics."""
+    from torchmcl.reports.verdict import forks, table_verdict
+
+    if model.schema.classes:
+        return model
+    found: dict[str, Any] = {"shares": getattr(model.estimator, "shares_", None), "verdict": None, "forks": None}
+    if model.metrics.get("set_apart"):
+        records = records_of(_OWNER, model)
+        verdict = table_verdict(records)
+        found["verdict"] = verdict._asdict() | {"reasons": list(verdict.reasons)}
+        found["forks"] = forks(records)
+    return replace(model, metrics=model.metrics | found)
+
+
+def _verdict_line(verdict: dict[str, Any] | None) -> str:
+    from torchmcl.reports.verdict import Verdict
+
+    if verdict is None:
+        return "Verdict: none, as no rows were set apart; `torchmcl report --data` measures the model on others."
+    return Verdict(**verdict).line
 
 
 def _parameters(options: argparse.Namespace) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import Commands
-from torchmcl.cli.table_parts import new_command, spent
+from torchmcl.cli.table_parts import new_command, records_of, spent
 
 __all__ = ["add_report_command"]
 
@@ -21,10 +21,10 @@ def add_report_command(commands: Commands) -> None:
 
 
 _REPORT = """\
-Write one page that says how far to trust a model: its answers against the truth, distortion by the number of
-answers, usage and calibration of the probabilities, coverage of the intervals, the most ambiguous rows, and how
-the training went. Of classes it has accuracy, calibration, the confusion of classes and how often the truth is among
-the first guesses. It is one file that needs no network.
+Write one page that says how far to trust a model: a verdict (good, or careful and why), its answers against the truth,
+distortion by the number of answers, usage and calibration of the probabilities, coverage of the sets and whether they
+fork, the most ambiguous rows, what answers, and how the training went. Of classes it has accuracy, calibration, the
+confusion of classes and how often the truth is among the first guesses. It is one file that needs no network.
 
 examples:
   torchmcl report model/
@@ -44,13 +44,17 @@ def _check_report(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from torchmcl.estimators.table import load_table_model, table_records
+    from torchmcl.estimators.table import load_table_model
     from torchmcl.reports.classes import write_class_page
     from torchmcl.reports.table import write_table_page
+    from torchmcl.reports.verdict import table_verdict
 
     owner = "torchmcl report"
-    records = table_records(owner, load_table_model(owner, options.model), options.read)
-    write = write_class_page if "classes" in records["evaluation"] else write_table_page
+    records = records_of(owner, load_table_model(owner, options.model), options.read)
+    of_classes = "classes" in records["evaluation"]
+    write = write_class_page if of_classes else write_table_page
     path = write(records, options.out or options.model / "report.html")
     if not options.quiet:
+        if not of_classes:
+            print(table_verdict(records).line)
         print(f"Open the page: {path.resolve().as_uri()}   {spent()}")

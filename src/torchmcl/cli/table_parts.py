@@ -1,11 +1,15 @@
 """What the commands for tables share."""
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
 from torchmcl._resources import peak_mebibytes, seconds_since_start
 from torchmcl.cli.arguments import Commands
 
-__all__ = ["FORMATS", "new_command", "spent"]
+if TYPE_CHECKING:  # torch is loaded by the commands that need it
+    from torchmcl.data.table import Table
+
+__all__ = ["FORMATS", "new_command", "records_of", "spent"]
 
 FORMATS = "CSV, TSV, Parquet or JSON lines by the end of its name; text also with .gz"
 
@@ -20,3 +24,10 @@ def spent() -> str:
     """Return the time and the memory that the command took."""
     memory = peak_mebibytes()
     return f"({seconds_since_start():.1f} s" + (f", {memory:,.0f} MiB at most)" if memory else ")")
+
+
+def records_of(owner: str, model: Any, data: "Table | None" = None) -> dict[str, Any]:
+    """Return the records that a report is drawn from, with the shares of what answers together."""
+    from torchmcl.estimators.table import table_records
+
+    return table_records(owner, model, data) | {"shares": getattr(model.estimator, "shares_", None)}

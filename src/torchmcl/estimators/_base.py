@@ -262,7 +262,7 @@ class MCLEstimator(DataFrames, Parameters):
         else:
             rule = rule_at(rule, epoch)
         training = self._training(
-            *(rule, self.learning_rate(epoch) if callable(self.learning_rate) else self.learning_rate, decay),
+            *(rule, self._rate(epoch) if callable(self._rate) else self._rate, decay),
             n_epochs=1,
             batch_size=int(self.batch_size or default_batch_size(len(train))),
             seeds=[self._state_seed + epoch + i for i in range(len(self.modules_))],

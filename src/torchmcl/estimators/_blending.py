@@ -31,10 +31,12 @@ _N_KERNELS, _N_KERNELS_OF_MANY_ROWS = 5, 8
 # Fewer networks do where rows are many: each is surer of itself.
 _MEDIUM_ROWS, _N_RESTARTS_OF_MEDIUM = 10_000, 3
 # Optimizer steps at most, by the number of rows; what held-out rows say ends most trainings earlier.
-_STEPS = ((1_000, 1_000), (3_000, 1_500), (MANY_ROWS, 2_500))
+_STEPS = ((3_000, 2_500), (MANY_ROWS, 3_000))
 _EPOCHS_OF_MANY_ROWS = 12
 # A training ends after this share of its epochs without a better score on held-out rows.
-_PATIENCE = 0.25
+_PATIENCE = 0.4
+# Learning rates, by default. A likelihood asks for smaller steps than a distance.
+_RATE, _RATE_WITH_A_RULE = 0.01, 0.02
 # Networks with knots have more weights and learn at this share of the rate.
 _RATE_WITH_KNOTS = 0.5
 # A network whose held-out score is this much worse than the median has failed.
@@ -52,6 +54,10 @@ class Blending(Forecasts):
     def _blends(self) -> bool:
         """Whether the parameters ask for a blend, and not for networks that are trained by a rule."""
         return self.rule is None and self.search is None
+
+    @property
+    def _default_rate(self) -> float:
+        return _RATE if self._blends else _RATE_WITH_A_RULE
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -127,7 +133,7 @@ class Blending(Forecasts):
         n_rows = len(split.train)
         batch = int(self.batch_size or default_batch_size(n_rows))
         n_epochs = int(self.n_epochs or _default_epochs(n_rows, batch))
-        rate = self.learning_rate
+        rate = self._rate
         if not callable(rate):
             rate = Cosine(rate * (_RATE_WITH_KNOTS if self._inputs.has_knots else 1.0), 0.0, n_epochs)
         keeps, patience = self.keep_best is not False, self.patience

@@ -113,15 +113,19 @@ class Forecasts(MCLEstimator):
         widths = self.bandwidth_(values, probabilities)
         return Kernels(values, probabilities, widths.unsqueeze(-1).expand_as(values))
 
-    def _answers(self, X: NDArray[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _answers(self, X: NDArray[Any], n_points: int | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return standardised answers [rows, hypotheses, outputs], probabilities, and the deviation around each.
 
         They are points that stand for the density. One network with a rule answers for itself, and the rule for the
         bandwidth says how far it can be off.
         """
         if self._blend is None and len(self.modules_) == 1:
+            if n_points not in (None, self._n_answers()):
+                rule, advice = f"be {self._n_answers()}", "The one network has been trained to give this many answers."
+                raise ValueError(bad_value("MCLRegressor", "n_hypotheses", rule, n_points, advice))
             return *self._all_answers(X), None
-        points, masses, deviations = best_points(self._kernels(X, knowing=True).density(), self._n_answers())
+        density = self._kernels(X, knowing=True).density()
+        points, masses, deviations = best_points(density, n_points or self._n_answers())
         return self._bounded(points), masses, deviations
 
     def _bounded(self, values: Tensor) -> Tensor:

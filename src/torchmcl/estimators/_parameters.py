@@ -60,7 +60,7 @@ class Parameters(BaseEstimator):
     n_knots: int | None = 0
     n_epochs: int | None = None
     batch_size: int | None = None
-    learning_rate: float | Schedule = 0.01
+    learning_rate: float | Schedule | None = 0.01
     weight_decay: float | None = None
     keep_best: bool | None = True
     validation_fraction: float = 0.1
@@ -100,8 +100,8 @@ class Parameters(BaseEstimator):
             check_choice(owner, "rule", self.rule, tuple(NAMED_RULES))
         else:
             check_rule_like(owner, self.rule)
-        if not callable(self.learning_rate):
-            check_non_negative(owner, "learning_rate", self.learning_rate)
+        if not callable(self._rate):
+            check_non_negative(owner, "learning_rate", self._rate)
         if self.weight_decay is not None:
             check_non_negative(owner, "weight_decay", self.weight_decay)
         if self.search is None:
@@ -115,6 +115,15 @@ class Parameters(BaseEstimator):
                 advice = "Leave out one of the two, or give FleetSearch candidates of your own."
                 raise ValueError(bad_value(owner, name, rule, repr(given), advice))
 
+    @property
+    def _rate(self) -> float | Schedule:
+        """The learning rate that is used."""
+        return self._default_rate if self.learning_rate is None else self.learning_rate
+
+    @property
+    def _default_rate(self) -> float:
+        return 0.01
+
     def _rule(self, n_epochs: int) -> Any:
         """Return the rule, the function epoch -> rule or the `AutoAnnealing` that `rule` stands for."""
         if self.rule is None and self.search is None:
@@ -125,7 +134,7 @@ class Parameters(BaseEstimator):
 
     def _way_to_train(self, n_epochs: int) -> Candidate:
         """Return how the parameters say to train."""
-        rule, rate = self._rule(n_epochs), self.learning_rate
+        rule, rate = self._rule(n_epochs), self._rate
         if not isinstance(rule, AutoAnnealing) and not callable(rate):  # it decides on the tail of the rate by itself
             rate = Cosine(rate, 0.0, n_epochs)
         return Candidate("as given", rule, rate, self._weight_decay(rule))

@@ -41,63 +41,80 @@ class Hypotheses(NamedTuple):
 class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
     """Several plausible outcomes for each row, their probabilities, a density and calibrated intervals.
 
-    A network gives `n_hypotheses` answers and a score for each; by default it is trained by annealed multiple choice
-    learning. Below 50 000 rows to train on there are five networks; their answers are the
-    `n_hypotheses` points that stand best for the density of all. Inputs and targets are standardised inside. A part of
-    the rows is held out: one half picks the bandwidth of the density (and the epoch and the restart where those are
-    picked), the other half calibrates the intervals and is touched by nothing else. The fit does not depend on the
+    By default the density of a row is a *blend*: networks on standardised columns, networks on columns with knots, a
+    forest whose leaves are kernels, and a wide kernel for what nobody knows, each with the share that foresees held-out
+    rows best. Answers are the `n_hypotheses` points that stand best for the density, intervals its calibrated
+    highest-density sets; these have gaps only where held-out rows support them, and neither leaves bounds that the
+    targets keep. Targets with few values are answered by those values.
+
+    With `rule` (or `search`) networks are trained by multiple choice learning instead: each gives `n_hypotheses`
+    answers with scores, and one bandwidth makes a density of all of them. Choose it for the method itself: a
+    temperature curve, answers that compete, one small network that answers fast.
+
+    A part of the rows trains nothing: one half of it selects (when to stop, shares, widths, gaps; with a rule the
+    bandwidth), the other half calibrates the intervals and is touched by nothing else. The fit does not depend on the
     order of the rows, weighting a row with 2 is the same as having it twice, and weighting all rows alike is the same
     as not weighting them.
 
     Args:
-        n_hypotheses: how many answers to give for each row.
-        rule: an assignment rule, a function epoch -> rule as `annealed` makes it, or `AutoAnnealing(...)`, which has no
-            temperature to choose: it decides in training when to cool, from where and how fast, on the tail of the
-            learning rate and on the weight decay. Or a name: "annealed" is `AnnealedWTA` with an exponential cooling
-            from 0.5 to 5e-4 over 70 % of the epochs, "auto" is `AutoAnnealing()`, "mcl" is `WTA()` and "relaxed" is
-            `RelaxedWTA(0.1)`. Temperatures are in units of the variance of the targets.
+        n_hypotheses: how many answers to give for each row. The blend has more kernels than that.
+        rule: None for the blend. An assignment rule, a function epoch -> rule as `annealed` makes it, or
+            `AutoAnnealing(...)`, which has no temperature to choose: it decides in training when to cool, from where
+            and how fast, on the tail of the learning rate and on the weight decay. Or a name: "annealed" is
+            `AnnealedWTA` with an exponential cooling from 0.5 to 5e-4 over 70 % of the epochs, "auto" is
+            `AutoAnnealing()`, "mcl" is `WTA()` and "relaxed" is `RelaxedWTA(0.1)`. Temperatures are in units of the
+            variance of the targets.
         hidden: sizes of the hidden layers.
-        n_knots: places in each column at which the answers may bend, at its quantiles; 0 for none. By default 33, if
-            there are fewer than 50 000 rows to train on and in half of the columns or more values repeat (each stands
-            in two different rows on average), else none; none for `partial_fit`.
-        n_epochs: passes over the rows; by default about 1500 optimizer steps (750 with knots), between 20 and 1000
+        n_knots: places in each column at which the answers may bend, at its quantiles; 0 for none. By default the blend
+            has networks with 0 and with 33 below 50 000 rows to train on, and with 0 above; a number is for all of its
+            networks. With a rule the default is 33, if there are fewer than 50 000 rows and in half of the columns or
+            more values repeat (each stands in two different rows on average), else none. None for `partial_fit`.
+        n_epochs: passes over the rows, at most. By default 2500 to 3000 optimizer steps for the blend, by the number of
+            rows, and 12 epochs from 50 000 rows on; with a rule about 1500 steps (750 with knots), between 20 and 1000
             epochs.
         batch_size: at most this many rows in an optimizer step, split evenly; by default three times the square root of
             their number, between 64 and 1024.
-        learning_rate: of Adam: a number to begin with, brought to 0 along a cosine, or a schedule by epoch.
+        learning_rate: of Adam: a number to begin with, brought to 0 along a cosine, or a schedule by epoch. By default
+            0.02 with a rule, 0.01 without one, and half of that for networks with knots.
         weight_decay: decoupled weight decay; by default 0.05, and by the noise per row with `AutoAnnealing`.
-        keep_best: keep the epoch with the lowest distortion on the selecting rows instead of the last one. The training
-            is as long either way; `patience` ends it.
+        keep_best: keep the epoch that is best on the selecting rows instead of the last one. By default True for the
+            blend (the best score) and False with a rule (where True keeps the lowest distortion).
         validation_fraction: share of the rows that is held out of the training: one half selects, the other calibrates,
             at most 10 000 and 5 000 rows.
-        patience: end the training of a network after this many epochs without improvement on the selecting rows; choose
-            it longer than the cooling. By default every network is trained to the end.
-        n_restarts: networks that begin with different weights, trained together as a fleet; by default 5 for fewer than
-            50 000 rows to train on and 1 for more. One network predicts fifty times as fast as five.
-        ensemble: let all networks answer together, instead of the best on the selecting rows alone; one that failed
-            (three times the median distortion there) is left out.
-        final_fit_on_all_rows: when the selecting rows have served, continue the training with them for another 30 % of
-            the epochs, from a quarter of the learning rate down to 0. Rows that calibrate are never trained on.
+        patience: end the training of a network after this many epochs without improvement on the selecting rows. By
+            default 40 % of the epochs for the blend; with a rule every network is trained to the end: choose it
+            longer than the cooling.
+        n_restarts: networks that begin with different weights, trained together as a fleet; for the blend, of each
+            kind. By default 5, and 1 from 50 000 rows to train on; for the blend 3 from 10 000 rows on.
+        ensemble: let all networks answer together, and the forest in the blend, instead of the best network on the
+            selecting rows alone. One that failed there is left out.
+        final_fit_on_all_rows: with a rule, and by default there: when the selecting rows have served, continue the
+            training with them for another 30 % of the epochs, from a quarter of the learning rate down to 0. The blend
+            cannot, as those rows end its training. Rows that calibrate are never trained on.
         search: a `torchmcl.fleet.FleetSearch`: its candidates (64 by default) are trained at once on a part of the
             training rows, and the best on the others is used. It chooses `rule`, `learning_rate` and `weight_decay`,
             which must be left at their defaults.
         device: where to train and predict, "cpu" or "cuda".
         random_state: of the initial weights, the shuffles and the held-out rows.
         progress: show a progress bar.
-        density: `KernelMixture` or `VoronoiKernels`, the density behind `predict_distribution`, `sample` and
-            `log_prob`.
+        density: `KernelMixture` or, with a rule, `VoronoiKernels`: the density behind `predict_distribution`, `sample`
+            and `log_prob`.
 
     Attributes:
+        shares_: the share of each member of the blend: "networks", "networks with knots", "forest" and "ignorance", as
+            far as it has them. A large share of ignorance (above 0.3) says that little was learned. Not with a rule.
         modules_: the networks that were kept, ordinary torch modules on standardised inputs and targets; with knots
-            the place of each column between them comes after the columns.
+            the place of each column between them comes after the columns. Those of a blend come kind by kind, and give
+            scales, too.
         n_features_in_: columns of X; `feature_names_in_` has their names where X had any.
         n_outputs_: columns of y; `target_names_` has their names.
-        bandwidth_: the rule for the bandwidth, in units of the deviation of y.
-        loss_curve_: training loss of each epoch.
+        bandwidth_: the rule for the bandwidth, in units of the deviation of y; with a rule only.
+        loss_curve_: training loss of each epoch, of the best network of the first kind.
         temperature_curve_: the temperature of each epoch, whether a schedule, the search or the training itself decided
-            on it; None for a rule without any. `learning_rate_curve_` has the learning rates.
-        rule_: the rule, the function epoch -> rule or the `AutoAnnealing` that was used.
-        best_restart_: which restart was best; `validation_distortions_` has the values, in standardised units.
+            on it; None for the blend and for a rule without any. `learning_rate_curve_` has the learning rates.
+        rule_: the rule, the function epoch -> rule or the `AutoAnnealing` that was used; None for the blend.
+        best_restart_: which restart was best; `validation_distortions_` has the values, in standardised units: with a
+            rule distortions, in the blend scores, the lower the better.
         best_epoch_: the epoch that was kept, -1 if the last one was.
         n_epochs_: epochs that were trained, those on all rows aside.
         trials_: what `search` tried, a record for each; `best_candidate_` is the name of the one that was chosen.
@@ -111,6 +128,10 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
         >>> values, probabilities = model.predict_hypotheses([[0.8]])
         >>> np.sort(values[0, :, 0]).round(1), probabilities.shape
         (array([-0.8,  0.8]), (1, 2))
+        >>> model.predict_interval([[0.8]], alpha=0.1).n_pieces  # the answer forks
+        array([2])
+        >>> sorted(model.shares_)
+        ['forest', 'ignorance', 'networks', 'networks with knots']
     """
 
     _default_weight_decay = 0.05
@@ -118,7 +139,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
 
     # What differs from the other estimators; `Parameters` has the rest.
     n_knots: int | None = None
-    learning_rate: float | Schedule = 0.02
+    learning_rate: float | Schedule | None = None
     rule: Any = None
     keep_best: bool | None = None
     validation_fraction: float = 0.2
@@ -225,9 +246,17 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
         means = [(part.probabilities.unsqueeze(-1) * part.values).sum(dim=1) for part in parts]
         return self._like_y(self._targets.inverse(self._bounded(torch.cat(means)).numpy()))
 
-    def predict_hypotheses(self, X: Any) -> Hypotheses:
-        """Return the answers for each row and their probabilities."""
-        parts = [self._answers(rows)[:2] for rows in blocks(self._checked_inputs(X))]
+    def predict_hypotheses(self, X: Any, n_hypotheses: int | None = None) -> Hypotheses:
+        """Return the answers for each row and their probabilities.
+
+        Args:
+            X: [rows, features]
+            n_hypotheses: how many answers; by default as many as the model was fitted for. They are points that stand
+                for the density, so any number can be had of one fit (but for a single network that a rule trained).
+        """
+        if n_hypotheses is not None:
+            check_positive_int("MCLRegressor", "n_hypotheses", n_hypotheses)
+        parts = [self._answers(rows, n_hypotheses)[:2] for rows in blocks(self._checked_inputs(X))]
         standardised, probabilities = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
         return Hypotheses(self._targets.inverse(standardised), probabilities)
 

@@ -8,7 +8,8 @@ from torchmcl._reading import as_written
 from torchmcl.reports.class_figures import calibration_of_classes, confusion_figure, top_figure
 from torchmcl.reports.numbers import number, percent
 from torchmcl.reports.page import Html, escape, image, page, side_by_side, table
-from torchmcl.reports.table import TABLE_STYLE, columns_section, training_section
+from torchmcl.reports.table import TABLE_STYLE, training_section
+from torchmcl.reports.table_columns import columns_section
 from torchmcl.reports.table_figures import small_bars
 
 __all__ = ["write_class_page"]

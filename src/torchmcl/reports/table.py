@@ -1,7 +1,5 @@
 """The page about a model of a table, from its records: how far to trust it, and which rows are ambiguous."""
 
-import datetime
-import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +7,7 @@ from torchmcl._files import write_atomically
 from torchmcl._reading import as_written
 from torchmcl.reports.numbers import number, percent
 from torchmcl.reports.page import Html, escape, image, page, side_by_side, table
+from torchmcl.reports.table_columns import columns_section
 from torchmcl.reports.table_figures import (
     answers_figure,
     calibration_figure,
@@ -18,8 +17,9 @@ from torchmcl.reports.table_figures import (
     small_bars,
     training_figure,
 )
+from torchmcl.reports.verdict import forks, table_verdict
 
-__all__ = ["TABLE_STYLE", "columns_section", "training_section", "write_table_page"]
+__all__ = ["TABLE_STYLE", "training_section", "write_table_page"]
 
 TABLE_STYLE = """
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
@@ -27,6 +27,9 @@ TABLE_STYLE = """
 .tile b { display: block; font-size: 1.5rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: .9rem; }
 figure { max-width: 44rem; }
+.verdict { border-left: 5px solid #009e73; background: var(--wash); border-radius: 6px; padding: .7rem 1rem;
+  margin: 1rem 0; max-width: 46rem; overflow-wrap: anywhere; } .verdict.careful { border-color: #d55e00; }
+.verdict p, .verdict ul { margin: .2rem 0; }
 .row { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; margin: .8rem 0; }
 .row h3 { margin: 0 0 .3rem; font-size: 1rem; }
 .cells { color: var(--soft); font-size: .88rem; overflow-wrap: anywhere; } .cells b { color: var(--ink); }
@@ -34,12 +37,22 @@ figure { max-width: 44rem; }
 svg { display: block; width: 100%; height: auto; } svg.bars { width: 7.5rem; height: 1.7rem; fill: var(--accent); }
 .line { max-width: 40rem; } .ends { display: flex; justify-content: space-between; color: var(--soft);
   font-size: .82rem; padding: 0 5%; font-variant-numeric: tabular-nums; }
+#members td:last-child { text-align: left; white-space: normal; color: var(--soft); }
 #targets td:first-child, #columns td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 7rem;
   max-width: 20rem; }
 #columns td:last-child { text-align: left; white-space: normal; min-width: 12rem; max-width: 26rem;
   overflow-wrap: anywhere; }
 h1, p, figcaption { overflow-wrap: anywhere; }
 """
+
+
+# What the members of a blend are.
+_MEMBERS = {
+    "networks": "smooth in all columns",
+    "networks with knots": "can bend at 33 places of each column",
+    "forest": "of trees, which can jump",
+    "ignorance": "the same for every row: what is left when nothing is known",
+}
 
 
 def write_table_page(records: dict[str, Any], path: Path) -> Path:
@@ -65,7 +78,8 @@ def table_page(records: dict[str, Any]) -> str:
         _trust(records),
         _coverage(records, targets),
         _ambiguous(records),
-        training_section(records),
+        _members(records),
+        _training(records),
         _data(records),
     ]
     title = f"{' and '.join(targets)}: several answers"
@@ -87,12 +101,23 @@ def _head(records: dict[str, Any], targets: list[str]) -> str:
     cards = "".join(f'<div class="tile"><b>{value}</b><span>{text}</span></div>' for value, text in tiles)
     what = " and ".join(f"<i>{escape(name)}</i>" for name in targets)
     return f"""<h1>{n} answers for {what}</h1>
+{_verdict(records)}
 <p class="lead">A model of <code>{escape(records["source"])}</code> that gives {n} plausible outcomes for each row, each
 with a probability. Measured here on rows of <code>{escape(found["source"])}</code>{
         " that were set apart before the training" if records["set_apart"] else ""
     }.</p>
 <div class="tiles">{cards}</div>
 <p class="note">Errors are root mean squares, in the units of the target. {_gain(measures, n)}</p>"""
+
+
+def _verdict(records: dict[str, Any]) -> str:
+    verdict = table_verdict(records)
+    if not verdict.reasons:
+        said = f"<p><b>Verdict: {verdict.word}.</b> {escape(verdict.evidence.capitalize())}.</p>"
+    else:
+        items = "".join(f"<li>{escape(reason)}</li>" for reason in verdict.reasons)
+        said = f"<p><b>Verdict: {verdict.word}</b>, because</p><ul>{items}</ul>"
+    return f'<div class="verdict {verdict.word}">{said}<p>{escape(forks(records))}</p></div>'
 
 
 def _gain(measures: dict[str, Any], n: int) -> str:
@@ -109,7 +134,7 @@ def _answers(records: dict[str, Any], targets: list[str]) -> str:
             answers_figure(found, place),
             f"Answers against the truth for {name}",
             f"<i>{escape(name)}</i>: every answer against the truth, the darker the more probable; orange rings "
-            "mark the nearest answer of each row. Several bands mean several branches.",
+            "mark the nearest answer of each row.",
         )
         for place, name in enumerate(targets)
     ]
@@ -168,18 +193,15 @@ def _coverage(records: dict[str, Any], targets: list[str]) -> str:
         of = f" ({name})" if len(targets) > 1 else ""
         header += [f"held{of}", f"median width{of}"]
     promises = table([*header, "in pieces"], rows, identity="coverage")
-    note = (
-        '<p class="note">The sets are calibrated on rows that nothing else has seen. A set in pieces leaves out the '
-        "middle between branches, where the truth does not lie.</p>"
-    )
+    note = f'<p class="note">The sets are calibrated on rows that nothing else has seen. {escape(forks(records))}</p>'
     return "<h2>Do the sets hold what they promise?</h2>\n" + side_by_side([picture, promises + note])
 
 
 def _ambiguous(records: dict[str, Any]) -> str:
     parts = [
         "<h2>The most ambiguous rows</h2>",
-        '<p class="note">The rows whose answers lie furthest apart. Discs are answers, their area the probability; the '
-        "orange line is the truth.</p>",
+        '<p class="note">The rows whose answers lie furthest apart: the least certain ones, whether they fork or not. '
+        "Discs are answers, their area the probability; the orange line is the truth.</p>",
     ]
     for row in records["evaluation"]["ambiguous"]:
         cells = " ".join(
@@ -199,6 +221,26 @@ def _ambiguous(records: dict[str, Any]) -> str:
             f'<div class="row"><h3>Row {row["row"]:,}</h3><div class="cells">{cells}{more}</div>{"".join(lines)}</div>'
         )
     return "\n".join(parts)
+
+
+def _members(records: dict[str, Any]) -> str:
+    """Return what answers together, with the share of each; nothing for networks that were trained by a rule."""
+    shares = records.get("shares")
+    if not shares:
+        return ""
+    rows = [[name, percent(share, 1), _MEMBERS.get(name, "")] for name, share in shares.items()]
+    note = (
+        '<p class="note">The density of a row is blended of these, in shares that foresee held-out rows best. The '
+        "answers are the points that stand for it best.</p>"
+    )
+    return "<h2>What answers</h2>\n" + note + table(["member", "share", ""], rows, identity="members")
+
+
+def _training(records: dict[str, Any]) -> str:
+    if not records.get("shares"):
+        return training_section(records)
+    learned = "Score of one of the networks, negative log-likelihood plus three times the CRPS, on its own rows (grey)"
+    return training_section(records, "on held-out rows, which end the training", learned)
 
 
 def training_section(
@@ -236,48 +278,3 @@ def _data(records: dict[str, Any]) -> str:
         targets.append([target["name"], bars, mean, number(std), *numbers])
     header = ["target", "", "mean", "std", "min", "5 %", "median", "95 %", "max"]
     return "<h2>The data</h2>\n" + table(header, targets, identity="targets") + columns_section(records)
-
-
-def columns_section(records: dict[str, Any]) -> str:
-    """Return the columns that are read, what was decided about them, and what is suspicious."""
-    rows = [_column(column) for column in records["columns"]]
-    columns = "<p></p>" + table(["column", "", "kind", "missing", "values"], rows, identity="columns") if rows else ""
-    return columns + _decisions(records)
-
-
-def _decisions(records: dict[str, Any]) -> str:
-    """Return what was decided about the columns, and what is suspicious."""
-    section = ""
-    for key, words in (("warnings", "Perhaps not to be learned from"), ("decisions", "Decided about the table")):
-        if records.get(key):
-            items = "".join(f"<li>{escape(line)}</li>" for line in records[key])
-            section += f"<h3>{words}</h3>\n<ul>{items}</ul>\n"
-    return section
-
-
-def _day(days: float) -> str:
-    """Return the date of a number of days since 1970; a plain number where the calendar ends."""
-    try:
-        return str(datetime.date(1970, 1, 1) + datetime.timedelta(days=math.floor(days)))
-    except OverflowError:
-        return f"{days:g} days"
-
-
-def _column(column: dict[str, Any]) -> list[str]:
-    """Return the row of a column: its name, its distribution, its kind, what is missing, and its values."""
-    if column["kind"] == "number":
-        bars = small_bars(column["histogram"]["counts"]) if "histogram" in column else ""
-        spread = column.get("high", 0.0) - column.get("low", 0.0)
-        known = [number(column[key], spread) for key in ("low", "median", "high") if key in column]
-        text = f"{known[1]} (90 % between {known[0]} and {known[2]})" if known else "no values"
-    elif column["kind"] == "date":
-        bars = small_bars(column["histogram"]["counts"]) if "histogram" in column else ""
-        known = [escape(_day(column[key])) for key in ("min", "median", "max") if key in column]
-        text = f"{known[1]} (between {known[0]} and {known[2]})" if known else "no values"
-    else:
-        bars = small_bars([share for _, share in column["common"]])
-        shares = ", ".join(f"{escape(name)} {percent(share)}" for name, share in column["common"][:5])
-        others = " and others" if column.get("is_open") else ""
-        text = f"{escape(column['n_categories'])}{others}: {shares}"
-    missing = percent(column["missing"], 1) if column["missing"] else ""
-    return [column["name"], Html(bars), column["kind"], missing, Html(text)]

@@ -42,6 +42,9 @@ def answers_figure(found: dict[str, Any], place: int) -> Any:
     bottom, top = min(low, inner[0]), max(high, inner[1])
     pad = 0.05 * (top - bottom) or 1.0
     axis.set(xlabel="truth", ylabel="answers", ylim=(bottom - pad, top + pad))
+    if 1e4 <= max(abs(bottom), abs(top)) < 1e9 and min(high - low, top - bottom) > 100:
+        for side in (axis.xaxis, axis.yaxis):
+            side.set_major_formatter(lambda value, _: f"{value:,.0f}")
     return figure
 
 
@@ -50,10 +53,10 @@ def number_figure(found: dict[str, Any], mean: float) -> Any:
     figure, axis = axes()
     axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="n of the answers")
     axis.axhline(mean, color=GREY, ls=":", lw=1.5, label="the mean answer")
-    if found["floor"]:
-        _curve(axis, found["numbers"], found["floor"], INK, 1.2, ls="--", label="R(D) floor")
     if min(found["distortion"]) > 0:
         axis.set_yscale("log")
+    if found["floor"]:
+        _curve(axis, found["numbers"], found["floor"], INK, 1.2, ls="--", label="R(D) floor")
     axis.set(xlabel="number of answers", ylabel="distortion")
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(frameon=False, fontsize=9)
@@ -66,7 +69,7 @@ def calibration_figure(usage: dict[str, Any], calibration: dict[str, Any]) -> tu
     numbers = range(1, len(usage["wins"]) + 1)
     left.bar(numbers, usage["wins"], color=_BLUE, alpha=0.75, label="is the nearest")
     left.plot(numbers, usage["probability"], "o", color=_ORANGE, label="mean probability")
-    left.set(xlabel="answer of the network", ylabel="share of rows", ylim=(0, None))
+    left.set(xlabel="answer", ylabel="share of rows", ylim=(0, None))
     left.xaxis.get_major_locator().set_params(integer=True)
     left.legend(frameon=False, fontsize=9)
     second, right = axes()
@@ -102,16 +105,19 @@ def training_figure(found: dict[str, Any]) -> Any:
     """Return loss, distortion and temperature by epoch."""
     figure, axis = axes((8.4, 4.2))
     epochs = range(1, len(found["loss"]) + 1)
+    known = [value for name in ("loss", "validation") for value in found[name] or () if value is not None]
+    # Scores of densities may be negative; distortions never are.
+    scale, words = ("log", "loss and distortion") if min(known, default=1.0) > 0 else ("linear", "score")
+    axis.set(xlabel="epoch", ylabel=words, yscale=scale, xlim=(1, max(len(found["loss"]), 2)))
     _curve(axis, epochs, found["loss"], GREY, 1.2)
     if found["validation"]:
         _curve(axis, epochs, found["validation"], _BLUE, 1.8)
     if found["kept_epoch"] >= 0:
         axis.axvline(found["kept_epoch"] + 1, color=INK, lw=0.8)
-    axis.set(xlabel="epoch", ylabel="loss and distortion", yscale="log", xlim=(1, max(len(found["loss"]), 2)))
     if found["temperature"]:
         other = axis.twinx()
-        _curve(other, epochs, found["temperature"], _GREEN, 1.6)
         other.set(yscale="log")
+        _curve(other, epochs, found["temperature"], _GREEN, 1.6)
         other.set_ylabel("temperature", color=_GREEN)
         other.tick_params(axis="y", colors=_GREEN)
         other.spines["top"].set_visible(False)
@@ -121,7 +127,8 @@ def training_figure(found: dict[str, Any]) -> Any:
 def _curve(
     axis: Any, places: Sequence[int], values: Sequence[float | None], colour: str, width: float, **style: Any
 ) -> None:
-    known = [(place, value) for place, value in zip(places, values, strict=True) if value is not None and value > 0]
+    drawable = axis.get_yscale() != "log"
+    known = [(x, y) for x, y in zip(places, values, strict=True) if y is not None and (drawable or y > 0)]
     if known:
         axis.plot(*zip(*known, strict=True), color=colour, lw=width, **style)
 
