@@ -59,8 +59,9 @@ def test_density_of_a_row_integrates_to_one_in_the_units_of_y(model):
     X, y = forked(300)
     scaled = clone(model).set_params(**QUICK).fit(X, 1000 * y)
     grid = np.linspace(-30_000, 30_000, 30_001)
-    logs = scaled.log_prob(np.repeat([[0.5, 0.5]], len(grid), axis=0), grid)
+    logs = scaled.predict_distribution([[0.5, 0.5]]).log_prob(torch.from_numpy(grid)[:, None]).numpy()
     assert np.trapezoid(np.exp(logs), grid) == pytest.approx(1.0, abs=1e-3)
+    np.testing.assert_allclose(scaled.log_prob(np.full((6, 2), 0.5), grid[::6000]), logs[::6000])
 
 
 def test_samples_have_both_branches_and_are_repeatable(model):
