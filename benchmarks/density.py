@@ -16,7 +16,6 @@ from unittest import mock
 import torch
 
 from _common import parser, report
-from torchmcl.backends import line
 from torchmcl.density import KernelMixture, best_points
 
 K, MASS = 5, 0.9
@@ -60,7 +59,7 @@ def compared(n_kernels: int, decades: float, options: object) -> list[dict[str, 
         fast, slow = [], []
         for _ in range(options.rounds):
             fast.append(seconds(ours[name]))
-            with mock.patch.object(line, "serves", return_value=False):
+            with mock.patch("torchmcl.backends.line.serves", return_value=False):
                 slow.append(seconds(plain[name]))
         clock, used = (statistics.median(of_round) for of_round in zip(*fast, strict=True))
         slow_clock, slow_used = (statistics.median(of_round) for of_round in zip(*slow, strict=True))

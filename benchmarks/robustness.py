@@ -39,9 +39,14 @@ import torchmcl as mcl
 from _common import report
 from torchmcl.data.speech import AudioFolder, Resampler, SpeechMixtures
 from torchmcl.nn import separate_long
-from torchmcl.separation import DataConfig, count_probabilities, load_separator, shipped_models, speaker_genders
-from torchmcl.separation.data import some_mixtures
-from torchmcl.separation.shipped import DEFAULT_MODEL
+from torchmcl.separation import (
+    DataConfig,
+    count_probabilities,
+    load_separator,
+    shipped_models,
+    some_mixtures,
+    speaker_genders,
+)
 
 RATE = 8000
 Signals = npt.NDArray[np.float32]
@@ -221,7 +226,7 @@ def edge_rows(name: str, data: Path, limit: int) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--data", type=Path, required=True, help="folder with metadata/mix_<n>_spk_tt.csv")
-    arguments.add_argument("--model", default=DEFAULT_MODEL, choices=shipped_models(), help="a shipped separator")
+    arguments.add_argument("--model", default="two-speakers", choices=shipped_models(), help="a shipped separator")
     arguments.add_argument("--conditions", default=",".join([*CONDITIONS, *RATES]), help="separated by commas")
     arguments.add_argument("--limit", type=int, default=10, help="mixtures of each condition")
     arguments.add_argument("--out", type=Path, help="write the record to this JSON file")

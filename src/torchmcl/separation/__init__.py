@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from torchmcl.separation.calibrate import calibrate_counts
     from torchmcl.separation.config import DataConfig, SeparationConfig, load_config, shipped_configs
     from torchmcl.separation.counting import count_log_loss, count_probabilities, fit_count_temperature
-    from torchmcl.separation.data import listed_mixtures
+    from torchmcl.separation.data import listed_mixtures, some_mixtures
     from torchmcl.separation.demonstration import run_speech_demo
     from torchmcl.separation.evaluate import evaluate_separator, speaker_genders
     from torchmcl.separation.separate import count_speakers, separate_recording
@@ -38,6 +38,7 @@ __all__ = [
     "separate_recording",
     "shipped_configs",
     "shipped_models",
+    "some_mixtures",
     "speaker_genders",
     "train_separator",
 ]
@@ -47,7 +48,7 @@ _HOMES = {
     "calibrate": ("calibrate_counts",),
     "config": ("DataConfig", "SeparationConfig", "load_config", "shipped_configs"),
     "counting": ("count_log_loss", "count_probabilities", "fit_count_temperature"),
-    "data": ("listed_mixtures",),
+    "data": ("listed_mixtures", "some_mixtures"),
     "demonstration": ("run_speech_demo",),
     "evaluate": ("evaluate_separator", "speaker_genders"),
     "separate": ("count_speakers", "separate_recording"),
