@@ -3,7 +3,7 @@
 python benchmarks/separate_speed.py [--models two-speakers] [--seconds 60] [--threads 1,2] [--device cpu] [--cards]
     [--out results/separate-speed-cpu.json]
 
-Reading, resampling, the network, joining the chunks, writing the files and the page; not the import of torch and the
+Reading, resampling, the network, joining the chunks, and writing the files; not the page, the import of torch and the
 loading of the weights, which are the row "start". Each is the shortest of --repeats, since what other processes take
 comes on top; `load` is the load average before. `times_real_time_of_a_core` counts processor time, which a busy machine
 distorts less. On CPUs the same is measured with the LSTMs of torch in place of those in C, in turn, as the baseline.
