@@ -309,14 +309,6 @@ def test_two_answers_that_stand_for_all_are_one_from_each_branch():
     assert {int(order[0]) < 3, int(order[1]) < 3} == {True, False}
 
 
-def test_the_trajectory_has_temperature_loss_and_distortion_of_every_epoch(model):
-    found = table_records("test", model)["training"]
-    assert len(found["loss"]) == len(found["temperature"]) == len(found["validation"]) == 60
-    assert found["temperature"][0] == pytest.approx(0.5)
-    assert found["temperature"] == sorted(found["temperature"], reverse=True)
-    assert found["kept_epoch"] == -1  # the last
-
-
 def test_the_trajectory_of_a_blend_has_the_scores_of_the_epochs_that_were_trained(model):
     found = table_records("test", model)["training"]
     assert found["temperature"] is None

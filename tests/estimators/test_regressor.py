@@ -333,12 +333,12 @@ def test_the_best_epoch_can_be_kept_and_patience_ends_the_training():
     assert last.best_epoch_ == -1
 
 
-def test_without_a_rule_the_best_epoch_is_kept_and_a_quarter_without_progress_ends_the_training():
+def test_without_a_rule_the_best_epoch_is_kept_and_epochs_without_progress_end_the_training():
     X, y = noisy(60)
     quick = {**QUICK, "n_epochs": 80, "n_restarts": 1, "n_knots": 0}
     kept = MCLRegressor(**quick).fit(X, y)
     assert kept.best_epoch_ == np.nanargmin(kept.validation_curve_)
-    assert kept.n_epochs_ == kept.best_epoch_ + 1 + 20 < 80
+    assert kept.n_epochs_ == kept.best_epoch_ + 1 + 32 < 80  # two fifths of the epochs
     longer = MCLRegressor(**quick, patience=30).fit(X, y)
     assert longer.n_epochs_ == longer.best_epoch_ + 1 + 30
     last = MCLRegressor(**quick, keep_best=False).fit(X, y)

@@ -70,14 +70,14 @@ def test_a_signal_ends_fit_with_its_code_and_the_same_command_goes_on(tmp_path, 
     write_table(tmp_path / "table.csv")
     assert main(fit_command(tmp_path, "whole")) == 0
     state = tmp_path / "stopped.checkpoint"
-    sent = signal_when(lambda: list(state.glob("chunk-*")), number)
+    sent = signal_when(lambda: list(state.rglob("chunk-*")), number)
     assert main(fit_command(tmp_path, "stopped")) == 128 + number
     sent.join()
     message = capsys.readouterr().err
     name = signal.Signals(number).name
-    assert f"torchmcl: Stopped by {name}. Saved in '{state}': run the same again to resume" in message
+    assert f"torchmcl: Stopped by {name}. Saved in '{state / 'kind-0'}': run the same again to resume" in message
     assert not (tmp_path / "stopped").exists()
-    assert list(state.glob("chunk-*"))
+    assert list(state.rglob("chunk-*"))
     assert main(fit_command(tmp_path, "stopped")) == 0
     assert numbers(tmp_path / "stopped") == numbers(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stopped", "table.csv", "whole"]
@@ -89,7 +89,7 @@ def test_the_shell_sees_the_conventional_code(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(mcl.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     state = tmp_path / "model.checkpoint"
-    while not list(state.glob("chunk-*")) and process.poll() is None:
+    while not list(state.rglob("chunk-*")) and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, message = process.communicate(timeout=120)
@@ -129,7 +129,7 @@ def test_a_signal_ends_reproduce_uci_with_its_code_and_the_same_command_goes_on(
 def test_a_full_disk_ends_fit_with_a_clear_message_and_room_lets_it_go_on(tmp_path, capsys):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=120k", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)]
     mounted = subprocess.run(mount, capture_output=True, text=True)
     if mounted.returncode:
         pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
@@ -142,7 +142,7 @@ def test_a_full_disk_ends_fit_with_a_clear_message_and_room_lets_it_go_on(tmp_pa
         message = capsys.readouterr().err
         assert "No space left on device" in message
         assert "MiB are free. What was there before is untouched; make room and run it again" in message
-        assert len(list(disk.glob("model.checkpoint/chunk-*"))) == 1
+        assert len(list(disk.glob("model.checkpoint/kind-0/chunk-*"))) == 1
         assert not list(disk.rglob("*.tmp"))
         subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
         assert main(command) == 0
