@@ -9,6 +9,7 @@ from scipy.special import logsumexp, ndtr
 
 from torchmcl.estimators import PredictionIntervals
 
+N_POINTS = 5
 # Five quantiles in the middles of five equal shares: what a user would take for five answers.
 MID_LEVELS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
 # Enough quantiles to stand for a whole distribution.
@@ -106,12 +107,16 @@ class Forecast(NamedTuple):
     points_of: Callable[[int], np.ndarray] | None = None  # the best k points, where a method has a way of its own
 
 
+#: A fitted method: rows of inputs in, its answers out.
+Predict = Callable[[np.ndarray], Forecast]
+
+
 def one_interval(lower: np.ndarray, upper: np.ndarray) -> PredictionIntervals:
     """Return plain intervals, one for each row."""
     return PredictionIntervals(lower[:, None], upper[:, None])
 
 
-def best_points(quantiles: np.ndarray, n_points: int = 5, n_rounds: int = 60) -> np.ndarray:
+def best_points(quantiles: np.ndarray, n_points: int = N_POINTS, n_rounds: int = 60) -> np.ndarray:
     """Return the points [rows, points] with the lowest distortion for each row's sorted quantiles [rows, levels].
 
     Lloyd's algorithm on the line, started at the middles of equal shares.

@@ -10,6 +10,7 @@ again and leaves the test rows alone, for development. Times are CPU seconds of 
 """
 
 import csv
+import importlib.util
 import math
 import os
 import time
@@ -25,8 +26,8 @@ import torch
 from scipy.stats import wilcoxon
 
 from _common import parser, report
-from _forecasts import FINE_LEVELS, best_points
-from _rivals import DENSITIES, Predict
+from _forecasts import FINE_LEVELS, Predict, best_points
+from _rivals import DENSITIES, PACKAGES
 
 # How many of the folds, counted from the first: fewer of large sets, which tell more with each.
 FOLDS = {
@@ -119,6 +120,14 @@ def measured(data: Path, job: Job, inner: bool) -> tuple[Job, dict[str, float | 
     return job, values
 
 
+def installed(methods: list[str]) -> list[str]:
+    """Return the methods whose packages are here, and say which are left out."""
+    here = [name for name in methods if name not in PACKAGES or importlib.util.find_spec(PACKAGES[name])]
+    for name in sorted(set(methods) - set(here)):
+        print(f"{name} is left out: pip install torchmcl[rivals] brings it", flush=True)
+    return here
+
+
 def read(path: Path) -> dict[Job, dict[str, float | None]]:
     """Return the records of a file; a line that was cut off by a crash is left out."""
     if not path.exists():
@@ -200,7 +209,7 @@ if __name__ == "__main__":
     if options.pack:
         pack(options.data, options.pack)
         options.data = options.pack
-    sets, methods = options.sets.split(","), options.methods.split(",")
+    sets, methods = options.sets.split(","), installed(options.methods.split(","))
     rows = read(options.records)
     n_folds = {name: min(FOLDS[name], options.folds or 99) for name in sets}
     wanted = [

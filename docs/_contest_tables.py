@@ -12,6 +12,10 @@ NAMES = {
     "quantile-forest": "quantile forest",
     "boosted-quantiles": "boosted quantiles",
     "kmeans-residuals": "KMeans on residuals",
+    "ngboost": "NGBoost",
+    "mapie": "MAPIE",
+    "lightgbm": "LightGBM, quantiles",
+    "catboost": "CatBoost, quantiles",
 }
 HEADS = {
     **{f"distortion_{k}": f"distortion, {k} point{'s' * (k > 1)}" for k in (1, 2, 5, 10)},

@@ -12,11 +12,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import _rivals
 from _forecasts import FINE_LEVELS, Forecast, Mixture, best_points, measures, one_interval
-from _rivals import METHODS, QuantileForest
+from _rivals import METHODS, PACKAGES
+from _tree_rivals import QuantileForest
 from tabular import MEASURES, Records, complete, overall, run, summary, table_of
 from torchmcl import MCLRegressor
-
-PACKAGES = {"ngboost": "ngboost", "mapie": "mapie"}
 
 
 def mixture():
