@@ -81,7 +81,6 @@ def test_the_defaults_of_fit_are_those_of_the_estimator():
         "learning_rate": "learning_rate",
         "weight_decay": "weight_decay",
         "restarts": "n_restarts",
-        "validation": "validation_fraction",
     }
     estimator = mcl.MCLRegressor().get_params()
     assert {name: options[name] for name in same} == {name: estimator[there] for name, there in same.items()}

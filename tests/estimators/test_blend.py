@@ -6,16 +6,13 @@ import torch
 from tables import QUICK, forked, noisy
 
 from torchmcl.estimators import MCLRegressor
-from torchmcl.estimators._blend import (
+from torchmcl.estimators._blend import Blend, at_atoms, atoms_of, forest_kernels, ignorant, known, mixed
+from torchmcl.estimators._judging import (
     CRPS_WEIGHT,
-    Blend,
-    at_atoms,
-    atoms_of,
     blended,
     fitted_stretch,
+    fitted_trim,
     fitted_widths,
-    forest_kernels,
-    ignorant,
     log_density,
 )
 from torchmcl.estimators._kernels import Kernels
@@ -332,3 +329,51 @@ def test_any_number_of_answers_comes_of_one_fit():
         alone.predict_hypotheses(inputs, 3)
     with pytest.raises(ValueError, match=r"n_hypotheses.*must be"):
         model.predict_hypotheses(inputs, 0)
+
+
+# ---------------------------------------------------------------------- what answers leave out
+
+
+def test_trimming_takes_the_same_probability_from_both_ends():
+    kernels = Kernels(
+        torch.tensor([3.0, 0.0, 1.0, 2.0], dtype=torch.float64).reshape(1, 4, 1),
+        torch.tensor([[0.1, 0.05, 0.5, 0.35]], dtype=torch.float64),
+        torch.ones(1, 4, 1, dtype=torch.float64),
+    )
+    left = kernels.trimmed(0.1).probabilities
+    torch.testing.assert_close(left, torch.tensor([[0.0, 0.0, 0.45, 0.35]], dtype=torch.float64) / 0.8)
+    torch.testing.assert_close(kernels.trimmed(0.0), kernels)
+
+
+def stray(n_rows):
+    """Return rows with a narrow kernel at 0 and a few percent of the probability far away, to either side."""
+    values = torch.tensor([0.0, 8.0, -8.0], dtype=torch.float64).reshape(1, 3, 1).expand(n_rows, 3, 1)
+    probabilities = torch.tensor([0.96, 0.02, 0.02], dtype=torch.float64).expand(n_rows, 3)
+    return Kernels(values, probabilities, torch.full_like(values, 0.5))
+
+
+def test_answers_leave_out_kernels_that_no_target_is_near_to():
+    targets = 0.5 * torch.randn(400, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights = torch.ones(400, dtype=torch.float64)
+    assert fitted_trim(stray(400), targets, weights, 3) >= 0.02
+    targets[::25] = 8.0
+    assert fitted_trim(stray(400), targets, weights, 3) < 0.02
+
+
+def test_a_few_rows_do_not_decide_what_answers_leave_out():
+    targets = torch.tensor([[0.1], [-0.2]], dtype=torch.float64)
+    assert fitted_trim(stray(2), targets, torch.ones(2, dtype=torch.float64), 3) == 0.01
+
+
+def test_what_knows_nothing_is_left_out_unless_the_others_learned_little():
+    members = [normal([0.0, 1.0]), ignorant(normal([0.0, 1.0]))]
+    torch.testing.assert_close(known(members, np.array([0.9, 0.1])), members[0])
+    torch.testing.assert_close(known(members, np.array([0.5, 0.5])), mixed(members, np.array([0.5, 0.5])))
+
+
+def test_the_mean_leaves_out_what_the_answers_leave_out():
+    model = MCLRegressor(**SHORT).fit(*noisy(200))
+    assert model._blend.trim > 0
+    X = noisy(20)[0]
+    values, probabilities = model.predict_hypotheses(X)
+    np.testing.assert_allclose((values[..., 0] * probabilities).sum(axis=1), model.predict(X), atol=1e-4)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmcl.estimators._rows import fixed_borders, split_rows
+from torchmcl.estimators._rows import fixed_borders, n_calibrating, split_rows
 
 
 def table(n, seed=0):
@@ -32,7 +32,8 @@ def test_shares_are_disjoint_and_hold_every_row(n, share, seed):
     together = np.concatenate([part.inputs for part in parts.shares])
     assert sorted(map(tuple, together)) == sorted(map(tuple, X))
     assert len(parts.train) >= 1
-    assert [len(parts.selection), len(parts.calibration)] == pytest.approx([share * n, share * n], abs=1.01)
+    assert len(parts.calibration) == pytest.approx(n_calibrating(n, share), abs=1.01)
+    assert len(parts.selection) == pytest.approx(share * n, abs=1.01)
 
 
 @given(seed=st.integers(0, 20))
@@ -118,7 +119,7 @@ def test_strata_are_split_alike():
     X, _ = table(100)
     strata = np.repeat([0, 1], [80, 20])
     parts = split(X, strata, strata=strata)
-    assert [np.bincount(part.targets).tolist() for part in parts.shares] == [[64, 16], [8, 2], [8, 2]]
+    assert [np.bincount(part.targets).tolist() for part in parts.shares] == [[65, 16], [8, 2], [7, 2]]
 
 
 @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6), share=st.floats(0, 0.6), seed=st.integers(0, 5))
@@ -132,9 +133,15 @@ def test_the_shares_of_all_strata_add_up_to_what_was_asked_for(sizes, share, see
         assert counts.sum() == int(sum(sizes) * (share + 1e-9))
 
 
+def test_so_many_rows_calibrate_that_90_percent_is_a_step_of_their_quantile():
+    assert [n_calibrating(n, 0.05) for n in (0, 10, 53, 54, 120, 300, 600, 2000)] == [0, 1, 8, 9, 19, 19, 29, 99]
+    assert n_calibrating(1000, 0.0) == 0
+    assert n_calibrating(10**6, 0.05) == 4999
+
+
 def test_large_tables_hold_out_no_more_than_needed():
     X, y = table(200_000)
-    assert [len(part) for part in split(X, y).shares] == [185_000, 10_000, 5_000]
+    assert [len(part) for part in split(X, y).shares] == [185_001, 10_000, 4_999]
 
 
 @pytest.mark.parametrize("fixed", [False, True])

@@ -35,7 +35,7 @@ _PARAMETERS = {
     **{"hypotheses": "n_hypotheses", "knots": "n_knots", "epochs": "n_epochs", "restarts": "n_restarts"},
     "validation": "validation_fraction",
 }
-# None is the default of the regressor; that of the classifier is another.
+# None stands for the default, which is None for the regressor and another value for the classifier.
 _OF_NUMBERS = ("n_knots", "rule", "learning_rate")
 
 
@@ -110,8 +110,8 @@ def _add_parameters(fit: argparse.ArgumentParser) -> None:
     fit.add_argument(
         "--validation",
         type=fraction,
-        default=0.2,
-        help="share of the rows that trains nothing: half of it chooses, half calibrates (default: %(default)s)",
+        help="share of the rows that trains nothing: two thirds of it choose, the others calibrate (default: 0.15); for "
+        "classes the share that each network holds out (default: 0.2)",
     )
 
 
@@ -242,6 +242,8 @@ def _verdict_line(verdict: dict[str, Any] | None) -> str:
 
 def _parameters(options: argparse.Namespace) -> dict[str, Any]:
     given = {there: getattr(options, here) for here, there in _PARAMETERS.items()}
+    if given["validation_fraction"] is None:
+        del given["validation_fraction"]
     if options.schema.classes:
         return {name: value for name, value in given.items() if name not in _OF_NUMBERS or value is not None}
     return given

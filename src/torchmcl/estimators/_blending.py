@@ -14,10 +14,12 @@ from torchmcl.assignment import WTA
 from torchmcl.costs import mixture_score
 from torchmcl.density import VoronoiKernels
 from torchmcl.estimators._base import MANY_ROWS, N_KNOTS, N_RESTARTS, seeds_of
-from torchmcl.estimators._blend import CRPS_WEIGHT, Blend, atoms_of, blended, fitted_stretch, fitted_widths
+from torchmcl.estimators._blend import Blend, atoms_of, known
 from torchmcl.estimators._forecasts import Forecasts
 from torchmcl.estimators._forest import Forest
 from torchmcl.estimators._inputs import Bends, Gaps, Scaler
+from torchmcl.estimators._judging import CRPS_WEIGHT, blended, fitted_stretch, fitted_trim, fitted_widths
+from torchmcl.estimators._kernels import Kernels
 from torchmcl.estimators._networks import Trained, Training, default_n_epochs
 from torchmcl.estimators._rows import Rows, Split
 from torchmcl.fleet import default_batch_size
@@ -183,11 +185,19 @@ class Blending(Forecasts):
         if n_trees:
             members[-1:-1] = self._grow(split.train, judges, n_trees, seed)
         if len(judges) >= _MIN_JUDGES:
-            shares = blended(members, targets, torch.from_numpy(judges.weights))
-        else:
-            n_members = len(self._blend.shares) + bool(n_trees)
-            shares = np.append(np.full(n_members - 1, (1 - _IGNORANT_SHARE) / (n_members - 1)), _IGNORANT_SHARE)
+            self._judge(members, targets, torch.from_numpy(judges.weights))
+            return
+        n_members = len(self._blend.shares) + bool(n_trees)
+        self._use_shares(np.append(np.full(n_members - 1, (1 - _IGNORANT_SHARE) / (n_members - 1)), _IGNORANT_SHARE))
+
+    def _judge(self, members: list[Kernels], targets: Tensor, weights: Tensor) -> None:
+        """Choose shares, and what answers leave out, by the kernels of members for rows that trained none of them."""
+        shares = blended(members, targets, weights)
         self._use_shares(shares)
+        if self.n_outputs_ == 1:
+            assert self._blend is not None
+            trim = fitted_trim(known(members, shares), targets, weights, self._n_points)
+            self._blend = replace(self._blend, trim=trim)
 
     def _use_shares(self, shares: NDArray[np.float64]) -> None:
         assert self._blend is not None
@@ -215,7 +225,7 @@ class Blending(Forecasts):
             return
         self._stretch(judges)
         members = self._blend.members(self.modules_, judges.inputs.astype(np.float64), self.device)
-        self._use_shares(blended(members, self._known(judges), torch.from_numpy(judges.weights)))
+        self._judge(members, self._known(judges), torch.from_numpy(judges.weights))
 
     def _grow(self, train: Rows, judges: Rows, n_trees: int, seed: int) -> list[Any]:
         """Grow the forest on all rows that the networks know, and return its kernels for the judging rows.

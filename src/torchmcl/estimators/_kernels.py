@@ -46,6 +46,20 @@ class Kernels(NamedTuple):
         """Return them in other units: values are multiplied by a scale [outputs] and moved by a mean [outputs]."""
         return Kernels(self.values * scale + mean, self.probabilities, self.widths * scale)
 
+    def trimmed(self, share: float) -> "Kernels":
+        """Return them without a share of the probability at each end of the line, each kernel a point at its value.
+
+        Args:
+            share: below 1/2; what is left sums to 1 again.
+        """
+        order = self.values.squeeze(-1).argsort(dim=1)
+        own = self.probabilities.gather(1, order)
+        above = own.cumsum(dim=1)
+        whole = above[:, -1:]
+        kept = torch.minimum(above, (1 - share) * whole) - torch.maximum(above - own, share * whole)
+        left = torch.zeros_like(own).scatter(1, order, kept.clamp_min(0))
+        return self._replace(probabilities=left / left.sum(dim=1, keepdim=True))
+
     @classmethod
     def joined(cls, parts: "Sequence[Kernels]") -> "Kernels":
         """Return all kernels of several parts, whose probabilities must sum to 1 together."""

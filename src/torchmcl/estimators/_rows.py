@@ -23,6 +23,8 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 # More units than these settle nothing further: coverage is known to half a point, distortion to a percent or so.
 _MAX_CALIBRATING, _MAX_SELECTING = 5_000, 10_000
+# Where a table can spare them, this many units calibrate at least.
+_MIN_CALIBRATING, _MOST_SPARED = 19, 1 / 6
 # This many held-out rows of each kind are kept for partial_fit.
 _HELD_OUT_ROWS = 4096
 
@@ -122,7 +124,7 @@ def split_rows(
         weights: [rows], >= 0; rows of weight 0 are left out. Only their ratios matter: the largest becomes 1.
         seed: another seed gives another split.
         selecting: share of the units that is held out to select, at most 10 000.
-        calibrating: share of the units that is held out to calibrate, at most 5 000.
+        calibrating: share of the units that is held out to calibrate, see `n_calibrating`.
         groups: [rows], labels of rows that belong together, and so into the same share.
         strata: [rows], ids of classes that are split alike, to a unit more or less. A group counts for the class of its
             first row.
@@ -194,8 +196,8 @@ def _borders(
     keys: NDArray[np.uint64], strata: NDArray[np.int64], selecting: float, calibrating: float
 ) -> NDArray[np.uint64]:
     """Return the borders of units, with as many on each side as the shares ask for; one unit at least trains."""
-    most = np.array([_MAX_CALIBRATING, _MAX_SELECTING]) / len(keys)
-    shares = np.cumsum(np.minimum([calibrating, selecting], most))
+    n_units = len(keys)
+    shares = np.cumsum([n_calibrating(n_units, calibrating) / n_units, min(selecting, _MAX_SELECTING / n_units)])
     borders = np.zeros((int(strata.max()) + 1, 2), dtype=np.uint64)
     each, sizes = np.unique(strata, return_counts=True)
     for stratum, n_held_out in zip(each, _dealt(sizes, shares), strict=True):
@@ -203,6 +205,19 @@ def _borders(
         if n_held_out[1] < len(members):
             borders[stratum] = members[n_held_out]
     return borders
+
+
+def n_calibrating(n_units: int, share: float) -> int:
+    """Return how many units calibrate: 9, 19, 29 ... by a share of all, and a few more of a small table.
+
+    The quantile of n scores stands at a multiple of 1 / (n + 1): with these numbers 90 % sets hold 90 %, and not the
+    next multiple above. With fewer than 9 there are none.
+    """
+    if share == 0:
+        return 0
+    wanted = max(share * n_units, min(_MIN_CALIBRATING, _MOST_SPARED * n_units))
+    n = min(int(wanted + 1e-9), _MAX_CALIBRATING)
+    return (n + 1) // 10 * 10 - 1 if n >= 9 else n
 
 
 def _dealt(sizes: NDArray[np.int64], shares: NDArray[np.float64]) -> NDArray[np.int64]:
