@@ -110,7 +110,7 @@ def _add_parameters(fit: argparse.ArgumentParser) -> None:
     fit.add_argument(
         "--validation",
         type=fraction,
-        help="share of the rows that trains nothing: two thirds of it choose, the others calibrate (default: 0.15); for "
+        help="share of the rows that trains nothing: two thirds choose, the others calibrate (default: 0.15); for "
         "classes the share that each network holds out (default: 0.2)",
     )
 
