@@ -273,9 +273,9 @@ def test_no_batch_is_left_with_a_few_rows(given):
     # Of 225 rows, twice 112 leave one, whose gradient would throw the networks off.
     rule = Counting()
     settings = {**QUICK, "n_epochs": 2, "batch_size": given, "rule": rule, "n_restarts": 1}
-    MCLRegressor(**settings).fit(*noisy(249))
-    steps = [rows for rows in rule.rows if rows != 25]  # so many rows are looked at after an epoch
-    assert sum(steps) == 2 * 200 + 225  # two epochs, and one on all rows
+    MCLRegressor(**settings).fit(*noisy(244))
+    steps = [rows for rows in rule.rows if rows != 24]  # so many rows are looked at after an epoch
+    assert sum(steps) == 2 * 201 + 225  # two epochs, and one on all rows
     rule.rows.clear()
     MCLRegressor(**settings).partial_fit(*noisy(249))
     for rows in (steps[:-4], steps[-4:], rule.rows):

