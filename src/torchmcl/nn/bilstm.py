@@ -183,10 +183,10 @@ class _FusedRecurrence(torch.autograd.Function):
         n_outer, n_inner, n_steps, _ = sequences.shape
         rows = Rows((n_outer, n_inner, n_steps), (steps[0], steps[1], steps[2]))
         weight_in, weight_rec, bias_in, bias_rec = (
-            torch.stack([parameters[kind], parameters[kind + 4]]) for kind in range(4)
+            torch.cat([parameters[kind], parameters[kind + 4]]) for kind in range(4)
         )
         weight_in, weight_rec, bias = (part.to(flat.dtype) for part in (weight_in, weight_rec, bias_in + bias_rec))
-        outputs, cells = lstm_forward(_input_gates(flat, weight_in, bias), weight_rec, rows)
+        outputs, cells = lstm_forward(torch.addmm(bias, flat, weight_in.T), weight_rec, rows)
         ctx.save_for_backward(flat, weight_in, weight_rec, bias, outputs, cells)
         ctx.rows, ctx.order, ctx.ordered_shape, ctx.dtype = rows, order, ordered.shape[:3], parameters[0].dtype
         return _restored(outputs, ctx.ordered_shape, order)
@@ -194,41 +194,63 @@ class _FusedRecurrence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from torchmcl.kernels.lstm import lstm_backward
+        from torchmcl.kernels.lstm_products import MAX_FEATURES
 
-        flat, weight_in, weight_rec, bias, outputs, cells = ctx.saved_tensors
+        flat, weight_in, weight_rec, *_ = saved = ctx.saved_tensors
         grad_rows = grad.permute(*ctx.order, 3).reshape(len(flat), -1)
-        # The gates again, in two large products: cheaper than keeping them from the forward pass.
-        gates = _input_gates(flat, weight_in, bias)
-        pairs = _step_pairs(ctx.rows, len(flat), flat.device)
-        hidden = weight_rec.shape[2]
-        halves = [outputs[:, :hidden], outputs[:, hidden:]]
-        for direction, pair in enumerate(pairs):
-            alone = gates[direction, pair.first]  # the first step of a sequence has none before it
-            gates[direction, pair.later].addmm_(halves[direction][pair.before], weight_rec[direction].T)
-            gates[direction, pair.first] = alone
-        lstm_backward(gates, weight_rec, cells, grad_rows, ctx.rows)
-        to_sequences = None
-        if ctx.needs_input_grad[0]:
-            to_flat = torch.addmm(gates[0] @ weight_in[0], gates[1], weight_in[1])
-            to_sequences = _restored(to_flat, ctx.ordered_shape, ctx.order)
-        to_bias = gates.sum(dim=1).to(ctx.dtype)
+        narrow = flat.dtype != torch.float32 and max(weight_in.shape[1], weight_rec.shape[1]) <= MAX_FEATURES
+        # The gates again, in large products: cheaper than keeping them from the forward pass.
+        compute = _gradients_by_kernels if narrow else _gradients_by_library
+        to_flat, to_in, to_rec, to_bias = compute(*saved, grad_rows, ctx.rows)
+        to_sequences = _restored(to_flat, ctx.ordered_shape, ctx.order) if ctx.needs_input_grad[0] else None
         to_parameters = []
-        for direction, pair in enumerate(pairs):
-            half = halves[direction]
-            to_rec = gates[direction, pair.later].T @ half[pair.before]
-            to_rec -= gates[direction, pair.mispaired].T @ half[pair.partner]
-            to_in = gates[direction].T @ flat
-            to_parameters += [to_in.to(ctx.dtype), to_rec.to(ctx.dtype), to_bias[direction], to_bias[direction]]
+        for part in zip(*(total.to(ctx.dtype).chunk(2) for total in (to_in, to_rec, to_bias)), strict=True):
+            to_parameters += [*part, part[-1]]
         return to_sequences, *to_parameters
 
 
-def _input_gates(flat: Tensor, weight_in: Tensor, bias: Tensor) -> Tensor:
-    """Return what the inputs add to the gates of both directions, [2, rows, 4 * hidden]."""
-    gates = flat.new_empty(2, len(flat), weight_in.shape[1])
-    for direction in range(2):
-        torch.addmm(bias[direction], flat, weight_in[direction].T, out=gates[direction])
-    return gates
+def _gradients_by_kernels(
+    flat: Tensor, weight_in: Tensor, weight_rec: Tensor, bias: Tensor, outputs: Tensor, cells: Tensor, grad: Tensor, rows: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of the inputs, of both weights and of the bias, in four passes over the gates."""
+    from torchmcl.kernels.lstm import lstm_backward, takes_gates_by_unit
+    from torchmcl.kernels.lstm_products import gates_again, gradients_of_weights
+
+    hidden = weight_rec.shape[1]
+    steps = (rows.sizes[2], rows.strides[2])
+    by_unit = takes_gates_by_unit(flat, hidden)
+    shape, back = ((2, 4, hidden), (2, hidden, 4)) if by_unit else ((8, hidden, 1), (8, 1, hidden))
+    ordered_in, ordered_rec, ordered_bias = (
+        part.unflatten(0, shape).transpose(1, 2).flatten(0, 2).contiguous() for part in (weight_in, weight_rec, bias)
+    )
+    gates = gates_again(flat, outputs, ordered_in, ordered_rec, ordered_bias, *steps)
+    lstm_backward(gates, weight_rec, cells, grad, rows)
+    sums = gradients_of_weights(gates, flat, outputs, *steps)
+    to_in, to_rec, to_bias = (total.unflatten(0, back).transpose(1, 2).flatten(0, 2) for total in sums)
+    return gates @ ordered_in, to_in, to_rec, to_bias
+
+
+def _gradients_by_library(
+    flat: Tensor, weight_in: Tensor, weight_rec: Tensor, bias: Tensor, outputs: Tensor, cells: Tensor, grad: Tensor, rows: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the same, of any type and size."""
+    from torchmcl.kernels.lstm import lstm_backward
+
+    hidden = weight_rec.shape[1]
+    gates = torch.addmm(bias, flat, weight_in.T)
+    pairs = _step_pairs(rows, len(flat), flat.device)
+    # Of each direction: the outputs, and the gates with their weights.
+    directions = list(zip(outputs.chunk(2, dim=1), gates.chunk(2, dim=1), weight_rec.chunk(2), pairs, strict=True))
+    for half, own, weight, pair in directions:
+        alone = own[pair.first]  # the first step of a sequence has none before it
+        own[pair.later].addmm_(half[pair.before], weight.T)
+        own[pair.first] = alone
+    lstm_backward(gates, weight_rec, cells, grad, rows)
+    to_rec = gates.new_empty(8 * hidden, hidden)
+    for (half, own, _, pair), out in zip(directions, to_rec.chunk(2), strict=True):
+        torch.mm(own[pair.later].T, half[pair.before], out=out)
+        out -= own[pair.mispaired].T @ half[pair.partner]
+    return gates @ weight_in, gates.T @ flat, to_rec, gates.sum(dim=0)
 
 
 class _StepPairs(NamedTuple):
