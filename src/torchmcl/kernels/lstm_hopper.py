@@ -14,11 +14,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 
-__all__ = ["HIDDEN", "backward", "forward", "weight_in_product_order"]
+__all__ = ["HIDDEN", "backward", "weight_in_product_order"]
 
 HIDDEN = 128
 Sizes = tuple[int, int, int]
-_BACKWARD = {"N": 16, "CHAINS": 1, "HELD": 4, "num_warps": 8}
+_BACKWARD = {"N": 16, "CHAINS": 1, "HELD": 4, "AHEAD": 2, "num_warps": 8}
 
 
 @gluon.constexpr_function
@@ -153,6 +153,7 @@ def _forward(  # type: ignore[no-untyped-def]
     N: gl.constexpr,
     CHAINS: gl.constexpr,
     HELD: gl.constexpr,
+    AHEAD: gl.constexpr,
 ):
     direction = gl.program_id(1)
     start = gl.program_id(0) * (N * CHAINS)
@@ -184,7 +185,10 @@ def _forward(  # type: ignore[no-untyped-def]
     fence_async_shared()
     i_a, f_a, g_a, o_a = _issue(x_a, h_a, weight_i, weight_f, weight_g, weight_o, N)
     x_a = gl.load(gates + gl.minimum(1, n_steps - 1) * advance * 1024 + from_a)
+    lines = _fetch(gates, start, n_sequences, n_inner, stride_b, stride_s, N)
     for step in range(n_steps):
+        if AHEAD > 0:
+            _prefetch(lines + gl.minimum(step + 1 + AHEAD, n_steps - 1) * advance * 1024)
         # What a later step reads is asked for long before; beyond the end, the last step again.
         if CHAINS == 2:
             i_b, f_b, g_b, o_b = _issue(x_b, h_b, weight_i, weight_f, weight_g, weight_o, N)
@@ -196,6 +200,24 @@ def _forward(  # type: ignore[no-untyped-def]
         if CHAINS == 2:
             c_b = _advance(i_b, f_b, g_b, o_b, c_b, h_b, outputs + done, cells + done, to_b, real_b, 4, N)
     warpgroup_mma_wait(0, deps=[i_a, f_a, g_a, o_a])
+
+
+@gluon.jit
+def _fetch(gates, start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Bring the gates of a step into the cache: what memory takes to answer is more than a step."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [8, 1], [1, 0])
+    sequence = start + gl.arange(0, N, layout=gl.SliceLayout(1, layout))
+    inside = gl.minimum(sequence, n_sequences - 1)
+    row = (inside // n_inner) * stride_b + (inside % n_inner) * stride_s
+    line = gl.arange(0, 8, layout=gl.SliceLayout(0, layout)) * 64
+    return gates + (row[:, None] * 1024 + line[None, :])
+
+
+@gluon.jit
+def _prefetch(places):  # type: ignore[no-untyped-def]
+    gl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [places], dtype=gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
@@ -243,6 +265,7 @@ def _backward(  # type: ignore[no-untyped-def]
     N: gl.constexpr,
     CHAINS: gl.constexpr,
     HELD: gl.constexpr,
+    AHEAD: gl.constexpr,
 ):
     direction = gl.program_id(1)
     start = gl.program_id(0) * (N * CHAINS)
@@ -279,13 +302,22 @@ def _backward(  # type: ignore[no-untyped-def]
         x_b, c_b, pull_b = gl.load(gates + wide_b), gl.load(cells + thin_b), gl.load(grad + thin_b)
         to_c_b = nothing
         sum_b = nothing
+    lines = _fetch(gates, start, n_sequences, n_inner, stride_b, stride_s, N)
     for step in range(n_steps):
+        if AHEAD > 0:
+            _prefetch(lines + gl.minimum(step + AHEAD, n_steps - 1) * advance * 1024)
         earlier = gl.minimum(step + 1, n_steps - 1) * advance
         exists = (step + 1 < n_steps).to(gl.float32)  # before the first step there is nothing
         before = gl.load(cells + earlier * 256 + thin_a)
         to_h = sum_a + _from_memory(pull_a, N).to(gl.float32)
         i, f, g, o, to_c_a = _pull(
-            x_a, _from_memory(c_a, N).to(gl.float32), _from_memory(before, N).to(gl.float32) * exists, to_h, to_c_a, kind, N
+            x_a,
+            _from_memory(c_a, N).to(gl.float32),
+            _from_memory(before, N).to(gl.float32) * exists,
+            to_h,
+            to_c_a,
+            kind,
+            N,
         )
         gl.store(gates + step * advance * 1024 + wide_a, _gates_to_memory(i, f, g, o, N), mask=wide_real_a)
         c_a = before
@@ -295,7 +327,13 @@ def _backward(  # type: ignore[no-untyped-def]
             before = gl.load(cells + earlier * 256 + thin_b)
             to_h = sum_b + _from_memory(pull_b, N).to(gl.float32)
             i, f, g, o, to_c_b = _pull(
-                x_b, _from_memory(c_b, N).to(gl.float32), _from_memory(before, N).to(gl.float32) * exists, to_h, to_c_b, kind, N
+                x_b,
+                _from_memory(c_b, N).to(gl.float32),
+                _from_memory(before, N).to(gl.float32) * exists,
+                to_h,
+                to_c_b,
+                kind,
+                N,
             )
             gl.store(gates + step * advance * 1024 + wide_b, _gates_to_memory(i, f, g, o, N), mask=wide_real_b)
             c_b = before

@@ -1,10 +1,9 @@
 """Bidirectional LSTMs over one axis of a map of many short sequences, the recurrent part of `DPRNN`."""
 
-import functools
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -194,93 +193,62 @@ class _FusedRecurrence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from torchmcl.kernels.lstm_products import MAX_FEATURES
+        from torchmcl.kernels.lstm import lstm_backward, takes_gates_by_unit
+        from torchmcl.kernels.lstm_products import met_by_steps
 
-        flat, weight_in, weight_rec, *_ = saved = ctx.saved_tensors
-        grad_rows = grad.permute(*ctx.order, 3).reshape(len(flat), -1)
-        narrow = flat.dtype != torch.float32 and max(weight_in.shape[1], weight_rec.shape[1]) <= MAX_FEATURES
-        # The gates again, in large products: cheaper than keeping them from the forward pass.
-        compute = _gradients_by_kernels if narrow else _gradients_by_library
-        to_flat, to_in, to_rec, to_bias = compute(*saved, grad_rows, ctx.rows)
-        to_sequences = _restored(to_flat, ctx.ordered_shape, ctx.order) if ctx.needs_input_grad[0] else None
+        flat, weight_in, weight_rec, bias, outputs, cells = ctx.saved_tensors
+        hidden = weight_rec.shape[1]
+        met = met_by_steps(flat, outputs, ctx.rows.sizes[2], ctx.rows.strides[2])
+        by_unit = takes_gates_by_unit(flat, hidden)
+        joined = _joined(weight_in, weight_rec, bias)
+        weights = [_by_unit(weight) if by_unit else weight for weight in joined]
+        # The gates again, in two large products: cheaper than keeping them from the forward pass.
+        gates = flat.new_empty(len(flat), 8 * hidden)
+        halves = gates.chunk(2, dim=1)
+        for half, seen, weight in zip(halves, met, weights, strict=True):
+            torch.mm(seen, weight.T, out=half)
+        lstm_backward(gates, weight_rec, cells, grad.permute(*ctx.order, 3).reshape(len(flat), -1), ctx.rows)
+        to_sequences = None
+        if ctx.needs_input_grad[0]:
+            to_flat = gates @ torch.cat([part[2] for part in _split(weights, flat.shape[1])])
+            to_sequences = _restored(to_flat, ctx.ordered_shape, ctx.order)
+        pulled = [half.T @ seen for half, seen in zip(halves, met, strict=True)]
+        pulled = [(_by_gate(part) if by_unit else part).to(ctx.dtype) for part in pulled]
         to_parameters = []
-        for part in zip(*(total.to(ctx.dtype).chunk(2) for total in (to_in, to_rec, to_bias)), strict=True):
-            to_parameters += [*part, part[-1]]
+        for to_rec, to_bias, to_in in _split(pulled, flat.shape[1]):
+            to_parameters += [to_in, to_rec, to_bias, to_bias]
         return to_sequences, *to_parameters
 
 
-def _gradients_by_kernels(
-    flat: Tensor, weight_in: Tensor, weight_rec: Tensor, bias: Tensor, outputs: Tensor, cells: Tensor, grad: Tensor, rows: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of the inputs, of both weights and of the bias, in four passes over the gates."""
-    from torchmcl.kernels.lstm import lstm_backward, takes_gates_by_unit
-    from torchmcl.kernels.lstm_products import gates_again, gradients_of_weights
+def _joined(weight_in: Tensor, weight_rec: Tensor, bias: Tensor) -> list[Tensor]:
+    """Return for each direction the weights of what its steps meet: see `met_by_steps`."""
+    from torchmcl.kernels.lstm_products import ONES
 
-    hidden = weight_rec.shape[1]
-    steps = (rows.sizes[2], rows.strides[2])
-    by_unit = takes_gates_by_unit(flat, hidden)
-    shape, back = ((2, 4, hidden), (2, hidden, 4)) if by_unit else ((8, hidden, 1), (8, 1, hidden))
-    ordered_in, ordered_rec, ordered_bias = (
-        part.unflatten(0, shape).transpose(1, 2).flatten(0, 2).contiguous() for part in (weight_in, weight_rec, bias)
-    )
-    gates = gates_again(flat, outputs, ordered_in, ordered_rec, ordered_bias, *steps)
-    lstm_backward(gates, weight_rec, cells, grad, rows)
-    sums = gradients_of_weights(gates, flat, outputs, *steps)
-    to_in, to_rec, to_bias = (total.unflatten(0, back).transpose(1, 2).flatten(0, 2) for total in sums)
-    return gates @ ordered_in, to_in, to_rec, to_bias
+    ones = F.pad(bias.unsqueeze(-1), (0, ONES - 1))
+    forward, backward = zip(*(part.chunk(2) for part in (weight_rec, weight_in, ones)), strict=True)
+    return [torch.cat(forward, dim=1), torch.cat([*backward[1:], backward[0]], dim=1)]
 
 
-def _gradients_by_library(
-    flat: Tensor, weight_in: Tensor, weight_rec: Tensor, bias: Tensor, outputs: Tensor, cells: Tensor, grad: Tensor, rows: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the same, of any type and size."""
-    from torchmcl.kernels.lstm import lstm_backward
+def _split(joined: list[Tensor], n_in: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return the recurrent part, the bias and the part of the inputs of each direction."""
+    from torchmcl.kernels.lstm_products import ONES
 
-    hidden = weight_rec.shape[1]
-    gates = torch.addmm(bias, flat, weight_in.T)
-    pairs = _step_pairs(rows, len(flat), flat.device)
-    # Of each direction: the outputs, and the gates with their weights.
-    directions = list(zip(outputs.chunk(2, dim=1), gates.chunk(2, dim=1), weight_rec.chunk(2), pairs, strict=True))
-    for half, own, weight, pair in directions:
-        alone = own[pair.first]  # the first step of a sequence has none before it
-        own[pair.later].addmm_(half[pair.before], weight.T)
-        own[pair.first] = alone
-    lstm_backward(gates, weight_rec, cells, grad, rows)
-    to_rec = gates.new_empty(8 * hidden, hidden)
-    for (half, own, _, pair), out in zip(directions, to_rec.chunk(2), strict=True):
-        torch.mm(own[pair.later].T, half[pair.before], out=out)
-        out -= own[pair.mispaired].T @ half[pair.partner]
-    return gates @ weight_in, gates.T @ flat, to_rec, gates.sum(dim=0)
+    forward, backward = joined
+    hidden = forward.shape[1] - n_in - ONES
+    return [
+        (forward[:, :hidden], forward[:, hidden + n_in], forward[:, hidden : hidden + n_in]),
+        (backward[:, n_in + ONES :], backward[:, n_in], backward[:, :n_in]),
+    ]
 
 
-class _StepPairs(NamedTuple):
-    """Each step and the one before it, as rows: a fixed number of rows apart in memory, so two shifted matrices.
-
-    They pair the first step of a sequence wrongly, with another sequence: `mispaired` with `partner`.
-    """
-
-    later: slice
-    before: slice
-    first: Tensor
-    mispaired: Tensor
-    partner: Tensor
+def _by_unit(weight: Tensor) -> Tensor:
+    """Return the rows of a weight with the four gates of each unit as neighbors."""
+    return weight.unflatten(0, (4, -1)).transpose(0, 1).flatten(0, 1)
 
 
-@functools.lru_cache(maxsize=64)
-def _step_pairs(rows: Any, n_rows: int, device: torch.device) -> tuple[_StepPairs, _StepPairs]:
-    """Return the pairs of both directions."""
-    (n_outer, n_inner, n_steps), (stride_b, stride_s, shift) = rows
-    outer = torch.arange(n_outer) * stride_b
-    first = (outer.unsqueeze(-1) + torch.arange(n_inner) * stride_s).flatten()
-    last = first + (n_steps - 1) * shift
-    up, down = slice(shift, n_rows), slice(0, max(n_rows - shift, 0))
-
-    def pairs(later: slice, before: slice, alone: Tensor, partner: Tensor) -> _StepPairs:
-        exists = (partner >= 0) & (partner < n_rows)
-        tensors = (alone, alone[exists], partner[exists])
-        return _StepPairs(later, before, *(part.to(device) for part in tensors))
-
-    return pairs(up, down, first, first - shift), pairs(down, up, last, last + shift)
+def _by_gate(weight: Tensor) -> Tensor:
+    """Return them in the order of nn.LSTM again."""
+    return weight.unflatten(0, (-1, 4)).transpose(0, 1).flatten(0, 1)
 
 
 def _restored(flat: Tensor, ordered_shape: torch.Size, order: list[int]) -> Tensor:
