@@ -291,6 +291,11 @@ def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows) -> tuple[Tensor, Ten
     hidden = width // 8
     outputs = gates.new_empty(n_rows, 2 * hidden)
     cells = torch.empty_like(outputs)
+    if takes_gates_by_unit(gates, hidden):
+        from torchmcl.kernels import lstm_hopper
+
+        lstm_hopper.forward(gates, weight, outputs, cells, rows.sizes, rows.strides)
+        return outputs, cells
     launch = _launch(rows, hidden, gates, _FORWARD_TILES)
     n_outer, n_inner, n_steps = rows.sizes
     _forward[launch.grid](
@@ -309,7 +314,7 @@ def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows) -> tuple[Tensor, Ten
 
 
 def takes_gates_by_unit(like: Tensor, hidden: int) -> bool:
-    """Return whether `lstm_backward` takes the four gates of each unit as neighbors, instead of unit after unit.
+    """Return whether the recurrences take the four gates of each unit as neighbors, instead of gate after gate.
 
     Args:
         like: any matrix with the rows and the type of the gates.

@@ -14,11 +14,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 
-__all__ = ["HIDDEN", "backward", "weight_in_product_order"]
+__all__ = ["HIDDEN", "backward", "forward", "weight_in_product_order"]
 
 HIDDEN = 128
 Sizes = tuple[int, int, int]
-_BACKWARD = {"N": 16, "CHAINS": 1, "HELD": 4, "AHEAD": 2, "num_warps": 8}
+# Sequences of a program, gates whose weights are in registers, and how many steps before its turn a step is fetched.
+_FORWARD = {"N": 16, "HELD": 4, "AHEAD": 3, "num_warps": 8}
+_BACKWARD = {"N": 16, "HELD": 4, "AHEAD": 0, "num_warps": 8}
 
 
 @gluon.constexpr_function
@@ -115,6 +117,25 @@ def _weight_on_chip(weight, gate: gl.constexpr, HELD: gl.constexpr, TURNED: gl.c
 
 
 @gluon.jit
+def _lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Return where the lines of the cache begin that hold the gates of a step."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [8, 1], [1, 0])
+    sequence = start + gl.arange(0, N, layout=gl.SliceLayout(1, layout))
+    inside = gl.minimum(sequence, n_sequences - 1)
+    row = (inside // n_inner) * stride_b + (inside % n_inner) * stride_s
+    line = gl.arange(0, 8, layout=gl.SliceLayout(0, layout)) * 64
+    return gates + (row[:, None] * 1024 + line[None, :])
+
+
+@gluon.jit
+def _prefetch(places):  # type: ignore[no-untyped-def]
+    """Bring lines into the cache: memory takes longer to answer than a step."""
+    gl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [places], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
 def _issue(x, h, weight_i, weight_f, weight_g, weight_o, N: gl.constexpr):  # type: ignore[no-untyped-def]
     """Begin to add the products of the last outputs to the gates."""
     i, f, g, o = _gates_from_memory(x, N)
@@ -123,19 +144,6 @@ def _issue(x, h, weight_i, weight_f, weight_g, weight_o, N: gl.constexpr):  # ty
     g = warpgroup_mma(weight_g, h, g.to(gl.float32), is_async=True)
     o = warpgroup_mma(weight_o, h, o.to(gl.float32), is_async=True)
     return i, f, g, o
-
-
-@gluon.jit
-def _advance(i, f, g, o, c, h, outputs, cells, place, real, PENDING: gl.constexpr, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Wait for the gates, take the step, and keep the outputs for the next one."""
-    i, f, g, o = warpgroup_mma_wait(PENDING, deps=[i, f, g, o])
-    c = _sigmoid(f) * c + _sigmoid(i) * _tanh(g)
-    out = (_sigmoid(o) * _tanh(c)).to(outputs.dtype.element_ty)
-    h.store(out)
-    fence_async_shared()
-    gl.store(outputs + place, _to_memory(out, N), mask=real)
-    gl.store(cells + place, _to_memory(c.to(outputs.dtype.element_ty), N), mask=real)
-    return c
 
 
 @gluon.jit
@@ -151,73 +159,42 @@ def _forward(  # type: ignore[no-untyped-def]
     stride_s,
     stride_t,
     N: gl.constexpr,
-    CHAINS: gl.constexpr,
     HELD: gl.constexpr,
     AHEAD: gl.constexpr,
 ):
     direction = gl.program_id(1)
-    start = gl.program_id(0) * (N * CHAINS)
+    start = gl.program_id(0) * N
     kind: gl.constexpr = outputs.dtype.element_ty
     weight += direction * (4 * 128 * 128)
     weight_i = _weight_on_chip(weight, 0, HELD, False, N)
     weight_f = _weight_on_chip(weight, 1, HELD, False, N)
     weight_g = _weight_on_chip(weight, 2, HELD, False, N)
     weight_o = _weight_on_chip(weight, 3, HELD, False, N)
-    from_a, _ = _places(start, n_sequences, n_inner, stride_b, stride_s, N, 4)
-    to_a, real_a = _places(start, n_sequences, n_inner, stride_b, stride_s, N, 1)
-    nothing = gl.full([128, N], 0.0, gl.float32, _product_layout(N))
-    shared: gl.constexpr = gl.NVMMASharedLayout.get_default_for([128, N], kind)
-    h_a = gl.allocate_shared_memory(kind, [128, N], shared, nothing.to(kind))
-    c_a = nothing
+    wide, _ = _places(start, n_sequences, n_inner, stride_b, stride_s, N, 4)
+    thin, real = _places(start, n_sequences, n_inner, stride_b, stride_s, N, 1)
+    c = gl.full([128, N], 0.0, gl.float32, _product_layout(N))
+    h = gl.allocate_shared_memory(kind, [128, N], gl.NVMMASharedLayout.get_default_for([128, N], kind), c.to(kind))
+    fence_async_shared()
     # The second direction walks from the last step to the first.
     first = (direction * (n_steps - 1) * stride_t).to(gl.int64)
     advance = ((1 - 2 * direction) * stride_t).to(gl.int64)
     gates += direction * 512 + first * 1024
     outputs += direction * 128 + first * 256
     cells += direction * 128 + first * 256
-    x_a = gl.load(gates + from_a)
-    if CHAINS == 2:
-        from_b, _ = _places(start + N, n_sequences, n_inner, stride_b, stride_s, N, 4)
-        to_b, real_b = _places(start + N, n_sequences, n_inner, stride_b, stride_s, N, 1)
-        h_b = gl.allocate_shared_memory(kind, [128, N], shared, nothing.to(kind))
-        c_b = nothing
-        x_b = gl.load(gates + from_b)
-    fence_async_shared()
-    i_a, f_a, g_a, o_a = _issue(x_a, h_a, weight_i, weight_f, weight_g, weight_o, N)
-    x_a = gl.load(gates + gl.minimum(1, n_steps - 1) * advance * 1024 + from_a)
-    lines = _fetch(gates, start, n_sequences, n_inner, stride_b, stride_s, N)
+    lines = _lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N)
+    x = gl.load(gates + wide)
     for step in range(n_steps):
-        if AHEAD > 0:
-            _prefetch(lines + gl.minimum(step + 1 + AHEAD, n_steps - 1) * advance * 1024)
-        # What a later step reads is asked for long before; beyond the end, the last step again.
-        if CHAINS == 2:
-            i_b, f_b, g_b, o_b = _issue(x_b, h_b, weight_i, weight_f, weight_g, weight_o, N)
-            x_b = gl.load(gates + gl.minimum(step + 1, n_steps - 1) * advance * 1024 + from_b)
-        done = step * advance * 256
-        c_a = _advance(i_a, f_a, g_a, o_a, c_a, h_a, outputs + done, cells + done, to_a, real_a, 4 * (CHAINS - 1), N)
-        i_a, f_a, g_a, o_a = _issue(x_a, h_a, weight_i, weight_f, weight_g, weight_o, N)
-        x_a = gl.load(gates + gl.minimum(step + 2, n_steps - 1) * advance * 1024 + from_a)
-        if CHAINS == 2:
-            c_b = _advance(i_b, f_b, g_b, o_b, c_b, h_b, outputs + done, cells + done, to_b, real_b, 4, N)
-    warpgroup_mma_wait(0, deps=[i_a, f_a, g_a, o_a])
-
-
-@gluon.jit
-def _fetch(gates, start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Bring the gates of a step into the cache: what memory takes to answer is more than a step."""
-    layout: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [8, 1], [1, 0])
-    sequence = start + gl.arange(0, N, layout=gl.SliceLayout(1, layout))
-    inside = gl.minimum(sequence, n_sequences - 1)
-    row = (inside // n_inner) * stride_b + (inside % n_inner) * stride_s
-    line = gl.arange(0, 8, layout=gl.SliceLayout(0, layout)) * 64
-    return gates + (row[:, None] * 1024 + line[None, :])
-
-
-@gluon.jit
-def _prefetch(places):  # type: ignore[no-untyped-def]
-    gl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [places], dtype=gl.int32, is_pure=False, pack=1
-    )
+        i, f, g, o = _issue(x, h, weight_i, weight_f, weight_g, weight_o, N)
+        # What the next step reads is asked for while the products run; beyond the end, the last step again.
+        _prefetch(lines + gl.minimum(step + AHEAD, n_steps - 1) * advance * 1024)
+        x = gl.load(gates + gl.minimum(step + 1, n_steps - 1) * advance * 1024 + wide)
+        i, f, g, o = warpgroup_mma_wait(0, deps=[i, f, g, o])
+        c = _sigmoid(f) * c + _sigmoid(i) * _tanh(g)
+        out = (_sigmoid(o) * _tanh(c)).to(kind)
+        h.store(out)
+        fence_async_shared()
+        gl.store(outputs + step * advance * 256 + thin, _to_memory(out, N), mask=real)
+        gl.store(cells + step * advance * 256 + thin, _to_memory(c.to(kind), N), mask=real)
 
 
 @gluon.jit
@@ -236,21 +213,6 @@ def _pull(x, c, c_before, to_h, to_c, KIND: gl.constexpr, N: gl.constexpr):  # t
 
 
 @gluon.jit
-def _push(i, f, g, o, d_i, d_f, d_g, d_o, weight_i, weight_f, weight_g, weight_o, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Begin to compute the gradient of the outputs before from that of the gates."""
-    d_i.store(i)
-    d_f.store(f)
-    d_g.store(g)
-    d_o.store(o)
-    fence_async_shared()
-    total = gl.full([128, N], 0.0, gl.float32, _product_layout(N))
-    total = warpgroup_mma(weight_i, d_i, total, use_acc=False, is_async=True)
-    total = warpgroup_mma(weight_f, d_f, total, is_async=True)
-    total = warpgroup_mma(weight_g, d_g, total, is_async=True)
-    return warpgroup_mma(weight_o, d_o, total, is_async=True)
-
-
-@gluon.jit
 def _backward(  # type: ignore[no-untyped-def]
     gates,
     weight,
@@ -263,86 +225,60 @@ def _backward(  # type: ignore[no-untyped-def]
     stride_s,
     stride_t,
     N: gl.constexpr,
-    CHAINS: gl.constexpr,
     HELD: gl.constexpr,
     AHEAD: gl.constexpr,
 ):
     direction = gl.program_id(1)
-    start = gl.program_id(0) * (N * CHAINS)
+    start = gl.program_id(0) * N
     kind: gl.constexpr = gates.dtype.element_ty
     weight += direction * (4 * 128 * 128)
     weight_i = _weight_on_chip(weight, 0, HELD, True, N)
     weight_f = _weight_on_chip(weight, 1, HELD, True, N)
     weight_g = _weight_on_chip(weight, 2, HELD, True, N)
     weight_o = _weight_on_chip(weight, 3, HELD, True, N)
-    nothing = gl.full([128, N], 0.0, gl.float32, _product_layout(N))
     shared: gl.constexpr = gl.NVMMASharedLayout.get_default_for([128, N], kind)
+    kept_i = gl.allocate_shared_memory(kind, [128, N], shared)
+    kept_f = gl.allocate_shared_memory(kind, [128, N], shared)
+    kept_g = gl.allocate_shared_memory(kind, [128, N], shared)
+    kept_o = gl.allocate_shared_memory(kind, [128, N], shared)
     # From the last step of the direction to its first.
     first = ((1 - direction) * (n_steps - 1) * stride_t).to(gl.int64)
     advance = ((2 * direction - 1) * stride_t).to(gl.int64)
     gates += direction * 512 + first * 1024
     cells += direction * 128 + first * 256
     grad += direction * 128 + first * 256
-    wide_a, wide_real_a = _places(start, n_sequences, n_inner, stride_b, stride_s, N, 4)
-    thin_a, _ = _places(start, n_sequences, n_inner, stride_b, stride_s, N, 1)
-    i_a = gl.allocate_shared_memory(kind, [128, N], shared)
-    f_a = gl.allocate_shared_memory(kind, [128, N], shared)
-    g_a = gl.allocate_shared_memory(kind, [128, N], shared)
-    o_a = gl.allocate_shared_memory(kind, [128, N], shared)
-    x_a, c_a, pull_a = gl.load(gates + wide_a), gl.load(cells + thin_a), gl.load(grad + thin_a)
-    to_c_a = nothing
-    sum_a = nothing
-    if CHAINS == 2:
-        wide_b, wide_real_b = _places(start + N, n_sequences, n_inner, stride_b, stride_s, N, 4)
-        thin_b, _ = _places(start + N, n_sequences, n_inner, stride_b, stride_s, N, 1)
-        i_b = gl.allocate_shared_memory(kind, [128, N], shared)
-        f_b = gl.allocate_shared_memory(kind, [128, N], shared)
-        g_b = gl.allocate_shared_memory(kind, [128, N], shared)
-        o_b = gl.allocate_shared_memory(kind, [128, N], shared)
-        x_b, c_b, pull_b = gl.load(gates + wide_b), gl.load(cells + thin_b), gl.load(grad + thin_b)
-        to_c_b = nothing
-        sum_b = nothing
-    lines = _fetch(gates, start, n_sequences, n_inner, stride_b, stride_s, N)
+    wide, real = _places(start, n_sequences, n_inner, stride_b, stride_s, N, 4)
+    thin, _ = _places(start, n_sequences, n_inner, stride_b, stride_s, N, 1)
+    if AHEAD > 0:
+        lines = _lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N)
+    last = n_steps - 1
+    x, c, pull = gl.load(gates + wide), gl.load(cells + thin), gl.load(grad + thin)
+    before = gl.load(cells + gl.minimum(1, last) * advance * 256 + thin)
+    to_c = gl.full([128, N], 0.0, gl.float32, _product_layout(N))
+    to_h = to_c
     for step in range(n_steps):
+        exists = (step < last).to(gl.float32)  # before the first step there is nothing
+        to_h += _from_memory(pull, N).to(gl.float32)
+        c_now, c_before = _from_memory(c, N).to(gl.float32), _from_memory(before, N).to(gl.float32) * exists
+        i, f, g, o, to_c = _pull(x, c_now, c_before, to_h, to_c, kind, N)
+        kept_i.store(i)
+        kept_f.store(f)
+        kept_g.store(g)
+        kept_o.store(o)
+        fence_async_shared()
+        to_h = gl.full([128, N], 0.0, gl.float32, _product_layout(N))
+        to_h = warpgroup_mma(weight_i, kept_i, to_h, use_acc=False, is_async=True)
+        to_h = warpgroup_mma(weight_f, kept_f, to_h, is_async=True)
+        to_h = warpgroup_mma(weight_g, kept_g, to_h, is_async=True)
+        to_h = warpgroup_mma(weight_o, kept_o, to_h, is_async=True)
+        # What earlier steps read is asked for while the products run.
+        earlier = gl.minimum(step + 1, last) * advance
         if AHEAD > 0:
-            _prefetch(lines + gl.minimum(step + AHEAD, n_steps - 1) * advance * 1024)
-        earlier = gl.minimum(step + 1, n_steps - 1) * advance
-        exists = (step + 1 < n_steps).to(gl.float32)  # before the first step there is nothing
-        before = gl.load(cells + earlier * 256 + thin_a)
-        to_h = sum_a + _from_memory(pull_a, N).to(gl.float32)
-        i, f, g, o, to_c_a = _pull(
-            x_a,
-            _from_memory(c_a, N).to(gl.float32),
-            _from_memory(before, N).to(gl.float32) * exists,
-            to_h,
-            to_c_a,
-            kind,
-            N,
-        )
-        gl.store(gates + step * advance * 1024 + wide_a, _gates_to_memory(i, f, g, o, N), mask=wide_real_a)
-        c_a = before
-        x_a, pull_a = gl.load(gates + earlier * 1024 + wide_a), gl.load(grad + earlier * 256 + thin_a)
-        sum_a = _push(i, f, g, o, i_a, f_a, g_a, o_a, weight_i, weight_f, weight_g, weight_o, N)
-        if CHAINS == 2:
-            before = gl.load(cells + earlier * 256 + thin_b)
-            to_h = sum_b + _from_memory(pull_b, N).to(gl.float32)
-            i, f, g, o, to_c_b = _pull(
-                x_b,
-                _from_memory(c_b, N).to(gl.float32),
-                _from_memory(before, N).to(gl.float32) * exists,
-                to_h,
-                to_c_b,
-                kind,
-                N,
-            )
-            gl.store(gates + step * advance * 1024 + wide_b, _gates_to_memory(i, f, g, o, N), mask=wide_real_b)
-            c_b = before
-            x_b, pull_b = gl.load(gates + earlier * 1024 + wide_b), gl.load(grad + earlier * 256 + thin_b)
-            sum_a = warpgroup_mma_wait(0, deps=[sum_a])
-            sum_b = _push(i, f, g, o, i_b, f_b, g_b, o_b, weight_i, weight_f, weight_g, weight_o, N)
-            sum_b = warpgroup_mma_wait(0, deps=[sum_b])
-        else:
-            sum_a = warpgroup_mma_wait(0, deps=[sum_a])
+            _prefetch(lines + gl.minimum(step + AHEAD, last) * advance * 1024)
+        x, pull = gl.load(gates + earlier * 1024 + wide), gl.load(grad + earlier * 256 + thin)
+        c, before = before, gl.load(cells + gl.minimum(step + 2, last) * advance * 256 + thin)
+        gl.store(gates + step * advance * 1024 + wide, _gates_to_memory(i, f, g, o, N), mask=real)
+        to_h = warpgroup_mma_wait(0, deps=[to_h])
 
 
 def weight_in_product_order(weight: Tensor) -> Tensor:
@@ -351,9 +287,17 @@ def weight_in_product_order(weight: Tensor) -> Tensor:
     return parts.permute(0, 1, 2, 4, 3, 5, 7, 6).reshape(2, 4, HIDDEN, HIDDEN)
 
 
+def forward(gates: Tensor, weight: Tensor, outputs: Tensor, cells: Tensor, sizes: Sizes, strides: Sizes) -> None:
+    """Fill outputs and cells; see `lstm.lstm_forward`."""
+    n_outer, n_inner, n_steps = sizes
+    grid = (triton.cdiv(n_outer * n_inner, _FORWARD["N"]), 2)
+    ordered = weight_in_product_order(weight)
+    _forward[grid](gates, ordered, outputs, cells, n_outer * n_inner, n_inner, n_steps, *strides, **_FORWARD)
+
+
 def backward(gates: Tensor, weight: Tensor, cells: Tensor, grad: Tensor, sizes: Sizes, strides: Sizes) -> None:
     """Replace the gates by their gradients; see `lstm.lstm_backward`."""
     n_outer, n_inner, n_steps = sizes
-    grid = (triton.cdiv(n_outer * n_inner, _BACKWARD["N"] * _BACKWARD["CHAINS"]), 2)
+    grid = (triton.cdiv(n_outer * n_inner, _BACKWARD["N"]), 2)
     ordered = weight_in_product_order(weight)
     _backward[grid](gates, ordered, cells, grad, n_outer * n_inner, n_inner, n_steps, *strides, **_BACKWARD)

@@ -13,6 +13,7 @@ from torch import Tensor
 __all__ = ["affine_rows", "normalizing", "pulling", "sum_over_rows"]
 
 _ROWS = 32
+_ROWS_SUMMED = 64
 _PROGRAMS = 1024
 _BLOCKS = 64
 
@@ -132,8 +133,8 @@ def _pulling(  # type: ignore[no-untyped-def]
 def _block_sums(left: Tensor, right: Tensor) -> Tensor:
     """Return the sums of `left` and of `left * right` over blocks of rows, [samples, blocks, 2, features]."""
     n_samples, n_rows, n_features = left.shape
-    n_blocks = max(1, min(_PROGRAMS // n_samples, n_rows // _ROWS))
-    rows_each = triton.cdiv(triton.cdiv(n_rows, _ROWS), n_blocks) * _ROWS
+    n_blocks = max(1, min(_PROGRAMS // n_samples, n_rows // _ROWS_SUMMED))
+    rows_each = triton.cdiv(triton.cdiv(n_rows, _ROWS_SUMMED), n_blocks) * _ROWS_SUMMED
     out = torch.empty(n_samples, n_blocks, 2, n_features, dtype=torch.float32, device=left.device)
     _sums[(n_samples, n_blocks)](
         left,
@@ -144,7 +145,7 @@ def _block_sums(left: Tensor, right: Tensor) -> Tensor:
         n_blocks,
         rows_each,
         SAME=left is right,
-        ROWS=_ROWS,
+        ROWS=_ROWS_SUMMED,
         F=triton.next_power_of_2(n_features),
         num_warps=8,
     )

@@ -174,7 +174,7 @@ class _FusedRecurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, sequences: Tensor, *parameters: Tensor) -> Tensor:
-        from torchmcl.kernels.lstm import Rows, lstm_forward
+        from torchmcl.kernels.lstm import Rows, lstm_forward, takes_gates_by_unit
 
         ordered, order = _in_memory_order(sequences)
         flat = ordered.reshape(-1, ordered.shape[-1])
@@ -185,6 +185,9 @@ class _FusedRecurrence(torch.autograd.Function):
             torch.cat([parameters[kind], parameters[kind + 4]]) for kind in range(4)
         )
         weight_in, weight_rec, bias = (part.to(flat.dtype) for part in (weight_in, weight_rec, bias_in + bias_rec))
+        ctx.by_unit = takes_gates_by_unit(flat, weight_rec.shape[1])
+        if ctx.by_unit:
+            weight_in, bias = _by_unit(weight_in), _by_unit(bias)
         outputs, cells = lstm_forward(torch.addmm(bias, flat, weight_in.T), weight_rec, rows)
         ctx.save_for_backward(flat, weight_in, weight_rec, bias, outputs, cells)
         ctx.rows, ctx.order, ctx.ordered_shape, ctx.dtype = rows, order, ordered.shape[:3], parameters[0].dtype
@@ -193,15 +196,13 @@ class _FusedRecurrence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from torchmcl.kernels.lstm import lstm_backward, takes_gates_by_unit
+        from torchmcl.kernels.lstm import lstm_backward
         from torchmcl.kernels.lstm_products import met_by_steps
 
         flat, weight_in, weight_rec, bias, outputs, cells = ctx.saved_tensors
         hidden = weight_rec.shape[1]
         met = met_by_steps(flat, outputs, ctx.rows.sizes[2], ctx.rows.strides[2])
-        by_unit = takes_gates_by_unit(flat, hidden)
-        joined = _joined(weight_in, weight_rec, bias)
-        weights = [_by_unit(weight) if by_unit else weight for weight in joined]
+        weights = _joined(weight_in, _by_unit(weight_rec) if ctx.by_unit else weight_rec, bias)
         # The gates again, in two large products: cheaper than keeping them from the forward pass.
         gates = flat.new_empty(len(flat), 8 * hidden)
         halves = gates.chunk(2, dim=1)
@@ -210,10 +211,9 @@ class _FusedRecurrence(torch.autograd.Function):
         lstm_backward(gates, weight_rec, cells, grad.permute(*ctx.order, 3).reshape(len(flat), -1), ctx.rows)
         to_sequences = None
         if ctx.needs_input_grad[0]:
-            to_flat = gates @ torch.cat([part[2] for part in _split(weights, flat.shape[1])])
-            to_sequences = _restored(to_flat, ctx.ordered_shape, ctx.order)
+            to_sequences = _restored(gates @ weight_in, ctx.ordered_shape, ctx.order)
         pulled = [half.T @ seen for half, seen in zip(halves, met, strict=True)]
-        pulled = [(_by_gate(part) if by_unit else part).to(ctx.dtype) for part in pulled]
+        pulled = [(_by_gate(part) if ctx.by_unit else part).to(ctx.dtype) for part in pulled]
         to_parameters = []
         for to_rec, to_bias, to_in in _split(pulled, flat.shape[1]):
             to_parameters += [to_in, to_rec, to_bias, to_bias]
@@ -241,14 +241,14 @@ def _split(joined: list[Tensor], n_in: int) -> list[tuple[Tensor, Tensor, Tensor
     ]
 
 
-def _by_unit(weight: Tensor) -> Tensor:
-    """Return the rows of a weight with the four gates of each unit as neighbors."""
-    return weight.unflatten(0, (4, -1)).transpose(0, 1).flatten(0, 1)
+def _by_unit(both: Tensor) -> Tensor:
+    """Return the rows for both directions with the four gates of each unit as neighbors."""
+    return both.unflatten(0, (2, 4, -1)).transpose(1, 2).flatten(0, 2)
 
 
-def _by_gate(weight: Tensor) -> Tensor:
-    """Return them in the order of nn.LSTM again."""
-    return weight.unflatten(0, (-1, 4)).transpose(0, 1).flatten(0, 1)
+def _by_gate(one: Tensor) -> Tensor:
+    """Return the rows for one direction in the order of nn.LSTM again."""
+    return one.unflatten(0, (-1, 4)).transpose(0, 1).flatten(0, 1)
 
 
 def _restored(flat: Tensor, ordered_shape: torch.Size, order: list[int]) -> Tensor:
