@@ -1,3 +1,4 @@
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"
 """The recurrences of `lstm` for 128 units in 16-bit types, laid out by hand for the tensor cores of Hopper.
 
 Two chains of sequences share the recurrent weights of a multiprocessor: while the products of one chain run, the other
@@ -20,17 +21,17 @@ HIDDEN = 128
 Sizes = tuple[int, int, int]
 # Sequences of a program, gates whose weights are in registers, and how many steps before its turn a step is fetched.
 _FORWARD = {"N": 16, "HELD": 4, "AHEAD": 3, "num_warps": 8}
-_BACKWARD = {"N": 16, "HELD": 4, "AHEAD": 0, "num_warps": 8}
+_BACKWARD = {"N": 16, "HELD": 4, "num_warps": 8}
 
 
 @gluon.constexpr_function
-def _product_layout(n):  # type: ignore[no-untyped-def]
+def _product_layout(n):
     """Return how [units, sequences] lie in the registers after a product."""
     return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[8, 1], instr_shape=[16, n, 16])
 
 
 @gluon.constexpr_function
-def _memory_layout(n, width):  # type: ignore[no-untyped-def]
+def _memory_layout(n, width):
     """Return the same for [sequences, columns] in memory, with 1 or 4 columns for each unit."""
     gates = [[0, 1 << bit] for bit in range(2)] if width == 4 else []
     more = [[8 << bit, 0] for bit in range((n // 8).bit_length() - 1)]
@@ -41,21 +42,21 @@ def _memory_layout(n, width):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _from_memory(x, N: gl.constexpr):  # type: ignore[no-untyped-def]
+def _from_memory(x, N: gl.constexpr):
     """Return [units, sequences] of [sequences, units]: no data moves between threads."""
     ordered = x.reshape([N, 8, 8, 2]).permute([1, 3, 2, 0]).reshape([128, N])
     return gl.convert_layout(ordered, _product_layout(N), assert_trivial=True)
 
 
 @gluon.jit
-def _to_memory(x, N: gl.constexpr):  # type: ignore[no-untyped-def]
+def _to_memory(x, N: gl.constexpr):
     """Return [sequences, units] of [units, sequences]: no data moves between threads."""
     ordered = x.reshape([8, 2, 8, N]).permute([3, 0, 2, 1]).reshape([N, 128])
     return gl.convert_layout(ordered, _memory_layout(N, 1), assert_trivial=True)
 
 
 @gluon.jit
-def _gates_from_memory(x, N: gl.constexpr):  # type: ignore[no-untyped-def]
+def _gates_from_memory(x, N: gl.constexpr):
     even, odd = gl.split(x.reshape([N, 128, 2, 2]))
     i, g = gl.split(even)
     f, o = gl.split(odd)
@@ -63,26 +64,26 @@ def _gates_from_memory(x, N: gl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _gates_to_memory(i, f, g, o, N: gl.constexpr):  # type: ignore[no-untyped-def]
+def _gates_to_memory(i, f, g, o, N: gl.constexpr):
     even = gl.join(_to_memory(i, N), _to_memory(g, N))
     odd = gl.join(_to_memory(f, N), _to_memory(o, N))
     return gl.convert_layout(gl.join(even, odd).reshape([N, 512]), _memory_layout(N, 4), assert_trivial=True)
 
 
 @gluon.jit
-def _tanh(x):  # type: ignore[no-untyped-def]
+def _tanh(x):
     return gl.inline_asm_elementwise(
         "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
     )  # exact to 11 bits: enough for 16-bit types
 
 
 @gluon.jit
-def _sigmoid(x):  # type: ignore[no-untyped-def]
+def _sigmoid(x):
     return 0.5 * _tanh(0.5 * x) + 0.5
 
 
 @gluon.jit
-def _places(start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr, WIDTH: gl.constexpr):  # type: ignore[no-untyped-def]
+def _places(start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr, WIDTH: gl.constexpr):
     """Return where the first steps of a chain stand, in a matrix of 2 * 128 * WIDTH columns, and which are real."""
     layout: gl.constexpr = _memory_layout(N, WIDTH)
     sequence = start + gl.arange(0, N, layout=gl.SliceLayout(1, layout))
@@ -95,7 +96,7 @@ def _places(start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr, WI
 
 
 @gluon.jit
-def _weight_on_chip(weight, gate: gl.constexpr, HELD: gl.constexpr, TURNED: gl.constexpr, N: gl.constexpr):  # type: ignore[no-untyped-def]
+def _weight_on_chip(weight, gate: gl.constexpr, HELD: gl.constexpr, TURNED: gl.constexpr, N: gl.constexpr):
     """Return the recurrent weight of a gate: in registers for the first HELD gates, in shared memory for the others."""
     if gate < HELD:
         held: gl.constexpr = gl.DotOperandLayout(0, _product_layout(N), 2)
@@ -117,7 +118,7 @@ def _weight_on_chip(weight, gate: gl.constexpr, HELD: gl.constexpr, TURNED: gl.c
 
 
 @gluon.jit
-def _lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr):  # type: ignore[no-untyped-def]
+def _lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr):
     """Return where the lines of the cache begin that hold the gates of a step."""
     layout: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [8, 1], [1, 0])
     sequence = start + gl.arange(0, N, layout=gl.SliceLayout(1, layout))
@@ -128,7 +129,7 @@ def _lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N: gl.constex
 
 
 @gluon.jit
-def _prefetch(places):  # type: ignore[no-untyped-def]
+def _prefetch(places):
     """Bring lines into the cache: memory takes longer to answer than a step."""
     gl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [places], dtype=gl.int32, is_pure=False, pack=1
@@ -136,7 +137,7 @@ def _prefetch(places):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _issue(x, h, weight_i, weight_f, weight_g, weight_o, N: gl.constexpr):  # type: ignore[no-untyped-def]
+def _issue(x, h, weight_i, weight_f, weight_g, weight_o, N: gl.constexpr):
     """Begin to add the products of the last outputs to the gates."""
     i, f, g, o = _gates_from_memory(x, N)
     i = warpgroup_mma(weight_i, h, i.to(gl.float32), is_async=True)
@@ -147,7 +148,7 @@ def _issue(x, h, weight_i, weight_f, weight_g, weight_o, N: gl.constexpr):  # ty
 
 
 @gluon.jit
-def _forward(  # type: ignore[no-untyped-def]
+def _forward(
     gates,
     weight,
     outputs,
@@ -198,7 +199,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _pull(x, c, c_before, to_h, to_c, KIND: gl.constexpr, N: gl.constexpr):  # type: ignore[no-untyped-def]
+def _pull(x, c, c_before, to_h, to_c, KIND: gl.constexpr, N: gl.constexpr):
     """Return the gradients of the gates, and that of the cell before."""
     i, f, g, o = _gates_from_memory(x, N)
     i, f = _sigmoid(i.to(gl.float32)), _sigmoid(f.to(gl.float32))
@@ -213,7 +214,7 @@ def _pull(x, c, c_before, to_h, to_c, KIND: gl.constexpr, N: gl.constexpr):  # t
 
 
 @gluon.jit
-def _backward(  # type: ignore[no-untyped-def]
+def _backward(
     gates,
     weight,
     cells,
@@ -226,7 +227,6 @@ def _backward(  # type: ignore[no-untyped-def]
     stride_t,
     N: gl.constexpr,
     HELD: gl.constexpr,
-    AHEAD: gl.constexpr,
 ):
     direction = gl.program_id(1)
     start = gl.program_id(0) * N
@@ -249,8 +249,6 @@ def _backward(  # type: ignore[no-untyped-def]
     grad += direction * 128 + first * 256
     wide, real = _places(start, n_sequences, n_inner, stride_b, stride_s, N, 4)
     thin, _ = _places(start, n_sequences, n_inner, stride_b, stride_s, N, 1)
-    if AHEAD > 0:
-        lines = _lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N)
     last = n_steps - 1
     x, c, pull = gl.load(gates + wide), gl.load(cells + thin), gl.load(grad + thin)
     before = gl.load(cells + gl.minimum(1, last) * advance * 256 + thin)
@@ -261,6 +259,11 @@ def _backward(  # type: ignore[no-untyped-def]
         to_h += _from_memory(pull, N).to(gl.float32)
         c_now, c_before = _from_memory(c, N).to(gl.float32), _from_memory(before, N).to(gl.float32) * exists
         i, f, g, o, to_c = _pull(x, c_now, c_before, to_h, to_c, kind, N)
+        gl.store(gates + step * advance * 1024 + wide, _gates_to_memory(i, f, g, o, N), mask=real)
+        # What earlier steps read is asked for before the products.
+        earlier = gl.minimum(step + 1, last) * advance
+        x, pull = gl.load(gates + earlier * 1024 + wide), gl.load(grad + earlier * 256 + thin)
+        c, before = before, gl.load(cells + gl.minimum(step + 2, last) * advance * 256 + thin)
         kept_i.store(i)
         kept_f.store(f)
         kept_g.store(g)
@@ -271,13 +274,6 @@ def _backward(  # type: ignore[no-untyped-def]
         to_h = warpgroup_mma(weight_f, kept_f, to_h, is_async=True)
         to_h = warpgroup_mma(weight_g, kept_g, to_h, is_async=True)
         to_h = warpgroup_mma(weight_o, kept_o, to_h, is_async=True)
-        # What earlier steps read is asked for while the products run.
-        earlier = gl.minimum(step + 1, last) * advance
-        if AHEAD > 0:
-            _prefetch(lines + gl.minimum(step + AHEAD, last) * advance * 1024)
-        x, pull = gl.load(gates + earlier * 1024 + wide), gl.load(grad + earlier * 256 + thin)
-        c, before = before, gl.load(cells + gl.minimum(step + 2, last) * advance * 256 + thin)
-        gl.store(gates + step * advance * 1024 + wide, _gates_to_memory(i, f, g, o, N), mask=real)
         to_h = warpgroup_mma_wait(0, deps=[to_h])
 
 

@@ -42,7 +42,9 @@ def _met(  # type: ignore[no-untyped-def]
     x = tl.load(inputs + row[:, None] * n_in + i[None, :], mask=real[:, None] & (i < n_in)[None, :], other=0.0)
     tl.store(place + hidden + i[None, :], x, mask=real[:, None] & (i < n_in)[None, :])
     first = (row * 0)[:, None] + tl.where(one == 0, 1, 0)[None, :]
-    tl.store(place + hidden + n_in + one[None, :], first.to(met.dtype.element_ty), mask=real[:, None] & (one >= 0)[None, :])
+    tl.store(
+        place + hidden + n_in + one[None, :], first.to(met.dtype.element_ty), mask=real[:, None] & (one >= 0)[None, :]
+    )
     # The second direction walks from the last step to the first.
     later = outputs + (row + stride_t)[:, None] * (2 * hidden) + hidden + unit[None, :]
     h = tl.load(later, mask=own & (step + 1 < n_steps)[:, None], other=0.0)

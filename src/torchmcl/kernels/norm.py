@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["affine_rows", "normalizing", "pulling", "sum_over_rows"]
+__all__ = ["affine_rows", "normalizing", "pulling"]
 
 _ROWS = 32
 _ROWS_SUMMED = 64
@@ -157,12 +157,6 @@ def _reduced(blocks: Tensor) -> tuple[Tensor, int]:
     if blocks.shape[1] > _BLOCKS or blocks.shape[-1] > 256:
         blocks = blocks.sum(dim=1, keepdim=True)
     return blocks, blocks.shape[1]
-
-
-def sum_over_rows(rows: Tensor) -> Tensor:
-    """Return the sum of [rows, features] over the rows in float32: torch is slow where rows are many and short."""
-    whole = rows.unsqueeze(0)
-    return _block_sums(whole, whole)[0, :, 0].sum(dim=0)
 
 
 def normalizing(features: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
