@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def"
 """The recurrences of `lstm` for 128 units in 16-bit types, laid out by hand for the tensor cores of Hopper.
 
 Two chains of sequences share the recurrent weights of a multiprocessor: while the products of one chain run, the other
@@ -25,13 +24,13 @@ _BACKWARD = {"N": 16, "HELD": 4, "num_warps": 8}
 
 
 @gluon.constexpr_function
-def _product_layout(n):
+def _product_layout(n):  # type: ignore[no-untyped-def]
     """Return how [units, sequences] lie in the registers after a product."""
     return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[8, 1], instr_shape=[16, n, 16])
 
 
 @gluon.constexpr_function
-def _memory_layout(n, width):
+def _memory_layout(n, width):  # type: ignore[no-untyped-def]
     """Return the same for [sequences, columns] in memory, with 1 or 4 columns for each unit."""
     gates = [[0, 1 << bit] for bit in range(2)] if width == 4 else []
     more = [[8 << bit, 0] for bit in range((n // 8).bit_length() - 1)]
@@ -42,21 +41,21 @@ def _memory_layout(n, width):
 
 
 @gluon.jit
-def _from_memory(x, N: gl.constexpr):
+def _from_memory(x, N: gl.constexpr):  # type: ignore[no-untyped-def]
     """Return [units, sequences] of [sequences, units]: no data moves between threads."""
     ordered = x.reshape([N, 8, 8, 2]).permute([1, 3, 2, 0]).reshape([128, N])
     return gl.convert_layout(ordered, _product_layout(N), assert_trivial=True)
 
 
 @gluon.jit
-def _to_memory(x, N: gl.constexpr):
+def _to_memory(x, N: gl.constexpr):  # type: ignore[no-untyped-def]
     """Return [sequences, units] of [units, sequences]: no data moves between threads."""
     ordered = x.reshape([8, 2, 8, N]).permute([3, 0, 2, 1]).reshape([N, 128])
     return gl.convert_layout(ordered, _memory_layout(N, 1), assert_trivial=True)
 
 
 @gluon.jit
-def _gates_from_memory(x, N: gl.constexpr):
+def _gates_from_memory(x, N: gl.constexpr):  # type: ignore[no-untyped-def]
     even, odd = gl.split(x.reshape([N, 128, 2, 2]))
     i, g = gl.split(even)
     f, o = gl.split(odd)
@@ -64,26 +63,26 @@ def _gates_from_memory(x, N: gl.constexpr):
 
 
 @gluon.jit
-def _gates_to_memory(i, f, g, o, N: gl.constexpr):
+def _gates_to_memory(i, f, g, o, N: gl.constexpr):  # type: ignore[no-untyped-def]
     even = gl.join(_to_memory(i, N), _to_memory(g, N))
     odd = gl.join(_to_memory(f, N), _to_memory(o, N))
     return gl.convert_layout(gl.join(even, odd).reshape([N, 512]), _memory_layout(N, 4), assert_trivial=True)
 
 
 @gluon.jit
-def _tanh(x):
+def _tanh(x):  # type: ignore[no-untyped-def]
     return gl.inline_asm_elementwise(
         "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
     )  # exact to 11 bits: enough for 16-bit types
 
 
 @gluon.jit
-def _sigmoid(x):
+def _sigmoid(x):  # type: ignore[no-untyped-def]
     return 0.5 * _tanh(0.5 * x) + 0.5
 
 
 @gluon.jit
-def _places(start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr, WIDTH: gl.constexpr):
+def _places(start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr, WIDTH: gl.constexpr):  # type: ignore[no-untyped-def]
     """Return where the first steps of a chain stand, in a matrix of 2 * 128 * WIDTH columns, and which are real."""
     layout: gl.constexpr = _memory_layout(N, WIDTH)
     sequence = start + gl.arange(0, N, layout=gl.SliceLayout(1, layout))
@@ -96,7 +95,7 @@ def _places(start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr, WI
 
 
 @gluon.jit
-def _weight_on_chip(weight, gate: gl.constexpr, HELD: gl.constexpr, TURNED: gl.constexpr, N: gl.constexpr):
+def _weight_on_chip(weight, gate: gl.constexpr, HELD: gl.constexpr, TURNED: gl.constexpr, N: gl.constexpr):  # type: ignore[no-untyped-def]
     """Return the recurrent weight of a gate: in registers for the first HELD gates, in shared memory for the others."""
     if gate < HELD:
         held: gl.constexpr = gl.DotOperandLayout(0, _product_layout(N), 2)
@@ -118,7 +117,7 @@ def _weight_on_chip(weight, gate: gl.constexpr, HELD: gl.constexpr, TURNED: gl.c
 
 
 @gluon.jit
-def _lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr):
+def _lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr):  # type: ignore[no-untyped-def]
     """Return where the lines of the cache begin that hold the gates of a step."""
     layout: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [8, 1], [1, 0])
     sequence = start + gl.arange(0, N, layout=gl.SliceLayout(1, layout))
@@ -129,7 +128,7 @@ def _lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N: gl.constex
 
 
 @gluon.jit
-def _prefetch(places):
+def _prefetch(places):  # type: ignore[no-untyped-def]
     """Bring lines into the cache: memory takes longer to answer than a step."""
     gl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [places], dtype=gl.int32, is_pure=False, pack=1
@@ -137,7 +136,7 @@ def _prefetch(places):
 
 
 @gluon.jit
-def _issue(x, h, weight_i, weight_f, weight_g, weight_o, N: gl.constexpr):
+def _issue(x, h, weight_i, weight_f, weight_g, weight_o, N: gl.constexpr):  # type: ignore[no-untyped-def]
     """Begin to add the products of the last outputs to the gates."""
     i, f, g, o = _gates_from_memory(x, N)
     i = warpgroup_mma(weight_i, h, i.to(gl.float32), is_async=True)
@@ -148,7 +147,7 @@ def _issue(x, h, weight_i, weight_f, weight_g, weight_o, N: gl.constexpr):
 
 
 @gluon.jit
-def _forward(
+def _forward(  # type: ignore[no-untyped-def]
     gates,
     weight,
     outputs,
@@ -199,7 +198,7 @@ def _forward(
 
 
 @gluon.jit
-def _pull(x, c, c_before, to_h, to_c, KIND: gl.constexpr, N: gl.constexpr):
+def _pull(x, c, c_before, to_h, to_c, KIND: gl.constexpr, N: gl.constexpr):  # type: ignore[no-untyped-def]
     """Return the gradients of the gates, and that of the cell before."""
     i, f, g, o = _gates_from_memory(x, N)
     i, f = _sigmoid(i.to(gl.float32)), _sigmoid(f.to(gl.float32))
@@ -214,7 +213,7 @@ def _pull(x, c, c_before, to_h, to_c, KIND: gl.constexpr, N: gl.constexpr):
 
 
 @gluon.jit
-def _backward(
+def _backward(  # type: ignore[no-untyped-def]
     gates,
     weight,
     cells,
