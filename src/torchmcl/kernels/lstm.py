@@ -333,7 +333,7 @@ def takes_gates_by_unit(like: Tensor, hidden: int) -> bool:
 def _is_hopper(device: torch.device) -> bool:
     try:  # an experimental part of Triton: where it has changed, the kernel above serves
         from torchmcl.kernels import lstm_hopper  # noqa: F401
-    except ImportError:
+    except (ImportError, AttributeError):
         return False
     return torch.cuda.get_device_capability(device) == (9, 0)
 

@@ -248,32 +248,32 @@ def _backward(  # type: ignore[no-untyped-def]
     grad += direction * 128 + first * 256
     wide, real = _places(start, n_sequences, n_inner, stride_b, stride_s, N, 4)
     thin, _ = _places(start, n_sequences, n_inner, stride_b, stride_s, N, 1)
-    last = n_steps - 1
     x, c, pull = gl.load(gates + wide), gl.load(cells + thin), gl.load(grad + thin)
-    before = gl.load(cells + gl.minimum(1, last) * advance * 256 + thin)
-    to_c = gl.full([128, N], 0.0, gl.float32, _product_layout(N))
-    to_h = to_c
+    nothing = gl.full([128, N], 0.0, gl.float32, _product_layout(N))
+    to_c = nothing
+    to_before = nothing
     for step in range(n_steps):
-        exists = (step < last).to(gl.float32)  # before the first step there is nothing
-        to_h += _from_memory(pull, N).to(gl.float32)
+        earlier = gl.minimum(step + 1, n_steps - 1) * advance
+        exists = (step + 1 < n_steps).to(gl.float32)  # before the first step there is nothing
+        before = gl.load(cells + earlier * 256 + thin)
+        to_h = to_before + _from_memory(pull, N).to(gl.float32)
         c_now, c_before = _from_memory(c, N).to(gl.float32), _from_memory(before, N).to(gl.float32) * exists
         i, f, g, o, to_c = _pull(x, c_now, c_before, to_h, to_c, kind, N)
         gl.store(gates + step * advance * 1024 + wide, _gates_to_memory(i, f, g, o, N), mask=real)
-        # What earlier steps read is asked for before the products.
-        earlier = gl.minimum(step + 1, last) * advance
+        c = before
+        # What the step before reads is asked for before the products: after them it comes later, and all takes longer.
         x, pull = gl.load(gates + earlier * 1024 + wide), gl.load(grad + earlier * 256 + thin)
-        c, before = before, gl.load(cells + gl.minimum(step + 2, last) * advance * 256 + thin)
         kept_i.store(i)
         kept_f.store(f)
         kept_g.store(g)
         kept_o.store(o)
         fence_async_shared()
-        to_h = gl.full([128, N], 0.0, gl.float32, _product_layout(N))
-        to_h = warpgroup_mma(weight_i, kept_i, to_h, use_acc=False, is_async=True)
-        to_h = warpgroup_mma(weight_f, kept_f, to_h, is_async=True)
-        to_h = warpgroup_mma(weight_g, kept_g, to_h, is_async=True)
-        to_h = warpgroup_mma(weight_o, kept_o, to_h, is_async=True)
-        to_h = warpgroup_mma_wait(0, deps=[to_h])
+        to_before = gl.full([128, N], 0.0, gl.float32, _product_layout(N))
+        to_before = warpgroup_mma(weight_i, kept_i, to_before, use_acc=False, is_async=True)
+        to_before = warpgroup_mma(weight_f, kept_f, to_before, is_async=True)
+        to_before = warpgroup_mma(weight_g, kept_g, to_before, is_async=True)
+        to_before = warpgroup_mma(weight_o, kept_o, to_before, is_async=True)
+        to_before = warpgroup_mma_wait(0, deps=[to_before])
 
 
 def weight_in_product_order(weight: Tensor) -> Tensor:

@@ -10,11 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["affine_rows", "normalizing", "pulling"]
+__all__ = ["affine_rows", "normalizing", "pulling", "sum_over_rows"]
 
 _ROWS = 32
+# Of a program that sums: at most these rows, and fewer of many features, for its sums are in registers.
 _ROWS_SUMMED = 64
+_ENTRIES_SUMMED = 8192
 _PROGRAMS = 1024
+# A program that finishes the sums of a sample holds this many blocks of them.
 _BLOCKS = 64
 
 
@@ -133,8 +136,10 @@ def _pulling(  # type: ignore[no-untyped-def]
 def _block_sums(left: Tensor, right: Tensor) -> Tensor:
     """Return the sums of `left` and of `left * right` over blocks of rows, [samples, blocks, 2, features]."""
     n_samples, n_rows, n_features = left.shape
-    n_blocks = max(1, min(_PROGRAMS // n_samples, n_rows // _ROWS_SUMMED))
-    rows_each = triton.cdiv(triton.cdiv(n_rows, _ROWS_SUMMED), n_blocks) * _ROWS_SUMMED
+    size = triton.next_power_of_2(n_features)
+    tile = max(1, min(_ROWS_SUMMED, _ENTRIES_SUMMED // size))
+    n_blocks = max(1, min(_PROGRAMS // n_samples, n_rows // tile))
+    rows_each = triton.cdiv(triton.cdiv(n_rows, tile), n_blocks) * tile
     out = torch.empty(n_samples, n_blocks, 2, n_features, dtype=torch.float32, device=left.device)
     _sums[(n_samples, n_blocks)](
         left,
@@ -145,8 +150,8 @@ def _block_sums(left: Tensor, right: Tensor) -> Tensor:
         n_blocks,
         rows_each,
         SAME=left is right,
-        ROWS=_ROWS_SUMMED,
-        F=triton.next_power_of_2(n_features),
+        ROWS=tile,
+        F=size,
         num_warps=8,
     )
     return out
@@ -157,6 +162,12 @@ def _reduced(blocks: Tensor) -> tuple[Tensor, int]:
     if blocks.shape[1] > _BLOCKS or blocks.shape[-1] > 256:
         blocks = blocks.sum(dim=1, keepdim=True)
     return blocks, blocks.shape[1]
+
+
+def sum_over_rows(rows: Tensor) -> Tensor:
+    """Return the sum of [rows, features] over the rows in float32: torch is slow where rows are many and short."""
+    whole = rows.unsqueeze(0)
+    return _block_sums(whole, whole)[0, :, 0].sum(dim=0)
 
 
 def normalizing(features: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,7 +11,6 @@ Features are the last axis in memory throughout. The map keeps one layout, [B, P
 path takes a transposed view of it.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +36,9 @@ from torchmcl.types import Predictions
 
 __all__ = ["DPRNN", "DualPathBlock", "RecurrentPath"]
 
+# Features of a projection whose bias gets its gradient from our kernel.
+_MAX_SUMMED = 1024
+
 
 class RecurrentPath(nn.Module):
     """One path of a block: a BiLSTM along the time axis, back to the width, normalised, added to its input.
@@ -55,19 +57,18 @@ class RecurrentPath(nn.Module):
 
     def forward(self, sequences: Tensor) -> Tensor:
         """Return the same shape for [batch, sequences, time, width]."""
-        update = _in_memory_order(functools.partial(_projected, self.linear), self.bilstm(sequences))
+        update = _in_memory_order(self._project, self.bilstm(sequences))
         out: Tensor = self.norm(update, residual=sequences)
         return out
 
-
-def _projected(layer: nn.Linear, features: Tensor) -> Tensor:
-    """Return layer(features)."""
-    if not (kernels.runs_triton(features) and features.numel() > 0):
-        plain: Tensor = layer(features)
-        return plain
-    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else features.dtype
-    out: Tensor = _Projection.apply(features.to(dtype), layer.weight, layer.bias)
-    return out
+    def _project(self, features: Tensor) -> Tensor:
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else features.dtype
+        narrow = self.linear.out_features <= _MAX_SUMMED
+        if kernels.runs_triton(features) and dtype == features.dtype and narrow and features.numel() > 0:
+            projected: Tensor = _Projection.apply(features, self.linear.weight, self.linear.bias)
+            return projected
+        out: Tensor = self.linear(features)
+        return out
 
 
 class _Projection(torch.autograd.Function):
@@ -83,11 +84,12 @@ class _Projection(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        from torchmcl.kernels.norm import sum_over_rows
+
         features, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2).contiguous()
         to_weight = rows.T @ features.flatten(0, -2)
-        to_bias = (rows.new_ones(1, len(rows)) @ rows).squeeze(0)  # a product: sums of many short rows are slow
-        return grad @ weight, to_weight.to(ctx.dtype), to_bias.to(ctx.dtype)
+        return grad @ weight, to_weight.to(ctx.dtype), sum_over_rows(rows).to(ctx.dtype)
 
 
 class DualPathBlock(nn.Module):
@@ -259,8 +261,8 @@ class DPRNN(nn.Module):
         padded = F.pad(narrow, (0, 0, hop, hop + (-time) % hop))
         segments = self.blocks(segment(padded, self.segment_size, hop))
         merged = overlap_add(self.activation(segments), hop)[..., hop : hop + time, :] / 2
-        features = _projected(self.outputs, merged).unflatten(-1, (self.n_outputs, -1))
-        return torch.tanh(_projected(self.value, features)) * torch.sigmoid(_projected(self.gate, features))
+        features = self.outputs(merged).unflatten(-1, (self.n_outputs, -1))
+        return torch.tanh(self.value(features)) * torch.sigmoid(self.gate(features))
 
     def _decode(self, frames: Tensor, masks: Tensor, length: int) -> Tensor:
         """Return waveforms [batch, n_outputs, length] of masked frames."""
