@@ -1,5 +1,6 @@
 """The fused bidirectional LSTM computes what nn.LSTM computes, in the interpreter of Triton or on a GPU."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from torch import nn
 from torchmcl.nn import FusedBiLSTM
 
 PROGRAM = Path(__file__).parent / "bilstm_program.py"
+COMPILER = Path(__file__).parent / "hopper_program.py"
 
 
 def _run(device, **environment):
@@ -32,6 +34,17 @@ def test_the_kernels_give_the_values_and_gradients_of_an_lstm_in_the_interpreter
 def test_the_kernels_give_the_values_and_gradients_of_an_lstm_on_the_gpu():
     run = _run("cuda")
     assert "all agree" in run.stdout, run.stderr[-3000:]
+
+
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_the_kernels_for_hopper_compile_without_spilling_into_memory(name):
+    """They cannot run in the interpreter, but any machine with Triton can compile them for that GPU."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    run = subprocess.run([sys.executable, COMPILER, name], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    report = json.loads(run.stdout)
+    assert report["products"] >= 32
+    assert report["stack_bytes"] == 0
 
 
 @pytest.mark.parametrize("shape", [(5, 7, 8), (2, 5, 7, 8)])

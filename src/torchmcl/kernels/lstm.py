@@ -9,6 +9,7 @@ Rows: the gates, cells and outputs of all (sequence, time) pairs are rows of mat
 caller keeps them in memory; sequence (b, s) has its time t in row b * stride_b + s * stride_s + t * stride_t.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["Rows", "lstm_backward", "lstm_forward"]
+__all__ = ["Rows", "lstm_backward", "lstm_forward", "takes_gates_by_unit"]
 
 
 class Rows(NamedTuple):
@@ -42,7 +43,7 @@ def _sigmoid(x, QUICK: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _load_gate(gates, row, gate, column, hidden, mask):  # type: ignore[no-untyped-def]
-    return tl.load(gates + row[:, None] * (4 * hidden) + gate * hidden + column[None, :], mask=mask, other=0.0)
+    return tl.load(gates + row[:, None] * (8 * hidden) + gate * hidden + column[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
@@ -65,7 +66,6 @@ def _forward(  # type: ignore[no-untyped-def]
     n_sequences,
     n_inner,
     n_steps,
-    n_rows,
     hidden,
     stride_b,
     stride_s,
@@ -82,9 +82,9 @@ def _forward(  # type: ignore[no-untyped-def]
     column = tl.arange(0, H)
     real = (sequence < n_sequences)[:, None] & (column < hidden)[None, :]
     first = ((sequence // n_inner) * stride_b + (sequence % n_inner) * stride_s).to(tl.int64)
-    gates += direction.to(tl.int64) * n_rows * 4 * hidden
+    gates += direction * 4 * hidden
     weight += direction * 4 * hidden * hidden
-    cells += direction.to(tl.int64) * n_rows * hidden
+    cells += direction * hidden
     outputs += direction * hidden
     kind = outputs.dtype.element_ty
     if ON_CHIP:
@@ -135,7 +135,7 @@ def _forward(  # type: ignore[no-untyped-def]
         c = _sigmoid(f, QUICK) * c + _sigmoid(i, QUICK) * _tanh(g, QUICK)
         h = (_sigmoid(o, QUICK) * _tanh(c, QUICK)).to(kind)
         tl.store(outputs + row[:, None] * (2 * hidden) + column[None, :], h, mask=real)
-        tl.store(cells + row[:, None] * hidden + column[None, :], c.to(kind), mask=real)
+        tl.store(cells + row[:, None] * (2 * hidden) + column[None, :], c.to(kind), mask=real)
         if not ON_CHIP:
             tl.debug_barrier()  # the next step reads what all threads have written
         row += advance
@@ -150,7 +150,6 @@ def _backward(  # type: ignore[no-untyped-def]
     n_sequences,
     n_inner,
     n_steps,
-    n_rows,
     hidden,
     stride_b,
     stride_s,
@@ -167,9 +166,9 @@ def _backward(  # type: ignore[no-untyped-def]
     column = tl.arange(0, H)
     real = (sequence < n_sequences)[:, None] & (column < hidden)[None, :]
     first = ((sequence // n_inner) * stride_b + (sequence % n_inner) * stride_s).to(tl.int64)
-    gates += direction.to(tl.int64) * n_rows * 4 * hidden
+    gates += direction * 4 * hidden
     weight += direction * 4 * hidden * hidden
-    cells += direction.to(tl.int64) * n_rows * hidden
+    cells += direction * hidden
     grad += direction * hidden
     kind = gates.dtype.element_ty
     if ON_CHIP:
@@ -184,7 +183,7 @@ def _backward(  # type: ignore[no-untyped-def]
     advance = (2 * direction - 1) * stride_t
     to_h = tl.zeros((TILE, H), tl.float32)
     to_c = tl.zeros((TILE, H), tl.float32)
-    c = _load_row(cells, row, column, hidden, real)
+    c = _load_row(cells, row, column, 2 * hidden, real)
     next_i = _load_gate(gates, row, 0, column, hidden, real)
     next_f = _load_gate(gates, row, 1, column, hidden, real)
     next_g = _load_gate(gates, row, 2, column, hidden, real)
@@ -195,7 +194,7 @@ def _backward(  # type: ignore[no-untyped-def]
         to_h += next_grad.to(tl.float32)
         # What the step before reads is asked for before this one computes; before the first there is nothing.
         earlier = real & ((column * 0 + step + 1) < n_steps)[None, :]
-        c_before = _load_row(cells, row + advance, column, hidden, earlier)
+        c_before = _load_row(cells, row + advance, column, 2 * hidden, earlier)
         next_i = _load_gate(gates, row + advance, 0, column, hidden, earlier)
         next_f = _load_gate(gates, row + advance, 1, column, hidden, earlier)
         next_g = _load_gate(gates, row + advance, 2, column, hidden, earlier)
@@ -209,7 +208,7 @@ def _backward(  # type: ignore[no-untyped-def]
         to_f = (to_c * c_before.to(tl.float32) * f * (1 - f)).to(kind)
         to_g = (to_c * i * (1 - g * g)).to(kind)
         to_c = to_c * f
-        place = gates + row[:, None] * (4 * hidden) + column[None, :]
+        place = gates + row[:, None] * (8 * hidden) + column[None, :]
         tl.store(place, to_i, mask=real)
         tl.store(place + hidden, to_f, mask=real)
         tl.store(place + 2 * hidden, to_g, mask=real)
@@ -225,7 +224,7 @@ def _backward(  # type: ignore[no-untyped-def]
             for start in range(0, 4 * hidden, CHUNK):
                 out = start + tl.arange(0, CHUNK)
                 known = (sequence < n_sequences)[:, None] & (out < 4 * hidden)[None, :]
-                written = gates + row[:, None] * (4 * hidden) + out[None, :]
+                written = gates + row[:, None] * (8 * hidden) + out[None, :]
                 part = tl.load(written, mask=known, other=0.0, volatile=True)
                 both = (out < 4 * hidden)[:, None] & (column < hidden)[None, :]
                 block = tl.load(weight + out[:, None] * hidden + column[None, :], mask=both, other=0.0)
@@ -281,17 +280,22 @@ def _launch(rows: Rows, hidden: int, gates: Tensor, tiles: tuple[_Tile, ...]) ->
 
 
 def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Return the outputs [rows, 2 * hidden] and cells [2, rows, hidden] of both directions.
+    """Return the outputs and the cells of both directions, each [rows, 2 * hidden].
 
     Args:
-        gates: what the inputs add to the gates i, f, g, o, biases included, [2, rows, 4 * hidden].
+        gates: what the inputs add to the gates i, f, g, o of both directions, biases included, [rows, 2 * 4 * hidden].
         weight: the recurrent weights [2, 4 * hidden, hidden].
         rows: where the steps of the sequences stand.
     """
-    _, n_rows, width = gates.shape
-    hidden = width // 4
+    n_rows, width = gates.shape
+    hidden = width // 8
     outputs = gates.new_empty(n_rows, 2 * hidden)
-    cells = gates.new_empty(2, n_rows, hidden)
+    cells = torch.empty_like(outputs)
+    if takes_gates_by_unit(gates, hidden):
+        from torchmcl.kernels import lstm_hopper
+
+        lstm_hopper.forward(gates, weight, outputs, cells, rows.sizes, rows.strides)
+        return outputs, cells
     launch = _launch(rows, hidden, gates, _FORWARD_TILES)
     n_outer, n_inner, n_steps = rows.sizes
     _forward[launch.grid](
@@ -302,7 +306,6 @@ def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows) -> tuple[Tensor, Ten
         n_outer * n_inner,
         n_inner,
         n_steps,
-        n_rows,
         hidden,
         *rows.strides,
         **launch.options,
@@ -310,18 +313,47 @@ def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows) -> tuple[Tensor, Ten
     return outputs, cells
 
 
+def takes_gates_by_unit(like: Tensor, hidden: int) -> bool:
+    """Return whether the recurrences take the four gates of each unit as neighbors, instead of gate after gate.
+
+    Args:
+        like: any matrix with the rows and the type of the gates.
+        hidden: units.
+    """
+    return (
+        like.is_cuda
+        and like.dtype != torch.float32
+        and hidden == 128
+        and len(like) * 8 * hidden < 2**31  # its offsets are 32-bit integers
+        and _is_hopper(like.device)
+    )
+
+
+@functools.cache
+def _is_hopper(device: torch.device) -> bool:
+    try:  # an experimental part of Triton: where it has changed, the kernel above serves
+        from torchmcl.kernels import lstm_hopper  # noqa: F401
+    except (ImportError, AttributeError):
+        return False
+    return torch.cuda.get_device_capability(device) == (9, 0)
+
+
 def lstm_backward(gates: Tensor, weight: Tensor, cells: Tensor, grad: Tensor, rows: Rows) -> None:
     """Replace the gates by their gradients.
 
     Args:
-        gates: the gates before their sigmoids and tanh, recurrent part included, [2, rows, 4 * hidden].
+        gates: the gates before their sigmoids and tanh, recurrent part included, [rows, 2 * 4 * hidden].
         weight: the recurrent weights [2, 4 * hidden, hidden].
         cells: from the forward pass.
         grad: the gradient of the outputs, [rows, 2 * hidden].
         rows: where the steps of the sequences stand.
     """
-    _, n_rows, width = gates.shape
-    hidden = width // 4
+    hidden = gates.shape[1] // 8
+    if takes_gates_by_unit(gates, hidden):
+        from torchmcl.kernels import lstm_hopper
+
+        lstm_hopper.backward(gates, weight, cells, grad, rows.sizes, rows.strides)
+        return
     launch = _launch(rows, hidden, gates, _BACKWARD_TILES)
     n_outer, n_inner, n_steps = rows.sizes
     _backward[launch.grid](
@@ -332,7 +364,6 @@ def lstm_backward(gates: Tensor, weight: Tensor, cells: Tensor, grad: Tensor, ro
         n_outer * n_inner,
         n_inner,
         n_steps,
-        n_rows,
         hidden,
         *rows.strides,
         **launch.options,

@@ -10,14 +10,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["affine_rows", "sums_over_rows"]
+__all__ = ["affine_rows", "normalizing", "pulling", "sum_over_rows"]
 
 _ROWS = 32
+# Of a program that sums: at most these rows, and fewer of many features, for its sums are in registers.
+_ROWS_SUMMED = 64
+_ENTRIES_SUMMED = 8192
 _PROGRAMS = 1024
+# A program that finishes the sums of a sample holds this many blocks of them.
+_BLOCKS = 64
 
 
 @triton.jit
-def _sums(left, right, out, n_rows, n_features, n_blocks, rows_each, ROWS: tl.constexpr, F: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sums(  # type: ignore[no-untyped-def]
+    left, right, out, n_rows, n_features, n_blocks, rows_each, SAME: tl.constexpr, ROWS: tl.constexpr, F: tl.constexpr
+):
     sample, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     feature = tl.arange(0, F)
     total = tl.zeros((ROWS, F), tl.float32)
@@ -27,7 +34,7 @@ def _sums(left, right, out, n_rows, n_features, n_blocks, rows_each, ROWS: tl.co
         real = (row < n_rows)[:, None] & (feature < n_features)[None, :]
         place = (sample * n_rows + row)[:, None] * n_features + feature[None, :]
         a = tl.load(left + place, mask=real, other=0.0).to(tl.float32)
-        b = tl.load(right + place, mask=real, other=0.0).to(tl.float32)
+        b = a if SAME else tl.load(right + place, mask=real, other=0.0).to(tl.float32)
         total += a
         product += a * b
     place = out + (sample * n_blocks + block) * 2 * n_features + feature
@@ -63,22 +70,146 @@ def _affine(  # type: ignore[no-untyped-def]
     tl.store(out + place, value.to(out.dtype.element_ty), mask=real)
 
 
-def sums_over_rows(left: Tensor, right: Tensor) -> Tensor:
-    """Return the sums of `left` and of `left * right` over the rows, [samples, 2, features], in float32.
+@triton.jit
+def _of_blocks(blocks, sample, n_features, n_blocks, BLOCKS: tl.constexpr, F: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the two sums of a sample for each feature."""
+    block, feature = tl.arange(0, BLOCKS), tl.arange(0, F)
+    place = blocks + (sample * n_blocks + block)[:, None] * 2 * n_features + feature[None, :]
+    real = (block < n_blocks)[:, None] & (feature < n_features)[None, :]
+    total = tl.sum(tl.load(place, mask=real, other=0.0), axis=0)
+    return total, tl.sum(tl.load(place + n_features, mask=real, other=0.0), axis=0)
+
+
+@triton.jit
+def _normalizing(  # type: ignore[no-untyped-def]
+    blocks, weight, bias, moments, scale, shift, n_features, n_blocks, n, epsilon, BLOCKS: tl.constexpr, F: tl.constexpr
+):
+    sample, feature = tl.program_id(0), tl.arange(0, F)
+    own = feature < n_features
+    total, product = _of_blocks(blocks, sample, n_features, n_blocks, BLOCKS, F)
+    mean = tl.sum(total) / n
+    inverse_std = tl.rsqrt(tl.maximum(tl.sum(product) / n - mean * mean, 0.0) + epsilon)
+    factor = tl.load(weight + feature, mask=own, other=0.0).to(tl.float32) * inverse_std
+    n_samples = tl.num_programs(0)
+    tl.store(moments + sample, mean)
+    tl.store(moments + n_samples + sample, inverse_std)
+    tl.store(moments + 2 * n_samples + sample, 1.0)
+    place = sample * n_features + feature
+    tl.store(scale + place, factor, mask=own)
+    offset = tl.load(bias + feature, mask=own, other=0.0).to(tl.float32) - mean * factor
+    tl.store(shift + place, offset, mask=own)
+
+
+@triton.jit
+def _pulling(  # type: ignore[no-untyped-def]
+    blocks,
+    weight,
+    moments,
+    scale,
+    slope,
+    shift,
+    to_layer,
+    n_features,
+    n_blocks,
+    n,
+    BLOCKS: tl.constexpr,
+    F: tl.constexpr,
+):
+    sample, feature = tl.program_id(0), tl.arange(0, F)
+    own = feature < n_features
+    plain, mixed = _of_blocks(blocks, sample, n_features, n_blocks, BLOCKS, F)
+    n_samples = tl.num_programs(0)
+    mean, inverse_std = tl.load(moments + sample), tl.load(moments + n_samples + sample)
+    wide = tl.load(weight + feature, mask=own, other=0.0).to(tl.float32)
+    normed = (mixed - mean * plain) * inverse_std
+    pull, along = tl.sum(plain * wide) / n, tl.sum(normed * wide) / n
+    # d(features) = inverse_std * (weight * grad - pull - normalized * along)
+    factor = -inverse_std * inverse_std * along
+    place = sample * n_features + feature
+    tl.store(scale + place, wide * inverse_std, mask=own)
+    tl.store(slope + sample, factor)
+    tl.store(shift + place, feature * 0.0 - inverse_std * pull - factor * mean, mask=own)
+    tl.store(to_layer + place, normed, mask=own)
+    tl.store(to_layer + n_samples * n_features + place, plain, mask=own)
+
+
+def _block_sums(left: Tensor, right: Tensor) -> Tensor:
+    """Return the sums of `left` and of `left * right` over blocks of rows, [samples, blocks, 2, features]."""
+    n_samples, n_rows, n_features = left.shape
+    size = triton.next_power_of_2(n_features)
+    tile = max(1, min(_ROWS_SUMMED, _ENTRIES_SUMMED // size))
+    n_blocks = max(1, min(_PROGRAMS // n_samples, n_rows // tile))
+    rows_each = triton.cdiv(triton.cdiv(n_rows, tile), n_blocks) * tile
+    out = torch.empty(n_samples, n_blocks, 2, n_features, dtype=torch.float32, device=left.device)
+    _sums[(n_samples, n_blocks)](
+        left,
+        right,
+        out,
+        n_rows,
+        n_features,
+        n_blocks,
+        rows_each,
+        SAME=left is right,
+        ROWS=tile,
+        F=size,
+        num_warps=8,
+    )
+    return out
+
+
+def _reduced(blocks: Tensor) -> tuple[Tensor, int]:
+    """Return at most 64 blocks for each sample, and their number: as many as a program holds at once."""
+    if blocks.shape[1] > _BLOCKS or blocks.shape[-1] > 256:
+        blocks = blocks.sum(dim=1, keepdim=True)
+    return blocks, blocks.shape[1]
+
+
+def sum_over_rows(rows: Tensor) -> Tensor:
+    """Return the sum of [rows, features] over the rows in float32: torch is slow where rows are many and short."""
+    whole = rows.unsqueeze(0)
+    return _block_sums(whole, whole)[0, :, 0].sum(dim=0)
+
+
+def normalizing(features: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return moments [3, samples] (mean, inverse standard deviation, 1), scale and shift [samples, features].
 
     Args:
-        left: [samples, rows, features], contiguous.
-        right: of the same shape, contiguous.
+        features: [samples, rows, features], contiguous.
+        weight: [features].
+        bias: [features].
+        epsilon: added to the variance.
     """
-    n_samples, n_rows, n_features = left.shape
-    n_blocks = max(1, min(_PROGRAMS // n_samples, n_rows // _ROWS))
-    rows_each = triton.cdiv(triton.cdiv(n_rows, _ROWS), n_blocks) * _ROWS
-    out = torch.empty(n_samples, n_blocks, 2, n_features, dtype=torch.float32, device=left.device)
-    size = triton.next_power_of_2(n_features)
-    _sums[(n_samples, n_blocks)](
-        left, right, out, n_rows, n_features, n_blocks, rows_each, ROWS=_ROWS, F=size, num_warps=8
+    n_samples, n_rows, n_features = features.shape
+    blocks, n_blocks = _reduced(_block_sums(features, features))
+    moments = blocks.new_empty(3, n_samples)
+    scale, shift = blocks.new_empty(2, n_samples, n_features)
+    sizes = {"BLOCKS": triton.next_power_of_2(n_blocks), "F": triton.next_power_of_2(n_features)}
+    n = n_rows * n_features
+    _normalizing[(n_samples,)](
+        blocks, weight, bias, moments, scale, shift, n_features, n_blocks, n, epsilon, **sizes, num_warps=8
     )
-    return out.sum(dim=1)
+    return moments, scale, shift
+
+
+def pulling(
+    grad: Tensor, features: Tensor, weight: Tensor, moments: Tensor
+) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Return scale, slope and shift of the map from gradient and features to the gradient of the features.
+
+    And the gradients of weight and bias, [features]. See `normalizing` for the arguments.
+    """
+    n_samples, n_rows, n_features = features.shape
+    blocks, n_blocks = _reduced(_block_sums(grad, features))
+    scale, shift = blocks.new_empty(2, n_samples, n_features)
+    slope = blocks.new_empty(n_samples)
+    to_layer = blocks.new_empty(2, n_samples, n_features)
+    sizes = {"BLOCKS": triton.next_power_of_2(n_blocks), "F": triton.next_power_of_2(n_features)}
+    n = n_rows * n_features
+    _pulling[(n_samples,)](
+        blocks, weight, moments, scale, slope, shift, to_layer, n_features, n_blocks, n, **sizes, num_warps=8
+    )
+    of_weight, of_bias = to_layer.sum(dim=1)
+    return scale, slope, shift, (of_weight, of_bias)
 
 
 def affine_rows(left: Tensor, right: Tensor, scale: Tensor, slope: Tensor, shift: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,10 +1,9 @@
 """Bidirectional LSTMs over one axis of a map of many short sequences, the recurrent part of `DPRNN`."""
 
-import functools
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -175,7 +174,7 @@ class _FusedRecurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, sequences: Tensor, *parameters: Tensor) -> Tensor:
-        from torchmcl.kernels.lstm import Rows, lstm_forward
+        from torchmcl.kernels.lstm import Rows, lstm_forward, takes_gates_by_unit
 
         ordered, order = _in_memory_order(sequences)
         flat = ordered.reshape(-1, ordered.shape[-1])
@@ -183,10 +182,13 @@ class _FusedRecurrence(torch.autograd.Function):
         n_outer, n_inner, n_steps, _ = sequences.shape
         rows = Rows((n_outer, n_inner, n_steps), (steps[0], steps[1], steps[2]))
         weight_in, weight_rec, bias_in, bias_rec = (
-            torch.stack([parameters[kind], parameters[kind + 4]]) for kind in range(4)
+            torch.cat([parameters[kind], parameters[kind + 4]]) for kind in range(4)
         )
         weight_in, weight_rec, bias = (part.to(flat.dtype) for part in (weight_in, weight_rec, bias_in + bias_rec))
-        outputs, cells = lstm_forward(_input_gates(flat, weight_in, bias), weight_rec, rows)
+        ctx.by_unit = takes_gates_by_unit(flat, weight_rec.shape[1])
+        if ctx.by_unit:
+            weight_in, bias = _by_unit(weight_in), _by_unit(bias)
+        outputs, cells = lstm_forward(torch.addmm(bias, flat, weight_in.T), weight_rec, rows)
         ctx.save_for_backward(flat, weight_in, weight_rec, bias, outputs, cells)
         ctx.rows, ctx.order, ctx.ordered_shape, ctx.dtype = rows, order, ordered.shape[:3], parameters[0].dtype
         return _restored(outputs, ctx.ordered_shape, order)
@@ -195,70 +197,58 @@ class _FusedRecurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         from torchmcl.kernels.lstm import lstm_backward
+        from torchmcl.kernels.lstm_products import met_by_steps
 
         flat, weight_in, weight_rec, bias, outputs, cells = ctx.saved_tensors
-        grad_rows = grad.permute(*ctx.order, 3).reshape(len(flat), -1)
+        hidden = weight_rec.shape[1]
+        met = met_by_steps(flat, outputs, ctx.rows.sizes[2], ctx.rows.strides[2])
+        weights = _joined(weight_in, _by_unit(weight_rec) if ctx.by_unit else weight_rec, bias)
         # The gates again, in two large products: cheaper than keeping them from the forward pass.
-        gates = _input_gates(flat, weight_in, bias)
-        pairs = _step_pairs(ctx.rows, len(flat), flat.device)
-        hidden = weight_rec.shape[2]
-        halves = [outputs[:, :hidden], outputs[:, hidden:]]
-        for direction, pair in enumerate(pairs):
-            alone = gates[direction, pair.first]  # the first step of a sequence has none before it
-            gates[direction, pair.later].addmm_(halves[direction][pair.before], weight_rec[direction].T)
-            gates[direction, pair.first] = alone
-        lstm_backward(gates, weight_rec, cells, grad_rows, ctx.rows)
+        gates = flat.new_empty(len(flat), 8 * hidden)
+        halves = gates.chunk(2, dim=1)
+        for half, seen, weight in zip(halves, met, weights, strict=True):
+            torch.mm(seen, weight.T, out=half)
+        lstm_backward(gates, weight_rec, cells, grad.permute(*ctx.order, 3).reshape(len(flat), -1), ctx.rows)
         to_sequences = None
         if ctx.needs_input_grad[0]:
-            to_flat = torch.addmm(gates[0] @ weight_in[0], gates[1], weight_in[1])
-            to_sequences = _restored(to_flat, ctx.ordered_shape, ctx.order)
-        to_bias = gates.sum(dim=1).to(ctx.dtype)
+            to_sequences = _restored(gates @ weight_in, ctx.ordered_shape, ctx.order)
+        pulled = [half.T @ seen for half, seen in zip(halves, met, strict=True)]
+        pulled = [(_by_gate(part) if ctx.by_unit else part).to(ctx.dtype) for part in pulled]
         to_parameters = []
-        for direction, pair in enumerate(pairs):
-            half = halves[direction]
-            to_rec = gates[direction, pair.later].T @ half[pair.before]
-            to_rec -= gates[direction, pair.mispaired].T @ half[pair.partner]
-            to_in = gates[direction].T @ flat
-            to_parameters += [to_in.to(ctx.dtype), to_rec.to(ctx.dtype), to_bias[direction], to_bias[direction]]
+        for to_rec, to_bias, to_in in _split(pulled, flat.shape[1]):
+            to_parameters += [to_in, to_rec, to_bias, to_bias]
         return to_sequences, *to_parameters
 
 
-def _input_gates(flat: Tensor, weight_in: Tensor, bias: Tensor) -> Tensor:
-    """Return what the inputs add to the gates of both directions, [2, rows, 4 * hidden]."""
-    gates = flat.new_empty(2, len(flat), weight_in.shape[1])
-    for direction in range(2):
-        torch.addmm(bias[direction], flat, weight_in[direction].T, out=gates[direction])
-    return gates
+def _joined(weight_in: Tensor, weight_rec: Tensor, bias: Tensor) -> list[Tensor]:
+    """Return for each direction the weights of what its steps meet: see `met_by_steps`."""
+    from torchmcl.kernels.lstm_products import ONES
+
+    ones = F.pad(bias.unsqueeze(-1), (0, ONES - 1))
+    forward, backward = zip(*(part.chunk(2) for part in (weight_rec, weight_in, ones)), strict=True)
+    return [torch.cat(forward, dim=1), torch.cat([*backward[1:], backward[0]], dim=1)]
 
 
-class _StepPairs(NamedTuple):
-    """Each step and the one before it, as rows: a fixed number of rows apart in memory, so two shifted matrices.
+def _split(joined: list[Tensor], n_in: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return the recurrent part, the bias and the part of the inputs of each direction."""
+    from torchmcl.kernels.lstm_products import ONES
 
-    They pair the first step of a sequence wrongly, with another sequence: `mispaired` with `partner`.
-    """
-
-    later: slice
-    before: slice
-    first: Tensor
-    mispaired: Tensor
-    partner: Tensor
+    forward, backward = joined
+    hidden = forward.shape[1] - n_in - ONES
+    return [
+        (forward[:, :hidden], forward[:, hidden + n_in], forward[:, hidden : hidden + n_in]),
+        (backward[:, n_in + ONES :], backward[:, n_in], backward[:, :n_in]),
+    ]
 
 
-@functools.lru_cache(maxsize=64)
-def _step_pairs(rows: Any, n_rows: int, device: torch.device) -> tuple[_StepPairs, _StepPairs]:
-    """Return the pairs of both directions."""
-    (n_outer, n_inner, n_steps), (stride_b, stride_s, shift) = rows
-    outer = torch.arange(n_outer) * stride_b
-    first = (outer.unsqueeze(-1) + torch.arange(n_inner) * stride_s).flatten()
-    last = first + (n_steps - 1) * shift
-    up, down = slice(shift, n_rows), slice(0, max(n_rows - shift, 0))
+def _by_unit(both: Tensor) -> Tensor:
+    """Return the rows for both directions with the four gates of each unit as neighbors."""
+    return both.unflatten(0, (2, 4, -1)).transpose(1, 2).flatten(0, 2)
 
-    def pairs(later: slice, before: slice, alone: Tensor, partner: Tensor) -> _StepPairs:
-        exists = (partner >= 0) & (partner < n_rows)
-        tensors = (alone, alone[exists], partner[exists])
-        return _StepPairs(later, before, *(part.to(device) for part in tensors))
 
-    return pairs(up, down, first, first - shift), pairs(down, up, last, last + shift)
+def _by_gate(one: Tensor) -> Tensor:
+    """Return the rows for one direction in the order of nn.LSTM again."""
+    return one.unflatten(0, (-1, 4)).transpose(0, 1).flatten(0, 1)
 
 
 def _restored(flat: Tensor, ordered_shape: torch.Size, order: list[int]) -> Tensor:

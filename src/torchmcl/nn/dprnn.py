@@ -16,9 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from torchmcl import kernels
 from torchmcl._checks import (
     bad_value,
     check_at_most,
@@ -33,6 +35,9 @@ from torchmcl.nn.overlap import hops_in, overlap_add, segment
 from torchmcl.types import Predictions
 
 __all__ = ["DPRNN", "DualPathBlock", "RecurrentPath"]
+
+# Features of a projection whose bias gets its gradient from our kernel.
+_MAX_SUMMED = 1024
 
 
 class RecurrentPath(nn.Module):
@@ -52,9 +57,39 @@ class RecurrentPath(nn.Module):
 
     def forward(self, sequences: Tensor) -> Tensor:
         """Return the same shape for [batch, sequences, time, width]."""
-        update = _in_memory_order(self.linear, self.bilstm(sequences))
+        update = _in_memory_order(self._project, self.bilstm(sequences))
         out: Tensor = self.norm(update, residual=sequences)
         return out
+
+    def _project(self, features: Tensor) -> Tensor:
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else features.dtype
+        narrow = self.linear.out_features <= _MAX_SUMMED
+        if kernels.runs_triton(features) and dtype == features.dtype and narrow and features.numel() > 0:
+            projected: Tensor = _Projection.apply(features, self.linear.weight, self.linear.bias)
+            return projected
+        out: Tensor = self.linear(features)
+        return out
+
+
+class _Projection(torch.autograd.Function):
+    """A linear layer of many rows; torch takes longer for the gradient of its bias than for those of its inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        narrow = weight.to(features.dtype)
+        ctx.save_for_backward(features, narrow)
+        ctx.dtype = weight.dtype
+        return F.linear(features, narrow, bias.to(features.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        from torchmcl.kernels.norm import sum_over_rows
+
+        features, weight = ctx.saved_tensors
+        rows = grad.flatten(0, -2).contiguous()
+        to_weight = rows.T @ features.flatten(0, -2)
+        return grad @ weight, to_weight.to(ctx.dtype), sum_over_rows(rows).to(ctx.dtype)
 
 
 class DualPathBlock(nn.Module):
@@ -248,7 +283,7 @@ class DPRNN(nn.Module):
         return f"n_outputs={self.n_outputs}, {n_hops} frames over each sample, segments of {self.segment_size}"
 
 
-def _in_memory_order(layer: nn.Module, features: Tensor) -> Tensor:
+def _in_memory_order(layer: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
     """Apply a layer of the last axis to a permuted view without copying it into order first."""
     strides = features.stride()
     order = sorted(range(features.ndim - 1), key=lambda axis: -strides[axis])

@@ -80,49 +80,34 @@ class _FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        from torchmcl.kernels.norm import affine_rows, sums_over_rows
+        from torchmcl.kernels.norm import affine_rows, normalizing
 
         # The rows of a sample may be in any order, as long as all tensors share it.
         # That of the features, unless samples are not apart in it (cuDNN puts the time first): then one copy is due.
         model = features if features.stride(0) == features[0].numel() else residual
         order = (0, 1, 2, 3) if model.stride(1) >= model.stride(2) else (0, 2, 1, 3)
         rows = _rows(features, order)
-        n = rows.shape[1] * rows.shape[2]
-        sums = sums_over_rows(rows, rows).sum(dim=-1) / n  # [samples, 2]
-        mean = sums[:, 0]
-        inverse_std = torch.rsqrt((sums[:, 1] - mean * mean).clamp_min(0) + _EPSILON)
-        scale = weight.float() * inverse_std.unsqueeze(-1)
-        shift = bias.float() - mean.unsqueeze(-1) * scale
-        out = affine_rows(rows, _rows(residual, order), scale, torch.ones_like(mean), shift, residual.dtype)
-        ctx.save_for_backward(rows, weight, mean, inverse_std)
+        moments, scale, shift = normalizing(rows, weight, bias, _EPSILON)
+        out = affine_rows(rows, _rows(residual, order), scale, moments[2], shift, residual.dtype)
+        ctx.save_for_backward(rows, weight, moments)
         ctx.order, ctx.shape = order, features.shape
         return _restored(out, order, features.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from torchmcl.kernels.norm import affine_rows, sums_over_rows
+        from torchmcl.kernels.norm import affine_rows, pulling
 
-        rows, weight, mean, inverse_std = ctx.saved_tensors
+        rows, weight, moments = ctx.saved_tensors
         grad_rows = _rows(grad, ctx.order)
-        n = rows.shape[1] * rows.shape[2]
-        plain, mixed = sums_over_rows(grad_rows, rows).unbind(dim=1)  # [samples, features]
-        normed = (mixed - mean.unsqueeze(-1) * plain) * inverse_std.unsqueeze(-1)
-        wide = weight.float()
-        pull = (plain * wide).sum(dim=-1) / n
-        along = (normed * wide).sum(dim=-1) / n
-        # d(features) = inverse_std * (weight * grad - pull - normalised * along)
-        slope = -inverse_std * inverse_std * along
-        shift = -inverse_std * pull - slope * mean
-        scale = wide * inverse_std.unsqueeze(-1)
-        shift = shift.unsqueeze(-1).expand_as(scale)
+        scale, slope, shift, (to_weight, to_bias) = pulling(grad_rows, rows, weight, moments)
         to_features = affine_rows(grad_rows, rows, scale, slope, shift, rows.dtype)
         to_residual = grad if ctx.needs_input_grad[1] else None
         return (
             _restored(to_features, ctx.order, ctx.shape),
             to_residual,
-            normed.sum(dim=0).to(weight.dtype),
-            plain.sum(dim=0).to(weight.dtype),
+            to_weight.to(weight.dtype),
+            to_bias.to(weight.dtype),
         )
 
 
