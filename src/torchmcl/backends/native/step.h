@@ -20,6 +20,8 @@
 typedef float vec __attribute__((vector_size(VECTOR_BYTES)));
 typedef int ivec __attribute__((vector_size(VECTOR_BYTES)));
 
+#include "exp2.h"
+
 /* What happens to a product before it is stored. NaN stays NaN. */
 typedef enum { PLAIN, RELU, GATED } End;
 
@@ -213,24 +215,6 @@ static void climb_back(float *table, const float *g, int64_t n_out, const Ladder
             for (int s = 0; s < 4; s++) below[s] += down * own[s], above[s] += up * own[s];
         }
     }
-}
-
-/* 2^x for x <= 0 to a few units in the last place; 0 below 2^-126; NaN for NaN. */
-ALWAYS float power_of_two(float x) {
-    union { float f; unsigned u; } whole, scale;
-    float held = x < -126.0f ? -126.0f : x;
-    whole.f = held + 12582912.0f; /* the nearest whole number, in the lowest bits */
-    float rest = held - (whole.f - 12582912.0f);
-    float value = 1.5252734e-5f;
-    value = value * rest + 1.5403530e-4f;
-    value = value * rest + 1.3333558e-3f;
-    value = value * rest + 9.6181291e-3f;
-    value = value * rest + 5.5504109e-2f;
-    value = value * rest + 2.4022651e-1f;
-    value = value * rest + 6.9314718e-1f;
-    value = value * rest + 1.0f;
-    scale.u = (whole.u + 127u) << 23;
-    return x < -126.0f ? 0.0f : value * scale.f;
 }
 
 #include "mixture.h"
