@@ -206,6 +206,8 @@ class StackedModules:
 
 def replace_where(chosen: Tensor, kept: Tensor, new: Tensor) -> None:
     """Write `new` over `kept` [models, ...] for the models that are chosen."""
+    if not chosen.is_cuda and not bool(chosen.any()):  # reading a value is free on the CPU, and a wait elsewhere
+        return
     kept.copy_(torch.where(chosen.view(-1, *[1] * (kept.ndim - 1)), new, kept))
 
 

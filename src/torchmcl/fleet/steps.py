@@ -85,6 +85,12 @@ class AutogradStep:
         self.gradient = self.models.gradient(output.loss.sum())
         return output.loss.detach()
 
+    def epoch(
+        self, courses: RuleCourses, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None, active: Tensor
+    ) -> Tensor | None:
+        """Train on all batches of an epoch at once, where a backend can: None where it goes batch by batch."""
+        return None
+
     @torch.no_grad()
     def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
         """Return the monitored value of a slice of the models on the validation rows."""
@@ -165,6 +171,22 @@ class CompiledStep(AutogradStep):
         self.gradient = self._step.gradient
         return losses
 
+    def epoch(
+        self, courses: RuleCourses, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None, active: Tensor
+    ) -> Tensor | None:
+        """Train the models that are active on all batches, and return losses [batches, models]."""
+        if not isinstance(self.optimizer, _CompiledAdam):
+            return None
+        rows = self.rows
+        return self._step.epoch(
+            courses.mixed_values,
+            self.spec.score_weight,
+            self.optimizer.step(state, lr, decay),
+            bounds=[rows.batches[0].start, *(batch.stop for batch in rows.batches)],
+            active=active,
+            order=None if rows.order is None else (rows.order, rows.order_of_model),
+        )
+
     def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
         """Return the monitored value of a slice of the models on the validation rows."""
         if self._held_out is None or self.validation is None:
@@ -206,8 +228,11 @@ class CompiledStep(AutogradStep):
 class _CompiledAdam(Adam):
     def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
         state["n_steps"].add_(1)
+        self.step(state, lr, decay)(flat, grad)
+
+    def step(self, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> compiled.AdamStep:
         moments = state["mean"], state["square"], state["n_steps"]
-        compiled.adam_step(flat, grad, *moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
+        return compiled.AdamStep(*moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
 
 
 def fast_adam(optimizer: FleetOptimizer) -> FleetOptimizer:
