@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import Structure, c_float, c_int64, c_void_p
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from torchmcl.backends.extension import aligned, available, instruction_set, library, on_threads
 from torchmcl.backends.ladders import Ladders
+from torchmcl.backends.structures import AdamFields, BatchFields, EpochFields, NetworkFields, RowsFields
 
 __all__ = [
     "MAX_HYPOTHESES",
@@ -28,85 +28,6 @@ MAX_LAYERS = 16
 
 # Multiplications of an epoch from which a second thread is worth its start.
 _MANY_PRODUCTS = 10_000_000
-
-
-class _Network(Structure):
-    _fields_ = (
-        ("n_layers", c_int64),
-        ("sizes", c_void_p),
-        ("n_hypotheses", c_int64),
-        ("n_dims", c_int64),
-        ("n_targets", c_int64),
-        ("absolute", c_int64),
-        ("has_scores", c_int64),
-        ("detach_scores", c_int64),
-        ("n_given", c_int64),
-        ("n_runs", c_int64),
-        ("run_lengths", c_void_p),
-        ("is_mixture", c_int64),
-        ("crps", c_float),
-        ("min_scale", c_float),
-    )
-
-
-class _Rows(Structure):
-    _fields_ = (
-        ("n_set_rows", c_int64),
-        ("inputs", c_void_p),
-        ("lower", c_void_p),
-        ("between", c_void_p),
-        ("targets", c_void_p),
-        ("counts", c_void_p),
-    )
-
-
-class _Batch(Structure):
-    _fields_ = (
-        ("n_models", c_int64),
-        ("n_parameters", c_int64),
-        ("flat", c_void_p),
-        ("gradient", c_void_p),
-        ("set_of_model", c_void_p),
-        ("temperature", c_void_p),
-        ("epsilon", c_void_p),
-        ("loss", c_void_p),
-        ("first", c_int64),
-        ("n_rows", c_int64),
-        ("order", c_void_p),
-        ("order_of_model", c_void_p),
-        ("order_stride", c_int64),
-        ("score_weight", c_float),
-        ("scratch", c_void_p),
-    )
-
-
-class _Adam(Structure):
-    _fields_ = (
-        ("n_models", c_int64),
-        ("n_parameters", c_int64),
-        ("flat", c_void_p),
-        ("gradient", c_void_p),
-        ("mean", c_void_p),
-        ("square", c_void_p),
-        ("n_steps", c_void_p),
-        ("rate", c_void_p),
-        ("decay", c_void_p),
-        ("beta1", c_float),
-        ("beta2", c_float),
-        ("epsilon", c_float),
-    )
-
-
-class _Epoch(Structure):
-    _fields_ = (
-        ("first", c_int64),
-        ("last", c_int64),
-        ("n_batches", c_int64),
-        ("bounds", c_void_p),
-        ("active", c_void_p),
-        ("n_steps", c_void_p),
-        ("losses", c_void_p),
-    )
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
@@ -179,7 +100,7 @@ class NetworkStep:
         row_weights = None if row_weights is None else row_weights.contiguous()
         self.network = network
         self._flat, self._set_of_model = flat, set_of_model.contiguous()
-        self._network = _Network(
+        self._network = NetworkFields(
             n_layers=len(network.sizes) - 1,
             sizes=sizes.data_ptr(),
             n_hypotheses=network.n_hypotheses,
@@ -195,7 +116,7 @@ class NetworkStep:
             crps=0.0 if network.mixture is None else network.mixture.crps,
             min_scale=0.0 if network.mixture is None else network.mixture.min_scale,
         )
-        self._rows = _Rows(
+        self._rows = RowsFields(
             n_set_rows=ladders.given.shape[1],
             inputs=ladders.given.data_ptr(),
             lower=ladders.lower.data_ptr(),
@@ -268,7 +189,7 @@ class NetworkStep:
             batch, _ = self._batch(rule, score_weight, 0, order, True, slice(0, n_models))
             batch.scratch = scratch.data_ptr()
             pointers = (rows.data_ptr(), active.data_ptr(), adam.n_steps.data_ptr(), losses.data_ptr())
-            epoch = _Epoch(first, last, len(rows) - 1, *pointers)
+            epoch = EpochFields(first, last, len(rows) - 1, *pointers)
             problem = (self._network, self._rows, batch, update, epoch)
             library().torchmcl_epoch(*map(ctypes.byref, problem))
 
@@ -289,12 +210,12 @@ class NetworkStep:
         order: tuple[Tensor, Tensor] | None,
         with_gradient: bool,
         models: slice,
-    ) -> tuple[_Batch, Tensor]:
+    ) -> tuple[BatchFields, Tensor]:
         """Return a batch without its number of rows, and the losses that it will have."""
         flat, set_of_model, rule = self._flat[models], self._set_of_model[models], rule[:, models].contiguous()
         loss = flat.new_empty(len(flat))
         numbers, of_model = (None, None) if order is None else (order[0][:, start:], order[1][models])
-        batch = _Batch(
+        batch = BatchFields(
             n_models=len(flat),
             n_parameters=flat.shape[1],
             flat=flat.data_ptr(),
@@ -336,9 +257,9 @@ class AdamStep:
     betas: tuple[float, float]
     epsilon: float
 
-    def structure(self, flat: Tensor, grad: Tensor) -> _Adam:
+    def structure(self, flat: Tensor, grad: Tensor) -> AdamFields:
         """Return what C reads."""
-        return _Adam(
+        return AdamFields(
             n_models=flat.shape[0],
             n_parameters=flat.shape[1],
             flat=flat.data_ptr(),

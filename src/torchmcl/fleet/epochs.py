@@ -18,7 +18,7 @@ from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.history import FirstFailures, FleetHistory
 from torchmcl.fleet.placement import Placement
 from torchmcl.fleet.plan import FleetPlan
-from torchmcl.fleet.stacked import StackedModules, replace_where
+from torchmcl.fleet.stacked import StackedModules, replace_where, runs_of
 from torchmcl.fleet.state import ChunkState
 from torchmcl.fleet.steps import AutogradStep
 
@@ -150,7 +150,7 @@ class ChunkTraining:
             return ()
         last = epoch + 1 == self.plan.n_epochs
         due = [last or (epoch + 1) % every == 0 for every in self.plan.validate_every]
-        return tuple((run.start, run.stop) for run in _runs(due))
+        return tuple((run.start, run.stop) for run in runs_of(due))
 
     def _epoch(self, due: tuple[tuple[int, int], ...]) -> None:
         """Go once through the data, then evaluate: no value is read on the host of a GPU."""
@@ -220,7 +220,7 @@ class ChunkTraining:
         if active is not None and flat.is_cuda:
             self._update_where(gradient, rate, active)
         else:
-            for models in [slice(None)] if active is None else _runs(active.tolist()):
+            for models in [slice(None)] if active is None else runs_of(active.tolist()):
                 self._update_slice(gradient, rate, models)
         if self._frozen is not None and before is not None:
             flat.copy_(torch.where(self._frozen, before, flat))
@@ -271,12 +271,6 @@ class ChunkTraining:
             return warm and int(epoch) < self.plan.n_epochs - 1
         temperature = self.state.temperatures.index_select(0, epoch.view(1))[0, models]
         return (temperature > 0) & (epoch < self.plan.n_epochs - 1)
-
-
-def _runs(flags: list[bool]) -> list[slice]:
-    """Return the runs of neighbors whose flags are set."""
-    edges = [i for i, (before, now) in enumerate(zip([False, *flags], [*flags, False], strict=True)) if before != now]
-    return [slice(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def train_chunks(

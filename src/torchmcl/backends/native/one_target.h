@@ -4,49 +4,11 @@
 
 #define SOME_ROWS 32
 
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector)
-#define HAS_SHUFFLE 1
-#endif
-#endif
-
-typedef float four __attribute__((vector_size(16), aligned(4)));
-
-/* to[c * to_stride + r] = from[r * stride + c] for 4 rows and columns. */
-ALWAYS void turn_four(float *to, int64_t to_stride, const float *from, int64_t stride) {
-#if defined(HAS_SHUFFLE)
-    const four a = *(const four *)from, b = *(const four *)(from + stride);
-    const four c = *(const four *)(from + 2 * stride), d = *(const four *)(from + 3 * stride);
-    const four first = __builtin_shufflevector(a, b, 0, 4, 1, 5), second = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-    const four third = __builtin_shufflevector(a, b, 2, 6, 3, 7), fourth = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    *(four *)to = __builtin_shufflevector(first, second, 0, 1, 4, 5);
-    *(four *)(to + to_stride) = __builtin_shufflevector(first, second, 2, 3, 6, 7);
-    *(four *)(to + 2 * to_stride) = __builtin_shufflevector(third, fourth, 0, 1, 4, 5);
-    *(four *)(to + 3 * to_stride) = __builtin_shufflevector(third, fourth, 2, 3, 6, 7);
-#else
-    for (int r = 0; r < 4; r++)
-        for (int c = 0; c < 4; c++) to[c * to_stride + r] = from[r * stride + c];
-#endif
-}
-
-/* The same for a matrix of any size. */
-static void turn(float *to, int64_t to_stride, const float *from, int64_t stride, int64_t n_rows, int64_t n_columns) {
-    int64_t r = 0;
-    for (; r + 4 <= n_rows; r += 4) {
-        int64_t c = 0;
-        for (; c + 4 <= n_columns; c += 4) turn_four(to + c * to_stride + r, to_stride, from + r * stride + c, stride);
-        for (; c < n_columns; c++)
-            for (int i = 0; i < 4; i++) to[c * to_stride + r + i] = from[(r + i) * stride + c];
-    }
-    for (; r < n_rows; r++)
-        for (int64_t c = 0; c < n_columns; c++) to[c * to_stride + r] = from[r * stride + c];
-}
+static int64_t one_target_rows(void) { return SOME_ROWS; }
 
 static int64_t one_target_scratch(const OneTarget *step) {
     return WIDTH * (step->n_hypotheses * (step->n_dims + 3) + step->n_dims + 5);
 }
-
-static int64_t one_target_rows(void) { return SOME_ROWS; }
 
 /* The rows [first, first + n), n <= SOME_ROWS; `losses` are those of the assignment and of the scores. */
 static void some_rows(const OneTarget *step, const Rule *rule, int64_t first, int64_t n, double *losses) {

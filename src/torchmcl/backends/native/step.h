@@ -21,6 +21,7 @@ typedef float vec __attribute__((vector_size(VECTOR_BYTES)));
 typedef int ivec __attribute__((vector_size(VECTOR_BYTES)));
 
 #include "functions.h"
+#include "turning.h"
 #include "products.h"
 #include "ladders.h"
 #include "losses.h"
@@ -86,12 +87,11 @@ static void training_step(const Network *network, const Rows *data, const Batch 
         for (int64_t start = 0; start < n_rows; start += even) {
             const int64_t n = n_rows - start < even ? n_rows - start : even, width = up(n);
             for (int64_t j = 0; j < width; j++) { /* rows beyond the batch are zeros that count nothing */
-                const int64_t row = j < n ? base + (order ? own_order[start + j] : start + j) : 0;
-                rows[j] = row;
-                for (int64_t i = 0; i < n_given; i++) at[0][i * WIDTH + j] = j < n ? data->inputs[row * n_given + i] : 0;
-                for (int64_t i = 0; i < n_wanted; i++) target[i * WIDTH + j] = j < n ? data->targets[row * n_wanted + i] : 0;
-                count[j] = j < n ? (data->counts ? data->counts[row] : 1) : 0;
+                rows[j] = j < n ? base + (order ? own_order[start + j] : start + j) : 0;
+                count[j] = j < n ? (data->counts ? data->counts[rows[j]] : 1) : 0;
             }
+            gather(at[0], data->inputs, rows, n, width, n_given);
+            gather(target, data->targets, rows, n, width, n_wanted);
             const float *weight = own;
             for (int64_t l = 0; l < n_layers; l++) {
                 const int64_t n_in = sizes[l], n_out = sizes[l + 1];
