@@ -8,6 +8,7 @@ baselines, in the same rounds: the same products alone by torch, and large produ
 as others may use the machine.
 """
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -21,10 +22,11 @@ from torchmcl.fleet import Fleet, FleetData
 N_MODELS, N_BATCHES, HIDDEN, N_KERNELS = 5, 10, 64, 5
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """Return the time of the processor."""
+def seconds(run: Callable[[], object], n_times: int) -> float:
+    """Return the time of the processor for that many runs."""
     start = time.process_time()
-    run()
+    for _ in range(n_times):
+        run()
     return time.process_time() - start
 
 
@@ -43,14 +45,14 @@ def sizes_of(n_inputs: int) -> tuple[int, ...]:
 def operations(batch: int, n_inputs: int) -> float:
     """Return those of the products of a step of one network; the inputs need no gradient."""
     sizes = sizes_of(n_inputs)
-    return 2 * batch * (3 * sum(a * b for a, b in zip(sizes, sizes[1:])) - sizes[0] * sizes[1])
+    return 2 * batch * (3 * sum(a * b for a, b in itertools.pairwise(sizes)) - sizes[0] * sizes[1])
 
 
 def bare_products(batch: int, n_inputs: int) -> Callable[[], object]:
     """Return the products of a step of one network by torch, in memory that is there."""
     sizes = sizes_of(n_inputs)
     steps = []
-    for layer, (n_in, n_out) in enumerate(zip(sizes, sizes[1:])):
+    for layer, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
         x, weight, grad = torch.randn(batch, n_in), torch.randn(n_out, n_in), torch.randn(batch, n_out)
         steps += [(x, weight.T, torch.empty(batch, n_out)), (grad.T, x, torch.empty(n_out, n_in))]
         steps += [(grad, weight, torch.empty(batch, n_in))] if layer else []
@@ -85,8 +87,7 @@ def compared(batch: int, n_inputs: int, n_repeats: int) -> dict[str, object]:
     done = {"ours": once * N_MODELS * N_BATCHES * n_epochs, "bare": once * n_products, "large": 5 * n_large}
     times = {"ours": 1, "bare": n_products, "large": 5}
     rounds = [
-        {name: done[name] / seconds(lambda: [run() for _ in range(times[name])]) / 1e9 for name, run in runs.items()}
-        for _ in range(n_repeats)
+        {name: done[name] / seconds(run, times[name]) / 1e9 for name, run in runs.items()} for _ in range(n_repeats)
     ]
     rate = {name: statistics.median(each[name] for each in rounds) for name in runs}
     return {

@@ -175,7 +175,7 @@ class NetworkStep:
             score_weight: as above.
             adam: moments, counts, rates and decays of the models; `flat` must be that of this step.
             bounds: the first row of each batch, and the one behind the last.
-            active: [models], whether the parameters of a model change.
+            active: [models], whether a model is trained; others have losses of 0.
             order: as above.
         """
         n_models, n_parameters = self._flat.shape

@@ -30,13 +30,11 @@ ALWAYS vec roots(vec x) {
 ALWAYS vec inner_powers(vec x) {
     const vec whole = x + 12582912.0f; /* the nearest integer, in the lowest bits */
     const vec rest = x - (whole - 12582912.0f);
-    vec value = rest * 1.5252734e-5f + 1.5403530e-4f;
-    value = value * rest + 1.3333558e-3f;
-    value = value * rest + 9.6181291e-3f;
-    value = value * rest + 5.5504109e-2f;
-    value = value * rest + 2.4022651e-1f;
-    value = value * rest + 6.9314718e-1f;
-    value = value * rest + 1.0f;
+    /* In parts that do not wait for each other. */
+    const vec square = rest * rest;
+    const vec low = (rest * 6.9314718e-1f + 1.0f) + square * (rest * 5.5504109e-2f + 2.4022651e-1f);
+    const vec high = (rest * 1.3333558e-3f + 9.6181291e-3f) + square * (rest * 1.5252734e-5f + 1.5403530e-4f);
+    const vec value = low + square * square * high;
     return value * (vec)(((ivec)whole + 127) << 23);
 }
 
@@ -55,14 +53,10 @@ ALWAYS vec logarithms(vec x) {
     const ivec exponent = ((ivec)x - 0x3f3504f3) >> 23; /* what is left lies around 1, from sqrt(1/2) to sqrt(2) */
     const vec rest = (vec)((ivec)x - (exponent << 23)) - 1.0f, power = __builtin_convertvector(exponent, vec);
     const vec square = rest * rest;
-    vec value = rest * 7.0376836e-2f - 1.1514610e-1f;
-    value = value * rest + 1.1676999e-1f;
-    value = value * rest - 1.2420141e-1f;
-    value = value * rest + 1.4249323e-1f;
-    value = value * rest - 1.6668058e-1f;
-    value = value * rest + 2.0000715e-1f;
-    value = value * rest - 2.4999994e-1f;
-    value = value * rest + 3.3333331e-1f;
-    value = value * rest * square - 2.1219444e-4f * power - 0.5f * square;
+    /* The polynomial in parts that do not wait for each other. */
+    const vec low = (rest * -2.4999994e-1f + 3.3333331e-1f) + square * (rest * -1.6668058e-1f + 2.0000715e-1f);
+    const vec high = (rest * -1.2420141e-1f + 1.4249323e-1f) + square * (rest * -1.1514610e-1f + 1.1676999e-1f);
+    const vec fourth = square * square, all = low + fourth * (high + fourth * 7.0376836e-2f);
+    const vec value = all * rest * square - 2.1219444e-4f * power - 0.5f * square;
     return rest + value + 0.693359375f * power + (x - x); /* NaN for infinity and NaN */
 }

@@ -5,6 +5,7 @@
 #define PEAK 0.7978845608f  /* twice the height of the standard normal density */
 #define APART 1.1283791671f /* mean distance of two draws from it */
 #define TAIL 0.23164189f
+#define TWO 2
 
 /* exp(-z^2 / 2) and erf(z / sqrt 2), with an absolute error of 2e-7 (Abramowitz and Stegun, 7.1.26). */
 typedef struct { vec bell, twice; } Normal;
@@ -61,36 +62,53 @@ ALWAYS void shares_and_scales(const Mixture *m, const float *logits, const float
     }
 }
 
-/* Minus half the mean distance of two draws, of weight `times`; returns the loss. */
-ALWAYS vec add_spread(const Mixture *m, float times, const float *places, int64_t j) {
-    vec loss = {0};
+/* Two draws of different hypotheses: their mean distance, and its slopes by the offset and by both deviations together. */
+typedef struct { vec apart, twice, slope; } Pair;
+
+ALWAYS Pair pair_at(vec a, vec b, vec offset) {
+    const vec both = roots(a * a + b * b), wider = both + TAIL * size_of(offset), parts = 1.0f / (both * wider);
+    const vec inverse = parts * wider; /* 1 / both, and both / wider: one division for two */
+    const Normal normal = normal_at(offset * inverse, parts * both * both);
+    return (Pair){offset * normal.twice + PEAK * both * normal.bell, normal.twice, PEAK * normal.bell * inverse};
+}
+
+/* Minus half the mean distance of two draws, of weight `times`, added to the losses of TWO vectors. A pair is a long chain
+   of operations that wait for each other: two of them at once leave fewer gaps. */
+ALWAYS void add_spread(const Mixture *m, float times, const float *places, int64_t j, vec *loss) {
     for (int64_t d = 0; d < m->n_d; d++)
         for (int64_t k = 0; k < m->n_k; k++) {
             const int64_t own = (k * m->n_d + d) * WIDTH + j;
-            const vec alone = load(m->share + k * WIDTH + j), share = times * alone;
-            const vec a = load(m->scale + own), place = load(places + own);
-            /* two draws of one hypothesis, then those of two */
-            vec to_share = APART * alone * a, to_place = {0}, to_scale = 0.5f * APART * alone;
-            loss -= 0.5f * share * to_share;
+            vec share[TWO], to_share[TWO], to_place[TWO], to_scale[TWO];
+            for (int h = 0; h < TWO; h++) { /* two draws of one hypothesis, then those of two */
+                const vec alone = load(m->share + k * WIDTH + j + h * LANES);
+                share[h] = times * alone, to_share[h] = APART * alone * load(m->scale + own + h * LANES);
+                to_place[h] = (vec){0}, to_scale[h] = 0.5f * APART * alone;
+                loss[h] -= 0.5f * share[h] * to_share[h];
+            }
             for (int64_t i = 0; i < k; i++) {
                 const int64_t other = (i * m->n_d + d) * WIDTH + j;
-                const vec b = load(m->scale + other), offset = place - load(places + other), both = roots(a * a + b * b);
-                const vec wider = both + TAIL * size_of(offset), parts = 1.0f / (both * wider);
-                const vec inverse = parts * wider; /* 1 / both, and both / wider: one division for two */
-                const Normal normal = normal_at(offset * inverse, parts * both * both);
-                const vec apart = offset * normal.twice + PEAK * both * normal.bell;
-                const vec rest = load(m->share + i * WIDTH + j), slope = PEAK * normal.bell * inverse;
-                to_share += rest * apart, to_place += rest * normal.twice, to_scale += rest * slope * a;
-                loss -= share * rest * apart;
-                add_to(m->share_slope + i * WIDTH + j, -(share * apart));
-                add_to(m->place_slope + other, share * rest * normal.twice);
-                add_to(m->scale_slope + other, -(share * rest * slope * b));
+                vec a[TWO], b[TWO], offset[TWO];
+                Pair pair[TWO];
+                for (int h = 0; h < TWO; h++) {
+                    a[h] = load(m->scale + own + h * LANES), b[h] = load(m->scale + other + h * LANES);
+                    offset[h] = load(places + own + h * LANES) - load(places + other + h * LANES);
+                }
+                for (int h = 0; h < TWO; h++) pair[h] = pair_at(a[h], b[h], offset[h]);
+                for (int h = 0; h < TWO; h++) {
+                    const vec rest = load(m->share + i * WIDTH + j + h * LANES), both = share[h] * rest;
+                    to_share[h] += rest * pair[h].apart, to_place[h] += rest * pair[h].twice;
+                    to_scale[h] += rest * pair[h].slope * a[h], loss[h] -= both * pair[h].apart;
+                    add_to(m->share_slope + i * WIDTH + j + h * LANES, -(share[h] * pair[h].apart));
+                    add_to(m->place_slope + other + h * LANES, both * pair[h].twice);
+                    add_to(m->scale_slope + other + h * LANES, -(both * pair[h].slope * b[h]));
+                }
             }
-            add_to(m->share_slope + k * WIDTH + j, -(times * to_share));
-            add_to(m->place_slope + own, -(share * to_place));
-            add_to(m->scale_slope + own, -(share * to_scale));
+            for (int h = 0; h < TWO; h++) {
+                add_to(m->share_slope + k * WIDTH + j + h * LANES, -(times * to_share[h]));
+                add_to(m->place_slope + own + h * LANES, -(share[h] * to_place[h]));
+                add_to(m->scale_slope + own + h * LANES, -(share[h] * to_scale[h]));
+            }
         }
-    return loss;
 }
 
 /* The mean distance of a draw to one target, of weight `times`, and the log densities in `posterior`; returns the loss. */
@@ -141,6 +159,18 @@ ALWAYS vec add_likelihood(const Mixture *m, float *slopes, int64_t j) {
     return highest + logarithms(sum);
 }
 
+/* What all that means for the outputs, times `share`. */
+ALWAYS void write_slopes(const Mixture *m, vec share, float *out, float *logits, float *raw, int64_t j) {
+    vec sum = {0};
+    for (int64_t i = j; i < m->n_k * WIDTH; i += WIDTH) sum += load(m->share + i) * load(m->share_slope + i);
+    for (int64_t i = j; i < m->n_k * WIDTH; i += WIDTH)
+        store(logits + i, share * (load(logits + i) + load(m->share + i) * (load(m->share_slope + i) - sum)));
+    for (int64_t i = j; i < m->n_k * m->n_d * WIDTH; i += WIDTH) {
+        store(out + i, share * load(m->place_slope + i));
+        store(raw + i, share * load(m->scale_slope + i) * load(m->gate + i));
+    }
+}
+
 /* Losses of a block of rows, and their gradient written over the outputs: places, logits and raw scales. */
 static double mixture_losses(const Network *network, float share, float *out, const float *targets, const float *counts,
                              int64_t width, float *scratch) {
@@ -148,24 +178,22 @@ static double mixture_losses(const Network *network, float share, float *out, co
     float *logits = out + n_values * WIDTH, *raw = logits + n_k * WIDTH;
     const Mixture m = mixture_in(scratch, n_k, network->n_dims);
     double all = 0;
-    for (int64_t j = 0; j < width; j += LANES) {
-        const vec count = load(counts + j);
-        vec loss = {0}, sum = {0};
-        shares_and_scales(&m, logits, raw, network->min_scale, j);
-        for (int64_t i = j; i < n_k * WIDTH; i += WIDTH) store(logits + i, (vec){0});
-        for (int64_t t = 0; t < n_t; t++) {
-            loss += add_distances(&m, network->crps, out, targets + t * network->n_dims * WIDTH, j);
-            loss -= add_likelihood(&m, logits, j);
-        }
-        if (network->crps != 0) loss += add_spread(&m, network->crps * (float)n_t, out, j);
-        loss *= count;
-        for (int i = 0; i < LANES; i++) all += loss[i];
-        for (int64_t i = j; i < n_k * WIDTH; i += WIDTH) sum += load(m.share + i) * load(m.share_slope + i);
-        for (int64_t i = j; i < n_k * WIDTH; i += WIDTH)
-            store(logits + i, share * count * (load(logits + i) + load(m.share + i) * (load(m.share_slope + i) - sum)));
-        for (int64_t i = j; i < n_values * WIDTH; i += WIDTH) {
-            store(out + i, share * count * load(m.place_slope + i));
-            store(raw + i, share * count * load(m.scale_slope + i) * load(m.gate + i));
+    for (int64_t j = 0; j < width; j += TWO * LANES) {
+        vec loss[TWO] = {{0}};
+        for (int h = 0; h < TWO; h++) shares_and_scales(&m, logits, raw, network->min_scale, j + h * LANES);
+        for (int64_t i = 0; i < n_k * WIDTH; i += WIDTH)
+            for (int h = 0; h < TWO; h++) store(logits + i + j + h * LANES, (vec){0});
+        for (int64_t t = 0; t < n_t; t++)
+            for (int h = 0; h < TWO; h++) {
+                const float *target = targets + t * network->n_dims * WIDTH;
+                loss[h] += add_distances(&m, network->crps, out, target, j + h * LANES);
+                loss[h] -= add_likelihood(&m, logits, j + h * LANES);
+            }
+        if (network->crps != 0) add_spread(&m, network->crps * (float)n_t, out, j, loss);
+        for (int h = 0; h < TWO; h++) {
+            const vec own = load(counts + j + h * LANES) * loss[h];
+            for (int i = 0; i < LANES; i++) all += own[i];
+            write_slopes(&m, share * load(counts + j + h * LANES), out, logits, raw, j + h * LANES);
         }
     }
     return all * share;

@@ -95,7 +95,7 @@ typedef struct {
     int64_t last;
     int64_t n_batches;
     const int64_t *bounds; /* [n_batches + 1], the first row of each batch, and the one behind the last */
-    const uint8_t *active; /* [models]: whether its parameters change */
+    const uint8_t *active; /* [models]: whether it is trained; others have losses of 0 */
     float *n_steps;        /* [models], counted up */
     float *losses;         /* [n_batches, models], written */
 } Epoch;

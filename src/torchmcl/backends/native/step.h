@@ -172,11 +172,12 @@ static void training_epoch(const Network *network, const Rows *data, const Batch
         change.n_models = 1, change.flat += at, change.gradient += at, change.mean += at, change.square += at;
         change.n_steps = epoch->n_steps + m, change.decay += adam->decay ? m : 0;
         for (int64_t b = 0; b < epoch->n_batches; b++) {
+            epoch->losses[b * batch->n_models + m] = 0;
+            if (!epoch->active[m]) continue;
             own.first = batch->order ? 0 : bounds[b];
             own.order = batch->order ? batch->order + bounds[b] : 0;
             own.n_rows = bounds[b + 1] - bounds[b], own.loss = epoch->losses + b * batch->n_models + m;
             training_step(network, data, &own);
-            if (!epoch->active[m]) continue;
             const int finite = all_finite(own.gradient, n_parameters);
             const float rate = finite ? adam->rate[m] : 0;
             if (!finite) memset(own.gradient, 0, (size_t)n_parameters * sizeof(float));
