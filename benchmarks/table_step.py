@@ -4,7 +4,8 @@ python benchmarks/table_step.py [--repeats 5] [--load "..."] [--out results/tabl
 
 Five networks (64-64 units, five kernels with shares and widths) are trained by `mixture_score(3.0)` as `MCLRegressor`
 trains them. Their products are counted, not their score, Adam or the gather of rows, which take part of the time. The
-baselines, in the same rounds: the same products alone by torch, and large products. Seconds are those of the processor,
+baselines, in the same rounds: large products by torch, which is the bar, and the same products alone, at which torch is
+slow because they are small. Seconds are those of the processor,
 as others may use the machine.
 """
 
@@ -98,7 +99,7 @@ def compared(batch: int, n_inputs: int, n_repeats: int) -> dict[str, object]:
         "large_products_gflop_per_second": rate["large"],
         "share_of_bare_products": statistics.median(each["ours"] / each["bare"] for each in rounds),
         "share_of_large_products": statistics.median(each["ours"] / each["large"] for each in rounds),
-        "must_show": "share_of_bare_products >= 0.8",
+        "must_show": "share_of_large_products >= 0.8",
     }
 
 
