@@ -19,6 +19,7 @@ from torchmcl.backends import compiled
 from torchmcl.cli import main
 from torchmcl.fleet import (
     SGD,
+    Adam,
     Checkpointing,
     Fleet,
     FleetData,
@@ -207,6 +208,37 @@ def test_chunks_are_the_whole_and_a_resumed_training_has_the_same_bits(backend, 
 
 
 @needs_extension
+def test_a_training_on_several_threads_has_the_bits_of_one():
+    inputs, targets = curve(700)
+    data, held_out = FleetData.shared(inputs, targets, 5), FleetData.shared(*curve(50, seed=1), 5)
+    before, states = torch.get_num_threads(), []
+    for n_threads in (1, 3):
+        torch.set_num_threads(n_threads)
+        try:
+            fleet = Fleet(lambda: network(hidden=(64, 64)), 5, backend="compiled")
+            fleet.fit(data, 6, batch_size=64, validation=Validation(held_out, patience=2), progress=False)
+        finally:
+            torch.set_num_threads(before)
+        states.append(fleet.state_dict())
+    torch.testing.assert_close(*states, rtol=0, atol=0)
+
+
+@needs_extension
+@pytest.mark.parametrize("optimizer", [SGD(momentum=0.5), Adam()])
+def test_models_are_stopped_as_under_autograd(optimizer):
+    inputs, targets = curve(60)
+
+    def train(backend):
+        fleet = Fleet(network, 3, learning_rate=[0.01, 1e-12, 0.02], optimizer=optimizer, backend=backend)
+        validation = Validation(FleetData.shared(*curve(30, seed=1), 3), patience=2)
+        history = fleet.fit(
+            FleetData.shared(inputs, targets, 3), 12, batch_size=25, validation=validation, progress=False
+        )
+        return {**fleet.state_dict(), "losses": history.losses}
+
+    torch.testing.assert_close(train("compiled"), train("autograd"), rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
 def test_a_training_is_not_resumed_by_another_backend(tmp_path):
     data = FleetData.shared(*curve(20), 2)
     Fleet(network, 2, backend="compiled").fit(data, 2, checkpoint=tmp_path, progress=False)

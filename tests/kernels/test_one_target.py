@@ -1,46 +1,68 @@
-"""The step of one target in one kernel is the step of the definition: in Triton's interpreter, or on a GPU."""
+"""The step of one target in one kernel is the step of the definition: in C, in Triton's interpreter, or on a GPU."""
 
+import importlib
 import math
 
 import pytest
 import torch
 from torch.testing import assert_close
-
-pytest.importorskip("triton", reason="triton is not installed")
+from torch.utils.flop_counter import FlopCounterMode
 
 import torchmcl as mcl
 from torchmcl import kernels
-from torchmcl.kernels import one_target
+from torchmcl.backends import compiled
 from torchmcl.training import fused
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# The interpreter computes padded entries too, with NumPy, which warns of infinity - infinity.
-pytestmark = pytest.mark.gpu if DEVICE == "cuda" else pytest.mark.filterwarnings("ignore::RuntimeWarning")
+HAS_GPU = torch.cuda.is_available()
+# Triton's interpreter computes padded entries too, with NumPy, which warns of infinity - infinity.
+pytestmark = [pytest.mark.gpu] if HAS_GPU else [pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
 RULES = [mcl.WTA(), mcl.RelaxedWTA(0.2), mcl.AnnealedWTA(0.3), mcl.AnnealedWTA(0.0), mcl.AnnealedWTA(1e-40)]
 SHAPES = [(5, 4, 2), (1, 1, 1), (70, 49, 2), (3, 7, 32)]
 
 
-@pytest.fixture
-def calls(monkeypatch):
-    """Count the calls of the kernel, and let the interpreter serve tensors on the CPU."""
-    counted = []
+class Calls(list):
+    """What a kernel returned, call by call, and where its tensors are."""
+
+    device = "cpu"
+
+
+@pytest.fixture(params=["compiled", "triton"])
+def calls(request, monkeypatch):
+    """Count the calls of a kernel, and let Triton's interpreter serve tensors on the CPU."""
+    counted = Calls()
+    if request.param == "compiled":
+        if not compiled.available():
+            pytest.skip("the extension was not built")
+        module = importlib.import_module("torchmcl.backends.one_target")
+    else:
+        pytest.importorskip("triton", reason="triton is not installed")
+        module = importlib.import_module("torchmcl.kernels.one_target")
+        counted.device = "cuda" if HAS_GPU else "cpu"
+        if not HAS_GPU:
+            usable = lambda *tensors: all(t.dtype == torch.float32 and t.numel() > 0 for t in tensors)  # noqa: E731
+            monkeypatch.setattr(fused, "usable", usable)
+    losses = module.one_target_losses
 
     def count(*arguments):
-        counted.append(one_target_losses(*arguments))
+        counted.append(losses(*arguments))
         return counted[-1]
 
-    one_target_losses = one_target.one_target_losses
-    monkeypatch.setattr(one_target, "one_target_losses", count)
-    if DEVICE == "cpu":
-        usable = lambda *tensors: all(t.dtype == torch.float32 and t.numel() > 0 for t in tensors)  # noqa: E731
-        monkeypatch.setattr(fused, "usable", usable)
+    monkeypatch.setattr(module, "one_target_losses", count)
+    counted.kernel = losses
     return counted
 
 
-def drawn(n, n_hypotheses, dim):
+@pytest.fixture
+def compiled_calls(calls):
+    if calls.kernel.__module__ != "torchmcl.backends.one_target":
+        pytest.skip("it is about the kernel in C")
+    return calls
+
+
+def drawn(n, n_hypotheses, dim, device):
     leaves = [torch.randn(n, n_hypotheses, dim), torch.randn(n, n_hypotheses), torch.randn(n, 1, dim)]
-    return [leaf.to(DEVICE).requires_grad_() for leaf in leaves]
+    return [leaf.to(device).requires_grad_() for leaf in leaves]
 
 
 def step(leaves, rule, **options):
@@ -62,7 +84,7 @@ def assert_same(actual, expected):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_values_and_gradients_are_those_of_the_definition(rule, shape, calls):
-    leaves = drawn(*shape)
+    leaves = drawn(*shape, calls.device)
     for score_weight in (1.0, 0.3, 0.0):
         output = step([leaves[0], leaves[1], leaves[2].detach()], rule, score_weight=score_weight)
         twins, expected = defined(leaves, rule, score_weight=score_weight)
@@ -83,7 +105,7 @@ def test_values_and_gradients_are_those_of_the_definition(rule, shape, calls):
 
 
 def test_each_output_has_a_gradient_of_its_own(calls):
-    leaves = drawn(6, 5, 2)
+    leaves = drawn(6, 5, 2, calls.device)
     pick = {
         "scores alone": lambda output: output.score_loss,
         "assignment alone": lambda output: output.assignment_loss,
@@ -102,7 +124,7 @@ def test_each_output_has_a_gradient_of_its_own(calls):
 
 
 def test_gradients_can_be_differentiated_again(calls):
-    leaves = drawn(4, 3, 2)
+    leaves = drawn(4, 3, 2, calls.device)
     twins, expected = defined(leaves, mcl.AnnealedWTA(0.5))
     results = []
     for points, output in ((leaves, step(leaves, mcl.AnnealedWTA(0.5))), (twins, expected)):
@@ -116,7 +138,7 @@ def test_gradients_can_be_differentiated_again(calls):
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
 @pytest.mark.parametrize("rule", RULES[:3], ids=repr)
 def test_what_is_not_finite_gives_nan(rule, bad, calls):
-    leaves = drawn(5, 4, 2)
+    leaves = drawn(5, 4, 2, calls.device)
     with torch.no_grad():
         leaves[0][2, 1] = bad
         assert step(leaves, rule).loss.isnan()
@@ -124,7 +146,7 @@ def test_what_is_not_finite_gives_nan(rule, bad, calls):
 
 
 def test_a_loss_may_be_changed_in_place(calls):
-    leaves = drawn(5, 4, 2)
+    leaves = drawn(5, 4, 2, calls.device)
     for score_weight in (0.0, 1.0):
         output = step(leaves, mcl.WTA(), score_weight=score_weight)
         loss = output.loss
@@ -134,22 +156,22 @@ def test_a_loss_may_be_changed_in_place(calls):
 
 
 def test_everything_else_goes_by_the_definition(calls):
-    hypotheses, logits, targets = leaves = drawn(6, 5, 2)
-    two = torch.randn(6, 2, 2, device=DEVICE)
+    hypotheses, logits, targets = leaves = drawn(6, 5, 2, calls.device)
+    two = torch.randn(6, 2, 2, device=calls.device)
     steps = [
         lambda: step(leaves, mcl.TopN(2)),
-        lambda: step(leaves, mcl.AnnealedWTA(torch.tensor(0.3, device=DEVICE))),
+        lambda: step(leaves, mcl.AnnealedWTA(torch.tensor(0.3, device=calls.device))),
         lambda: step(leaves, mcl.AnnealedWTA(math.inf)),
         lambda: step(leaves, mcl.WTA(), cost_fn=mcl.pairwise_l1),
         lambda: step(leaves, mcl.WTA(), loss_fn=mcl.pairwise_l1),
         lambda: step(leaves, mcl.WTA(), scores=mcl.SoftmaxScores()),
         lambda: step(leaves, mcl.WTA(), scores=mcl.SigmoidScores(None)),
-        lambda: step(leaves, mcl.WTA(), sample_weights=torch.ones(6, device=DEVICE)),
+        lambda: step(leaves, mcl.WTA(), sample_weights=torch.ones(6, device=calls.device)),
         lambda: step([hypotheses, logits, two], mcl.WTA()),
         lambda: step([hypotheses.double(), logits, targets], mcl.WTA()),
         lambda: mcl.mcl_step(
             lambda _: mcl.Predictions(hypotheses, logits),
-            mcl.Batch(targets, targets, torch.ones(6, 1, dtype=torch.bool, device=DEVICE)),
+            mcl.Batch(targets, targets, torch.ones(6, 1, dtype=torch.bool, device=calls.device)),
             mcl.WTA(),
         ),
     ]
@@ -158,16 +180,85 @@ def test_everything_else_goes_by_the_definition(calls):
     with mcl.value_checks():
         step(leaves, mcl.WTA())
     assert not calls
-    assert one_target.one_target_losses(torch.randn(1, 3, 33), torch.randn(1, 1, 33), None, 0.0, 0.0) is NotImplemented
+    assert calls.kernel(torch.randn(1, 3, 33), torch.randn(1, 1, 33), None, 0.0, 0.0) is NotImplemented
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by torch.compile itself
-def test_a_step_on_the_gpu_is_fused_in_plain_eager_mode(calls):
-    leaves = drawn(6, 5, 2)
-    assert kernels.usable(*leaves)
+@pytest.mark.slow
+def test_a_step_is_fused_in_plain_eager_mode(calls):
+    leaves = drawn(6, 5, 2, calls.device)
+    if fused.usable is not kernels.usable:
+        pytest.skip("torch.compile does not follow Triton's interpreter")
+    assert kernels.usable(*leaves) == (calls.device == "cuda")
     step(leaves, mcl.WTA()).loss.backward()
     assert len(calls) == 1
     compiled = torch.compile(lambda *leaves: step(leaves, mcl.WTA()).loss, fullgraph=True)
     assert_close(compiled(*leaves), step(leaves, mcl.WTA()).loss)
     assert len(calls) == 2
+
+
+def test_a_second_backward_pass_gives_the_same_gradients(calls):
+    leaves = drawn(6, 5, 2, calls.device)
+    loss = step(leaves, mcl.AnnealedWTA(0.5)).loss
+    first = torch.autograd.grad(loss, leaves[:2], retain_graph=True)
+    kept = [part.clone() for part in first]
+    for part in first:
+        part.zero_()  # what was handed out belongs to the caller
+    for actual, right in zip(torch.autograd.grad(loss, leaves[:2]), kept, strict=True):
+        assert_close(actual, right)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(loss, leaves[:2])
+
+
+def test_the_gradient_of_a_scaled_loss_is_scaled(calls):
+    leaves = drawn(6, 5, 2, calls.device)
+    twins, expected = defined(leaves, mcl.WTA(), score_weight=0.3)
+    actual = torch.autograd.grad(7 * step(leaves, mcl.WTA(), score_weight=0.3).loss, leaves[:2])
+    for ours, theirs in zip(actual, torch.autograd.grad(7 * expected.loss, twins[:2]), strict=True):
+        assert_same(ours, theirs)
+
+
+def test_without_gradients_there_are_none(compiled_calls):
+    leaves = drawn(40, 5, 2, "cpu")
+    with torch.no_grad():
+        output = step(leaves, mcl.WTA())
+    assert not output.loss.requires_grad
+    assert_same(output.loss, defined(leaves, mcl.WTA())[1].loss.detach())
+    assert len(compiled_calls) == 1
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_a_large_batch_is_shared_among_threads_bit_for_bit(n_threads, compiled_calls):
+    leaves = drawn(2100, 49, 2, "cpu")
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        output = step(leaves, mcl.AnnealedWTA(0.3))
+        gradients = torch.autograd.grad(output.loss, leaves[:2])
+        torch.set_num_threads(2)
+        other = step(leaves, mcl.AnnealedWTA(0.3))
+        pairs = zip(gradients, torch.autograd.grad(other.loss, leaves[:2]), strict=True)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(output.loss, other.loss)
+    assert all(torch.equal(one, another) for one, another in pairs)
+    twins, expected = defined(leaves, mcl.AnnealedWTA(0.3))
+    for actual, right in zip(gradients, torch.autograd.grad(expected.loss, twins[:2]), strict=True):
+        assert_same(actual, right)
+
+
+def test_strided_tensors_are_served(compiled_calls):
+    hypotheses, logits, targets = drawn(6, 5, 2, "cpu")
+    turned = [hypotheses.transpose(0, 1).contiguous().transpose(0, 1), logits.t().contiguous().t(), targets]
+    assert_close(step(turned, mcl.WTA()).loss, step([hypotheses, logits, targets], mcl.WTA()).loss)
+    assert len(compiled_calls) == 2
+
+
+def test_many_hypotheses_and_modes_that_watch_operations_go_by_the_definition(compiled_calls):
+    leaves = drawn(3, 101, 2, "cpu")
+    assert step(leaves, mcl.WTA()).loss.isfinite()
+    assert compiled_calls == [NotImplemented]
+    with FlopCounterMode(display=False):
+        assert step(drawn(3, 5, 2, "cpu"), mcl.WTA()).loss.isfinite()
+    torch.func.grad(lambda hypotheses: step([hypotheses, *leaves[1:]], mcl.WTA()).loss)(leaves[0].detach())
+    assert len(compiled_calls) == 1

@@ -1,23 +1,23 @@
 """The training step of small ReLU networks in C, an extension that is built when the package is installed."""
 
 import ctypes
-import itertools
-from ctypes import Structure, c_float, c_int64, c_void_p
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchmcl.backends.extension import aligned, available, instruction_set, library
+from torchmcl.backends.extension import aligned, available, instruction_set, library, on_threads
+from torchmcl.backends.ladders import Ladders
+from torchmcl.backends.structures import AdamFields, BatchFields, EpochFields, NetworkFields, RowsFields
 
 __all__ = [
     "MAX_HYPOTHESES",
     "MAX_LAYERS",
+    "AdamStep",
     "Mixture",
     "Network",
     "NetworkStep",
-    "adam_step",
     "available",
     "instruction_set",
 ]
@@ -26,75 +26,8 @@ __all__ = [
 MAX_HYPOTHESES = 100
 MAX_LAYERS = 16
 
-# Columns of a run, on average, from which sums of weights are faster than a product with them.
-_SHORTEST_RUN = 4
-
-
-class _Network(Structure):
-    _fields_ = (
-        ("n_layers", c_int64),
-        ("sizes", c_void_p),
-        ("n_hypotheses", c_int64),
-        ("n_dims", c_int64),
-        ("n_targets", c_int64),
-        ("absolute", c_int64),
-        ("has_scores", c_int64),
-        ("detach_scores", c_int64),
-        ("n_given", c_int64),
-        ("n_runs", c_int64),
-        ("run_lengths", c_void_p),
-        ("is_mixture", c_int64),
-        ("crps", c_float),
-        ("min_scale", c_float),
-    )
-
-
-class _Rows(Structure):
-    _fields_ = (
-        ("n_set_rows", c_int64),
-        ("inputs", c_void_p),
-        ("lower", c_void_p),
-        ("between", c_void_p),
-        ("targets", c_void_p),
-        ("counts", c_void_p),
-    )
-
-
-class _Batch(Structure):
-    _fields_ = (
-        ("n_models", c_int64),
-        ("n_parameters", c_int64),
-        ("flat", c_void_p),
-        ("gradient", c_void_p),
-        ("set_of_model", c_void_p),
-        ("temperature", c_void_p),
-        ("epsilon", c_void_p),
-        ("loss", c_void_p),
-        ("first", c_int64),
-        ("n_rows", c_int64),
-        ("order", c_void_p),
-        ("order_of_model", c_void_p),
-        ("order_stride", c_int64),
-        ("score_weight", c_float),
-        ("scratch", c_void_p),
-    )
-
-
-class _Adam(Structure):
-    _fields_ = (
-        ("n_models", c_int64),
-        ("n_parameters", c_int64),
-        ("flat", c_void_p),
-        ("gradient", c_void_p),
-        ("mean", c_void_p),
-        ("square", c_void_p),
-        ("n_steps", c_void_p),
-        ("rate", c_void_p),
-        ("decay", c_void_p),
-        ("beta1", c_float),
-        ("beta2", c_float),
-        ("epsilon", c_float),
-    )
+# Multiplications of an epoch from which a second thread is worth its start.
+_MANY_PRODUCTS = 10_000_000
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
@@ -140,56 +73,6 @@ class Network:
         return self.sizes[-1] > self.n_hypotheses * self.n_dims
 
 
-class Ladders(NamedTuple):
-    """Inputs whose last columns climb: in each row of a run they are 1 up to some place, then one between, then 0.
-
-    Attributes:
-        given: the columns before the runs, [sets, rows, columns].
-        lengths: columns of each run.
-        lower: how many columns, and runs, are before the place of each row, [sets, rows, runs].
-        between: the value at that place, [sets, rows, runs].
-    """
-
-    given: Tensor
-    lengths: Tensor
-    lower: Tensor
-    between: Tensor
-
-    @classmethod
-    def of(cls, inputs: Tensor) -> "Ladders":
-        """Find the runs of inputs [sets, rows, columns]; there are none where they are too short to be of use."""
-        n_given = inputs.shape[-1]
-        if bool(_between_0_and_1(inputs[..., -1:])):  # which spares most inputs a look at all columns
-            n_given -= _n_trailing(_between_0_and_1(inputs))
-        given, climbs = inputs[..., :n_given], inputs[..., n_given:]
-        breaks = ((climbs[..., :-1] != 1) & (climbs[..., 1:] != 0)).flatten(0, -2).any(dim=0)
-        bounds = [0, *(breaks.nonzero().flatten() + 1).tolist(), climbs.shape[-1]]
-        if climbs.shape[-1] < _SHORTEST_RUN * len(bounds[1:]):
-            given, climbs, bounds = inputs, inputs[..., :0], [0]
-        lower, between = [], []
-        for run, (first, end) in enumerate(itertools.pairwise(bounds)):
-            place = (climbs[..., first:end] == 1).sum(dim=-1).clamp(max=end - first - 1)
-            lower.append(place + first + run)  # a run of n columns has n + 1 sums
-            between.append(climbs[..., first:end].gather(-1, place.unsqueeze(-1)).squeeze(-1))
-        none = inputs.new_empty(*inputs.shape[:-1], 0)
-        return cls(
-            given.contiguous(),
-            torch.tensor(bounds).diff(),
-            torch.stack(lower, dim=-1).int() if lower else none.int(),
-            torch.stack(between, dim=-1) if between else none,
-        )
-
-
-def _between_0_and_1(inputs: Tensor) -> Tensor:
-    """Return which columns of inputs [..., columns] have such values alone."""
-    return ((inputs >= 0) & (inputs <= 1)).flatten(0, -2).all(dim=0)
-
-
-def _n_trailing(flags: Tensor) -> int:
-    """Return how many flags are set from the last one back."""
-    return int(flags.flip(0).cumprod(dim=0).sum())
-
-
 class NetworkStep:
     """Losses and gradients of many networks on rows of their sets; everything is float32, contiguous and on the CPU.
 
@@ -217,7 +100,7 @@ class NetworkStep:
         row_weights = None if row_weights is None else row_weights.contiguous()
         self.network = network
         self._flat, self._set_of_model = flat, set_of_model.contiguous()
-        self._network = _Network(
+        self._network = NetworkFields(
             n_layers=len(network.sizes) - 1,
             sizes=sizes.data_ptr(),
             n_hypotheses=network.n_hypotheses,
@@ -233,7 +116,7 @@ class NetworkStep:
             crps=0.0 if network.mixture is None else network.mixture.crps,
             min_scale=0.0 if network.mixture is None else network.mixture.min_scale,
         )
-        self._rows = _Rows(
+        self._rows = RowsFields(
             n_set_rows=ladders.given.shape[1],
             inputs=ladders.given.data_ptr(),
             lower=ladders.lower.data_ptr(),
@@ -242,7 +125,7 @@ class NetworkStep:
             counts=_pointer(row_weights),
         )
         self._kept = (sizes, ladders, targets, row_weights)  # alive as long as the pointers into them
-        self._scratch = aligned(library().torchmcl_scratch_size(ctypes.byref(self._network)))
+        self._scratch = self._memory()
         self.gradient = torch.zeros_like(flat)
 
     def __call__(
@@ -268,54 +151,129 @@ class NetworkStep:
             models: the models to take, all of them by default.
         """
         chosen = models or slice(0, len(self._flat))
-        flat, set_of_model, rule = self._flat[chosen], self._set_of_model[chosen], rule[:, chosen].contiguous()
+        batch, loss = self._batch(rule, score_weight, start, order, with_gradient, chosen)
+        batch.n_rows = stop - start
+        library().torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
+        return loss
+
+    def epoch(
+        self,
+        rule: Tensor,
+        score_weight: float,
+        adam: "AdamStep",
+        *,
+        bounds: Sequence[int],
+        active: Tensor,
+        order: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Take a step of Adam after each batch of an epoch, on all threads, and return the losses [batches, models].
+
+        A model whose gradient is not finite keeps its weights, bit for bit.
+
+        Args:
+            rule: as above.
+            score_weight: as above.
+            adam: moments, counts, rates and decays of the models; `flat` must be that of this step.
+            bounds: the first row of each batch, and the one behind the last.
+            active: [models], whether a model is trained; others have losses of 0.
+            order: as above.
+        """
+        n_models, n_parameters = self._flat.shape
+        rows = torch.tensor(bounds)
+        losses = self._flat.new_empty(len(rows) - 1, n_models)
+        active, rule = active.contiguous(), rule.contiguous()
+        update = adam.structure(self._flat, self.gradient)
+
+        def part(first: int, last: int) -> None:
+            scratch = self._memory()
+            batch, _ = self._batch(rule, score_weight, 0, order, True, slice(0, n_models))
+            batch.scratch = scratch.data_ptr()
+            pointers = (rows.data_ptr(), active.data_ptr(), adam.n_steps.data_ptr(), losses.data_ptr())
+            epoch = EpochFields(first, last, len(rows) - 1, *pointers)
+            problem = (self._network, self._rows, batch, update, epoch)
+            library().torchmcl_epoch(*map(ctypes.byref, problem))
+
+        if n_models * n_parameters * (bounds[-1] - bounds[0]) < _MANY_PRODUCTS:
+            part(0, n_models)
+        else:
+            on_threads(part, n_models)
+        return losses
+
+    def _memory(self) -> Tensor:
+        return aligned(library().torchmcl_scratch_size(ctypes.byref(self._network)))
+
+    def _batch(
+        self,
+        rule: Tensor,
+        score_weight: float,
+        start: int,
+        order: tuple[Tensor, Tensor] | None,
+        with_gradient: bool,
+        models: slice,
+    ) -> tuple[BatchFields, Tensor]:
+        """Return a batch without its number of rows, and the losses that it will have."""
+        flat, set_of_model, rule = self._flat[models], self._set_of_model[models], rule[:, models].contiguous()
         loss = flat.new_empty(len(flat))
-        numbers, of_model = (None, None) if order is None else (order[0][:, start:], order[1][chosen])
-        batch = _Batch(
+        numbers, of_model = (None, None) if order is None else (order[0][:, start:], order[1][models])
+        batch = BatchFields(
             n_models=len(flat),
             n_parameters=flat.shape[1],
             flat=flat.data_ptr(),
-            gradient=self.gradient[chosen].data_ptr() if with_gradient else None,
+            gradient=self.gradient[models].data_ptr() if with_gradient else None,
             set_of_model=set_of_model.data_ptr(),
             temperature=rule[0].data_ptr(),
             epsilon=rule[1].data_ptr(),
             loss=loss.data_ptr(),
             first=start if order is None else 0,  # with an order the beginning is skipped there
-            n_rows=stop - start,
             order=_pointer(numbers),
             order_of_model=_pointer(of_model),
             order_stride=0 if numbers is None else numbers.stride(0),
             score_weight=score_weight,
             scratch=self._scratch.data_ptr(),
         )
-        library().torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
-        return loss
+        batch.kept = rule  # alive as long as the pointers into it
+        return batch, loss
 
 
-def adam_step(
-    flat: Tensor,
-    grad: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    n_steps: Tensor,
-    lr: Tensor,
-    decay: Tensor | None,
-    betas: tuple[float, float],
-    epsilon: float,
-) -> None:
-    """Change parameters and moments [models, parameters] in place; `n_steps` [models, 1] already counts this step."""
-    update = _Adam(
-        n_models=flat.shape[0],
-        n_parameters=flat.shape[1],
-        flat=flat.data_ptr(),
-        gradient=grad.data_ptr(),
-        mean=mean.data_ptr(),
-        square=square.data_ptr(),
-        n_steps=n_steps.data_ptr(),
-        rate=lr.data_ptr(),
-        decay=_pointer(decay),
-        beta1=betas[0],
-        beta2=betas[1],
-        epsilon=epsilon,
-    )
-    library().torchmcl_adam(ctypes.byref(update))
+@dataclass(frozen=True)
+class AdamStep:
+    """Adam with decoupled weight decay for parameters [models, parameters].
+
+    Attributes:
+        mean: the first moments, like the parameters, changed in place.
+        square: the second moments.
+        n_steps: [models, 1], floats.
+        lr: learning rates [models, 1].
+        decay: weight decays [models, 1], or None.
+        betas: of both moments.
+        epsilon: added to the root of the second.
+    """
+
+    mean: Tensor
+    square: Tensor
+    n_steps: Tensor
+    lr: Tensor
+    decay: Tensor | None
+    betas: tuple[float, float]
+    epsilon: float
+
+    def structure(self, flat: Tensor, grad: Tensor) -> AdamFields:
+        """Return what C reads."""
+        return AdamFields(
+            n_models=flat.shape[0],
+            n_parameters=flat.shape[1],
+            flat=flat.data_ptr(),
+            gradient=grad.data_ptr(),
+            mean=self.mean.data_ptr(),
+            square=self.square.data_ptr(),
+            n_steps=self.n_steps.data_ptr(),
+            rate=self.lr.data_ptr(),
+            decay=_pointer(self.decay),
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            epsilon=self.epsilon,
+        )
+
+    def __call__(self, flat: Tensor, grad: Tensor) -> None:
+        """Change parameters and moments in place; `n_steps` already counts this step."""
+        library().torchmcl_adam(ctypes.byref(self.structure(flat, grad)))

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from torchmcl._checks import value_checks_enabled
 from torchmcl.costs import mixture_cost, pairwise_cross_entropy
 from torchmcl.fleet.batches import BatchRows, EpochRows
+from torchmcl.fleet.compiled_adam import fast_adam
 from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import MixtureLogLoss
 from torchmcl.fleet.linear import is_relu_network, products
 from torchmcl.fleet.stacked import StackedModules
-from torchmcl.fleet.steps import AutogradStep, StepSpec, fast_adam
+from torchmcl.fleet.steps import AutogradStep, StepSpec
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.types import Batch
 

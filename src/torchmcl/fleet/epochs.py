@@ -1,7 +1,7 @@
 """The training of one chunk of a fleet: its state, an epoch, an evaluation, all on the device."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.history import FirstFailures, FleetHistory
 from torchmcl.fleet.placement import Placement
 from torchmcl.fleet.plan import FleetPlan
-from torchmcl.fleet.stacked import StackedModules, replace_where
+from torchmcl.fleet.stacked import StackedModules, replace_where, runs_of
 from torchmcl.fleet.state import ChunkState
 from torchmcl.fleet.steps import AutogradStep
 
@@ -150,8 +150,7 @@ class ChunkTraining:
             return ()
         last = epoch + 1 == self.plan.n_epochs
         due = [last or (epoch + 1) % every == 0 for every in self.plan.validate_every]
-        edges = [i for i in range(len(due) + 1) if (i < len(due) and due[i]) != (i > 0 and due[i - 1])]
-        return tuple(zip(edges[::2], edges[1::2], strict=True))
+        return tuple((run.start, run.stop) for run in runs_of(due))
 
     def _epoch(self, due: tuple[tuple[int, int], ...]) -> None:
         """Go once through the data, then evaluate: no value is read on the host of a GPU."""
@@ -165,18 +164,28 @@ class ChunkTraining:
         batches = self._rows.batches
         total: Tensor | None = None
         self._failures.forget()
-        for batch in batches:
-            loss = self._step(self.courses, batch)
-            with torch.no_grad():
-                self._update(self._step.gradient, batch)
-                loss = loss if len(batches) == 1 else loss * self._rows.share(batch)
-                total = loss if total is None else total + loss
-                self._failures.see(loss, epoch=epoch)
+        for batch, loss in zip(batches, self._trained(), strict=True):
+            loss = loss if len(batches) == 1 else loss * self._rows.share(batch)
+            total = loss if total is None else total + loss
+            self._failures.see(loss, epoch=epoch)
         assert total is not None
         self.state.losses.index_copy_(0, epoch, total.unsqueeze(0).to(self.state.losses))
         for low, high in due:
             self._evaluate(slice(low, high))
         self.state.epoch.add_(1)
+
+    def _trained(self) -> Iterator[Tensor]:
+        """Train on one batch after the other, and yield the losses [models] of each."""
+        active = self.state.stopped_epoch < 0
+        losses = self._step.epoch(self.courses, self.state.optimizer, self._rate, self._decay, active)
+        if losses is not None:
+            yield from losses
+            return
+        for batch in self._rows.batches:
+            loss = self._step(self.courses, batch)
+            with torch.no_grad():
+                self._update(self._step.gradient, batch)
+            yield loss
 
     def _measure(self, _: tuple[()]) -> None:
         """Measure the models that decide themselves; apart from the epoch, so that this is captured once."""
@@ -208,14 +217,21 @@ class ChunkTraining:
             gradient, rate = gradient.masked_fill(~finite, 0), rate * finite
         # Weight decay would move frozen parameters even without a gradient.
         before = flat.clone() if self._frozen is not None else None
-        if active is None:
-            self._step.optimizer.update(flat, gradient, self.state.optimizer, rate, self._decay)
+        if active is not None and flat.is_cuda:
+            self._update_where(gradient, rate, active)
         else:
-            self._update_active(gradient, rate, active)
+            for models in [slice(None)] if active is None else runs_of(active.tolist()):
+                self._update_slice(gradient, rate, models)
         if self._frozen is not None and before is not None:
             flat.copy_(torch.where(self._frozen, before, flat))
 
-    def _update_active(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:
+    def _update_slice(self, gradient: Tensor, rate: Tensor, models: slice) -> None:
+        state = {name: value[models] for name, value in self.state.optimizer.items()}
+        decay = None if self._decay is None else self._decay[models]
+        self._step.optimizer.update(self.models.flat[models], gradient[models], state, rate[models], decay)
+
+    def _update_where(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:
+        """Update all models, and keep what comes of the active ones: no value is read on the host of a GPU."""
         flat = self.models.flat.clone()
         moments = {name: value.clone() for name, value in self.state.optimizer.items()}
         self._step.optimizer.update(flat, gradient, moments, rate, self._decay)

@@ -96,7 +96,7 @@ class Placement:
             batch_size: rows of a step.
             n_hypotheses: of each model.
             chunk_size: models of a chunk; None to derive it from memory and threads.
-            compiled: whether the compiled step, which runs on one core, serves the training.
+            compiled: whether the compiled step serves the training, which shares out its models to cores itself.
             in_order: whether chunks have to be trained one after the other.
         """
         on_cpu = devices[0].type == "cpu"
@@ -107,7 +107,7 @@ class Placement:
             room = min(models_at_once(models, data, batch_size, device) for device in set(devices))
             chunk_size = min(room, -(-len(models) // max(n_threads, len(devices))))
         chunks = [slice(low, min(low + chunk_size, len(models))) for low in range(0, len(models), chunk_size)]
-        return cls(chunks, devices, n_threads, small or (on_cpu and compiled))
+        return cls(chunks, devices, n_threads, small or (on_cpu and compiled and n_threads > 1))
 
     @property
     def chunk_size(self) -> int:

@@ -23,6 +23,7 @@ __all__ = [
     "gradients_of",
     "random_numbers_apart",
     "replace_where",
+    "runs_of",
 ]
 
 _ONE_GENERATOR = threading.Lock()
@@ -206,7 +207,15 @@ class StackedModules:
 
 def replace_where(chosen: Tensor, kept: Tensor, new: Tensor) -> None:
     """Write `new` over `kept` [models, ...] for the models that are chosen."""
+    if not chosen.is_cuda and not bool(chosen.any()):  # reading a value is free on the CPU, and a wait elsewhere
+        return
     kept.copy_(torch.where(chosen.view(-1, *[1] * (kept.ndim - 1)), new, kept))
+
+
+def runs_of(flags: list[bool]) -> list[slice]:
+    """Return the runs of neighbors whose flags are set."""
+    edges = [i for i, (before, now) in enumerate(zip([False, *flags], [*flags, False], strict=True)) if before != now]
+    return [slice(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:

@@ -18,6 +18,7 @@ from torchmcl.assignment import AssignmentRule
 from torchmcl.backends import compiled
 from torchmcl.costs import mixture_score, pairwise_l1, pairwise_sq_euclidean
 from torchmcl.fleet.batches import BatchRows, EpochRows
+from torchmcl.fleet.compiled_adam import CompiledAdam, fast_adam
 from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import current_loss, hard_distortion, matched
@@ -29,7 +30,7 @@ from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.training import mcl_step
 from torchmcl.types import Batch, StepOutput
 
-__all__ = ["AutogradStep", "CompiledStep", "StepSpec", "fast_adam", "why_not_compiled"]
+__all__ = ["AutogradStep", "CompiledStep", "StepSpec", "why_not_compiled"]
 
 # Beyond this many coordinates the squared distance comes from matrix products, which the compiled step does not do.
 _MAX_DIMS = 32
@@ -84,6 +85,12 @@ class AutogradStep:
         output = self._output(self.models, *self.rows.batch(batch), courses.rule())
         self.gradient = self.models.gradient(output.loss.sum())
         return output.loss.detach()
+
+    def epoch(
+        self, courses: RuleCourses, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None, active: Tensor
+    ) -> Tensor | None:
+        """Train on all batches of an epoch at once, where a backend can: None where it goes batch by batch."""
+        return None
 
     @torch.no_grad()
     def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
@@ -165,6 +172,22 @@ class CompiledStep(AutogradStep):
         self.gradient = self._step.gradient
         return losses
 
+    def epoch(
+        self, courses: RuleCourses, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None, active: Tensor
+    ) -> Tensor | None:
+        """Train the models that are active on all batches, and return losses [batches, models]."""
+        if not isinstance(self.optimizer, CompiledAdam):
+            return None
+        rows = self.rows
+        return self._step.epoch(
+            courses.mixed_values,
+            self.spec.score_weight,
+            self.optimizer.step(state, lr, decay),
+            bounds=[rows.batches[0].start, *(batch.stop for batch in rows.batches)],
+            active=active,
+            order=None if rows.order is None else (rows.order, rows.order_of_model),
+        )
+
     def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
         """Return the monitored value of a slice of the models on the validation rows."""
         if self._held_out is None or self.validation is None:
@@ -198,23 +221,6 @@ class CompiledStep(AutogradStep):
             return CostScale(mean, mean, torch.ones_like(mean, dtype=torch.bool))  # distances have a natural zero
 
         return measure
-
-
-# Captured epochs are those of the definition.
-
-
-class _CompiledAdam(Adam):
-    def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
-        state["n_steps"].add_(1)
-        moments = state["mean"], state["square"], state["n_steps"]
-        compiled.adam_step(flat, grad, *moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
-
-
-def fast_adam(optimizer: FleetOptimizer) -> FleetOptimizer:
-    """Return Adam in compiled code where there is any, other optimizers as they are."""
-    if compiled.available() and type(optimizer) is Adam and min(optimizer.beta1, optimizer.beta2) > 0:
-        return _CompiledAdam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)
-    return optimizer
 
 
 def why_not_compiled(

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from torchmcl._eager import may_work_in_place
 from torchmcl.kernels.coordinates import MAX_TURNS
-from torchmcl.kernels.cross_entropy import cross_entropy_gradient
-from torchmcl.kernels.squares import centred_pull
+from torchmcl.kernels.one_target_pull import plain_pull
 
 __all__ = ["one_target_losses"]
 
@@ -140,7 +139,8 @@ class _OneTarget(torch.autograd.Function):
         pulls, pulls_targets, scores = ctx.needs_input_grad[:3]
         pulls, scores = pulls and grad is not None, ctx.scored and scores and score_grad is not None
         if cost_grad is not None or pulls_targets or not may_work_in_place():
-            return (*_plain_pull(ctx, cost_grad, grad, score_grad), None, None)
+            saved = h, t, x if ctx.scored else None, weights, winners
+            return (*plain_pull(*saved, (cost_grad, grad, score_grad), ctx.needs_input_grad), None, None)
         n, K, D = h.shape
         to_h, to_logits = torch.empty_like(h) if pulls else h, torch.empty_like(x) if scores else x
         blocks = _blocks(K, D)
@@ -152,19 +152,3 @@ class _OneTarget(torch.autograd.Function):
                 h, t, x, weights, winners, upstream, score_upstream, to_h, to_logits, n, K, **flags, **blocks
             )
         return to_h if pulls else None, None, to_logits if scores else None, None, None
-
-
-def _plain_pull(
-    ctx: Any, cost_grad: Tensor | None, grad: Tensor | None, score_grad: Tensor | None
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients in a form that autograd can follow."""
-    h, t, x, weights, winners = ctx.saved_tensors
-    n, K, _ = h.shape
-    to_h = to_t = to_logits = None
-    parts = [part for part in (cost_grad, None if grad is None else weights * (grad / n)) if part is not None]
-    if parts:
-        to_h, to_t = centred_pull(h, t, sum(parts), ctx.needs_input_grad[:2])
-    if ctx.scored and ctx.needs_input_grad[2] and score_grad is not None:
-        labels = torch.zeros_like(x).scatter(-1, winners.long().unsqueeze(-1), 1.0)
-        to_logits = cross_entropy_gradient(x, labels, score_grad / (n * K))
-    return to_h, to_t, to_logits

@@ -1,13 +1,15 @@
-"""Which steps a single kernel computes: the commonest one, of a batch on a GPU with one target for each sample."""
+"""Which steps a single kernel computes: the commonest one, of a batch with one target for each sample."""
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchmcl._checks import value_checks_enabled
 from torchmcl.assignment import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
+from torchmcl.backends import one_target
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.kernels import usable
 from torchmcl.scoring import ScoreObjective, SigmoidScores
@@ -26,8 +28,8 @@ def fused_step(
 ) -> StepOutput | None:
     """Return what `mcl_step` defines for targets that are all real and count equally; None where no kernel serves.
 
-    It serves the squared Euclidean cost in float32 on a GPU, with `WTA`, `RelaxedWTA` and `AnnealedWTA` of plain
-    numbers, and the default scores.
+    It serves the squared Euclidean cost in float32, on a GPU with Triton or on the CPU in C, with `WTA`, `RelaxedWTA`
+    and `AnnealedWTA` of plain numbers, and the default scores.
     """
     hypotheses, logits = predictions.hypotheses, predictions.score_logits if score_weight != 0 else None
     numbers = _numbers_of(rule)
@@ -41,11 +43,8 @@ def fused_step(
         type(scores) is not SigmoidScores or type(scores.rule) is not WTA or logits.shape != hypotheses.shape[:-1]
     ):
         return None
-    if not usable(hypotheses, targets, *([] if logits is None else [logits])):
-        return None
-    from torchmcl.kernels.one_target import one_target_losses
-
-    result = one_target_losses(hypotheses, targets, logits, *numbers)
+    kernel = _kernel_for(hypotheses, targets, *([] if logits is None else [logits]))
+    result = NotImplemented if kernel is None else kernel(hypotheses, targets, logits, *numbers)
     if result is NotImplemented:
         return None
     cost, weights, assignment_loss, score_loss = result
@@ -54,6 +53,15 @@ def fused_step(
         return StepOutput(assignment_loss, assignment_loss, None, matching, predictions)
     loss = torch.add(assignment_loss, score_loss, alpha=score_weight)
     return StepOutput(loss, assignment_loss, score_loss, matching, predictions)
+
+
+def _kernel_for(*tensors: Tensor) -> Callable[..., Any] | None:
+    """Return what computes the step on the device of these tensors in the present mode, if anything does."""
+    if usable(*tensors):
+        from torchmcl.kernels.one_target import one_target_losses
+
+        return one_target_losses
+    return one_target.one_target_losses if one_target.serves(*tensors) else None
 
 
 def _numbers_of(rule: AssignmentRule) -> tuple[float, float] | None:

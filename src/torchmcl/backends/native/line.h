@@ -158,25 +158,6 @@ ALWAYS void halve(const float *restrict f, const float *restrict g, int64_t n, f
     to[2 * n] = f[n], slope[2 * n] = 0.5f * g[n];
 }
 
-/* 2^x, where that is a number that is not tiny. */
-ALWAYS vec exp2_of(vec x) {
-    const vec whole = x + 12582912.0f, rest = x - (whole - 12582912.0f);
-    vec value = (vec){0} + 1.5403530e-4f;
-    value = value * rest + 1.3333558e-3f;
-    value = value * rest + 9.6181291e-3f;
-    value = value * rest + 5.5504109e-2f;
-    value = value * rest + 2.4022651e-1f;
-    value = value * rest + 6.9314718e-1f;
-    value = value * rest + 1.0f;
-    return value * (vec)(((ivec)whole + 127) << 23);
-}
-
-/* The same for x <= 0, not below 2^-126. */
-ALWAYS vec powers_of_two(vec x) {
-    const ivec low = x < -126.0f;
-    return exp2_of((vec)(((ivec)((vec){0} - 126.0f) & low) | ((ivec)x & ~low)));
-}
-
 /* Adds a kernel to the nodes of its run from `first` to `last`, and to those that fill the first and the last vector:
    kernels that overlap meet in the same vectors, which the processor has at once. From one vector to the next a bell
    changes by a factor that itself changes by a factor; the widest vectors begin where floats are too small for that. */
@@ -187,8 +168,8 @@ ALWAYS void add_kernel(const Kernel *own, const LineRow *row, const Run *run, in
     vec z;
     for (int i = 0; i < LANES; i++) z[i] = (float)i * step;
     z += (float)((double)(run->first + start) * spacing - own->centre) * own->per_width;
-    vec bell = powers_of_two(-0.72134752f * z * z), factor = exp2_of(-0.72134752f * jump * (2 * z + jump));
-    const vec change = exp2_of((vec){0} - 1.44269504f * jump * jump);
+    vec bell = powers_of_two(-0.72134752f * z * z), factor = inner_powers(-0.72134752f * jump * (2 * z + jump));
+    const vec change = inner_powers((vec){0} - 1.44269504f * jump * jump);
     for (int64_t i = start; i < n; i += LANES) {
         if (LANES > 8) bell = powers_of_two(-0.72134752f * z * z);
         *(vec *)(f + i) += own->height * bell;

@@ -10,22 +10,6 @@
 #endif
 #define TILE 32
 
-/* 2^x for |x| <= 126 to a few units in the last place; further out that of the bound; NaN for NaN. */
-ALWAYS vec bounded_powers(vec x) {
-    x = (vec)(((ivec)x & ~(x < -126.0f)) | ((ivec)((vec){0} - 126.0f) & (x < -126.0f)));
-    x = (vec)(((ivec)x & ~(x > 126.0f)) | ((ivec)((vec){0} + 126.0f) & (x > 126.0f)));
-    const vec whole = x + 12582912.0f; /* the nearest integer, in the lowest bits */
-    const vec rest = x - (whole - 12582912.0f);
-    vec value = rest * 1.5252734e-5f + 1.5403530e-4f;
-    value = value * rest + 1.3333558e-3f;
-    value = value * rest + 9.6181291e-3f;
-    value = value * rest + 5.5504109e-2f;
-    value = value * rest + 2.4022651e-1f;
-    value = value * rest + 6.9314718e-1f;
-    value = value * rest + 1.0f;
-    return value * (vec)(((ivec)whole + 127) << 23);
-}
-
 /* One step of TOGETHER sequences and LANES units: `rows` are [x, h before], n_k numbers each; cells and h are of Hp. */
 ALWAYS void cells_of(const vec *weight, const vec *bias, const float *rows, int64_t n_k, float *cells, float *h,
                      int64_t stride) {

@@ -37,6 +37,17 @@ EXPORTED void torchmcl_step(const Network *network, const Rows *rows, const Batc
 
 EXPORTED void torchmcl_adam(const Adam *adam) { chosen->adam(adam); }
 
+EXPORTED void torchmcl_epoch(const Network *network, const Rows *rows, const Batch *batch, const Adam *adam,
+                             const Epoch *epoch) {
+    chosen->epoch(network, rows, batch, adam, epoch);
+}
+
+EXPORTED int64_t torchmcl_one_target_rows(void) { return chosen->one_target_rows(); }
+
+EXPORTED int64_t torchmcl_one_target_scratch(const OneTarget *step) { return chosen->one_target_scratch(step); }
+
+EXPORTED void torchmcl_one_target(const OneTarget *step) { chosen->one_target(step); }
+
 EXPORTED int64_t torchmcl_choice_scratch(const Choice *choice) { return chosen->choice_scratch(choice); }
 
 EXPORTED void torchmcl_choose(const Choice *choice) { chosen->choose(choice); }

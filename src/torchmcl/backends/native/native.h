@@ -1,5 +1,4 @@
-/* What Python hands to compiled functions. `torchmcl.backends.compiled`, `grouping`, `line` and `trees` declare the same structures,
-   field by field. */
+/* What Python hands to compiled functions. `torchmcl.backends` declares the same structures, field by field. */
 
 #ifndef TORCHMCL_NATIVE_H
 #define TORCHMCL_NATIVE_H
@@ -53,6 +52,27 @@ typedef struct {
     float *scratch; /* `scratch_size` floats, aligned to 64 bytes */
 } Batch;
 
+/* The step of one target for each row, given hypotheses and score logits. */
+typedef struct {
+    int64_t first; /* of the rows to compute, a multiple of `one_target_rows`, and the one behind the last */
+    int64_t last;
+    int64_t n_rows; /* of the batch, over which losses are averaged */
+    int64_t n_hypotheses;
+    int64_t n_dims;
+    float temperature;       /* weights are soft where it is positive, hard elsewhere */
+    float epsilon;           /* what the winner leaves to the others where weights are hard */
+    const float *hypotheses; /* [rows, hypotheses, dims] */
+    const float *targets;    /* [rows, dims] */
+    const float *logits;     /* [rows, hypotheses], or null */
+    float *cost;             /* [rows, hypotheses], written */
+    float *weights;          /* [rows, hypotheses], written */
+    int32_t *winners;        /* [rows], written */
+    double *losses;          /* [rows / one_target_rows, 2], written: of the assignment and of the scores, to be summed */
+    float *to_hypotheses;    /* the gradients, written, or null */
+    float *to_logits;
+    float *scratch; /* `one_target_scratch` floats, aligned to 64 bytes */
+} OneTarget;
+
 /* Adam with decoupled weight decay. */
 typedef struct {
     int64_t n_models;
@@ -68,6 +88,17 @@ typedef struct {
     float beta2;
     float epsilon;
 } Adam;
+
+/* Batch after batch of some models, with a step of Adam after each; `Batch` and `Adam` say the rest, for all models. */
+typedef struct {
+    int64_t first; /* of the models to train, and the one behind the last */
+    int64_t last;
+    int64_t n_batches;
+    const int64_t *bounds; /* [n_batches + 1], the first row of each batch, and the one behind the last */
+    const uint8_t *active; /* [models]: whether it is trained; others have losses of 0 */
+    float *n_steps;        /* [models], counted up */
+    float *losses;         /* [n_batches, models], written */
+} Epoch;
 
 /* Which of the hypotheses of each row to keep. */
 typedef struct {
@@ -158,6 +189,10 @@ typedef struct {
     int64_t (*scratch_size)(const Network *);
     void (*step)(const Network *, const Rows *, const Batch *);
     void (*adam)(const Adam *);
+    void (*epoch)(const Network *, const Rows *, const Batch *, const Adam *, const Epoch *);
+    int64_t (*one_target_rows)(void);
+    int64_t (*one_target_scratch)(const OneTarget *);
+    void (*one_target)(const OneTarget *);
     int64_t (*choice_scratch)(const Choice *);
     void (*choose)(const Choice *);
     int64_t (*means_scratch)(const Means *);

@@ -1,5 +1,23 @@
 /* The functions above, as compiled for the instruction set of the file that includes this one last. */
 
-const Variant VARIANT = {NAME,          scratch_size, training_step, adam_update,  choice_scratch, choose_rows,
-                         means_scratch, move_rows,    line_scratch,  line_points,  line_sets,      line_above,
-                         lstm_lanes,    lstm_scratch, lstm_run};
+const Variant VARIANT = {
+    .name = NAME,
+    .scratch_size = scratch_size,
+    .step = training_step,
+    .adam = adam_update,
+    .epoch = training_epoch,
+    .one_target_rows = one_target_rows,
+    .one_target_scratch = one_target_scratch,
+    .one_target = one_target,
+    .choice_scratch = choice_scratch,
+    .choose = choose_rows,
+    .means_scratch = means_scratch,
+    .move = move_rows,
+    .line_scratch = line_scratch,
+    .line_points = line_points,
+    .line_sets = line_sets,
+    .line_above = line_above,
+    .lstm_lanes = lstm_lanes,
+    .lstm_scratch = lstm_scratch,
+    .lstm = lstm_run,
+};

@@ -1,0 +1,86 @@
+/* Inputs whose columns climb, without a product. Included by step.h. */
+
+/* Inputs that climb: columns of which a row has 1 up to some place, then at most one value between, then 0. Such a run
+   takes from the weights their sum up to that place, so that a table of sums replaces the product. */
+typedef struct {
+    int64_t n_given;         /* columns before the runs, which are taken as they are */
+    int64_t n_runs;
+    const int64_t *lengths;  /* columns of each run */
+    const int *lower;     /* [sets, rows, n_runs], row of the table below the place */
+    const float *between; /* and how far towards the next one */
+} Ladders;
+
+static int64_t even_out(int64_t n_out) { return (n_out + 4 * LANES - 1) / (4 * LANES) * (4 * LANES); }
+
+/* table [columns of runs + n_runs][even_out(n_out)]: within a run the sums of the weights before each place. */
+static void sum_weights(float *table, const Ladders *ladders, const float *weight, int64_t n_out, int64_t n_in) {
+    const int64_t wide = even_out(n_out);
+    for (int64_t p = 0; p < n_out; p += LANES) {
+        const int64_t n = n_out - p < LANES ? n_out - p : LANES;
+        const float *from = weight + p * n_in + ladders->n_given;
+        float *to = table + p;
+        for (int64_t r = 0; r < ladders->n_runs; r++) {
+            vec sum = {0};
+            *(vec *)to = sum, to += wide;
+            for (int64_t c = 0; c < ladders->lengths[r]; c++, to += wide) {
+                for (int64_t i = 0; i < n; i++) sum[i] += from[i * n_in + c];
+                *(vec *)to = sum;
+            }
+            from += ladders->lengths[r];
+        }
+    }
+}
+
+/* The other way: what the gradient of the table means for the weights. */
+static void sum_slopes(const float *table, const Ladders *ladders, float *gradient, int64_t n_out, int64_t n_in) {
+    const int64_t wide = even_out(n_out);
+    for (int64_t p = 0; p < n_out; p += LANES) {
+        const int64_t n = n_out - p < LANES ? n_out - p : LANES;
+        float *to = gradient + p * n_in + ladders->n_given;
+        const float *from = table + p;
+        for (int64_t r = 0; r < ladders->n_runs; r++) {
+            vec sum = {0};
+            for (int64_t c = ladders->lengths[r] - 1; c >= 0; c--) {
+                sum += *(const vec *)(from + (c + 1) * wide);
+                for (int64_t i = 0; i < n; i++) to[i * n_in + c] = sum[i];
+            }
+            from += (ladders->lengths[r] + 1) * wide;
+            to += ladders->lengths[r];
+        }
+    }
+}
+
+/* out[p][column] += what the runs of a row contribute, then ReLU unless it is the last layer. */
+static void climb(float *out, int64_t n_out, const float *table, const Ladders *ladders, int64_t row, int relu) {
+    const int64_t wide = even_out(n_out), n = ladders->n_runs;
+    const int *lower = ladders->lower + row * n;
+    const float *between = ladders->between + row * n;
+    for (int64_t p = 0; p < n_out; p += 4 * LANES) {
+        vec sum[4] = {{0}, {0}, {0}, {0}};
+        for (int64_t r = 0; r < n; r++) {
+            const vec *below = (const vec *)(table + lower[r] * wide + p), *above = below + wide / LANES;
+            const float up = between[r], down = 1 - up;
+            for (int s = 0; s < 4; s++) sum[s] += down * below[s] + up * above[s];
+        }
+        for (int64_t i = 0; i < 4 * LANES && p + i < n_out; i++) {
+            const float value = out[(p + i) * WIDTH] + sum[i / LANES][i % LANES];
+            out[(p + i) * WIDTH] = relu && value < 0 ? 0 : value;
+        }
+    }
+}
+
+/* Adds the gradient g[p][column] of a row to that of the table. */
+static void climb_back(float *table, const float *g, int64_t n_out, const Ladders *ladders, int64_t row) {
+    const int64_t wide = even_out(n_out), n = ladders->n_runs;
+    const int *lower = ladders->lower + row * n;
+    const float *between = ladders->between + row * n;
+    for (int64_t p = 0; p < n_out; p += 4 * LANES) {
+        vec own[4] = {{0}, {0}, {0}, {0}};
+        for (int64_t i = 0; i < 4 * LANES && p + i < n_out; i++) own[i / LANES][i % LANES] = g[(p + i) * WIDTH];
+        for (int64_t r = 0; r < n; r++) {
+            vec *below = (vec *)(table + lower[r] * wide + p), *above = below + wide / LANES;
+            const float up = between[r], down = 1 - up;
+            for (int s = 0; s < 4; s++) below[s] += down * own[s], above[s] += up * own[s];
+        }
+    }
+}

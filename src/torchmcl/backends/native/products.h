@@ -1,0 +1,132 @@
+/* The products of a layer with a block of rows, which lie as [features][WIDTH]. Included by step.h. */
+
+/* What happens to a product before it is stored. NaN stays NaN. */
+typedef enum { PLAIN, RELU, GATED } End;
+
+/* out[p] = bias[p] + sum_q a[p * sp + q * sq] in[q], for `count` rows p and a few vectors; GATED: 0 where gate[p] is not
+   positive. */
+ALWAYS void mix_some(int count, End end, float *out, const float *a, int64_t sp, int64_t sq, int64_t n_q, const float *in,
+                     const float *bias, const float *gate) {
+    vec sum[4][STEP];
+    for (int p = 0; p < count; p++)
+        for (int s = 0; s < STEP; s++) sum[p][s] = (vec){0} + (bias ? bias[p] : 0.0f);
+#pragma GCC unroll 4
+    for (int64_t q = 0; q < n_q; q++) {
+        const vec *x = (const vec *)(in + q * WIDTH);
+#if defined(__aarch64__)
+        if (count == 4 && sp == 1) { /* four factors by one instruction, which the products then pick from */
+            const float32x4_t factors = vld1q_f32(a + q * sq);
+            for (int s = 0; s < STEP; s++) {
+                sum[0][s] = (vec)vfmaq_laneq_f32((float32x4_t)sum[0][s], (float32x4_t)x[s], factors, 0);
+                sum[1][s] = (vec)vfmaq_laneq_f32((float32x4_t)sum[1][s], (float32x4_t)x[s], factors, 1);
+                sum[2][s] = (vec)vfmaq_laneq_f32((float32x4_t)sum[2][s], (float32x4_t)x[s], factors, 2);
+                sum[3][s] = (vec)vfmaq_laneq_f32((float32x4_t)sum[3][s], (float32x4_t)x[s], factors, 3);
+            }
+            continue;
+        }
+#endif
+        for (int p = 0; p < count; p++) {
+            float factor = a[p * sp + q * sq];
+            for (int s = 0; s < STEP; s++) sum[p][s] += factor * x[s];
+        }
+    }
+    for (int p = 0; p < count; p++)
+        for (int s = 0; s < STEP; s++) {
+            vec v = sum[p][s];
+            if (end == RELU) v = (vec)((ivec)v & ~(v < 0.0f));
+            if (end == GATED) v = (vec)((ivec)v & ~(((const vec *)(gate + p * WIDTH))[s] <= 0.0f));
+            ((vec *)(out + p * WIDTH))[s] = v;
+        }
+}
+
+/* A few vectors of all rows at a time: what they need of `in` stays in the first cache while the factors go by. */
+ALWAYS void mix(End end, float *out, const float *a, int64_t sp, int64_t sq, int64_t n_p, int64_t n_q, const float *in,
+                const float *bias, const float *gate, int64_t width) {
+    for (int64_t j = 0; j < width; j += STEP * LANES)
+        for (int64_t p = 0; p < n_p; p += 4) {
+            float *to = out + p * WIDTH + j;
+            const float *from = a + p * sp, *add = bias ? bias + p : 0, *own = gate ? gate + p * WIDTH + j : 0;
+            switch (n_p - p) {
+            case 1: mix_some(1, end, to, from, sp, sq, n_q, in + j, add, own); break;
+            case 2: mix_some(2, end, to, from, sp, sq, n_q, in + j, add, own); break;
+            case 3: mix_some(3, end, to, from, sp, sq, n_q, in + j, add, own); break;
+            default: mix_some(4, end, to, from, sp, sq, n_q, in + j, add, own);
+            }
+        }
+}
+
+static void hidden_layer(float *out, const float *weight, int64_t n_out, int64_t n_in, const float *in, int64_t width) {
+    mix(RELU, out, weight, n_in, 1, n_out, n_in, in, weight + n_in * n_out, 0, width);
+}
+
+/* Of the first n_used of n_in inputs, without ReLU. */
+static void plain_layer(float *out, const float *weight, int64_t n_out, int64_t n_in, int64_t n_used, const float *in,
+                        int64_t width) {
+    mix(PLAIN, out, weight, n_in, 1, n_out, n_used, in, weight + n_in * n_out, 0, width);
+}
+
+static void layer_back(float *back, const float *weight, int64_t n_out, int64_t n_in, const float *g, const float *gate,
+                       int64_t width) {
+    mix(GATED, back, weight, 1, n_in, n_in, n_out, g, 0, gate, width);
+}
+
+/* Adds to each of `count` numbers the sum of the lanes of a vector. */
+ALWAYS void add_totals(float *to, const vec *v, int count) {
+#if defined(__aarch64__)
+    if (count == 4) { /* sums of neighbours, twice, of all four vectors at once */
+        const float32x4_t first = vpaddq_f32((float32x4_t)v[0], (float32x4_t)v[1]);
+        const float32x4_t second = vpaddq_f32((float32x4_t)v[2], (float32x4_t)v[3]);
+        vst1q_f32(to, vaddq_f32(vld1q_f32(to), vpaddq_f32(first, second)));
+        return;
+    }
+#endif
+    for (int q = 0; q < count; q++) {
+        float sum = 0;
+        for (int i = 0; i < LANES; i++) sum += v[q][i];
+        to[q] += sum;
+    }
+}
+
+#define SOME_INPUTS 64
+
+/* da[p * sp + q] += the sum over rows of g[p] in[q]. */
+ALWAYS void outer_some(int n_p, int n_q, float *da, int64_t sp, const float *g, const float *in, int64_t width) {
+    vec sum[4][4];
+    for (int p = 0; p < n_p; p++)
+        for (int q = 0; q < n_q; q++) sum[p][q] = (vec){0};
+    for (int64_t j = 0; j < width; j += LANES)
+        for (int p = 0; p < n_p; p++)
+            for (int q = 0; q < n_q; q++)
+                sum[p][q] += *(const vec *)(g + p * WIDTH + j) * *(const vec *)(in + q * WIDTH + j);
+    for (int p = 0; p < n_p; p++) add_totals(da + p * sp, sum[p], n_q);
+}
+
+ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const float *in, int64_t n_q, int64_t width) {
+    for (int64_t q = 0; q < n_q; q += 4) {
+        const float *from = in + q * WIDTH;
+        switch (n_q - q) {
+        case 1: outer_some(n_p, 1, da + q, sp, g, from, width); break;
+        case 2: outer_some(n_p, 2, da + q, sp, g, from, width); break;
+        case 3: outer_some(n_p, 3, da + q, sp, g, from, width); break;
+        default: outer_some(n_p, 4, da + q, sp, g, from, width);
+        }
+    }
+}
+
+/* A few inputs at a time, which stay in the first cache while the rows of g go by. */
+static void outer(float *da, int64_t sp, const float *g, int64_t n_p, const float *in, int64_t n_q, int64_t width) {
+    for (int64_t first = 0; first < n_q; first += SOME_INPUTS) {
+        const int64_t n = n_q - first < SOME_INPUTS ? n_q - first : SOME_INPUTS;
+        const float *inputs = in + first * WIDTH;
+        for (int64_t p = 0; p < n_p; p += 4) {
+            const float *from = g + p * WIDTH;
+            float *to = da + p * sp + first;
+            switch (n_p - p) {
+            case 1: outer_rows(1, to, sp, from, inputs, n, width); break;
+            case 2: outer_rows(2, to, sp, from, inputs, n, width); break;
+            case 3: outer_rows(3, to, sp, from, inputs, n, width); break;
+            default: outer_rows(4, to, sp, from, inputs, n, width);
+            }
+        }
+    }
+}
