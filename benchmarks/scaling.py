@@ -1,6 +1,10 @@
 """How time and memory grow with models, hypotheses, rows and units of work, and the line fitted to each.
 
 python benchmarks/scaling.py [--largest 10000000] [--out ...]
+python benchmarks/scaling.py --growth [--device cpu|cuda] [--largest 100000] [--out ...]
+
+With --growth: seconds of an epoch against models, rows, hypotheses, length and outputs on either device, beside the
+floor that products and memory set, see `_growth.py`.
 
 Every point is measured in a separate process on one core: the processor's seconds of an epoch (which a busy machine
 does not change), those of building the models, and the peak of memory above that of the bare process. Units of work
@@ -24,6 +28,7 @@ import torch
 
 import torchmcl as mcl
 from _common import parser, report
+from _growth import growth
 from torchmcl.fleet import Fleet, FleetData
 
 _RESULTS = Path(__file__).with_name("results")
@@ -133,8 +138,12 @@ def on_gpu() -> list[dict[str, object]]:
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument("--largest", type=int, default=10_000_000, help="leave out larger numbers of anything")
+    arguments.add_argument("--growth", action="store_true", help="growth of an epoch's time, with floors")
     options = arguments.parse_args()
     warnings.simplefilter("ignore")
+    if options.growth:
+        report("growth", options.device, growth(options.device, options.largest), options.out)
+        raise SystemExit
     rows: list[dict[str, object]] = []
     sweeps = {
         "models": (_MODELS, lambda n: (n, 5, 277, None, 3)),

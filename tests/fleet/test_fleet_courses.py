@@ -119,3 +119,10 @@ def test_a_rule_that_changes_its_kind_is_followed_or_refused(rule):
         return
     for epoch in range(N_EPOCHS):
         torch.testing.assert_close(weights(courses, cost, None, epoch), rule(epoch)(cost))
+
+
+@pytest.mark.parametrize("others", [[], [mcl.AnnealedWTA(0.5)]], ids=["hard rules alone", "beside a soft one"])
+def test_a_single_hypothesis_has_all_the_weight(others):
+    rules = [mcl.RelaxedWTA(0.3), *others]
+    rule = RuleCourses(rules, n_epochs=1).rule()
+    assert torch.equal(rule(torch.rand(len(rules), 5, 1, 1)), torch.ones(len(rules), 5, 1, 1))

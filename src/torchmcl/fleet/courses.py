@@ -72,7 +72,9 @@ def _per_model(values: Tensor, cost: Tensor) -> Tensor:
 
 
 def _hard_weights(cost: Tensor, epsilon: Tensor) -> Tensor:
-    return winner_weights(cost, 1 - epsilon, epsilon / max(cost.shape[-1] - 1, 1))
+    if cost.shape[-1] == 1:  # it has all the weight, as under `RelaxedWTA`
+        return torch.ones_like(cost)
+    return winner_weights(cost, 1 - epsilon, epsilon / (cost.shape[-1] - 1))
 
 
 class _Group(NamedTuple):
