@@ -44,6 +44,7 @@ class Forecasts(MCLEstimator):
     _blend: Blend | None  # None for networks that are trained by a rule
     _bounds: NDArray[np.float64]  # [2, outputs], in standardised units
     _fill: NDArray[np.float64]  # [outputs], which gaps of the sets are believed
+    _surprise: NDArray[np.float64]  # [calibration rows], minus the log density of all outputs together
     _flat_y: bool
     _n_points: int  # that stand for a blend
 
@@ -51,6 +52,8 @@ class Forecasts(MCLEstimator):
         """Add what a model of an earlier version has no word of: no blend, all gaps believed, no bounds."""
         if not hasattr(self, "_blend"):
             self._blend, self._fill, self._bounds = None, np.ones(self.n_outputs_), unbounded(self.n_outputs_)
+        if not hasattr(self, "_surprise"):
+            self._surprise = np.full(self._conformity.shape[1], np.inf)
 
     # ------------------------------------------------------------------ targets
 
@@ -141,11 +144,11 @@ class Forecasts(MCLEstimator):
             deviations = rule(values, probabilities)
         return kind(values, probabilities, deviations)
 
-    def _density_of_y(self, X: NDArray[Any]) -> HypothesisDensity:
+    def _density_of_y(self, X: NDArray[Any], kind: type[HypothesisDensity]) -> HypothesisDensity:
         scale, mean = torch.from_numpy(self._targets.scale), torch.from_numpy(self._targets.mean)
         if self._blend is not None:
             return self._kernels(X).moved(scale, mean).density()
-        density: HypothesisDensity = self._standardised_density(X, self.density)
+        density: HypothesisDensity = self._standardised_density(X, kind)
         return type(density)(density.hypotheses * scale + mean, density.probabilities, density.bandwidth, scale)
 
     # ------------------------------------------------------------------ fitting
@@ -206,7 +209,7 @@ class Forecasts(MCLEstimator):
     def _calibrate(self, calibration: Rows) -> None:
         """Score the calibrating rows."""
         calibration = calibration.head(_CALIBRATION_ROWS)
-        scores = [np.zeros(0)] * self.n_outputs_
+        scores, self._surprise = [np.zeros(0)] * self.n_outputs_, np.zeros(0)
         if len(calibration):
             density = self._standardised_density(calibration.inputs.astype(np.float64), KernelMixture)
             targets = self._known(calibration)
@@ -214,6 +217,7 @@ class Forecasts(MCLEstimator):
                 _conformal.conformity(density.marginal(i), targets[:, i : i + 1], self._fill[i]).numpy()
                 for i in range(self.n_outputs_)
             ]
+            self._surprise = -density.log_prob(targets).numpy()
         self._conformity = np.stack(scores)  # [outputs, calibration rows]
         self._conformity_weights = _conformal.effective_counts(calibration.weights, calibration.units)
 

@@ -2,43 +2,26 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from sklearn.base import RegressorMixin, TransformerMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
-from torchmcl._checks import bad_value, check_positive_int, check_real
+from torchmcl._checks import bad_value
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.density import HypothesisDensity, KernelMixture, VoronoiKernels
 from torchmcl.estimators._blending import Blending
 from torchmcl.estimators._bounds import never_left, unbounded
-from torchmcl.estimators._conformal import PredictionIntervals
-from torchmcl.estimators._forecasts import blocks
 from torchmcl.estimators._inputs import Scaler
+from torchmcl.estimators._predicting import Predicting
 from torchmcl.estimators._rows import fixed_borders, split_rows
 from torchmcl.schedules import Schedule
 
-__all__ = ["Hypotheses", "MCLRegressor"]
-
-
-class Hypotheses(NamedTuple):
-    """Several answers for each row.
-
-    Attributes:
-        values: [rows, hypotheses, outputs], in the units of y.
-        probabilities: [rows, hypotheses], summing to 1.
-    """
-
-    values: NDArray[Any]
-    probabilities: NDArray[Any]
+__all__ = ["MCLRegressor"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
+class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
     """Several plausible outcomes for each row, their probabilities, a density and calibrated intervals.
 
     By default the density of a row is a *blend*: networks on standardised columns, networks on columns with knots, a
@@ -242,89 +225,3 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Blending):
         if self.density not in (KernelMixture, VoronoiKernels):
             rule = "be KernelMixture or VoronoiKernels"
             raise ValueError(bad_value("MCLRegressor", "density", rule, repr(self.density)))
-
-    # ------------------------------------------------------------------ predicting
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the conditional mean of each row, [rows] or [rows, outputs]."""
-        parts = [self._kernels(rows, knowing=True) for rows in blocks(self._checked_inputs(X))]
-        means = [(part.probabilities.unsqueeze(-1) * part.values).sum(dim=1) for part in parts]
-        return self._like_y(self._targets.inverse(self._bounded(torch.cat(means)).numpy()))
-
-    def predict_hypotheses(self, X: Any, n_hypotheses: int | None = None) -> Hypotheses:
-        """Return the answers for each row and their probabilities.
-
-        Args:
-            X: [rows, features]
-            n_hypotheses: how many answers; by default as many as the model was fitted for. They are points that stand
-                for the density, so any number can be had of one fit (but for a single network that a rule trained).
-        """
-        if n_hypotheses is not None:
-            check_positive_int("MCLRegressor", "n_hypotheses", n_hypotheses)
-        parts = [self._answers(rows, n_hypotheses)[:2] for rows in blocks(self._checked_inputs(X))]
-        standardised, probabilities = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
-        return Hypotheses(self._targets.inverse(standardised), probabilities)
-
-    def predict_distribution(self, X: Any) -> HypothesisDensity:
-        """Return the density of y at each row: a torch distribution with batch shape [rows], events [outputs]."""
-        return self._density_of_y(self._checked_inputs(X))
-
-    def predict_interval(self, X: Any, alpha: float = 0.1) -> PredictionIntervals:
-        """Return sets that hold y with probability 1 - alpha, on average over rows.
-
-        They are highest-density sets, calibrated by split conformal prediction on rows that were used for nothing
-        else: unions of intervals where the density has several modes. For several outputs each has its own. With
-        too few calibration rows for `alpha` (fewer than 1 / alpha - 1) they are infinite; copies of a row count as one,
-        and so do the rows of a group. After a fit with weights they hold for rows drawn in proportion to those.
-
-        Args:
-            X: [rows, features]
-            alpha: the share of rows that may be missed, in (0, 1).
-        """
-        check_real("MCLRegressor", "alpha", alpha)
-        if not 0 < alpha < 1:
-            rule = "lie in (0, 1)"
-            raise ValueError(bad_value("MCLRegressor", "alpha", rule, repr(alpha), "0.1 is for 90 % intervals."))
-        return PredictionIntervals(*map(self._like_y, self._sets(self._checked_inputs(X), alpha)))
-
-    def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> NDArray[Any]:
-        """Return draws from the density of each row, [rows, samples] or [rows, samples, outputs].
-
-        Args:
-            X: [rows, features]
-            n_samples: draws for each row.
-            random_state: a seed or generator, for the same draws again.
-        """
-        check_positive_int("MCLRegressor", "n_samples", n_samples)
-        density = self.predict_distribution(X)
-        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
-        samples = density.sample((n_samples,), generator).movedim(0, 1).numpy()
-        return samples[..., 0] if self._flat_y else samples
-
-    def log_prob(self, X: Any, y: Any) -> NDArray[Any]:
-        """Return the log density of y at each row, [rows]."""
-        density = self.predict_distribution(X)
-        return density.log_prob(torch.from_numpy(self._checked_targets(y, len(density.hypotheses)))).numpy()
-
-    def distortion(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the mean squared distance of y to the nearest hypothesis, in the units of y."""
-        values = self.predict_hypotheses(X).values
-        targets = self._checked_targets(y, len(values))
-        nearest = ((values - targets[:, None]) ** 2).sum(axis=-1).min(axis=1)
-        return float(np.average(nearest, weights=sample_weight))
-
-    def transform(self, X: Any) -> NDArray[Any]:
-        """Return hypotheses and probabilities as columns, [rows, hypotheses * outputs + hypotheses].
-
-        The answers of several networks are sorted (one output) or in no order: a column says nothing across rows.
-        `get_feature_names_out` has their names, and `set_output(transform="pandas")` makes a data frame of them.
-        """
-        values, probabilities = self.predict_hypotheses(X)
-        return np.concatenate([values.reshape(len(values), -1), probabilities], axis=1)
-
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the names of the columns of `transform`."""
-        check_is_fitted(self)
-        n_hypotheses = self._n_answers()
-        names = [f"{target}_hypothesis{k}" for k in range(n_hypotheses) for target in self.target_names_]
-        return np.array([*names, *(f"probability{k}" for k in range(n_hypotheses))], dtype=object)
