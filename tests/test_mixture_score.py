@@ -130,6 +130,21 @@ def test_what_compiled_code_does_not_serve_is_said(network):
 
 
 @needs_extension
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        ("compiled", "with a `score_weight` of 0"),
+        (None, "mcl_step: `score_weight` must be 0 with this `cost_fn`, got 1.0"),
+    ],
+)
+def test_a_score_weight_is_refused_whatever_the_backend(backend, message):
+    inputs, targets = rows()
+    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(3, 1, 4, scales=True), 1, cost_fn=mcl.mixture_score(), backend=backend)
+    with pytest.raises(ValueError, match=message):
+        fleet.fit(FleetData.shared(inputs, targets, 1), 1, progress=False)
+
+
+@needs_extension
 def test_far_and_narrow_mixtures_have_finite_losses():
     inputs, targets = rows()
     fleet = Fleet(

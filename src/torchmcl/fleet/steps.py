@@ -241,6 +241,8 @@ def why_not_compiled(
         return "It serves trainings whose matched and trained costs are the same."
     if spec.scores != SigmoidScores():
         return "It serves SigmoidScores() with labels of WTA()."
+    if isinstance(spec.cost_fn, mixture_score) and spec.score_weight != 0:
+        return "It serves mixture_score, which trains the scores itself, with a `score_weight` of 0."
     return _why_not_served(models, data, spec.cost_fn)
 
 
