@@ -53,6 +53,17 @@ def test_gates_far_out_saturate_and_what_is_not_a_number_stays_so(calls):
     assert calls
 
 
+@pytest.mark.parametrize("scale", [30.0, 100.0, 1000.0])
+def test_one_gate_far_out_leaves_what_the_others_say(calls, scale):
+    torch.manual_seed(0)
+    lstm, sequences = BiLSTM(5, 9), scale * torch.randn(1, 40, 7, 5)  # as inputs that were not standardized
+    with torch.no_grad():
+        torch.testing.assert_close(
+            lstm(sequences).double(), definition(lstm, sequences), atol=2e-7 * max(scale, 30), rtol=2e-5
+        )
+    assert calls
+
+
 def test_the_number_of_threads_changes_no_bit(calls):
     lstm, sequences, n_threads = BiLSTM(8, 12), torch.randn(1, 50, 6, 8), torch.get_num_threads()
     try:

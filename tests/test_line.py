@@ -280,6 +280,31 @@ def test_what_is_not_a_number_stays_in_its_row():
     assert torch.isnan(scores).tolist() == [False, True, True]
 
 
+@needs_extension
+@pytest.mark.parametrize("width", [1e-20, 1e-38, 1e-300])
+def test_equal_centres_are_one_place_however_narrow_their_kernels(width):
+    density = mixture(40, 7)
+    centres = density.hypotheses[:, :1].expand(-1, 7, -1)  # whose mean differs from them by rounding
+    points = changed(density, centres, widths=torch.full((40, 7), width).double())
+    best = best_points(points, 3)
+    torch.testing.assert_close(best.points, centres[:, :3], rtol=1e-15, atol=1e-15)
+    torch.testing.assert_close(best.masses.sum(dim=-1), torch.ones(40).double())
+    assert float(best.masses.min()) > 0.2
+    torch.testing.assert_close(points.highest_density(0.9).lower[:, :1], centres[:, 0], rtol=1e-15, atol=1e-15)
+
+
+@needs_extension
+def test_numbers_at_the_end_of_their_range_give_a_result_or_nan():
+    weights, ones = torch.tensor([[0.3, 0.3, 0.4]]).double(), torch.ones(1, 3).double()
+    wide = line.Mixtures(ones, weights, 1e308 * ones)
+    assert line.best_points(wide, 3)[0].isfinite().all()
+    assert line.sets(wide, torch.tensor([0.5]), 1.0).lower.isfinite().all()
+    for bad in (line.Mixtures(1e308 * ones, 9 * weights, ones), line.Mixtures(ones, 1e-320 * weights, ones)):
+        assert line.best_points(bad, 3)[0].isnan().all()
+    for mass in (torch.nan, -1.0):
+        assert line.sets(line.Mixtures(ones, weights, ones), torch.tensor([mass]), 1.0).lower.isnan().all()
+
+
 def test_tensors_that_need_a_gradient_are_left_to_torch():
     density = mixture(2, 3)
     centres = density.hypotheses.clone().requires_grad_()

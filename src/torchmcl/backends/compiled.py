@@ -95,7 +95,7 @@ class NetworkStep:
         row_weights: Tensor | None,
         set_of_model: Tensor,
     ) -> None:
-        ladders, sizes = Ladders.of(inputs), torch.tensor(network.sizes)
+        ladders, sizes = Ladders.of(inputs), torch.tensor(network.sizes, device="cpu")
         targets = targets.contiguous()
         row_weights = None if row_weights is None else row_weights.contiguous()
         self.network = network
@@ -179,7 +179,7 @@ class NetworkStep:
             order: as above.
         """
         n_models, n_parameters = self._flat.shape
-        rows = torch.tensor(bounds)
+        rows = torch.tensor(bounds, device="cpu")
         losses = self._flat.new_empty(len(rows) - 1, n_models)
         active, rule = active.contiguous(), rule.contiguous()
         update = adam.structure(self._flat, self.gradient)
@@ -212,7 +212,7 @@ class NetworkStep:
         models: slice,
     ) -> tuple[BatchFields, Tensor]:
         """Return a batch without its number of rows, and the losses that it will have."""
-        flat, set_of_model, rule = self._flat[models], self._set_of_model[models], rule[:, models].contiguous()
+        flat, set_of_model, rule = self._flat[models], self._set_of_model[models], rule[:, models].float().contiguous()
         loss = flat.new_empty(len(flat))
         numbers, of_model = (None, None) if order is None else (order[0][:, start:], order[1][models])
         batch = BatchFields(

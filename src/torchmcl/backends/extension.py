@@ -73,9 +73,12 @@ def library() -> ctypes.CDLL:
 
 
 def aligned(n_floats: int, *, zeroed: bool = True) -> Tensor:
-    """Return memory for at least this many floats, aligned for vectors."""
+    """Return memory for at least this many floats, aligned for vectors.
+
+    What C reads and writes is of one type and in main memory, whatever the defaults of torch are.
+    """
     n_taken = n_floats + _ALIGNMENT // 4
-    memory = torch.zeros(n_taken) if zeroed else torch.empty(n_taken)
+    memory = (torch.zeros if zeroed else torch.empty)(n_taken, dtype=torch.float32, device="cpu")
     return memory[-memory.data_ptr() // 4 % (_ALIGNMENT // 4) :]
 
 

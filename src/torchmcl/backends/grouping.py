@@ -51,7 +51,7 @@ def serves(*tensors: Tensor) -> bool:
 def chosen(loss: Tensor, weights: Tensor, k: int, n_exchanges: int) -> Tensor:
     """Return k candidates [rows, k] of a loss [rows, n, n], as `chosen_greedily` and `swapped` of `torchmcl.after`."""
     loss, weights = loss.contiguous(), weights.contiguous()
-    places = torch.zeros(len(loss), k, dtype=torch.long)
+    places = torch.zeros(len(loss), k, dtype=torch.long, device=loss.device)
 
     def part(start: int, stop: int) -> None:
         n = loss.shape[1]
@@ -76,7 +76,7 @@ def means(points: Tensor, weights: Tensor, k: int, n_rounds: int) -> tuple[Tenso
     """
     points, weights = points.contiguous(), weights.contiguous()
     n_rows, n, dim = points.shape
-    centres, masses = torch.zeros(n_rows, k, dim), torch.zeros(n_rows, k)
+    centres, masses = points.new_zeros(n_rows, k, dim), points.new_zeros(n_rows, k)
 
     def part(start: int, stop: int) -> None:
         problem = _Means(stop - start, n, k, dim, n_rounds)

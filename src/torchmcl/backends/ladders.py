@@ -46,7 +46,7 @@ class Ladders(NamedTuple):
         none = inputs.new_empty(*inputs.shape[:-1], 0)
         return cls(
             given.contiguous(),
-            torch.tensor(bounds).diff(),
+            torch.tensor(bounds, device="cpu").diff(),
             torch.stack(lower, dim=-1).int() if lower else none.int(),
             torch.stack(between, dim=-1) if between else none,
         )

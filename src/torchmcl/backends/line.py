@@ -6,7 +6,7 @@ are shared among as many threads as torch has, and none depends on another.
 
 import ctypes
 from ctypes import Structure, c_double, c_int64, c_void_p
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ __all__ = ["Mixtures", "Sets", "best_points", "mass_above", "serves", "sets"]
 
 # Room for the pieces of this many rows is taken at once, before it is known how many there are.
 _ROWS_AT_ONCE = 1024
+_DOUBLE: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
 
 
 class Mixtures(NamedTuple):
@@ -70,7 +71,7 @@ def best_points(mixtures: Mixtures, n_points: int) -> tuple[Tensor, Tensor, Tens
     """Return points, masses and deviations, [rows, points] each in double precision."""
     mixtures = _contiguous(mixtures)
     n_rows = len(mixtures.centres)
-    points, masses, deviations = (torch.empty(n_rows, n_points, dtype=torch.float64) for _ in range(3))
+    points, masses, deviations = (torch.empty(n_rows, n_points, **_DOUBLE) for _ in range(3))
 
     def part(start: int, stop: int) -> None:
         line, scratch = _asked(mixtures, start, stop, n_points)
@@ -85,7 +86,7 @@ def best_points(mixtures: Mixtures, n_points: int) -> tuple[Tensor, Tensor, Tens
 def mass_above(mixtures: Mixtures, values: Tensor) -> Tensor:
     """Return the mass that is denser than at the values [rows], [rows] in double precision."""
     mixtures, values = _contiguous(mixtures), values.double().contiguous()
-    masses = torch.empty(len(values), dtype=torch.float64)
+    masses = torch.empty(len(values), **_DOUBLE)
 
     def part(start: int, stop: int) -> None:
         line, scratch = _asked(mixtures, start, stop, 1)
@@ -100,13 +101,13 @@ def sets(mixtures: Mixtures, masses: Tensor, fill: float) -> Sets:
     """Return the highest-density sets of the masses [rows], in double precision."""
     mixtures, masses = _contiguous(mixtures), masses.double().contiguous()
     n_rows = len(masses)
-    depths = torch.empty(n_rows, dtype=torch.float64)
+    depths = torch.empty(n_rows, **_DOUBLE)
     found: dict[int, tuple[Tensor, Tensor]] = {}
 
     def part(start: int, stop: int) -> None:
         most = mixtures.centres.shape[1] + 1
-        lower, upper = (torch.empty(_ROWS_AT_ONCE, most, dtype=torch.float64) for _ in range(2))
-        counts = torch.empty(_ROWS_AT_ONCE, dtype=torch.int64)
+        lower, upper = (torch.empty(_ROWS_AT_ONCE, most, **_DOUBLE) for _ in range(2))
+        counts = torch.empty(_ROWS_AT_ONCE, dtype=torch.int64, device="cpu")
         for low in range(start, stop, _ROWS_AT_ONCE):
             high = min(low + _ROWS_AT_ONCE, stop)
             line, scratch = _asked(mixtures, low, high, most)
@@ -119,7 +120,7 @@ def sets(mixtures: Mixtures, masses: Tensor, fill: float) -> Sets:
 
     on_threads(part, n_rows)
     n_pieces = max((lower.shape[1] for lower, _ in found.values()), default=1)
-    lower, upper = (torch.full((n_rows, n_pieces), torch.nan, dtype=torch.float64) for _ in range(2))
+    lower, upper = (torch.full((n_rows, n_pieces), torch.nan, **_DOUBLE) for _ in range(2))
     for low, (ends, stops) in found.items():
         lower[low : low + len(ends), : ends.shape[1]] = ends
         upper[low : low + len(ends), : ends.shape[1]] = stops

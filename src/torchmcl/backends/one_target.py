@@ -86,7 +86,7 @@ class _Losses(torch.autograd.Function):
         n, n_hypotheses, _ = hypotheses.shape
         h, t, x = hypotheses.contiguous(), targets.contiguous(), None if logits is None else logits.contiguous()
         cost, weights = h.new_empty(n, 1, n_hypotheses), h.new_empty(n, 1, n_hypotheses)
-        winners = torch.empty(n, dtype=torch.int32)
+        winners = torch.empty(n, dtype=torch.int32, device="cpu")
         to_h = torch.empty_like(h) if ctx.needs_input_grad[0] else None
         to_x = torch.empty_like(x) if x is not None and ctx.needs_input_grad[2] else None
         losses = _computed(h, t, x, temperature, epsilon, cost, weights, winners, to_h, to_x)
@@ -125,7 +125,7 @@ def _computed(
     n, n_hypotheses, n_dims = h.shape
     n_at_once = library().torchmcl_one_target_rows()
     n_blocks = -(-n // n_at_once)
-    losses = torch.empty(n_blocks, 2, dtype=torch.float64)
+    losses = torch.empty(n_blocks, 2, dtype=torch.float64, device="cpu")
     places = [
         None if part is None else part.data_ptr() for part in (h, t, x, cost, weights, winners, losses, to_h, to_x)
     ]

@@ -214,7 +214,7 @@ class CompiledStep(AutogradStep):
         step = _network_step(self.models, data, self.spec.cost_fn)
         n_hypotheses = step.network.n_hypotheses
         # With equal weights of all hypotheses the loss is their mean cost.
-        uniform = torch.tensor([[0.0], [1 - 1 / n_hypotheses]]).repeat(1, len(self.models))
+        uniform = inputs.new_tensor([[0.0], [1 - 1 / n_hypotheses]]).repeat(1, len(self.models))
 
         def measure() -> CostScale:
             mean = step(uniform, 0.0, start=0, stop=len(drawn), with_gradient=False)
@@ -241,6 +241,8 @@ def why_not_compiled(
         return "It serves trainings whose matched and trained costs are the same."
     if spec.scores != SigmoidScores():
         return "It serves SigmoidScores() with labels of WTA()."
+    if isinstance(spec.cost_fn, mixture_score) and spec.score_weight != 0:
+        return "It serves mixture_score, which trains the scores itself, with a `score_weight` of 0."
     return _why_not_served(models, data, spec.cost_fn)
 
 

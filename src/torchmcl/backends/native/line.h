@@ -123,15 +123,18 @@ static int read_kernels(const Line *line, LineRow *row, int64_t at) {
         n_heavy++, weights += w, mean += w * c;
         widest = s > widest ? s : widest, low = c < low ? c : low, high = c > high ? c : high;
     }
-    if (!(weights > 0) || !isfinite(high - low)) return 0;
-    mean /= weights;
-    const double across = (high - low) * 0x1p-44; /* below which places are not told apart */
+    const double per_weight = 1 / weights;
+    mean *= per_weight;
+    if (!(weights > 0) || !isfinite(per_weight) || !isfinite(mean) || !isfinite(high - low)) return 0;
+    /* Below which places are not told apart: the mean of equal centres differs from them by rounding. */
+    const double apart = (high - low) * 0x1p-44, rounding = fmax(fabs(high), fabs(low)) * 0x1p-54;
+    const double across = apart > rounding ? apart : rounding;
     widest = widest > across ? widest : across;
     widest = widest > 1e-280 ? widest : 1e-280;
     const double least = across > widest * 0x1p-40 ? across : widest * 0x1p-40;
     const double spacing = n_heavy > FEW ? SPACING : FINE;
     row->origin = mean, row->unit = spacing * widest, row->narrowest = narrowest, row->n_levels = 0;
-    const double per_unit = 1 / row->unit, per_weight = 1 / weights;
+    const double per_unit = 1 / row->unit;
     int n = 0;
     for (int64_t i = begin; i < begin + line->n_kernels; i++) {
         const double w = given_at(line, line->weights, i) * per_weight, given = given_at(line, line->widths, i);
@@ -139,10 +142,10 @@ static int read_kernels(const Line *line, LineRow *row, int64_t at) {
         const double s = given > least ? given : least;
         Kernel *own = row->kernels + n++;
         own->centre = (given_at(line, line->centres, i) - mean) * per_unit;
-        const double per_width = row->unit / s, reach = REACH * s * per_unit;
+        const double ratio = widest / s, per_width = spacing * ratio, reach = REACH * (s * per_unit);
         own->per_width = (float)per_width, own->height = (float)(w * 0.3989422804014327 * per_width);
         own->left = own->centre - reach, own->right = own->centre + reach;
-        own->level = level_of(widest * per_width * per_unit);
+        own->level = level_of(ratio);
         row->n_levels = own->level + 1 > row->n_levels ? own->level + 1 : row->n_levels;
     }
     return n;

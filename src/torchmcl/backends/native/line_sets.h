@@ -86,7 +86,7 @@ static float about_level(const LineRow *row, double mass, float highest) {
     float sum = 0, wanted = (float)mass;
     int bin = 0;
     while (bin < BINS - 1 && sum + masses[bin] < wanted) sum += masses[bin++];
-    const float part = masses[bin] > 0 ? (wanted - sum) / masses[bin] : 0;
+    const float part = masses[bin] > 0 ? smaller((wanted - sum) / masses[bin], 1) : 0; /* rounding may ask for more */
     const uint32_t bits = top - ((uint32_t)bin << 20) - (uint32_t)(part * (float)(1 << 20));
     float level;
     memcpy(&level, &bits, sizeof level);
@@ -224,7 +224,7 @@ static void line_sets(const Line *line) {
         if (!read_line(line, &row, r)) continue;
         Pieces pieces = {.line = line, .lower = lower, .upper = upper, .fill = line->fill, .deepest = 1, .valley = INFINITY};
         const double mass = line->given[r];
-        const float level = mass >= 1 ? 0.0f : level_at(&row, mass * row.total);
+        const float level = !(mass > 0 && mass < 1) ? 0.0f : level_at(&row, mass * row.total);
         if (mass > 0) write_pieces(&row, level, &pieces);
         for (int64_t i = 0; i < pieces.n; i++)
             lower[i] = row.origin + row.unit * lower[i], upper[i] = row.origin + row.unit * upper[i];

@@ -55,8 +55,9 @@ ALWAYS void shares_and_scales(const Mixture *m, const float *logits, const float
     }
     for (int64_t i = j; i < m->n_k * m->n_d * WIDTH; i += WIDTH) {
         const vec x = load(raw + i), power = vanishing_powers(-1.44269504f * size_of(x)), most = 1.0f + power;
-        const vec scale = (vec)((ivec)x & ~(x < 0.0f)) + logarithms(most) + min_scale;
-        store(m->gate + i, pick(x < 0.0f, power, all_of(1.0f)) / most);
+        const vec inverse = 1.0f / most, lost = (power - (most - 1.0f)) * inverse; /* what 1 + power was rounded by */
+        const vec scale = (vec)((ivec)x & ~(x < 0.0f)) + (logarithms(most) + lost) + min_scale;
+        store(m->gate + i, pick(x < 0.0f, power, all_of(1.0f)) * inverse);
         store(m->scale + i, scale), store(m->inverse + i, 1.0f / scale), store(m->log_scale + i, logarithms(scale));
         store(m->place_slope + i, (vec){0}), store(m->scale_slope + i, (vec){0});
     }
