@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from torchmcl._checks import bad_value, check_positive_int, check_real
 from torchmcl.density import HypothesisDensity, KernelMixture
@@ -112,22 +111,6 @@ class Predicting(Forecasts):
         targets = self._checked_targets(y, len(values))
         nearest = ((values - targets[:, None]) ** 2).sum(axis=-1).min(axis=1)
         return float(np.average(nearest, weights=sample_weight))
-
-    def transform(self, X: Any) -> NDArray[Any]:
-        """Return hypotheses and probabilities as columns, [rows, hypotheses * outputs + hypotheses].
-
-        The answers of several networks are sorted (one output) or in no order: a column says nothing across rows.
-        `get_feature_names_out` has their names, and `set_output(transform="pandas")` makes a data frame of them.
-        """
-        values, probabilities = self.predict_hypotheses(X)
-        return np.concatenate([values.reshape(len(values), -1), probabilities], axis=1)
-
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the names of the columns of `transform`."""
-        check_is_fitted(self)
-        n_hypotheses = self._n_answers()
-        names = [f"{target}_hypothesis{k}" for k in range(n_hypotheses) for target in self.target_names_]
-        return np.array([*names, *(f"probability{k}" for k in range(n_hypotheses))], dtype=object)
 
     def _check_alpha(self, alpha: float) -> None:
         check_real("MCLRegressor", "alpha", alpha)

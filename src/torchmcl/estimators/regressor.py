@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import RegressorMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
 
 from torchmcl._checks import bad_value
 from torchmcl.costs import pairwise_sq_euclidean
@@ -225,3 +227,21 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
         if self.density not in (KernelMixture, VoronoiKernels):
             rule = "be KernelMixture or VoronoiKernels"
             raise ValueError(bad_value("MCLRegressor", "density", rule, repr(self.density)))
+
+    # ------------------------------------------------------------------ columns (`set_output` wraps what stands here)
+
+    def transform(self, X: Any) -> NDArray[Any]:
+        """Return hypotheses and probabilities as columns, [rows, hypotheses * outputs + hypotheses].
+
+        The answers of several networks are sorted (one output) or in no order: a column says nothing across rows.
+        `get_feature_names_out` has their names, and `set_output(transform="pandas")` makes a data frame of them.
+        """
+        values, probabilities = self.predict_hypotheses(X)
+        return np.concatenate([values.reshape(len(values), -1), probabilities], axis=1)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Return the names of the columns of `transform`."""
+        check_is_fitted(self)
+        n_hypotheses = self._n_answers()
+        names = [f"{target}_hypothesis{k}" for k in range(n_hypotheses) for target in self.target_names_]
+        return np.array([*names, *(f"probability{k}" for k in range(n_hypotheses))], dtype=object)
