@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 help:
 	@echo "make demo      set up, train the demonstration, write out/demo/index.html"
 	@echo "make film      the same, and the film into docs/_static/film.gif"
-	@echo "make test      set up, run the fast tests and the doctests (6 minutes on 2 cores)"
+	@echo "make test      set up, run the fast tests and the doctests (7 minutes on 2 cores)"
 	@echo "make test-all  also the slow tests: processes, browsers, the gallery (20 minutes on 2 cores)"
 	@echo "make coverage  all tests with the coverage floor (23 minutes on 2 cores)"
 	@echo "make check     ruff and types (1 minute)"

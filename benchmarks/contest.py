@@ -185,8 +185,18 @@ def summary(rows: dict[Job, dict[str, float | None]]) -> list[dict[str, object]]
     for measure in ("distortion_5", "crps", "log_likelihood"):
         logs = {method: by_set(rows, method, measure) for method in methods if method != "ours"}
         sets = dict.fromkeys(key[0] for key in rows)
-        best = [name for name in sets if all(found.get(name, 1.0) >= 0 for found in logs.values())]
-        result.append({"measure": measure, "ours_best_on": best, "n_best": len(best), "n_sets": len(sets)})
+        ran = {name: [found[name] for found in logs.values() if name in found] for name in sets}
+        best = [name for name, values in ran.items() if values and min(values) >= 0]
+        missing = {name: [method for method, found in logs.items() if found and name not in found] for name in sets}
+        result.append(
+            {
+                "measure": measure,
+                "ours_best_on": best,
+                "n_best": len(best),
+                "n_sets": len(sets),
+                "missing": {name: methods for name, methods in missing.items() if methods},
+            }
+        )
     return result
 
 

@@ -69,6 +69,11 @@ def best(rows):
     for row in rows:
         where = ", ".join(row["ours_best_on"]) or "none"
         lines.append(f"- {HEADS[row['measure']]}: best of all on {row['n_best']} of {row['n_sets']} sets ({where}).")
+        absent: dict[str, list[str]] = {}
+        for name, methods in row["missing"].items():
+            for method in methods:
+                absent.setdefault(method, []).append(name)
+        lines += [f"  Not run: {NAMES[method]} on {', '.join(names)}." for method, names in absent.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -56,3 +56,25 @@ def test_every_method_of_the_contest_has_a_name():
     from _rivals import DENSITIES
 
     assert set(DENSITIES) == set(MADE["NAMES"])
+
+
+def test_methods_whose_package_is_missing_are_left_out_with_a_word(monkeypatch, capsys):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import contest
+
+    monkeypatch.setitem(contest.PACKAGES, "lightgbm", "a_package_that_nobody_has")
+    assert contest.installed(["ours", "lightgbm"]) == ["ours"]
+    assert "lightgbm is left out: pip install torchmcl[rivals] brings it" in capsys.readouterr().out
+
+
+def test_a_set_without_rivals_is_not_won():
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from contest import MEASURES, summary
+
+    ours, rival = dict.fromkeys(MEASURES, 1.0), dict.fromkeys(MEASURES, 2.0)
+    rows = {("yacht", 0, "ours"): ours, ("wine", 0, "ours"): ours, ("yacht", 0, "mdn"): rival}
+    found = next(row for row in summary(rows) if row.get("measure") == "crps")
+    assert found["ours_best_on"] == ["yacht"]
+    assert found["missing"] == {"wine": ["mdn"]}

@@ -1,5 +1,7 @@
 """Joint regions of several outputs: how many rows they hold, how large they are, and what is refused."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -71,3 +73,11 @@ def test_bad_input_is_refused(model):
         regions.contains(y[:, 0])
     with pytest.raises(ValueError, match="`n_samples` must"):
         regions.volume(0)
+
+
+def test_models_saved_before_there_were_regions_have_regions_of_everything(model):
+    X, y = together(5)
+    older = copy.copy(model)
+    del older._surprise
+    older._complete()
+    assert older.predict_region(X).contains(1e9 * y).all()

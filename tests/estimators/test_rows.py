@@ -133,7 +133,7 @@ def test_the_shares_of_all_strata_add_up_to_what_was_asked_for(sizes, share, see
         assert counts.sum() == int(sum(sizes) * (share + 1e-9))
 
 
-def test_so_many_rows_calibrate_that_90_percent_is_a_step_of_their_quantile():
+def test_90_percent_is_a_step_of_the_quantile_of_the_rows_that_calibrate():
     assert [n_calibrating(n, 0.05) for n in (0, 10, 53, 54, 120, 300, 600, 2000)] == [0, 1, 8, 9, 19, 19, 29, 99]
     assert n_calibrating(1000, 0.0) == 0
     assert n_calibrating(10**6, 0.05) == 4999

@@ -1,5 +1,7 @@
 """Targets and inputs far from zero, and very large and very small ones, lose no digits."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tables import QUICK, forked
@@ -40,12 +42,16 @@ def test_answers_are_as_near_as_for_targets_of_size_one(centre, unit, dtype, opt
     assert len(np.unique(samples)) > 0.9 * samples.size
     assert (np.abs(samples) < 4).mean() > 0.95
     assert np.mean(model.log_prob(X, far)) + np.log(unit) > -2
+    if "rule" not in options:  # the density keeps the stray kernels that the mean leaves out
+        model._blend = replace(model._blend, trim=0.0)
     mean = back(model.predict(X))
-    if "rule" not in options:  # the density has stray kernels, too, and knows that it may know nothing
+    if "rule" not in options:  # the density knows that it may know nothing, and then the mean is that of all
         unknown = model.shares_["ignorance"]
         if unknown < 0.3:  # else it is part of the answers
             mean = (1 - unknown) * mean + unknown * back(model._targets.mean)
-    np.testing.assert_allclose(back(model.predict_distribution(X).mean[:, 0].numpy()), mean, atol=5e-2)
+    np.testing.assert_allclose(
+        back(model.predict_distribution(X).mean[:, 0].numpy()), mean, atol=2e-2 if "rule" in options else 1e-4
+    )
     sets = model.predict_interval(X)
     assert sets.contains(far).mean() > 0.6
     assert 0.01 * unit < sets.width.mean() < 6 * unit

@@ -95,6 +95,7 @@ class _Losses(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(weights)
         total = losses[0].float()
+        # 0 * infinity is NaN, as in `mcl_loss`.
         return cost, weights, total.sub(total, alpha=0), None if x is None else losses[1].float()
 
     @staticmethod

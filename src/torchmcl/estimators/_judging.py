@@ -1,4 +1,4 @@
-"""What rows say that trained none of the members of a blend: widths, shares, and what answers leave out."""
+"""What held-out rows choose for a blend: widths, shares, and how much its answers leave out."""
 
 import math
 from collections.abc import Sequence

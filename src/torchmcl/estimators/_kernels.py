@@ -47,7 +47,7 @@ class Kernels(NamedTuple):
         return Kernels(self.values * scale + mean, self.probabilities, self.widths * scale)
 
     def trimmed(self, share: float) -> "Kernels":
-        """Return them without a share of the probability at each end of the line, each kernel a point at its value.
+        """Return them without a share of the probability at each end of the line, each kernel counted at its value.
 
         Args:
             share: below 1/2; what is left sums to 1 again.

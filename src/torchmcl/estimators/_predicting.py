@@ -1,4 +1,4 @@
-"""What a fitted regressor is asked: answers, densities, sets, regions, draws."""
+"""What a fitted regressor can be asked for: answers, densities, sets, regions, draws."""
 
 from typing import Any, NamedTuple
 

@@ -20,7 +20,7 @@ _AT_ONCE = 2**24
 class PredictionRegions:
     """One region for each row, in the space of all outputs together: it may have any shape, and several parts.
 
-    A single level for all rows makes the regions small on average, and wide rows get no more than they need.
+    All rows have the same level, which makes the regions as small as possible on average.
 
     Attributes:
         density: of each row, in the units of y.
