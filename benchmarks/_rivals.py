@@ -3,9 +3,12 @@
 Whatever a method chooses (an epoch, a number of trees, a leaf size), it chooses on rows that it holds out itself.
 """
 
+import importlib.util
 import math
+import os
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -118,7 +121,25 @@ def _of_density(mixture: Mixture) -> Forecast:
     return Forecast(mixture.quantiles(MID_LEVELS), best_points(fine), mixture.mean, mixture, interval, fine)
 
 
-# ---------------------------------------------------------------------- trees
+# ---------------------------------------------------------------------- networks that were trained on other tables
+
+
+def tabpfn(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
+    """TabPFN with the weights of the user's own copy, which `TABPFN_WEIGHTS` names; its bins as 99 quantiles."""
+    from tabpfn import TabPFNRegressor
+
+    weights = os.environ[WEIGHTS["tabpfn"]]
+    model = TabPFNRegressor(model_path=weights, random_state=seed, device="cpu", ignore_pretraining_limits=True)
+    model.fit(inputs, targets)
+
+    def predict(rows: np.ndarray) -> Forecast:
+        found = model.predict(rows, output_type="quantiles", quantiles=[float(level) for level in FINE_LEVELS])
+        fine = np.sort(np.stack(found, axis=1), axis=1)
+        ends = np.stack([np.interp([0.05, 0.95], FINE_LEVELS, row) for row in fine])
+        interval = one_interval(ends[:, 0], ends[:, 1])
+        return Forecast(fine[:, 9::20], best_points(fine), model.predict(rows), Mixture.of_atoms(fine), interval, fine)
+
+    return predict
 
 
 # ---------------------------------------------------------------------- single-answer networks
@@ -159,9 +180,25 @@ METHODS: dict[str, Callable[[np.ndarray, np.ndarray, int], Predict]] = {
     "lightgbm": lightgbm_quantiles,
     "catboost": catboost_quantiles,
     "kmeans-residuals": kmeans_residuals,
+    "tabpfn": tabpfn,
 }
 NEURAL = ("mdn", "mlp-ensemble")
 # Those of the contest: all that give a distribution.
 DENSITIES = {name: method for name, method in METHODS.items() if name != "mlp-ensemble"}
 # Packages that a method needs beside scikit-learn.
-PACKAGES = {name: name for name in ("ngboost", "mapie", "lightgbm", "catboost")}
+PACKAGES = {name: name for name in ("ngboost", "mapie", "lightgbm", "catboost", "tabpfn")}
+# Variables that name a file of weights, for methods that bring none.
+WEIGHTS = {"tabpfn": "TABPFN_WEIGHTS"}
+
+
+def installed(methods: list[str]) -> list[str]:
+    """Return the methods whose packages and weights are here, and say which are left out and why."""
+    here = []
+    for name in methods:
+        if name in PACKAGES and not importlib.util.find_spec(PACKAGES[name]):
+            print(f"{name} is left out: pip install {PACKAGES[name]} brings it", flush=True)
+        elif name in WEIGHTS and not Path(os.environ.get(WEIGHTS[name], "")).is_file():
+            print(f"{name} is left out: {WEIGHTS[name]} must name the file of your copy's weights", flush=True)
+        else:
+            here.append(name)
+    return here

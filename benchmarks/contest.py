@@ -10,7 +10,7 @@ again and leaves the test rows alone, for development. Times are CPU seconds of 
 """
 
 import csv
-import importlib.util
+import functools
 import math
 import os
 import time
@@ -27,7 +27,7 @@ from scipy.stats import wilcoxon
 
 from _common import parser, report
 from _forecasts import FINE_LEVELS, Predict, best_points
-from _rivals import DENSITIES, PACKAGES
+from _rivals import DENSITIES, installed
 
 # How many of the folds, counted from the first: fewer of large sets, which tell more with each.
 FOLDS = {
@@ -85,15 +85,19 @@ def fold_of(data: Path, name: str, fold: int, inner: bool) -> list[np.ndarray]:
     return [inputs[~test], targets[~test], inputs[test], targets[test]]
 
 
+@functools.cache
+def warm_up(method: str) -> None:
+    """Import what a method needs and fill its caches, once in each process, so that times are those of its work."""
+    rng = np.random.default_rng(0)
+    DENSITIES[method](rng.normal(size=(60, 2)), rng.normal(size=60), 0)(rng.normal(size=(5, 2)))
+
+
 def measured(data: Path, job: Job, inner: bool) -> tuple[Job, dict[str, float | None]]:
     """Fit one method to one fold, and return its measures, in units of the standard deviation of the targets."""
     torch.set_num_threads(1)
     name, fold, method = job
     train_x, train_y, test_x, test_y = fold_of(data, name, fold, inner)
-    rng = np.random.default_rng(0)
-    DENSITIES[method](rng.normal(size=(60, 2)), rng.normal(size=60), 0)(
-        rng.normal(size=(5, 2))
-    )  # imports, fills caches
+    warm_up(method)
     start = time.process_time()
     predict: Predict = DENSITIES[method](train_x, train_y, fold)
     fitted = time.process_time()
@@ -118,14 +122,6 @@ def measured(data: Path, job: Job, inner: bool) -> tuple[Job, dict[str, float | 
         "predict_seconds": done - fitted,
     }
     return job, values
-
-
-def installed(methods: list[str]) -> list[str]:
-    """Return the methods whose packages are here, and say which are left out."""
-    here = [name for name in methods if name not in PACKAGES or importlib.util.find_spec(PACKAGES[name])]
-    for name in sorted(set(methods) - set(here)):
-        print(f"{name} is left out: pip install torchmcl[rivals] brings it", flush=True)
-    return here
 
 
 def read(path: Path) -> dict[Job, dict[str, float | None]]:

@@ -19,7 +19,7 @@ from scipy.stats import wilcoxon
 
 from _common import parser, report
 from _forecasts import measures
-from _rivals import METHODS, Predict
+from _rivals import METHODS, Predict, installed
 from torchmcl.data import folded_response
 from torchmcl.data.uci import load_uci
 from torchmcl.extending import write_atomically
@@ -207,7 +207,7 @@ if __name__ == "__main__":
     kept = Records(options.records)
     kept.forget(options.redo.split(","))
     wanted = {name: options.folds or FOLDS[name] for name in options.sets.split(",")}
-    methods = options.methods.split(",")
+    methods = installed(options.methods.split(","))
     keys = ((name, fold, method) for name in wanted for fold in range(wanted[name]) for method in methods)
     warm_up(sorted({key[2] for key in keys if key not in kept.rows}))
     run(kept, wanted, methods, options.data)

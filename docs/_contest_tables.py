@@ -16,6 +16,7 @@ NAMES = {
     "mapie": "MAPIE",
     "lightgbm": "LightGBM, quantiles",
     "catboost": "CatBoost, quantiles",
+    "tabpfn": "TabPFN",
 }
 HEADS = {
     **{f"distortion_{k}": f"distortion, {k} point{'s' * (k > 1)}" for k in (1, 2, 5, 10)},

@@ -61,11 +61,26 @@ def test_every_method_of_the_contest_has_a_name():
 def test_methods_whose_package_is_missing_are_left_out_with_a_word(monkeypatch, capsys):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     sys.path.insert(0, str(ROOT / "benchmarks"))
-    import contest
+    import _rivals
 
-    monkeypatch.setitem(contest.PACKAGES, "lightgbm", "a_package_that_nobody_has")
-    assert contest.installed(["ours", "lightgbm"]) == ["ours"]
-    assert "lightgbm is left out: pip install torchmcl[rivals] brings it" in capsys.readouterr().out
+    monkeypatch.setitem(_rivals.PACKAGES, "lightgbm", "a_package_that_nobody_has")
+    assert _rivals.installed(["ours", "lightgbm"]) == ["ours"]
+    assert "lightgbm is left out: pip install a_package_that_nobody_has brings it" in capsys.readouterr().out
+
+
+def test_methods_without_weights_are_left_out_with_a_word(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import _rivals
+
+    monkeypatch.setitem(_rivals.PACKAGES, "tabpfn", "torch")  # some package that is here
+    monkeypatch.delenv("TABPFN_WEIGHTS", raising=False)
+    assert _rivals.installed(["tabpfn", "ours"]) == ["ours"]
+    assert "tabpfn is left out: TABPFN_WEIGHTS must name the file" in capsys.readouterr().out
+    weights = tmp_path / "weights.ckpt"
+    weights.touch()
+    monkeypatch.setenv("TABPFN_WEIGHTS", str(weights))
+    assert _rivals.installed(["tabpfn", "ours"]) == ["tabpfn", "ours"]
 
 
 def test_a_set_without_rivals_is_not_won():

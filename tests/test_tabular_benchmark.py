@@ -1,6 +1,7 @@
 """The benchmark of tables: its measures against plain definitions, and each method on a tiny case."""
 
 import functools
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import _rivals
 from _forecasts import FINE_LEVELS, Forecast, Mixture, best_points, measures, one_interval
-from _rivals import METHODS, PACKAGES
+from _rivals import METHODS, PACKAGES, WEIGHTS
 from _tree_rivals import QuantileForest
 from tabular import MEASURES, Records, complete, overall, run, summary, table_of
 from torchmcl import MCLRegressor
@@ -89,6 +90,8 @@ def test_each_method_gives_finite_measures(method, tmp_path, monkeypatch):
     if method in PACKAGES:
         reason = f"{PACKAGES[method]} is a rival: pip install 'torchmcl[rivals]'"
         pytest.importorskip(PACKAGES[method], reason=reason)
+    if method in WEIGHTS and WEIGHTS[method] not in os.environ:
+        pytest.skip(f"{method} needs weights: {WEIGHTS[method]} names their file")
     records = Records(tmp_path / "records.csv")
     run(records, {"inverse": 1}, [method], n_rows=150)
     values = records.rows["inverse", 0, method]

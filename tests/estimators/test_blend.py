@@ -8,7 +8,6 @@ from tables import QUICK, forked, noisy
 from torchmcl.estimators import MCLRegressor
 from torchmcl.estimators._blend import Blend, at_atoms, atoms_of, forest_kernels, ignorant, known, mixed
 from torchmcl.estimators._judging import (
-    CRPS_WEIGHT,
     blended,
     fitted_stretch,
     fitted_trim,
@@ -40,7 +39,8 @@ def loss_of(shares, members, targets, weights):
     scores = torch.trapezoid((cdf - (grid >= targets).double()).square(), grid)
     counts = weights / weights.sum()
     doubt = 4.0 / len(members) / len(targets)
-    return float((counts * (CRPS_WEIGHT * scores - log_density(mixed, targets))).sum() - doubt * np.log(shares).sum())
+    unlikely = float(-(counts * log_density(mixed, targets)).sum())
+    return float((counts * scores).sum().log()) + unlikely - doubt * np.log(shares).sum()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -55,6 +55,14 @@ def test_shares_minimise_log_score_and_crps(weighted):
     for one in steps:
         for two in steps[one + steps < 0.99]:
             assert best <= loss_of(np.array([one, two, 1 - one - two]), members, targets, weights) + 1e-3
+
+
+def test_shares_do_not_depend_on_how_easily_targets_are_foreseen():
+    centres, targets = drawn(60)
+    members = [normal(centres + 0.1, 0.4), normal(centres, 0.9)]
+    small = [member.moved(torch.tensor(1e-3), torch.tensor(0.0)) for member in members]
+    ones = torch.ones(60, dtype=torch.float64)
+    np.testing.assert_allclose(blended(small, 1e-3 * targets, ones), blended(members, targets, ones), atol=1e-4)
 
 
 def test_a_member_that_is_far_better_gets_nearly_everything():

@@ -29,7 +29,6 @@ __all__ = [
     "supported_fill",
 ]
 
-_ROWS_AT_ONCE = 2048
 # Up to 1 a score is a mass. Where the density is as good as 0 it is 1 plus the bandwidths to the nearest hypothesis.
 _BEYOND = 1.0
 # Of the masses that are tried for the score of a value, and so the largest of them.
@@ -82,14 +81,10 @@ def conformity(density: KernelMixture, values: Tensor, fill: float = 1.0) -> Ten
         values: [rows, 1]
         fill: gaps that are at least this deep are closed in the sets, see `KernelMixture.highest_density`.
     """
-    parts = []
-    for low in range(0, len(values), _ROWS_AT_ONCE):
-        some, own = density.rows(slice(low, low + _ROWS_AT_ONCE)), values[low : low + _ROWS_AT_ONCE]
-        mass = some.mass_above(own) if fill >= 1 else _smallest_mass(some, own, fill)
-        distances = (own - some.hypotheses.squeeze(-1)).abs() / some.widths.squeeze(-1)
-        nearest = distances.amin(dim=-1)
-        parts.append(torch.where((nearest <= REACH) | (mass < _BEYOND), mass, _BEYOND + nearest))
-    return torch.cat(parts) if parts else values.new_zeros(0)
+    mass = density.mass_above(values) if fill >= 1 else _smallest_mass(density, values, fill)
+    distances = (values - density.hypotheses.squeeze(-1)).abs() / density.widths.squeeze(-1)
+    nearest = distances.amin(dim=-1)
+    return torch.where((nearest <= REACH) | (mass < _BEYOND), mass, _BEYOND + nearest)
 
 
 def _smallest_mass(density: KernelMixture, values: Tensor, fill: float) -> Tensor:
@@ -152,19 +147,13 @@ def _at_most(count: float, mean: float) -> float:
 
 def region(density: KernelMixture, level: float, fill: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return the set of values whose score is at most `level`, as lower and upper ends [rows, pieces]."""
-    n_rows = len(density.hypotheses)
     if math.isinf(level):
-        ends = density.hypotheses.new_full((n_rows, 1), math.inf)
+        ends = density.hypotheses.new_full((len(density.hypotheses), 1), math.inf)
         return -ends, ends
-    parts = []
-    for low in range(0, n_rows, _ROWS_AT_ONCE):
-        some = density.rows(slice(low, low + _ROWS_AT_ONCE))
-        if level >= _BEYOND:
-            parts.append(_balls(some, max(level - _BEYOND, REACH), fill))
-        else:
-            pieces = some.highest_density(math.nextafter(level, 1.0), fill)
-            parts.append((pieces.lower, pieces.upper))
-    return stacked(parts)
+    if level >= _BEYOND:
+        return _balls(density, max(level - _BEYOND, REACH), fill)
+    pieces = density.highest_density(math.nextafter(level, 1.0), fill)
+    return pieces.lower, pieces.upper
 
 
 def _balls(density: KernelMixture, radius: float, fill: float) -> tuple[Tensor, Tensor]:

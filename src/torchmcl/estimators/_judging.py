@@ -16,7 +16,7 @@ from torchmcl.estimators._kernels import Kernels
 
 __all__ = ["CRPS_WEIGHT", "blended", "fitted_stretch", "fitted_trim", "fitted_widths"]
 
-#: Of the continuous ranked probability score, in standardised units, beside the likelihood.
+#: Of the continuous ranked probability score, in standardised units, beside the likelihood, in the training.
 CRPS_WEIGHT = 3.0
 # The widths of the forest's kernels that are tried: a multiple of what the rows of a leaf's parent differ by, and a
 # width below which none is.
@@ -30,6 +30,8 @@ _STRETCH_DOUBT = 5.0
 _TRIMS, _TRIM, _TRIM_DOUBT = (0.0, 0.003, 0.01, 0.03, 0.07, 0.12, 0.2), 0.01, 20.0
 # Shares are held near equal ones as if by this many more rows.
 _ROWS_OF_DOUBT = 4.0
+# Below this a CRPS, in standardised units, is rounding.
+_LEAST_CRPS = 1e-9
 
 
 def fitted_widths(
@@ -103,6 +105,9 @@ def log_density(kernels: Kernels, targets: Tensor) -> Tensor:
 def blended(members: Sequence[Kernels], targets: Tensor, weights: Tensor) -> NDArray[np.float64]:
     """Return the share of each member that foresees targets best, by likelihood and CRPS, [members].
 
+    The logarithm of the mean CRPS counts as much as the mean log-likelihood: its own size is that of the errors, which
+    would let the likelihood decide alone wherever a table is easy to foresee.
+
     Args:
         members: kernels for held-out rows.
         targets: [rows, outputs]
@@ -120,9 +125,9 @@ def blended(members: Sequence[Kernels], targets: Tensor, weights: Tensor) -> NDA
         shares = np.exp(logits - logits.max())
         shares /= shares.sum()
         mixed = shares @ likely
-        crps = shares @ near - 0.5 * shares @ apart @ shares
-        value = CRPS_WEIGHT * crps - counts @ np.log(mixed) - doubt * np.log(shares).sum()
-        slope = CRPS_WEIGHT * (near - apart @ shares) - (likely / mixed) @ counts - doubt / shares
+        crps = max(shares @ near - 0.5 * shares @ apart @ shares, _LEAST_CRPS)
+        value = np.log(crps) - counts @ np.log(mixed) - doubt * np.log(shares).sum()
+        slope = (near - apart @ shares) / crps - (likely / mixed) @ counts - doubt / shares
         return float(value), shares * (slope - shares @ slope)
 
     found = minimize(loss, np.zeros(n_members), jac=True, method="L-BFGS-B").x

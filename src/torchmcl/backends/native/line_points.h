@@ -148,64 +148,63 @@ static void set_borders(const LineRow *row, Quantizer *q, int64_t n) {
     }
 }
 
-/* cost[j][i]: of one point for groups i to j. Groups are joined one by one, in terms that are never negative: narrow
+/* cost[i][j]: of one point for groups i to j. Groups are joined one by one, in terms that are never negative: narrow
    branches far from each other would be lost in differences of sums. */
 static void set_costs(Quantizer *q, int64_t n) {
-    for (int64_t j = 0; j < n; j++) {
-        float *cost = q->cost + j * n;
-        const double *from = q->borders[j].sum, *to = q->borders[j + 1].sum, own = to[0] - from[0];
+    for (int64_t i = n - 1; i >= 0; i--) {
+        float *cost = q->cost + i * n;
+        const double *from = q->borders[i].sum, *to = q->borders[i + 1].sum, own = to[0] - from[0];
         const float weight = own > 1e-30 ? (float)own : 1e-30f;
-        const double middle = own > 1e-30 ? (to[1] - from[1]) / own : j ? (double)q->mean[j - 1] : 0;
+        const double middle = own > 1e-30 ? (to[1] - from[1]) / own : i + 1 < n ? (double)q->mean[i + 1] : 0;
         const double within = to[2] - from[2] - own * middle * middle;
         const float centre = (float)middle, inner = within > 0 ? (float)within : 0;
-        for (int64_t i = 0; i < j; i += LANES) { /* what fills the last vector is written anew below */
-            vec mass = *(vec *)(q->mass + i), mean = *(vec *)(q->mean + i);
+        const int64_t first = (i + 1) / LANES * LANES; /* what fills the first vector is written anew below */
+        for (int64_t j = first; j < n; j += LANES) {
+            vec mass = *(vec *)(q->mass + j), mean = *(vec *)(q->mean + j);
             const vec off = centre - mean, both = mass + weight, share = weight / both;
-            *(vec *)(cost + i) = *(vec *)(cost - n + i) + inner + mass * share * off * off;
-            *(vec *)(q->mean + i) = mean + share * off;
-            *(vec *)(q->mass + i) = both;
+            *(vec *)(cost + j) = *(vec *)(cost + n + j) + inner + mass * share * off * off;
+            *(vec *)(q->mean + j) = mean + share * off;
+            *(vec *)(q->mass + j) = both;
         }
-        cost[j] = inner, q->mean[j] = centre, q->mass[j] = weight;
-        for (int64_t i = j + 1; i < n; i++) cost[i] = INFINITY, q->mass[i] = 1, q->mean[i] = 0;
+        for (int64_t j = 0; j < i; j++) cost[j] = INFINITY;
+        for (int64_t j = i / LANES * LANES; j < i; j++) q->mass[j] = 1, q->mean[j] = 0;
+        cost[i] = inner, q->mean[i] = centre, q->mass[i] = weight;
     }
 }
 
-ALWAYS float lowest_sum(const float *a, const float *b, int64_t n) {
-    vec low = (vec){0} + INFINITY;
-    for (int64_t i = 0; i < n; i += LANES) {
-        vec x, y;
-        memcpy(&x, a + i, sizeof x);
-        memcpy(&y, b + i, sizeof y);
-        const vec sum = x + y;
-        const ivec less = sum < low;
-        low = (vec)(((ivec)sum & less) | ((ivec)low & ~less));
-    }
-    float found = low[0];
-    for (int i = 1; i < LANES; i++) found = low[i] < found ? low[i] : found;
-    return found;
+ALWAYS vec lower(vec a, vec b) {
+    const ivec less = a < b;
+    return (vec)(((ivec)a & less) | ((ivec)b & ~less));
+}
+
+/* The lowest costs of one group more that ends with j, ..., j + LANES - 1. Four chains, so that none waits for another. */
+ALWAYS vec lowest_costs(const float *before, const float *cost, int64_t n, int64_t j) {
+    vec low[4];
+    for (int c = 0; c < 4; c++) low[c] = (vec){0} + INFINITY;
+    for (int64_t i = 0; i < j + LANES; i += 4)
+        for (int c = 0; c < 4; c++) low[c] = lower(before[i + c] + *(const vec *)(cost + (i + c) * n + j), low[c]);
+    return lower(lower(low[0], low[1]), lower(low[2], low[3]));
 }
 
 /* The best k of n groups of neighbors: q->at[p] is the last border of group p. */
 static void choose_borders(Quantizer *q, int64_t n, int64_t k) {
     const int64_t width = n + 16;
     for (int64_t i = 0; i < width; i++) q->best[i] = i ? INFINITY : 0;
-    for (int64_t j = 0; j < n; j++) q->best[width + j + 1] = q->cost[j * n];
-    q->best[width] = INFINITY; /* every group has something */
-    for (int64_t j = n + 1; j < width; j++) q->best[width + j] = INFINITY;
+    for (int64_t p = 1; p <= k; p++) q->best[p * width] = INFINITY; /* every group has something */
+    memcpy(q->best + width + 1, q->cost, (size_t)n * sizeof(float));
     for (int64_t p = 2; p <= k; p++) {
         float *now = q->best + p * width;
-        const float *before = now - width;
-        for (int64_t j = 0; j < p; j++) now[j] = INFINITY;
-        for (int64_t j = p < k ? p - 1 : n - 1; j < n; j++)
-            now[j + 1] = lowest_sum(before, q->cost + j * n, (j + LANES) / LANES * LANES);
-        for (int64_t j = n + 1; j < width; j++) now[j] = INFINITY;
+        for (int64_t j = p < k ? 0 : n - LANES; j < n; j += LANES) {
+            const vec low = lowest_costs(now - width, q->cost, n, j);
+            memcpy(now + j + 1, &low, sizeof low);
+        }
     }
     int64_t end = n;
     for (int64_t p = k; p > 0; p--) {
-        const float *before = q->best + (p - 1) * width, *cost = q->cost + (end - 1) * n, wanted = q->best[p * width + end];
+        const float *before = q->best + (p - 1) * width, *cost = q->cost + end - 1, wanted = q->best[p * width + end];
         q->at[p - 1] = end;
         int64_t i = p - 1;
-        while (i + 1 < end && before[i] + cost[i] != wanted) i++;
+        while (i + 1 < end && before[i] + cost[i * n] != wanted) i++;
         end = i;
     }
 }
