@@ -204,12 +204,11 @@ class MCLEstimator(DataFrames, Parameters):
     def _train_on_all(self, training: Training, rows: Rows) -> None:
         """Continue with the rows that have served to select: a short training at a small rate, from where it ended."""
         n_epochs = max(1, round(_LAST_SHARE * training.n_epochs))
-        rate, rule = training.learning_rate, training.rule
-        highest = max(map(rate, range(training.n_epochs))) if callable(rate) else rate
+        rule = training.rule
         last = replace(
             training,
             rule=WTA() if isinstance(rule, AutoAnnealing) else rule_at(rule, training.n_epochs - 1),
-            learning_rate=Cosine(_LAST_RATE * highest, 0.0, n_epochs),
+            learning_rate=Cosine(_LAST_RATE * training.highest_rate, 0.0, n_epochs),
             n_epochs=n_epochs,
             seeds=seeds_of(training.seeds[0], len(self.modules_)),
             progress=training.progress and f"{training.progress}, all rows",

@@ -151,8 +151,10 @@ class Blending(Forecasts):
             patience=None if patience is None else int(patience),
             checkpoint=checkpoint,
         )
+        examples = self._examples(split.train)
         watched = self._examples(split.selection) if len(split.selection) else None
-        return training, training.run(self._module, self._examples(split.train), watched)
+        trained = training.run(self._module, examples, watched)
+        return training, training.cooled(trained, examples) if keeps and watched is not None else trained
 
     def _module(self) -> nn.Module:
         if not self._blends:

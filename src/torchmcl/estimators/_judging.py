@@ -23,7 +23,7 @@ CRPS_WEIGHT = 3.0
 _FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
 _FLOORS = (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 # Factors of the widths of networks that are tried; 1 is held to as if by this many rows, a nat each at a factor of e.
-_STRETCHES = (0.2, 0.3, 0.42, 0.6, 0.77, 0.88, 1.0, 1.14, 1.3, 1.66, 2.0)
+_STRETCHES = (0.2, 0.3, 0.42, 0.6, 0.77, 0.88, 1.0, 1.14, 1.3, 1.66, 2.0, 2.5, 3.2, 4.2, 5.5)
 _STRETCH_DOUBT = 5.0
 # Shares of the probability that answers may leave out at each end, and the usual one. A factor of e away from that
 # counts as much as this many rows, so that a few rows do not decide alone.

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from torchmcl.fleet import (
     even_batch_size,
     hard_distortion,
 )
-from torchmcl.schedules import Schedule
+from torchmcl.schedules import Cosine, Schedule
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions
 
@@ -36,6 +36,10 @@ _N_SAVES = 5
 # A network with this many times the median distortion on held-out rows has failed: its answers collapsed, or it is of
 # little use beside the others.
 _FAILED = 3.0
+# Held-out likelihood stops most trainings at a high rate, whose noise the networks keep. Those that stop within these
+# shares of their epochs are cooled, by some more at a small share of the rate. Those that stop earlier would overfit,
+# and to those that stop later the rate was small already.
+_STILL_LEARNING, _COOLING_EPOCHS, _COOLING_RATE = (0.1, 0.8), 0.1, 0.1
 # Evaluations on held-out rows that only draw a curve.
 _N_LOOKS = 100
 
@@ -98,6 +102,25 @@ class Training:
         values = history.best_value if keeps else _last_looks(history)
         best_epochs = history.best_epoch if keeps else torch.full_like(history.best_epoch, -1)
         return Trained([module.eval() for module in modules], history, values, best_epochs, fleet.optimizer_state)
+
+    @property
+    def highest_rate(self) -> float:
+        """The learning rate, or the highest of a schedule."""
+        rate = self.learning_rate
+        return max(map(rate, range(self.n_epochs))) if callable(rate) else rate
+
+    def cooled(self, trained: "Trained", train: Examples) -> "Trained":
+        """Return networks that were still learning when held-out rows stopped them, after a while at a small rate."""
+        stopped = float((trained.best_epochs + 1).double().median()) / self.n_epochs
+        earliest, latest = _STILL_LEARNING
+        if not earliest <= stopped <= latest:
+            return trained
+        n_epochs = max(1, round(_COOLING_EPOCHS * self.n_epochs))
+        rate = Cosine(_COOLING_RATE * self.highest_rate, 0.0, n_epochs)
+        cooling = replace(self, learning_rate=rate, n_epochs=n_epochs, keep_best=False, patience=None, checkpoint=None)
+        made = cooling.run(iter(trained.modules).__next__, train)
+        history = trained.history._replace(seconds=trained.history.seconds + made.history.seconds)
+        return replace(trained, modules=made.modules, history=history, moments=made.moments)
 
     def _validation(self, watched: Examples) -> Validation:
         uneven = mean_one(watched.weights)

@@ -1,0 +1,86 @@
+"""Networks that held-out rows stop while they still learn are trained for a while more, at a small rate."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tables import noisy
+
+from torchmcl.assignment import WTA
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.estimators import MCLRegressor
+from torchmcl.estimators._networks import Examples, Training
+from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.schedules import Cosine
+
+
+def examples(n, seed):
+    rng = np.random.default_rng(seed)
+    inputs = torch.from_numpy(rng.normal(size=(n, 3))).float()
+    return Examples(inputs, torch.sin(2 * inputs[:, :1]).unsqueeze(1), np.ones(n))
+
+
+def a_training(learning_rate=Cosine(0.02, 0.0, 20)):
+    how = {
+        "n_epochs": 20,
+        "batch_size": 32,
+        "seeds": [0, 1],
+        "cost_fn": pairwise_sq_euclidean,
+        "device": "cpu",
+        "progress": False,
+    }
+    return Training(WTA(), learning_rate, 0.0, **how)
+
+
+@pytest.fixture
+def trained():
+    return a_training().run(
+        lambda: MultiHypothesisMLP(3, 1, 2, hidden=(16,)), examples(200, seed=0), examples(50, seed=1)
+    )
+
+
+def weights(trained):
+    return torch.cat([value.flatten() for module in trained.modules for value in module.state_dict().values()])
+
+
+@pytest.mark.parametrize(("best", "cools"), [(0, False), (1, True), (15, True), (16, False), (19, False)])
+def test_networks_are_cooled_where_they_stopped_between_a_tenth_and_four_fifths(trained, best, cools):
+    stopped = replace(trained, best_epochs=torch.tensor([best, best]))
+    cooled = a_training().cooled(stopped, examples(200, seed=0))
+    assert torch.equal(weights(cooled), weights(stopped)) is not cools
+    if cools:
+        assert cooled.history.seconds > stopped.history.seconds
+        assert torch.equal(cooled.history.losses, stopped.history.losses)
+        assert (weights(cooled) - weights(stopped)).abs().max() < 0.1  # it is a short way
+
+
+def test_cooling_lowers_the_loss_and_leaves_what_it_began_with(trained):
+    stopped, train = replace(trained, best_epochs=torch.tensor([5, 9])), examples(200, seed=0)
+    before = weights(stopped).clone()
+    cooled = a_training().cooled(stopped, train)
+
+    def loss(networks):
+        found = [network(train.inputs).hypotheses for network in networks.modules]
+        return sum((each - train.targets).square().amin(dim=1).mean().item() for each in found)
+
+    assert loss(cooled) < loss(stopped)
+    assert torch.equal(weights(stopped), before)
+
+
+@pytest.mark.parametrize("rate", [0.02, Cosine(0.02, 0.0, 20), lambda epoch: 0.001 * (epoch + 1)])
+def test_the_highest_rate(rate):
+    assert a_training(learning_rate=rate).highest_rate == pytest.approx(0.02)
+
+
+def test_without_held_out_rows_or_an_epoch_to_keep_nothing_is_cooled(monkeypatch):
+    monkeypatch.setattr(Training, "cooled", lambda *_: pytest.fail("nothing was stopped"))
+    X, y = noisy(120)
+    MCLRegressor(n_epochs=4, n_restarts=1, n_knots=0, keep_best=False).fit(X, y)
+    MCLRegressor(n_epochs=4, n_restarts=1, n_knots=0, validation_fraction=0.0).fit(X, y)
+
+
+def test_a_fit_that_is_cooled_is_the_same_again():
+    X, y = noisy(300)
+    one, two = (MCLRegressor(n_epochs=30, n_restarts=2, n_knots=0, random_state=0).fit(X, y) for _ in range(2))
+    np.testing.assert_array_equal(one.predict(X), two.predict(X))
