@@ -21,7 +21,10 @@ def examples(n, seed):
     return Examples(inputs, torch.sin(2 * inputs[:, :1]).unsqueeze(1), np.ones(n))
 
 
-def a_training(learning_rate=Cosine(0.02, 0.0, 20)):
+RATE = Cosine(0.02, 0.0, 20)
+
+
+def a_training(learning_rate=RATE):
     how = {
         "n_epochs": 20,
         "batch_size": 32,
