@@ -117,7 +117,15 @@ class Training:
             return trained
         n_epochs = max(1, round(_COOLING_EPOCHS * self.n_epochs))
         rate = Cosine(_COOLING_RATE * self.highest_rate, 0.0, n_epochs)
-        cooling = replace(self, learning_rate=rate, n_epochs=n_epochs, keep_best=False, patience=None, checkpoint=None)
+        cooling = replace(
+            self,
+            learning_rate=rate,
+            n_epochs=n_epochs,
+            progress=self.progress and f"{self.progress}, cooling",
+            keep_best=False,
+            patience=None,
+            checkpoint=None,
+        )
         made = cooling.run(iter(trained.modules).__next__, train)
         history = trained.history._replace(seconds=trained.history.seconds + made.history.seconds)
         return replace(trained, modules=made.modules, history=history, moments=made.moments)
