@@ -72,18 +72,42 @@ def test_cooling_lowers_the_loss_and_leaves_what_it_began_with(trained):
 
 
 @pytest.mark.parametrize("rate", [0.02, Cosine(0.02, 0.0, 20), lambda epoch: 0.001 * (epoch + 1)])
-def test_the_highest_rate(rate):
-    assert a_training(learning_rate=rate).highest_rate == pytest.approx(0.02)
+def test_a_further_training_begins_at_a_share_of_the_highest_rate(rate, tmp_path):
+    training = replace(a_training(rate), progress="Model", checkpoint=tmp_path)
+    further = training.further(epochs=0.25, rate=0.1, name="all rows")
+    assert further.n_epochs == 5
+    assert [further.learning_rate(0), further.learning_rate(5)] == pytest.approx([0.002, 0.0])
+    assert further.progress == "Model, all rows"
+    assert further.checkpoint == tmp_path / "all-rows"
 
 
-def test_without_held_out_rows_or_an_epoch_to_keep_nothing_is_cooled(monkeypatch):
-    monkeypatch.setattr(Training, "cooled", lambda *_: pytest.fail("nothing was stopped"))
-    X, y = noisy(120)
-    MCLRegressor(n_epochs=4, n_restarts=1, n_knots=0, keep_best=False).fit(X, y)
-    MCLRegressor(n_epochs=4, n_restarts=1, n_knots=0, validation_fraction=0.0).fit(X, y)
+@pytest.fixture
+def cooled(monkeypatch):
+    """Return a list that grows by whether networks were cooled, with each kind of networks."""
+    calls, plain = [], Training.cooled
+
+    def spy(training, trained, train):
+        found = plain(training, trained, train)
+        calls.append(found is not trained)
+        return found
+
+    monkeypatch.setattr(Training, "cooled", spy)
+    return calls
 
 
-def test_a_fit_that_is_cooled_is_the_same_again():
+QUICK = {"n_epochs": 30, "n_restarts": 2, "n_knots": 0, "random_state": 0}
+
+
+@pytest.mark.parametrize("options", [{"keep_best": False}, {"validation_fraction": 0.0}])
+def test_without_held_out_rows_or_an_epoch_to_keep_nothing_is_cooled(cooled, options):
+    MCLRegressor(**QUICK | options).fit(*noisy(120))
+    assert cooled == []
+
+
+def test_what_is_cooled_is_what_predicts_and_the_same_again(cooled, monkeypatch, tmp_path):
     X, y = noisy(300)
-    one, two = (MCLRegressor(n_epochs=30, n_restarts=2, n_knots=0, random_state=0).fit(X, y) for _ in range(2))
+    one, two = MCLRegressor(**QUICK).fit(X, y), MCLRegressor(**QUICK).fit(X, y, checkpoint=tmp_path)
+    assert cooled == [True, True]
     np.testing.assert_array_equal(one.predict(X), two.predict(X))
+    monkeypatch.setattr(Training, "cooled", lambda training, trained, train: trained)
+    assert (MCLRegressor(**QUICK).fit(X, y).predict(X) != one.predict(X)).any()

@@ -26,7 +26,6 @@ from torchmcl.fleet import Candidate, default_batch_size
 from torchmcl.fleet.stacked import build_modules
 from torchmcl.losses import match
 from torchmcl.nn import MultiHypothesisMLP
-from torchmcl.schedules import Cosine
 from torchmcl.types import Predictions
 
 __all__ = ["MANY_ROWS", "N_KNOTS", "N_RESTARTS", "MCLEstimator", "seeds_of"]
@@ -203,16 +202,11 @@ class MCLEstimator(DataFrames, Parameters):
 
     def _train_on_all(self, training: Training, rows: Rows) -> None:
         """Continue with the rows that have served to select: a short training at a small rate, from where it ended."""
-        n_epochs = max(1, round(_LAST_SHARE * training.n_epochs))
         rule = training.rule
         last = replace(
-            training,
+            training.further(epochs=_LAST_SHARE, rate=_LAST_RATE, name="all rows"),
             rule=WTA() if isinstance(rule, AutoAnnealing) else rule_at(rule, training.n_epochs - 1),
-            learning_rate=Cosine(_LAST_RATE * training.highest_rate, 0.0, n_epochs),
-            n_epochs=n_epochs,
             seeds=seeds_of(training.seeds[0], len(self.modules_)),
-            progress=training.progress and f"{training.progress}, all rows",
-            checkpoint=None if training.checkpoint is None else Path(training.checkpoint) / "all-rows",
         )
         made = last.run(iter(self.modules_).__next__, self._examples(rows))
         self.modules_ = made.modules

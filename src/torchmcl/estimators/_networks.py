@@ -103,11 +103,23 @@ class Training:
         best_epochs = history.best_epoch if keeps else torch.full_like(history.best_epoch, -1)
         return Trained([module.eval() for module in modules], history, values, best_epochs, fleet.optimizer_state)
 
-    @property
-    def highest_rate(self) -> float:
-        """The learning rate, or the highest of a schedule."""
-        rate = self.learning_rate
-        return max(map(rate, range(self.n_epochs))) if callable(rate) else rate
+    def further(self, *, epochs: float, rate: float, name: str) -> "Training":
+        """Return a short training at a small rate, to continue with.
+
+        Args:
+            epochs: as a share of these.
+            rate: as a share of the highest rate; it falls to 0.
+            name: for the progress bar, and of the folder inside the checkpoint.
+        """
+        given, n_epochs = self.learning_rate, max(1, round(epochs * self.n_epochs))
+        highest = max(map(given, range(self.n_epochs))) if callable(given) else given
+        return replace(
+            self,
+            learning_rate=Cosine(rate * highest, 0.0, n_epochs),
+            n_epochs=n_epochs,
+            progress=self.progress and f"{self.progress}, {name}",
+            checkpoint=None if self.checkpoint is None else Path(self.checkpoint) / name.replace(" ", "-"),
+        )
 
     def cooled(self, trained: "Trained", train: Examples) -> "Trained":
         """Return networks that were still learning when held-out rows stopped them, after a while at a small rate."""
@@ -115,17 +127,7 @@ class Training:
         earliest, latest = _STILL_LEARNING
         if not earliest <= stopped <= latest:
             return trained
-        n_epochs = max(1, round(_COOLING_EPOCHS * self.n_epochs))
-        rate = Cosine(_COOLING_RATE * self.highest_rate, 0.0, n_epochs)
-        cooling = replace(
-            self,
-            learning_rate=rate,
-            n_epochs=n_epochs,
-            progress=self.progress and f"{self.progress}, cooling",
-            keep_best=False,
-            patience=None,
-            checkpoint=None,
-        )
+        cooling = self.further(epochs=_COOLING_EPOCHS, rate=_COOLING_RATE, name="cooling")
         made = cooling.run(iter(trained.modules).__next__, train)
         history = trained.history._replace(seconds=trained.history.seconds + made.history.seconds)
         return replace(trained, modules=made.modules, history=history, moments=made.moments)
