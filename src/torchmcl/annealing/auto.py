@@ -26,19 +26,31 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_non_negative, check_real
 from torchmcl.types import Matching
 
-__all__ = ["AutoAnnealing", "AutoValues", "CostScale", "cost_scale"]
+__all__ = ["POLICY_CONSTANTS", "AutoAnnealing", "AutoValues", "CostScale", "cost_scale"]
 
-# Of the critical temperature: while holding, and where cooling begins.
-_HOLD, _BEGIN = 2.0, 1.05
-# Share of the training that the hold may take, whatever it gains: cooling and the tail need their time.
-_LONGEST = 0.95
-# Share of the training in which nothing is concluded and no weight decay is used: before anything is learnt,
-# ignorance cannot be told from noise, and the decay it asks for would keep the network from learning.
-_WARM_UP = 0.1
-# Largest weight decay: far above it, networks trained on few rows die.
-_STRONGEST = 3.0
-# Share of what the hold leaves after which the learning rate begins to fall.
-_SETTLING = 0.4
+
+class PolicyConstants(NamedTuple):
+    """The numbers of the policy that nobody has to choose.
+
+    Attributes:
+        hold: the temperature while holding, of the critical one.
+        begin: where cooling begins, of the critical temperature.
+        longest: share of the training that the hold may take, whatever it gains: cooling and the tail need their time.
+        warm_up: share of the training in which nothing is concluded and no weight decay is used: before anything is
+            learnt, ignorance cannot be told from noise, and the decay it asks for would keep the network from learning.
+        strongest: the largest weight decay: far above it, networks trained on few rows die.
+        settling: share of what the hold leaves after which the learning rate begins to fall.
+    """
+
+    hold: float = 2.0
+    begin: float = 1.05
+    longest: float = 0.95
+    warm_up: float = 0.1
+    strongest: float = 3.0
+    settling: float = 0.4
+
+
+POLICY_CONSTANTS = PolicyConstants()
 # The smallest difference between hypotheses that counts, relative to how far samples deviate.
 _SMALLEST_SPREAD = 1e-3
 # A distance may come out below 0 by rounding, relative to the size of distances.
@@ -152,10 +164,10 @@ class AutoAnnealing:
         state["scale"].copy_(torch.where(holds & scale.isfinite(), scale.float(), state["scale"]))
         state["lowest"].copy_(torch.minimum(state["lowest"], state["scale"]))
         gained = (state["first"] / state["scale"].clamp_min(_TINY)).log().clamp_min(0)
-        share = _LONGEST / (1 + (self.hold_gain / gained) ** 2)
+        share = POLICY_CONSTANTS.longest / (1 + (self.hold_gain / gained) ** 2)
         # With few epochs, at least one is left for the tail.
         latest = n_epochs - 1 - 1 / (1 - self.cooling)
-        begins = holds & (epoch >= (share.clamp_min(_WARM_UP) * n_epochs).clamp(max=latest))
+        begins = holds & (epoch >= (share.clamp_min(POLICY_CONSTANTS.warm_up) * n_epochs).clamp(max=latest))
         state["begun"].copy_(torch.where(begins, epoch, state["begun"]))
 
     def value(
@@ -179,9 +191,9 @@ class AutoAnnealing:
         holds = begun < 0
         after = ((epoch - begun) / (n_epochs - begun).clamp_min(1)).clamp(0, 1)  # share of what the hold left
         cooled = after / self.cooling
-        falling = 2 * _BEGIN * scale * (self.end / _BEGIN) ** cooled.clamp(max=1)
-        temperature = torch.where(holds, 2 * _HOLD * scale, torch.where(cooled < 1, falling, 0.0))
-        settled = ((after - _SETTLING) * (math.pi / (1 - _SETTLING))).clamp(min=0)
+        falling = 2 * POLICY_CONSTANTS.begin * scale * (self.end / POLICY_CONSTANTS.begin) ** cooled.clamp(max=1)
+        temperature = torch.where(holds, 2 * POLICY_CONSTANTS.hold * scale, torch.where(cooled < 1, falling, 0.0))
+        settled = ((after - POLICY_CONSTANTS.settling) * (math.pi / (1 - POLICY_CONSTANTS.settling))).clamp(min=0)
         rate = torch.where(holds, 1.0, (1 + torch.cos(settled)) / 2)
         if n_steps is not None:
             share = torch.as_tensor(self.full_rate_steps / n_steps, dtype=rate.dtype, device=rate.device)
@@ -190,12 +202,12 @@ class AutoAnnealing:
         unknown = state["lowest"] / state["first"].clamp_min(_TINY)
         noise = unknown * (1 - unknown)  # as long as nothing is learnt, nothing is known of the noise either
         decay = self.noise_decay * noise / n_rows
-        warms_up = epoch < _WARM_UP * n_epochs
+        warms_up = epoch < POLICY_CONSTANTS.warm_up * n_epochs
         if isinstance(warms_up, Tensor):
             decay = torch.where(warms_up, 0.0, decay)
         elif warms_up:
             decay = torch.zeros_like(decay)
-        return AutoValues(temperature, rate, decay.clamp(max=_STRONGEST))
+        return AutoValues(temperature, rate, decay.clamp(max=POLICY_CONSTANTS.strongest))
 
 
 def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:

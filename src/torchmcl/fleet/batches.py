@@ -16,7 +16,7 @@ from torchmcl._checks import check_positive_int
 from torchmcl.fleet.data import FleetData, with_real_rows
 from torchmcl.types import Batch
 
-__all__ = ["BatchRows", "EpochRows", "batch_rows", "default_batch_size", "even_batch_size", "shuffled_rows"]
+__all__ = ["BatchRows", "EpochRows", "batch_rows", "default_batch_size", "even_batch_size", "mixed", "shuffled_rows"]
 
 _MIN_BATCH, _MAX_BATCH, _BATCH_PER_ROOT = 64, 1024, 3
 
@@ -60,6 +60,13 @@ class EpochRows:
             self.order.copy_(shuffled_rows(self._seeds, epoch, self._stream_lengths, self.order.shape[1]))
         if self.data.source is not None:
             self.data.source.refill(self.data, epoch)
+
+    def orders(self, first: int, stop: int) -> Tensor | None:
+        """Return the orders [epochs, orders, rows] of some epochs at once; None for rows as they are."""
+        if self.order is None:
+            return None
+        epochs = torch.arange(first, stop, device=self.order.device).unsqueeze(-1)
+        return shuffled_rows(self._seeds, epochs, self._stream_lengths, self.order.shape[1])
 
     def batch(self, rows: BatchRows) -> tuple[Batch, Tensor | None]:
         """Return the rows of a batch [models, rows, ...] and their weights [models, rows]."""
@@ -150,12 +157,12 @@ _MIX_1 = -4658895280553007687
 _MIX_2 = -7723592293110705685
 
 
-def shuffled_rows(seeds: Tensor, epoch: int, lengths: Tensor, n_rows: int) -> Tensor:
-    """Return a permutation of each model's rows, [models, n_rows]; padding stays behind.
+def shuffled_rows(seeds: Tensor, epoch: int | Tensor, lengths: Tensor, n_rows: int) -> Tensor:
+    """Return a permutation of each model's rows, [..., models, n_rows]; padding stays behind.
 
     Args:
         seeds: [models], integers.
-        epoch: of the training.
+        epoch: of the training, or several [..., 1].
         lengths: [models], how many rows are real.
         n_rows: rows with padding.
 
@@ -165,15 +172,16 @@ def shuffled_rows(seeds: Tensor, epoch: int, lengths: Tensor, n_rows: int) -> Te
                 [2, 1, 0, 3]])
     """
     row = torch.arange(n_rows, device=seeds.device)
-    stream = _mixed(_mixed(seeds + 1) + epoch)
-    keys = _mixed(stream[:, None] + row * _GOLDEN) >> 1  # room below for the sign: padding sorts last
+    stream = mixed(mixed(seeds + 1) + epoch)
+    keys = mixed(stream.unsqueeze(-1) + row * _GOLDEN) >> 1  # room below for the sign: padding sorts last
     keys = keys & 0x3FFFFFFFFFFFFFFF
     keys = keys.masked_fill(row >= lengths[:, None], 0x7FFFFFFFFFFFFFFF)
     # A stable sort keeps the padding in order, so that results do not depend on the sorting algorithm.
     return keys.argsort(dim=-1, stable=True)
 
 
-def _mixed(number: Tensor) -> Tensor:
+def mixed(number: Tensor) -> Tensor:
+    """Return pseudo-random integers, a function of those given."""
     number = (number ^ (_logical_shift(number, 30))) * _MIX_1
     number = (number ^ (_logical_shift(number, 27))) * _MIX_2
     return number ^ _logical_shift(number, 31)

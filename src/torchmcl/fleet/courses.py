@@ -116,12 +116,13 @@ class RuleCourses:
         else:
             columns = [column for group in self.groups for column in group.values.values()]
             rows = torch.cat(columns, dim=1) if columns else torch.zeros(n_epochs, 0, dtype=torch.float64)
-        self._table = rows.to(device, torch.promote_types(dtype, torch.float32))
-        self._current = self._table[0].clone()
+        #: A row for each epoch; where all are `per_target`, the temperatures and then the epsilons of the models.
+        self.table = rows.to(device, torch.promote_types(dtype, torch.float32))
+        self._current = self.table[0].clone()
 
     def read(self, epoch: Tensor) -> None:
         """Take the values of an epoch, given as a tensor [1]."""
-        torch.index_select(self._table, 0, epoch, out=self._current.unsqueeze(0))
+        torch.index_select(self.table, 0, epoch, out=self._current.unsqueeze(0))
 
     def set_temperatures(self, chosen: Tensor, temperatures: Tensor) -> None:
         """Replace the temperatures of the models in `chosen`; both [models]."""

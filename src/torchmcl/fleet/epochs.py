@@ -80,7 +80,13 @@ class ChunkTraining:
             self._run_measurement = CapturedEpochs(self._measure, changed, models.flat.device)
 
     def run(
-        self, number: int, saved: FleetCheckpoint | None, bar: Progress, after_epoch: Callable[[int], None]
+        self,
+        number: int,
+        saved: FleetCheckpoint | None,
+        bar: Progress,
+        after_epochs: Callable[[int, int], None],
+        *,
+        one_by_one: bool = False,
     ) -> FleetHistory:
         """Train to the end, from where the chunk was saved, with saves on the way and when a signal asks for it.
 
@@ -88,7 +94,8 @@ class ChunkTraining:
             number: of the chunk.
             saved: where to resume from and save to; None saves nothing.
             bar: moved on by the epochs that need not be run again.
-            after_epoch: called after each epoch.
+            after_epochs: called with the first and the last but one of the epochs that were just trained.
+            one_by_one: call it after every single epoch.
 
         Raises:
             Stopped: if a signal asks to stop; the epochs so far are then saved.
@@ -99,19 +106,19 @@ class ChunkTraining:
         bar.step(first * len(self.models))
         begin = time.perf_counter()
 
-        def note_or_stop(epoch: int) -> None:
-            after_epoch(epoch)
+        def note_or_stop(low: int, high: int) -> None:
+            after_epochs(low, high)
             if stop_requested():
                 if saved is None:
                     check_stop("Nothing was saved: the training has no `checkpoint`.")
                 else:
-                    saved.save(number, epoch + 1, seconds + time.perf_counter() - begin, state, device)
+                    saved.save(number, high, seconds + time.perf_counter() - begin, state, device)
                     check_stop(f"Saved in {str(saved.folder)!r}: run the same again to resume.")
 
         while first < n_epochs and not self.all_stopped():
             last = n_epochs if saved is None else min(n_epochs, first + saved.options.every)
             begin = time.perf_counter()
-            self._run_epochs(first, last, note_or_stop)
+            self._run_epochs(first, last, note_or_stop, one_by_one)
             seconds += time.perf_counter() - begin
             first = last
             if saved is not None:
@@ -119,15 +126,15 @@ class ChunkTraining:
         decided = None if self._annealing is None else self.state.temperatures.cpu()
         return FleetHistory.of(self.state, self._failures, decided, seconds)
 
-    def _run_epochs(self, first: int, last: int, after_epoch: Callable[[int], None]) -> None:
-        """Train from epoch `first` up to but not including `last`."""
+    def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
+        """Train from epoch `first` up to but not including `last`, in any case one by one."""
         self.state.epoch.fill_(first)
         for epoch in range(first, last):
             self._rows.begin(epoch)
             self._run_epoch(self._due(epoch))
             if self._annealing is not None and self._annealing.is_due(epoch):
                 self._run_measurement(())
-            after_epoch(epoch)
+            after_epochs(epoch, epoch + 1)
             if epoch % 10 == 9 and self.all_stopped():
                 break
         if self.models.flat.is_cuda:
@@ -295,13 +302,13 @@ def train_chunks(
     def train(number: int, models: slice, device: torch.device) -> tuple[FleetHistory, dict[str, Tensor]]:
         chunk = chunk_of(models, device)
 
-        def note(epoch: int) -> None:
-            bar.step(len(chunk.models))
+        def note(low: int, high: int) -> None:
+            bar.step((high - low) * len(chunk.models))
             if after_epoch is not None:
-                rule, temperatures = chunk.courses.rule(), chunk.temperatures(epoch)
-                after_epoch(EpochEnd(epoch, models, chunk.models, rule, temperatures))
+                rule, temperatures = chunk.courses.rule(), chunk.temperatures(low)
+                after_epoch(EpochEnd(low, models, chunk.models, rule, temperatures))
 
-        history = chunk.run(number, saved, bar, note)
+        history = chunk.run(number, saved, bar, note, one_by_one=after_epoch is not None)
         keep(models, chunk.state.models, chunk.state.best or None)
         return history, {name: value.cpu() for name, value in chunk.state.optimizer.items()}
 

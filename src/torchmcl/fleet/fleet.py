@@ -14,7 +14,7 @@ from torchmcl.assignment import WTA, AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.batches import EpochRows, batch_rows
 from torchmcl.fleet.checkpoints import FleetCheckpoint, chunk_size_of
-from torchmcl.fleet.choice import BACKENDS, choose_backend
+from torchmcl.fleet.choice import BACKENDS, choose_backend, training_of
 from torchmcl.fleet.courses import RuleAt, rates_of
 from torchmcl.fleet.data import FleetData, FreshRows
 from torchmcl.fleet.epochs import ChunkTraining, EpochEnd, train_chunks
@@ -71,8 +71,9 @@ class Fleet:
         device: where to train; the models themselves are kept on the CPU in between. "cuda" is all visible GPUs, as
             far as there are enough models; a sequence names the devices that the models are split across.
         backend: how a step is computed, for tests and bug reports: "autograd" (the definition), "compiled" (C code, for
-            small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs) or "captured"
-            (CUDA graphs). By default the fastest that serves the training.
+            small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs), "captured"
+            (CUDA graphs) or "fused" (whole epochs in one kernel, for networks with one small hidden layer on GPUs). By
+            default the fastest that serves the training.
 
     Example:
         >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
@@ -190,7 +191,7 @@ class Fleet:
         size = batch_rows("Fleet.fit", batch_size, data.inputs.shape[1])
         data, n_hypotheses = inspected(all_models, data, held_out)
         plan.courses.check_hypotheses(n_hypotheses)
-        backend = choose_backend(self.backend, self.device, all_models, data, plan.spec, plan.courses)
+        backend = choose_backend(self.backend, self.device, all_models, data, plan.spec, plan.courses, held_out)
         placement = Placement.of(
             all_models,
             data,
@@ -215,7 +216,7 @@ class Fleet:
             rows = EpochRows(data.subset(models, device), own.seeds, size)
             held = None if held_out is None else held_out.subset(models, device)
             step = BACKENDS[backend](stacked, rows, held, plan.spec)
-            chunk = ChunkTraining(step, own, captured=backend == "captured")
+            chunk = training_of(backend, step, own)
             for name, value in moments.items():
                 chunk.state.optimizer[name].copy_(value[models])
             return chunk

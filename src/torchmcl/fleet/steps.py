@@ -106,9 +106,13 @@ class AutogradStep:
         A network memorises few rows, and then they tell nothing about the noise. The same places for all models,
         drawn, as rows may be sorted.
         """
+        return self.cost_scale_on(*self.measured_rows())
+
+    def measured_rows(self) -> tuple[FleetData, Tensor]:
+        """Return the data that the costs are measured on, and the places [models, rows] in it."""
         rows = self.rows.data if self.validation is None else self.validation
         places = torch.rand(_N_MEASURED_ROWS, generator=torch.Generator().manual_seed(0)).to(rows.inputs.device)
-        return self.cost_scale_on(rows, (places * rows.lengths.unsqueeze(-1)).long())
+        return rows, (places * rows.lengths.unsqueeze(-1)).long()
 
     def cost_scale_on(self, rows: FleetData, index: Tensor) -> Callable[[], CostScale]:
         """Return a function that measures the costs of the models on the rows `index` [models, rows]."""

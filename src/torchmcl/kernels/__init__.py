@@ -13,6 +13,7 @@
 import functools
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from torchmcl._eager import in_forward_mode, is_plain_eager
 
-__all__ = ["MAX_FEATURES", "accelerated", "has_triton", "runs_triton", "usable"]
+__all__ = ["MAX_FEATURES", "accelerated", "has_triton", "runs_on", "runs_triton", "usable"]
 
 # A kernel of `linear` holds the whole weight of a model.
 MAX_FEATURES = 128
@@ -68,6 +69,12 @@ def _kernel(name: str) -> Callable[..., Any]:
 def has_triton() -> bool:
     """Return whether Triton is installed."""
     return importlib.util.find_spec("triton") is not None
+
+
+def runs_on(device: torch.device) -> bool:
+    """Return whether Triton kernels can run on a device, or in Triton's interpreter on the CPU."""
+    interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    return (device.type == "cuda" or interpreted) and is_plain_eager() and has_triton()
 
 
 def runs_triton(tensor: Tensor) -> bool:

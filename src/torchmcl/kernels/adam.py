@@ -6,11 +6,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["adam_rows"]
+__all__ = ["adam_rows", "one_minus_exp"]
 
 
 @triton.jit
-def _one_minus_exp(x):  # type: ignore[no-untyped-def]
+def one_minus_exp(x):  # type: ignore[no-untyped-def]
     """Return 1 - e^x for x <= 0; near 0 by its series, as the difference would lose its digits."""
     near = -x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5))))
     return tl.where(x > -0.1, near, 1 - tl.exp(x))
@@ -48,7 +48,7 @@ def _adam(  # type: ignore[no-untyped-def]
     if HAS_DECAY:
         p = p * (1 - rate * tl.load(decay + model))
     steps = tl.load(n_steps + model)
-    correct1, correct2 = _one_minus_exp(steps * log1), _one_minus_exp(steps * log2)
+    correct1, correct2 = one_minus_exp(steps * log1), one_minus_exp(steps * log2)
     p = p - (rate / correct1) * m / (tl.sqrt(v) / tl.sqrt(correct2) + epsilon)
     tl.store(mean + place, m, mask=inside)
     tl.store(square + place, v, mask=inside)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, check_callable, check_positive_int
+from torchmcl._checks import bad_value, check_callable, check_positive_int, check_real
 from torchmcl.nn.heads import MultiHypothesisHead
 from torchmcl.types import Distributions, Predictions
 
@@ -24,6 +24,7 @@ class MultiHypothesisMLP(nn.Module):
         activation: makes the activation after each hidden layer.
         output_activation: applied to the hypotheses, for example `torch.tanh`.
         scales: whether each hypothesis is a distribution, with a scale for each coordinate.
+        dropout: share of the hidden units that are dropped in training, in [0, 1).
 
     Example:
         >>> import torch
@@ -43,10 +44,14 @@ class MultiHypothesisMLP(nn.Module):
         activation: Callable[[], nn.Module] = nn.ReLU,
         output_activation: Callable[[Tensor], Tensor] | None = None,
         scales: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         check_positive_int("MultiHypothesisMLP", "in_features", in_features)
         check_callable("MultiHypothesisMLP", "activation", activation, "torch.nn.ReLU")
+        check_real("MultiHypothesisMLP", "dropout", dropout)
+        if not 0 <= dropout < 1:
+            raise ValueError(bad_value("MultiHypothesisMLP", "dropout", "lie in [0, 1)", dropout))
         if not isinstance(hidden, Sequence):
             advice = "One layer of 50 units is (50,)."
             raise TypeError(bad_value("MultiHypothesisMLP", "hidden", "be a sequence of sizes", repr(hidden), advice))
@@ -54,7 +59,7 @@ class MultiHypothesisMLP(nn.Module):
         width = in_features
         for size in hidden:
             check_positive_int("MultiHypothesisMLP", "hidden", size)
-            layers += [nn.Linear(width, size), activation()]
+            layers += [nn.Linear(width, size), activation(), *([nn.Dropout(dropout)] if dropout else [])]
             width = size
         self.trunk = nn.Sequential(*layers)
         self.head = MultiHypothesisHead(

@@ -4,13 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from torchmcl.assignment import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.extending import nearest_hint
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Exponential, Linear, annealed
-from torchmcl.types import Predictions
 
 __all__ = ["METHODS", "N_HYPOTHESES", "Method", "method_named"]
 
@@ -48,24 +47,15 @@ class Method:
 
     def build(self, n_features: int, hidden: int) -> nn.Module:
         """Return the network: one hidden layer with ReLU."""
-        if self.single_answer:
-            return SingleAnswer(n_features, hidden, self.dropout)
-        return MultiHypothesisMLP(n_features, 1, N_HYPOTHESES, hidden=(hidden,))
-
-
-class SingleAnswer(nn.Module):
-    """The same backbone with one answer: the building block of MC dropout and deep ensembles."""
-
-    def __init__(self, n_features: int, hidden: int, dropout: float) -> None:
-        super().__init__()
-        layers = [nn.Linear(n_features, hidden), nn.ReLU()]
-        if dropout:
-            layers.append(nn.Dropout(dropout))
-        self.layers = nn.Sequential(*layers, nn.Linear(hidden, 1))
-
-    def forward(self, inputs: Tensor) -> Predictions:
-        """Return one hypothesis without a score."""
-        return Predictions(self.layers(inputs).unsqueeze(-2))
+        single = self.single_answer
+        return MultiHypothesisMLP(
+            n_features,
+            1,
+            1 if single else N_HYPOTHESES,
+            hidden=(hidden,),
+            scores=not single,
+            dropout=self.dropout,
+        )
 
 
 def _relaxed(epsilon: float) -> Method:

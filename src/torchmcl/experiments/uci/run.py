@@ -2,24 +2,31 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from torchmcl import kernels
+from torchmcl.checkpoints.stopping import check_stop
 from torchmcl.data.uci import Fold, load_uci, uci_set
 from torchmcl.experiments.uci.methods import Method, method_named
 from torchmcl.experiments.uci.records import Records
 from torchmcl.experiments.uci.study import UciStudy, Unit, check_device, fold_numbers, units_of
+from torchmcl.extending import Progress
 from torchmcl.fleet import Fleet, FleetData, Validation, current_loss, hard_distortion
+from torchmcl.fleet.stacked import random_numbers_apart
 
 __all__ = ["forget_unit", "open_records", "run_study", "saved_training", "train_unit"]
 
 _BATCH_SIZE = 1024
 _CHECKPOINTS = "checkpoints"
 _DROPOUT_PASSES = 50
+# A unit leaves room on a GPU, and its host work time for the next.
+_UNITS_AT_ONCE = 3
 # Seeds of different folds and members must not meet.
 _SEED_STRIDE = 1000
 
@@ -32,12 +39,48 @@ def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
     """
     check_device(study)
     records = open_records(study, out)
+    if trains_side_by_side(study):
+        _run_side_by_side(study, records, out, progress=progress)
+        return records
     for name in study.sets:
         folds = load_uci(name, study.data, study.folds, progress=progress)
         for unit in units_of(study, name, records):
             records.add(train_unit(study, unit, folds, out, progress=progress))
             forget_unit(unit, out)
     return records
+
+
+def trains_side_by_side(study: UciStudy) -> bool:
+    """Return whether several units are trained at once: a GPU has room for them, and kernels draw their own numbers."""
+    return kernels.runs_on(torch.device(study.device)) and torch.device(study.device).type == "cuda"
+
+
+def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress: bool) -> None:
+    """Train several units at once, each in a thread and a stream of its own; records come in their usual order."""
+    units = {name: list(units_of(study, name, records)) for name in study.sets}
+    n_models = sum(len(unit.tasks) for own in units.values() for unit in own)
+
+    def train(unit: Unit, folds: list[Fold]) -> list[dict[str, Any]]:
+        check_stop()
+        with torch.cuda.stream(torch.cuda.Stream(study.device)):
+            return train_unit(study, unit, folds, out, progress=False)
+
+    with (
+        Progress(n_models, "UCI study", show=progress, unit="model") as bar,
+        ThreadPoolExecutor(_UNITS_AT_ONCE) as threads,
+    ):
+        waiting = []
+        for name, own in units.items():
+            folds = load_uci(name, study.data, study.folds, progress=progress) if own else []
+            waiting += [(unit, threads.submit(train, unit, folds)) for unit in own]
+        try:
+            for unit, future in waiting:
+                records.add(future.result())
+                forget_unit(unit, out)
+                bar.step(len(unit.tasks))
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
 
 
 def open_records(study: UciStudy, out: Path) -> Records:
@@ -85,7 +128,7 @@ def train_unit(
             every=[1 if held_out else method.evaluate_every for method in methods],
         )
     what = f"{unit.set}, {len(methods)} models{', a tenth held out' if held_out else ''}"
-    with _own_random_numbers():
+    with nullcontext() if trains_side_by_side(study) else _own_random_numbers():
         history = fleet.fit(
             FleetData.of_sets(train, own_fold),
             study.n_epochs,
@@ -163,7 +206,8 @@ def _results(fleet: Fleet, test: FleetData, unit: Unit, method: Method, *, best:
 def _mean_answers(fleet: Fleet, inputs: Tensor, method: Method, *, best: bool) -> Tensor:
     if not method.dropout:
         return fleet.predict(inputs, per_model=True, best=best).hypotheses.flatten(1)
-    with _own_random_numbers():
+    with random_numbers_apart():
+        torch.manual_seed(0)
         passes = [
             fleet.predict(inputs, per_model=True, best=best, stochastic=True).hypotheses.flatten(1)
             for _ in range(_DROPOUT_PASSES)
