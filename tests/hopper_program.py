@@ -23,13 +23,13 @@ OTHERS = {"states": "*fp32", "flags": "*i32"}
 def compiled(name, way):
     """Return a kernel compiled in a way in which it is launched."""
     kernel = getattr(lstm_hopper, f"_{name}")
-    options = {"N": way.tile, "HELD": way.n_held}
+    options = {"N": way.tile, "HELD": way.n_held, "AHEAD": way.n_ahead}
     names = kernel.arg_names
     kinds = {key: "*bf16" for key in MATRICES} | OTHERS | {key: "constexpr" for key in options}
     kinds = {key: kinds.get(key, "i32") for key in names}
     aligned = {(names.index(key),): [["tt.divisibility", 16]] for key in (*MATRICES, *OTHERS) if key in names}
     source = GluonASTSource(kernel, kinds, options, aligned)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": way.tile // 2})
 
 
 def stack_bytes(binary):

@@ -35,10 +35,9 @@ from torchmcl.kernels.lstm_shares import (
 __all__ = ["backward", "forward"]
 
 Sizes = tuple[int, int, int]
-# How many steps before its turn the forward recurrence asks for a step.
-_AHEAD = gl.constexpr(3)
-_FORWARD = (Way(16, 4, 1.0), Way(32, 0, 1.5))
-_BACKWARD = (Way(16, 4, 1.0), Way(32, 0, 1.5))
+# A tile of 16 sequences has 8 warps, one of 32 has 16.
+_FORWARD = (Way(16, 4, 3, 1.0),)
+_BACKWARD = (Way(16, 4, 0, 1.0),)
 
 
 @gluon.jit
@@ -62,7 +61,7 @@ def _weight_on_chip(weight, gate: gl.constexpr, HELD: gl.constexpr, TURNED: gl.c
         column = gl.arange(0, 128, layout=gl.SliceLayout(0, held))[None, :]
         return gl.load(weight + gate * 128 * 128 + (column * 128 + row if TURNED else row * 128 + column))
     else:
-        layout: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [8, 1], [1, 0])
+        layout: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [N // 2, 1], [1, 0])
         row = gl.arange(0, 128, layout=gl.SliceLayout(1, layout))
         column = gl.arange(0, 128, layout=gl.SliceLayout(0, layout))
         values = gl.load(weight + gate * 128 * 128 + row[:, None] * 128 + column[None, :])
@@ -112,6 +111,7 @@ def _forward(  # type: ignore[no-untyped-def]
     stride_t,
     N: gl.constexpr,
     HELD: gl.constexpr,
+    AHEAD: gl.constexpr,
 ):
     direction = gl.program_id(1)
     # A share waits for the one behind it, which must not begin later.
@@ -136,7 +136,7 @@ def _forward(  # type: ignore[no-untyped-def]
         start = tile * N
         wide = places(start, n_sequences, n_inner, stride_b, stride_s, N, 4)
         thin = places(start, n_sequences, n_inner, stride_b, stride_s, N, 1)
-        ahead = lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N)
+        ahead = lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N, 4)
         x = gl.load(gates + begin * advance * 1024 + wide)
         c = gl.full([128, N], 0.0, gl.float32, layout)
         out = c
@@ -149,7 +149,7 @@ def _forward(  # type: ignore[no-untyped-def]
         for step in range(begin, end):
             i, f, g, o = _issue(x, h, weight_i, weight_f, weight_g, weight_o, N)
             # What the next step reads is asked for while the products run; beyond the end, the last step again.
-            _prefetch(ahead + gl.minimum(step + _AHEAD, end - 1) * advance * 1024)
+            _prefetch(ahead + gl.minimum(step + AHEAD, end - 1) * advance * 1024)
             x = gl.load(gates + gl.minimum(step + 1, end - 1) * advance * 1024 + wide)
             i, f, g, o = warpgroup_mma_wait(0, deps=[i, f, g, o])
             c = _sigmoid(f) * c + _sigmoid(i) * _tanh(g)
@@ -195,6 +195,7 @@ def _backward(  # type: ignore[no-untyped-def]
     stride_t,
     N: gl.constexpr,
     HELD: gl.constexpr,
+    AHEAD: gl.constexpr,
 ):
     direction = gl.program_id(1)
     share = gl.num_programs(0) - 1 - gl.program_id(0)
@@ -224,6 +225,11 @@ def _backward(  # type: ignore[no-untyped-def]
         now = begin * advance
         x, c = gl.load(gates + now * 1024 + wide), gl.load(cells + now * 256 + thin)
         pull = gl.load(grad + now * 256 + thin)
+        before = gl.load(cells + gl.minimum(begin + 1, n_steps - 1) * advance * 256 + thin)
+        if AHEAD:
+            gates_ahead = lines(gates, tile * N, n_sequences, n_inner, stride_b, stride_s, N, 4)
+            cells_ahead = lines(cells, tile * N, n_sequences, n_inner, stride_b, stride_s, N, 1)
+            grad_ahead = lines(grad, tile * N, n_sequences, n_inner, stride_b, stride_s, N, 1)
         to_c = gl.full([128, N], 0.0, gl.float32, layout)
         to_before = to_c
         if begin > 0:
@@ -232,7 +238,11 @@ def _backward(  # type: ignore[no-untyped-def]
         for step in range(begin, end):
             earlier = gl.minimum(step + 1, n_steps - 1) * advance
             exists = (step + 1 < n_steps).to(gl.float32)  # before the first step there is nothing
-            before = gl.load(cells + earlier * 256 + thin)
+            if AHEAD:
+                later = gl.minimum(step + AHEAD, n_steps - 1) * advance
+                _prefetch(gates_ahead + later * 1024)
+                _prefetch(grad_ahead + later * 256)
+                _prefetch(cells_ahead + gl.minimum(step + AHEAD + 1, n_steps - 1) * advance * 256)
             to_h = to_before + from_memory(pull, N).to(gl.float32)
             c_now, c_before = from_memory(c, N).to(gl.float32), from_memory(before, N).to(gl.float32) * exists
             i, f, g, o, to_c = _pull(x, c_now, c_before, to_h, to_c, kind, N)
@@ -241,6 +251,7 @@ def _backward(  # type: ignore[no-untyped-def]
             # What the step before reads is asked for before the products: after them it comes later, and all takes
             # longer.
             x, pull = gl.load(gates + earlier * 1024 + wide), gl.load(grad + earlier * 256 + thin)
+            before = gl.load(cells + gl.minimum(step + 2, n_steps - 1) * advance * 256 + thin)
             kept_i.store(i)
             kept_f.store(f)
             kept_g.store(g)
@@ -271,5 +282,6 @@ def _launch(kernel: Any, ways: tuple[Way, ...], matrices: tuple[Tensor, ...], si
     shares = shares_of(n_outer * n_inner, n_steps, ways, matrices[0].device)
     room = handed_over(shares, matrices[0].device)
     counts = n_outer * n_inner, n_inner, n_steps, shares.n_tiles, shares.n_steps
-    options = {"N": shares.way.tile, "HELD": shares.way.n_held, "num_warps": 8}
+    way = shares.way
+    options = {"N": way.tile, "HELD": way.n_held, "AHEAD": way.n_ahead, "num_warps": way.tile // 2}
     kernel[(shares.n_programs, 2)](*matrices, *room, *counts, *strides, **options)

@@ -35,6 +35,8 @@ class Way(NamedTuple):
     """Sequences of a tile."""
     n_held: int
     """Gates whose weights are in registers; those of the others are in shared memory."""
+    n_ahead: int
+    """How many steps before its turn a step is fetched into the cache; 0 for not at all."""
     cost: float
 
 
