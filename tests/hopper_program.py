@@ -20,16 +20,17 @@ MATRICES = ("gates", "weight", "outputs", "cells", "grad")
 OTHERS = {"states": "*fp32", "flags": "*i32"}
 
 
-def compiled(name, way):
-    """Return a kernel compiled in a way in which it is launched."""
+def compiled(name):
+    """Return a kernel compiled with the options it is launched with."""
     kernel = getattr(lstm_hopper, f"_{name}")
-    options = {"N": way.tile, "HELD": way.n_held, "AHEAD": way.n_ahead}
+    options = dict(getattr(lstm_hopper, f"_{name.upper()}"))
+    n_warps = options.pop("num_warps")
     names = kernel.arg_names
     kinds = {key: "*bf16" for key in MATRICES} | OTHERS | {key: "constexpr" for key in options}
     kinds = {key: kinds.get(key, "i32") for key in names}
     aligned = {(names.index(key),): [["tt.divisibility", 16]] for key in (*MATRICES, *OTHERS) if key in names}
     source = GluonASTSource(kernel, kinds, options, aligned)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": way.tile // 2})
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": n_warps})
 
 
 def stack_bytes(binary):
@@ -43,7 +44,6 @@ def stack_bytes(binary):
 
 
 if __name__ == "__main__":
-    name = sys.argv[1]
-    codes = [compiled(name, way).asm for way in getattr(lstm_hopper, f"_{name.upper()}")]
-    products = min(code["ptx"].count("wgmma.mma_async") for code in codes)
-    print(json.dumps({"products": products, "stack_bytes": max(stack_bytes(code["cubin"]) for code in codes)}))
+    code = compiled(sys.argv[1]).asm
+    products = code["ptx"].count("wgmma.mma_async")
+    print(json.dumps({"products": products, "stack_bytes": stack_bytes(code["cubin"])}))

@@ -13,16 +13,17 @@ __all__ = ["from_memory", "gates_from_memory", "gates_to_memory", "lines", "plac
 @gluon.constexpr_function
 def product_layout(n):  # type: ignore[no-untyped-def]
     """Return how [units, sequences] lie in the registers after a product."""
-    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[8, n // 16], instr_shape=[16, 16, 16])
+    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[8, 1], instr_shape=[16, n, 16])
 
 
 @gluon.constexpr_function
 def memory_layout(n, width):  # type: ignore[no-untyped-def]
     """Return the same for [sequences, columns] in memory, with 1 or 4 columns for each unit."""
     gates = [[0, 1 << bit] for bit in range(2)] if width == 4 else []
-    registers = [*gates, [0, width], [1, 0], [8, 0]]
+    more = [[8 << bit, 0] for bit in range((n // 8).bit_length() - 1)]
+    registers = [*gates, [0, width], [1, 0], *more]
     lanes = [[2, 0], [4, 0], [0, 2 * width], [0, 4 * width], [0, 8 * width]]
-    warps = [[0, 16 * width], [0, 32 * width], [0, 64 * width]] + ([[16, 0]] if n == 32 else [])
+    warps = [[0, 16 * width], [0, 32 * width], [0, 64 * width]]
     return gl.DistributedLinearLayout(registers, lanes, warps, [], [n, 128 * width])
 
 
@@ -70,11 +71,11 @@ def places(start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr, WID
 
 
 @gluon.jit
-def lines(matrix, start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr, WIDTH: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Return where the lines of the cache begin that hold the first steps of a tile; see `places`."""
-    layout: gl.constexpr = gl.BlockedLayout([1, 1], [16 // WIDTH, 2 * WIDTH], [N // 2, 1], [1, 0])
+def lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Return where the lines of the cache begin that hold the gates of a step."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [8, 1], [1, 0])
     sequence = start + gl.arange(0, N, layout=gl.SliceLayout(1, layout))
     inside = gl.minimum(sequence, n_sequences - 1)
     row = (inside // n_inner) * stride_b + (inside % n_inner) * stride_s
-    line = gl.arange(0, 2 * WIDTH, layout=gl.SliceLayout(0, layout)) * 64
-    return matrix + (row[:, None] * (256 * WIDTH) + line[None, :])
+    line = gl.arange(0, 8, layout=gl.SliceLayout(0, layout)) * 64
+    return gates + (row[:, None] * 1024 + line[None, :])

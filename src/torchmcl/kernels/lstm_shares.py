@@ -17,7 +17,6 @@ from triton.experimental.gluon import language as gl
 
 __all__ = [
     "Shares",
-    "Way",
     "first_tile",
     "hand_over",
     "handed_over",
@@ -28,51 +27,33 @@ __all__ = [
 ]
 
 
-class Way(NamedTuple):
-    """A way to compile a recurrence, and how long its steps take (only ratios count)."""
-
-    tile: int
-    """Sequences of a tile."""
-    n_held: int
-    """Gates whose weights are in registers; those of the others are in shared memory."""
-    n_ahead: int
-    """How many steps before its turn a step is fetched into the cache; 0 for not at all."""
-    cost: float
-
-
 class Shares(NamedTuple):
-    """The way to go, how many programs of each direction share the tiles, and how many steps each of them takes."""
+    """How many programs of each direction share how many tiles, and how many steps each of them takes."""
 
-    way: Way
     n_programs: int
     n_tiles: int
     n_steps: int
 
 
 @functools.cache
-def shares_of(n_sequences: int, n_steps: int, ways: tuple[Way, ...], device: torch.device) -> Shares:
-    """Return the shares of a recurrence in both directions, in the way that takes least time.
+def shares_of(n_sequences: int, n_steps: int, tile: int, device: torch.device) -> Shares:
+    """Return the shares of a recurrence in both directions.
 
     Args:
         n_sequences: of a direction.
         n_steps: of a sequence.
-        ways: to choose from.
+        tile: sequences of a tile.
         device: where it will run.
     """
-    n_at_once = torch.cuda.get_device_properties(device).multi_processor_count // 2
-
-    def shares(way: Way) -> Shares:
-        n_tiles = triton.cdiv(n_sequences, way.tile)
-        n_programs = min(n_tiles, n_at_once)
-        return Shares(way, n_programs, n_tiles, max(n_steps, triton.cdiv(n_tiles * n_steps, n_programs)))
-
-    best = min(ways, key=lambda way: way.cost * shares(way).n_steps)
-    return shares(best)
+    n_tiles = triton.cdiv(n_sequences, tile)
+    n_at_once = max(1, torch.cuda.get_device_properties(device).multi_processor_count // 2)
+    n_programs = min(n_tiles, n_at_once)
+    return Shares(n_programs, n_tiles, max(n_steps, triton.cdiv(n_tiles * n_steps, n_programs)))
 
 
-def handed_over(shares: Shares, device: torch.device) -> tuple[Tensor, Tensor]:
+def handed_over(shares: Shares, tile: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return room for the states that shares hand over, and for what says that they did."""
-    states = torch.empty(2, shares.n_programs, 2, 128, shares.way.tile, dtype=torch.float32, device=device)
+    states = torch.empty(2, shares.n_programs, 2, 128, tile, dtype=torch.float32, device=device)
     return states, torch.zeros(2, shares.n_programs, dtype=torch.int32, device=device)
 
 
