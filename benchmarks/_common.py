@@ -110,7 +110,8 @@ def machine(device: str) -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": git.stdout.strip() or os.environ.get("TORCHMCL_COMMIT", "unknown"),
+        # A copy inside another checkout would name that one's commit: the variable says it first.
+        "commit": os.environ.get("TORCHMCL_COMMIT") or git.stdout.strip() or "unknown",
     }
 
 

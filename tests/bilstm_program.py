@@ -29,6 +29,9 @@ CASES = {
         ((1, 33, 9), 16, 256, torch.float32, True),
         ((1, 700, 11), 30, 96, torch.bfloat16, False),
         ((22, 101, 100), 128, 128, torch.bfloat16, True),
+        ((22, 100, 101), 128, 128, torch.bfloat16, False),
+        ((1, 2200, 7), 64, 128, torch.bfloat16, False),  # many sequences: programs share tiles, cut at a step
+        ((3, 1500, 13), 128, 128, torch.float16, True),
         ((2, 50, 20), 64, 128, torch.float16, False),
         ((1, 3, 1), 128, 128, torch.bfloat16, False),
         ((1, 33, 9), 16, 256, torch.bfloat16, False),

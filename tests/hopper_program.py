@@ -17,6 +17,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from torchmcl.kernels import lstm_hopper
 
 MATRICES = ("gates", "weight", "outputs", "cells", "grad")
+OTHERS = {"states": "*fp32", "flags": "*i32"}
 
 
 def compiled(name):
@@ -25,8 +26,9 @@ def compiled(name):
     options = dict(getattr(lstm_hopper, f"_{name.upper()}"))
     n_warps = options.pop("num_warps")
     names = kernel.arg_names
-    kinds = {key: "constexpr" if key in options else "*bf16" if key in MATRICES else "i32" for key in names}
-    aligned = {(names.index(key),): [["tt.divisibility", 16]] for key in MATRICES if key in names}
+    kinds = {key: "*bf16" for key in MATRICES} | OTHERS | {key: "constexpr" for key in options}
+    kinds = {key: kinds.get(key, "i32") for key in names}
+    aligned = {(names.index(key),): [["tt.divisibility", 16]] for key in (*MATRICES, *OTHERS) if key in names}
     source = GluonASTSource(kernel, kinds, options, aligned)
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": n_warps})
 

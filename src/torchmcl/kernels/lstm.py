@@ -284,7 +284,7 @@ def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows) -> tuple[Tensor, Ten
 
     Args:
         gates: what the inputs add to the gates i, f, g, o of both directions, biases included, [rows, 2 * 4 * hidden].
-        weight: the recurrent weights [2, 4 * hidden, hidden].
+        weight: the recurrent weights [2, 4 * hidden, hidden], see `lstm_weights.Weights`.
         rows: where the steps of the sequences stand.
     """
     n_rows, width = gates.shape
@@ -343,7 +343,7 @@ def lstm_backward(gates: Tensor, weight: Tensor, cells: Tensor, grad: Tensor, ro
 
     Args:
         gates: the gates before their sigmoids and tanh, recurrent part included, [rows, 2 * 4 * hidden].
-        weight: the recurrent weights [2, 4 * hidden, hidden].
+        weight: the recurrent weights [2, 4 * hidden, hidden], see `lstm_weights.Weights`.
         cells: from the forward pass.
         grad: the gradient of the outputs, [rows, 2 * hidden].
         rows: where the steps of the sequences stand.

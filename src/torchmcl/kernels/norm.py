@@ -15,8 +15,8 @@ __all__ = ["affine_rows", "normalizing", "pulling", "sum_over_rows"]
 _ROWS = 32
 # Of a program that sums: at most these rows, and fewer of many features, for its sums are in registers.
 _ROWS_SUMMED = 64
-_ENTRIES_SUMMED = 8192
-_PROGRAMS = 1024
+_ENTRIES_SUMMED = 1024
+_PROGRAMS = 1400
 # A program that finishes the sums of a sample holds this many blocks of them.
 _BLOCKS = 64
 
@@ -152,7 +152,7 @@ def _block_sums(left: Tensor, right: Tensor) -> Tensor:
         SAME=left is right,
         ROWS=tile,
         F=size,
-        num_warps=8,
+        num_warps=2,
     )
     return out
 

@@ -175,21 +175,17 @@ class _FusedRecurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sequences: Tensor, *parameters: Tensor) -> Tensor:
         from torchmcl.kernels.lstm import Rows, lstm_forward, takes_gates_by_unit
+        from torchmcl.kernels.lstm_weights import weights_in_order
 
         ordered, order = _in_memory_order(sequences)
         flat = ordered.reshape(-1, ordered.shape[-1])
         steps = [ordered.stride(order.index(axis)) // ordered.shape[-1] for axis in range(3)]
         n_outer, n_inner, n_steps, _ = sequences.shape
         rows = Rows((n_outer, n_inner, n_steps), (steps[0], steps[1], steps[2]))
-        weight_in, weight_rec, bias_in, bias_rec = (
-            torch.cat([parameters[kind], parameters[kind + 4]]) for kind in range(4)
-        )
-        weight_in, weight_rec, bias = (part.to(flat.dtype) for part in (weight_in, weight_rec, bias_in + bias_rec))
-        ctx.by_unit = takes_gates_by_unit(flat, weight_rec.shape[1])
-        if ctx.by_unit:
-            weight_in, bias = _by_unit(weight_in), _by_unit(bias)
-        outputs, cells = lstm_forward(torch.addmm(bias, flat, weight_in.T), weight_rec, rows)
-        ctx.save_for_backward(flat, weight_in, weight_rec, bias, outputs, cells)
+        ctx.by_unit = takes_gates_by_unit(flat, parameters[1].shape[1])
+        weights = weights_in_order(parameters, flat.dtype, ctx.by_unit)
+        outputs, cells = lstm_forward(torch.addmm(weights.bias, flat, weights.inputs.T), weights.recurrent, rows)
+        ctx.save_for_backward(flat, weights.inputs, weights.recurrent, weights.met, outputs, cells)
         ctx.rows, ctx.order, ctx.ordered_shape, ctx.dtype = rows, order, ordered.shape[:3], parameters[0].dtype
         return _restored(outputs, ctx.ordered_shape, order)
 
@@ -198,57 +194,22 @@ class _FusedRecurrence(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         from torchmcl.kernels.lstm import lstm_backward
         from torchmcl.kernels.lstm_products import met_by_steps
+        from torchmcl.kernels.lstm_weights import parameter_gradients
 
-        flat, weight_in, weight_rec, bias, outputs, cells = ctx.saved_tensors
-        hidden = weight_rec.shape[1]
+        flat, weight_in, weight_rec, weight_met, outputs, cells = ctx.saved_tensors
+        hidden = weight_rec.shape[-1]
         met = met_by_steps(flat, outputs, ctx.rows.sizes[2], ctx.rows.strides[2])
-        weights = _joined(weight_in, _by_unit(weight_rec) if ctx.by_unit else weight_rec, bias)
         # The gates again, in two large products: cheaper than keeping them from the forward pass.
         gates = flat.new_empty(len(flat), 8 * hidden)
-        halves = gates.chunk(2, dim=1)
-        for half, seen, weight in zip(halves, met, weights, strict=True):
+        halves = gates[:, : 4 * hidden], gates[:, 4 * hidden :]
+        for half, seen, weight in zip(halves, met, weight_met, strict=True):
             torch.mm(seen, weight.T, out=half)
         lstm_backward(gates, weight_rec, cells, grad.permute(*ctx.order, 3).reshape(len(flat), -1), ctx.rows)
         to_sequences = None
         if ctx.needs_input_grad[0]:
             to_sequences = _restored(gates @ weight_in, ctx.ordered_shape, ctx.order)
         pulled = [half.T @ seen for half, seen in zip(halves, met, strict=True)]
-        pulled = [(_by_gate(part) if ctx.by_unit else part).to(ctx.dtype) for part in pulled]
-        to_parameters = []
-        for to_rec, to_bias, to_in in _split(pulled, flat.shape[1]):
-            to_parameters += [to_in, to_rec, to_bias, to_bias]
-        return to_sequences, *to_parameters
-
-
-def _joined(weight_in: Tensor, weight_rec: Tensor, bias: Tensor) -> list[Tensor]:
-    """Return for each direction the weights of what its steps meet: see `met_by_steps`."""
-    from torchmcl.kernels.lstm_products import ONES
-
-    ones = F.pad(bias.unsqueeze(-1), (0, ONES - 1))
-    forward, backward = zip(*(part.chunk(2) for part in (weight_rec, weight_in, ones)), strict=True)
-    return [torch.cat(forward, dim=1), torch.cat([*backward[1:], backward[0]], dim=1)]
-
-
-def _split(joined: list[Tensor], n_in: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return the recurrent part, the bias and the part of the inputs of each direction."""
-    from torchmcl.kernels.lstm_products import ONES
-
-    forward, backward = joined
-    hidden = forward.shape[1] - n_in - ONES
-    return [
-        (forward[:, :hidden], forward[:, hidden + n_in], forward[:, hidden : hidden + n_in]),
-        (backward[:, n_in + ONES :], backward[:, n_in], backward[:, :n_in]),
-    ]
-
-
-def _by_unit(both: Tensor) -> Tensor:
-    """Return the rows for both directions with the four gates of each unit as neighbors."""
-    return both.unflatten(0, (2, 4, -1)).transpose(1, 2).flatten(0, 2)
-
-
-def _by_gate(one: Tensor) -> Tensor:
-    """Return the rows for one direction in the order of nn.LSTM again."""
-    return one.unflatten(0, (-1, 4)).transpose(0, 1).flatten(0, 1)
+        return to_sequences, *parameter_gradients(pulled, flat.shape[1], ctx.dtype, ctx.by_unit)
 
 
 def _restored(flat: Tensor, ordered_shape: torch.Size, order: list[int]) -> Tensor:

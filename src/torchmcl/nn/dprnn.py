@@ -11,6 +11,7 @@ Features are the last axis in memory throughout. The map keeps one layout, [B, P
 path takes a transposed view of it.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -57,18 +58,20 @@ class RecurrentPath(nn.Module):
 
     def forward(self, sequences: Tensor) -> Tensor:
         """Return the same shape for [batch, sequences, time, width]."""
-        update = _in_memory_order(self._project, self.bilstm(sequences))
+        update = _in_memory_order(functools.partial(_linear, self.linear), self.bilstm(sequences))
         out: Tensor = self.norm(update, residual=sequences)
         return out
 
-    def _project(self, features: Tensor) -> Tensor:
-        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else features.dtype
-        narrow = self.linear.out_features <= _MAX_SUMMED
-        if kernels.runs_triton(features) and dtype == features.dtype and narrow and features.numel() > 0:
-            projected: Tensor = _Projection.apply(features, self.linear.weight, self.linear.bias)
-            return projected
-        out: Tensor = self.linear(features)
-        return out
+
+def _linear(layer: nn.Linear, features: Tensor) -> Tensor:
+    """Return what a linear layer gives for many rows."""
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else features.dtype
+    narrow = layer.out_features <= _MAX_SUMMED
+    if kernels.runs_triton(features) and dtype == features.dtype and narrow and features.numel() > 0:
+        projected: Tensor = _Projection.apply(features, layer.weight, layer.bias)
+        return projected
+    out: Tensor = layer(features)
+    return out
 
 
 class _Projection(torch.autograd.Function):
@@ -261,8 +264,8 @@ class DPRNN(nn.Module):
         padded = F.pad(narrow, (0, 0, hop, hop + (-time) % hop))
         segments = self.blocks(segment(padded, self.segment_size, hop))
         merged = overlap_add(self.activation(segments), hop)[..., hop : hop + time, :] / 2
-        features = self.outputs(merged).unflatten(-1, (self.n_outputs, -1))
-        return torch.tanh(self.value(features)) * torch.sigmoid(self.gate(features))
+        features = _linear(self.outputs, merged).unflatten(-1, (self.n_outputs, -1))
+        return torch.tanh(_linear(self.value, features)) * torch.sigmoid(_linear(self.gate, features))
 
     def _decode(self, frames: Tensor, masks: Tensor, length: int) -> Tensor:
         """Return waveforms [batch, n_outputs, length] of masked frames."""
