@@ -1,12 +1,13 @@
 """The models of a fleet under `AutoAnnealing`: measured now and then, all on the device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchmcl.annealing.auto import AutoAnnealing, AutoValues
+from torchmcl.annealing.auto import AutoAnnealing, AutoValues, CostScale
 from torchmcl.fleet.steps import AutogradStep
 
 __all__ = ["SelfAnnealing"]
@@ -36,7 +37,7 @@ class SelfAnnealing:
     def __init__(self, rules: Sequence[Any], step: AutogradStep, n_epochs: int) -> None:
         device = step.models.flat.device
         self.on_cpu = device.type == "cpu"  # where reading a value costs nothing
-        self.n_epochs, self._measure = n_epochs, step.measurement()
+        self.n_epochs, self._step = n_epochs, step
         # Targets that a model sees in the training: the more, the less weight decay.
         self.n_points, self.n_steps = step.rows.n_points(n_epochs), n_epochs * step.rows.n_steps
         self.chosen = torch.tensor([isinstance(rule, AutoAnnealing) for rule in rules], device=device)
@@ -44,9 +45,18 @@ class SelfAnnealing:
         self.policy = AutoAnnealing.stacked(policies, device)
         self.every = max(1, n_epochs // _N_MEASUREMENTS)
         self._known: _Known | None = None
+        self.state = self.policy.init(torch.zeros(len(policies), device=device))
+
+    @cached_property
+    def _measure(self) -> Callable[[], CostScale]:
+        return self._step.measurement()
+
+    def begin(self) -> None:
+        """Measure the models before their first epoch."""
         measured = self._measure()
         # Where no cost is finite nothing is known, and nothing is held for.
-        self.state = self.policy.init(measured.scale.nan_to_num(0.0))
+        for name, value in self.policy.init(measured.scale.nan_to_num(0.0)).items():
+            self.state[name].copy_(value)
         self.policy.release(self.state, measured, 0.0)
 
     def is_due(self, epoch: int) -> bool:

@@ -1,5 +1,6 @@
 """What changes over the epochs of a training: rule, learning rate, weight decay and temperature of each model."""
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -112,12 +113,21 @@ class RuleCourses:
         #: [epochs, models], 0 for rules without a temperature.
         self.temperatures = self._column("temperature", n_epochs)
         if self.per_target:
-            rows = torch.stack([self.temperatures, self._column("epsilon", n_epochs)], dim=1).flatten(1)
+            self._rows = torch.stack([self.temperatures, self._column("epsilon", n_epochs)], dim=1).flatten(1)
         else:
             columns = [column for group in self.groups for column in group.values.values()]
-            rows = torch.cat(columns, dim=1) if columns else torch.zeros(n_epochs, 0, dtype=torch.float64)
+            self._rows = torch.cat(columns, dim=1) if columns else torch.zeros(n_epochs, 0, dtype=torch.float64)
+        self._place(device, dtype)
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> "RuleCourses":
+        """Return the same courses for models of a device and type, with current values of their own."""
+        moved = copy.copy(self)
+        moved._place(device, dtype)
+        return moved
+
+    def _place(self, device: torch.device | str, dtype: torch.dtype) -> None:
         #: A row for each epoch; where all are `per_target`, the temperatures and then the epsilons of the models.
-        self.table = rows.to(device, torch.promote_types(dtype, torch.float32))
+        self.table = self._rows.to(device, torch.promote_types(dtype, torch.float32))
         self._current = self.table[0].clone()
 
     def read(self, epoch: Tensor) -> None:
@@ -187,12 +197,18 @@ def _groups_of(rules: Sequence[Any], n_epochs: int) -> list[_Group]:
     start = 0
     for stop in range(1, len(rules) + 1):
         if stop == len(rules) or kinds[id(rules[stop])] != kinds[id(rules[start])]:
-            members = [courses[id(rule)] for rule in rules[start:stop]]
-            first, columns = members[0]
-            values = {name: torch.stack([each[name] for _, each in members], dim=1) for name in columns}
+            own = [id(rule) for rule in rules[start:stop]]
+            first, columns = courses[own[0]]
+            values = {name: _repeated({key: courses[key][1][name] for key in own}, own) for name in columns}
             groups.append(_Group(slice(start, stop), first, values))
             start = stop
     return groups
+
+
+def _repeated(columns: dict[int, Tensor], keys: Sequence[int]) -> Tensor:
+    """Return [epochs, models] from the column of each key: hundreds of models have a handful of columns."""
+    places = {key: place for place, key in enumerate(columns)}
+    return torch.stack(list(columns.values()), dim=1)[:, torch.tensor([places[key] for key in keys])]
 
 
 def _course_of(rule: Any, n_epochs: int) -> tuple[AssignmentRule, dict[str, Tensor]]:
@@ -254,4 +270,4 @@ def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Tensor:
             for value in set(values):
                 check_non_negative("Fleet", "learning_rate", value)
             columns[id(rate)] = torch.tensor(values, dtype=torch.float64)
-    return torch.stack([columns[id(rate)] for rate in rates], dim=1)
+    return _repeated(columns, [id(rate) for rate in rates])

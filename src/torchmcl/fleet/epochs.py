@@ -14,7 +14,6 @@ from torchmcl.checkpoints.stopping import check_stop, saves_when_stopped, stop_r
 from torchmcl.fleet.adaptive import SelfAnnealing
 from torchmcl.fleet.batches import BatchRows
 from torchmcl.fleet.checkpoints import FleetCheckpoint
-from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.history import FirstFailures, FleetHistory
 from torchmcl.fleet.placement import Placement
 from torchmcl.fleet.plan import FleetPlan
@@ -56,7 +55,7 @@ class ChunkTraining:
         models = step.models
         self.models, self.plan, self._step, self._rows = models, plan, step, step.rows
         self._validated = step.validation is not None
-        self.courses = RuleCourses(plan.rules, plan.n_epochs, models.flat.device, models.flat.dtype)
+        self.courses = plan.courses.on(models.flat.device, models.flat.dtype)
         self._annealing = SelfAnnealing(plan.rules, step, plan.n_epochs) if plan.policies else None
         self.state = ChunkState.of(
             models,
@@ -128,6 +127,8 @@ class ChunkTraining:
 
     def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
         """Train from epoch `first` up to but not including `last`, in any case one by one."""
+        if first == 0 and self._annealing is not None:
+            self._annealing.begin()
         self.state.epoch.fill_(first)
         for epoch in range(first, last):
             self._rows.begin(epoch)

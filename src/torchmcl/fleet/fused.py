@@ -4,7 +4,9 @@ It computes what `ChunkTraining` computes with `AutogradStep`, evaluations, earl
 `AutoAnnealing` included; `torchmcl.kernels.training` has the kernel.
 """
 
+import functools
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +52,7 @@ class FusedTraining(ChunkTraining):
         self._targets = torch.cat([part.targets.flatten(0, 2) for part in rows])
         self._row_weights = data.weights
         zeros = torch.zeros_like(data.set_of_model)
-        self._places = zeros.unsqueeze(-1) if self._annealing is None else step.measured_rows()[1]
+        self._places, self._place_counts = self._measured_places()
         facts = [
             data.set_of_model * data.inputs.shape[1],
             data.lengths,
@@ -84,31 +86,33 @@ class FusedTraining(ChunkTraining):
     def _launch(self, low: int, high: int) -> None:
         from torchmcl.kernels.training import train_epochs
 
-        state, plan, rows, adam = self.state, self.plan, self._rows, self._step.spec.optimizer
+        state, plan, rows, spec = self.state, self.plan, self._rows, self._step.spec
+        adam = spec.optimizer
         assert isinstance(adam, Adam)
         order = rows.orders(low, high)
         tables = self._learning_rates, self.courses.table
         unused = state.best_value
         annealing = [state.annealing.get(name, unused) for name in ("first", "scale", "lowest", "begun")]
         network = self._network
-        train_epochs[(len(self.models),)](
-            state.models["flat"], state.optimizer["mean"], state.optimizer["square"], state.optimizer["n_steps"],
-            state.best.get("flat", unused), self._inputs, self._targets,
-            unused if self._row_weights is None else self._row_weights, self._facts if order is None else order,
-            self._places, self._facts, self._numbers, *tables,
-            state.losses, state.watched, state.temperatures, state.learning_rates,
-            state.best_value, state.best_epoch, state.stopped_epoch, state.failed_step, *annealing,
-            low, high, plan.n_epochs, len(self.models), rows.batch_size, len(rows.batches),
-            *((0, 0) if order is None else (order.shape[-1], order.shape[-2])), self._places.shape[1],
-            1 if self._annealing is None else self._annealing.every,
-            -1 if plan.patience is None else plan.patience,
-            int(self._step.spec.monitor is current_loss), int(order is not None), int(self._row_weights is not None),
-            int(network.has_scores), int(network.detach_scores),
-            network.n_features, network.n_hidden, network.n_hypotheses, network.n_dims,
-            self._step.spec.score_weight if network.has_scores else 0.0, 1 - network.dropout,
-            adam.beta1, adam.beta2, math.log(adam.beta1), math.log(adam.beta2), adam.epsilon,
-            **self._constants,
-        )  # fmt: skip
+        with _compiled_once(frozenset(self._constants.items())):
+            train_epochs[(len(self.models),)](
+                state.models["flat"], state.optimizer["mean"], state.optimizer["square"], state.optimizer["n_steps"],
+                state.best.get("flat", unused), self._inputs, self._targets,
+                unused if self._row_weights is None else self._row_weights, self._facts if order is None else order,
+                self._places, self._place_counts, self._facts, self._numbers, *tables,
+                state.losses, state.watched, state.temperatures, state.learning_rates,
+                state.best_value, state.best_epoch, state.stopped_epoch, state.failed_step, *annealing,
+                low, high, plan.n_epochs, len(self.models), rows.batch_size, len(rows.batches),
+                *((0, 0) if order is None else (order.shape[-1], order.shape[-2])), self._places.shape[1],
+                1 if self._annealing is None else self._annealing.every,
+                -1 if plan.patience is None else plan.patience,
+                int(spec.monitor is current_loss), int(order is not None), int(self._row_weights is not None),
+                int(network.has_scores), int(network.detach_scores),
+                network.n_features, network.n_hidden, network.n_hypotheses, network.n_dims,
+                spec.score_weight if network.has_scores else 0.0, 1 - network.dropout,
+                adam.beta1, adam.beta2, math.log(adam.beta1), math.log(adam.beta2), adam.epsilon,
+                **self._constants,
+            )  # fmt: skip
         state.epoch.fill_(high)
 
     def _epochs_at_once(self) -> int:
@@ -120,6 +124,19 @@ class FusedTraining(ChunkTraining):
         self.courses.read(self.state.epoch.view(1) - 1)
         if self._annealing is not None:
             self.courses.set_temperatures(self._annealing.chosen, self.state.temperatures[epoch])
+
+    def _measured_places(self) -> tuple[Tensor, Tensor]:
+        """Return the rows that policies measure, [models, rows], and how often each of them counts."""
+        if self._annealing is None:
+            return self._step.rows.data.set_of_model.unsqueeze(-1), self._given_decay
+        rows, places = self._step.measured_rows()
+        n_rows = rows.inputs.shape[1]
+        if n_rows > places.shape[1]:
+            return places, torch.ones_like(places, dtype=torch.float32)
+        # Drawn more often than there are rows: each is computed once.
+        counts = torch.zeros(len(places), n_rows, device=places.device)
+        counts.scatter_add_(1, places, torch.ones_like(places, dtype=torch.float32))
+        return torch.arange(n_rows, device=places.device).repeat(len(places), 1), counts
 
     def _numbers_of_policies(self) -> Tensor:
         numbers = torch.zeros(len(self.models), 12, device=self.models.flat.device)
@@ -188,6 +205,12 @@ def why_not_fused(
     return None
 
 
+@functools.cache
+def _compiled_once(constants: frozenset[tuple[str, Any]]) -> threading.Lock:
+    """Return the lock of a kernel: threads that need it at the same time would each compile it."""
+    return threading.Lock()
+
+
 @dataclass(frozen=True)
 class _Network:
     """What the kernel must know of a network."""
@@ -231,7 +254,6 @@ class _Network:
             "HIDDEN": hidden,
             "GROUPS": groups,
             "COLUMNS": columns,
-            "DROPPED": self.dropout > 0,
             # The fastest of 32, 64 and 128 rows with 4 and 8 warps on an H200.
             "ROWS": 64 if hidden <= 64 else 128,
             "num_warps": 4 if hidden <= 64 else 8,

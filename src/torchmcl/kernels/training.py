@@ -4,15 +4,14 @@ An epoch of a small network launched part by part is some hundred kernels of a f
 the weights from memory and takes them back. Here a model's weights stay in registers from batch to batch and from
 epoch to epoch; only rows and moments come and go, from caches.
 
-The network has one hidden layer. A column of ones stands behind the inputs and a unit that is always 1 behind the
-hidden units, so that biases are weights like all others: `first` [inputs, hidden] and `second` [outputs, hidden], both
-padded to powers of 2. Outputs lie as groups of hypotheses: a group for each coordinate, then one for the scores.
+The networks have one hidden layer; `network.py` says how their weights lie.
 """
 
 import triton
 import triton.language as tl
 
 from torchmcl.kernels.adam import one_minus_exp
+from torchmcl.kernels.network import forward, is_finite, mixed, product, rows_of
 from torchmcl.kernels.policy import decided, updated
 
 __all__ = ["train_epochs"]
@@ -22,80 +21,6 @@ _INTEGERS = (
     "n_places", "measure_every", "patience", "watches_loss", "shuffled", "weighted", "scored", "detached",
     "F", "H", "K", "D",
 )  # fmt: skip
-
-
-@triton.jit
-def _high(x):  # type: ignore[no-untyped-def]
-    """Return numbers without the last bits of their fraction, as the matrix units take them."""
-    return (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _product(a, b, c):  # type: ignore[no-untyped-def]
-    """Return a @ b + c in three products of matrix units, to single precision.
-
-    The same as `input_precision="tf32x3"`, without its care for infinities: they become NaN, and a model whose
-    gradient is not finite keeps its weights in any case.
-    """
-    high_a, high_b = _high(a), _high(b)
-    c = tl.dot(a - high_a, high_b, c, input_precision="tf32")
-    c = tl.dot(high_a, b - high_b, c, input_precision="tf32")
-    return tl.dot(high_a, high_b, c, input_precision="tf32")
-
-
-@triton.jit
-def _rows(inputs, targets, row, real, F, D, FEATURES: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return inputs [rows, features] with a column of ones, and the target coordinate of each output."""
-    f = tl.arange(0, FEATURES)[None, :]
-    g = tl.arange(0, GROUPS * COLUMNS)[None, :] // COLUMNS
-    x = tl.load(inputs + row[:, None] * F + f, mask=real[:, None] & (f < F), other=0.0)
-    y = tl.load(targets + row[:, None] * D + g, mask=real[:, None] & (g < D), other=0.0)
-    return tl.where(f == F, 1.0, x), y
-
-
-@triton.jit
-def _forward(  # type: ignore[no-untyped-def]
-    x, y, first, second, temperature, epsilon, score_weight, H, K, D, stream, start, left_share, DROPPED: tl.constexpr,
-    ROWS: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr, ABSOLUTE: tl.constexpr
-):  # fmt: skip
-    """Return hidden units; of each output its difference, weight and cost; the winner; and the loss of each output.
-
-    All but the hidden units are [rows, outputs]. Cost and weight of a hypothesis stand at its first coordinate for the
-    loss, and at all of them for the gradient.
-    """
-    o = tl.arange(0, GROUPS * COLUMNS)[None, :]
-    group, k = o // COLUMNS, o % COLUMNS
-    hidden = _product(x, first, tl.zeros((ROWS, HIDDEN), dtype=tl.float32))
-    hidden = tl.where(hidden < 0, 0.0, hidden)  # keeps a NaN
-    if DROPPED:
-        h = tl.arange(0, HIDDEN)[None, :]
-        place = (start + tl.arange(0, ROWS))[:, None] * HIDDEN + h
-        stays = tl.rand(stream, place) < left_share
-        hidden = tl.where(h < H, tl.where(stays, hidden / left_share, 0.0), hidden)
-    outputs = _product(hidden, tl.trans(second), tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32))
-    difference = outputs - y
-    cost = tl.abs(difference) if ABSOLUTE else difference * difference
-    if GROUPS > 2:  # add up the coordinates of a hypothesis, and let each of them have the sum
-        other = tl.arange(0, GROUPS * COLUMNS)[:, None]
-        alike = tl.where((other % COLUMNS == k) & (other // COLUMNS < D), 1.0, 0.0)
-        cost = _product(cost, alike, tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32))
-    cost = tl.where((group < D) & (k < K), cost, float("inf"))
-    lowest = tl.min(cost, axis=1)[:, None]
-    winner = tl.argmin(cost, axis=1)[:, None] % COLUMNS
-    label = k == winner
-    # -log2(e) / temperature, finite for the smallest temperature and not 0 for the largest.
-    factor = -1.4426950408889634 / tl.where(temperature > 0, temperature, 1.0)
-    factor = tl.minimum(tl.maximum(factor, -3.4028234663852886e38), -1.1754943508222875e-38)
-    left = tl.where(K > 1, epsilon, 0.0)  # a single hypothesis has all the weight
-    soft = tl.exp2((cost - lowest) * factor)  # 0 for padding, whose cost is infinite
-    soft *= 1.0 / tl.sum(soft if GROUPS == 2 else tl.where(group == 0, soft, 0.0), axis=1)[:, None]
-    hard = tl.where(label, 1 - left, left / tl.maximum(K - 1, 1))
-    weight = tl.where(temperature > 0, soft, hard)
-    # log(1 + e) is log1p for our purpose: e <= 1, and for tiny e the absolute error is below 1e-7.
-    entropy = tl.where(outputs > 0, outputs, 0.0) - tl.where(label, outputs, 0.0)
-    entropy += tl.log(1.0 + tl.exp(-tl.abs(outputs)))
-    loss = tl.where(group == 0, weight * cost, tl.where(group == D, entropy * (score_weight / K), 0.0))
-    return hidden, outputs, difference, cost, weight, label, tl.where(k < K, loss, 0.0)
 
 
 @triton.jit
@@ -112,21 +37,16 @@ def _step(  # type: ignore[no-untyped-def]
     return tl.where(trained, weight * kept - rate * m / (tl.sqrt(v) * root + epsilon), weight)
 
 
-@triton.jit
-def _is_finite(number):  # type: ignore[no-untyped-def]
-    return number - number == 0
-
-
 @triton.jit(do_not_specialize=_INTEGERS)
 def train_epochs(  # type: ignore[no-untyped-def]
-    flat, mean, square, n_steps, best, inputs, targets, row_weights, order, places, facts, numbers, rates, rules,
-    losses, watched, temperatures, learning_rates, best_value, best_epoch, stopped_epoch, failed_step,
-    state_first, state_scale, state_lowest, state_begun,
+    flat, mean, square, n_steps, best, inputs, targets, row_weights, order, places, place_counts, facts,
+    numbers, rates, rules, losses, watched, temperatures, learning_rates, best_value, best_epoch, stopped_epoch,
+    failed_step, state_first, state_scale, state_lowest, state_begun,
     first_epoch, last_epoch, n_epochs, n_models, batch_size, n_batches, n_rows_ordered, n_orders, n_places,
     measure_every, patience, watches_loss, shuffled, weighted, scored, detached, F, H, K, D,
     score_weight, left_share, beta1, beta2, log1, log2, epsilon,
     FEATURES: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
-    ABSOLUTE: tl.constexpr, DROPPED: tl.constexpr
+    ABSOLUTE: tl.constexpr
 ):  # fmt: skip
     """Train all models from `first_epoch` up to but not including `last_epoch`; `fleet/fused.py` says what is what."""
     model = tl.program_id(0)
@@ -166,23 +86,27 @@ def train_epochs(  # type: ignore[no-untyped-def]
     is_score = places_of // COLUMNS == D
     to_trunk = tl.where(is_score & (detached > 0), 0.0, 1.0)
 
-    epoch = first_epoch
+    # A model that decides on its annealing is measured before its first epoch.
+    epoch = tl.where((first_epoch == 0) & (decides > 0), -1, first_epoch)
+    grown = 1.0 / left_share
     while (epoch < last_epoch) & (stopped < 0):
-        at = epoch.to(tl.int64) * n_models + model
+        trains = epoch >= 0
+        row_of_table = tl.maximum(epoch, 0).to(tl.int64) * n_models
+        at = row_of_table + model
         rate, decay = tl.load(rates + at), given_decay
-        temperature = tl.load(rules + at + epoch.to(tl.int64) * n_models)
-        spared = tl.load(rules + at + epoch.to(tl.int64) * n_models + n_models)
+        temperature, spared = tl.load(rules + at + row_of_table), tl.load(rules + at + row_of_table + n_models)
         if decides > 0:
             temperature, lower, asked = decided(scale_first, scale, lowest, begun, epoch, n_epochs, number)
             rate *= lower
             decay = tl.maximum(decay, asked)
-            tl.store(temperatures + at, temperature)
-        tl.store(learning_rates + at, rate)
+            tl.store(temperatures + at, temperature, mask=trains)
+        tl.store(learning_rates + at, rate, mask=trains)
 
         total = 0.0
-        for batch in range(0, tl.cdiv(n_rows_32, batch_size)):
+        for batch in range(0, tl.where(trains, tl.cdiv(n_rows_32, batch_size), 0)):
             n_real = tl.minimum(n_rows_32 - batch * batch_size, batch_size)
             share = 1.0 / n_real
+            numbers_of_step = mixed(stream + epoch.to(tl.int64) * n_batches + batch)
             to_first = tl.zeros((FEATURES, HIDDEN), dtype=tl.float32)
             to_second = tl.zeros((GROUPS * COLUMNS, HIDDEN), dtype=tl.float32)
             losses_of = tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32)
@@ -192,12 +116,12 @@ def train_epochs(  # type: ignore[no-untyped-def]
                 turn = (epoch - first_epoch).to(tl.int64) * n_orders + own_order
                 row = tl.load(order + turn * n_rows_ordered + row, mask=start + block < n_real * shuffled, other=row)
                 row += begin
-                x, y = _rows(inputs, targets, row, real, F, D, FEATURES, GROUPS, COLUMNS)
+                x, y = rows_of(inputs, targets, row, real, F, D, FEATURES, GROUPS, COLUMNS)
                 count = tl.load(row_weights + row, mask=start + block < n_real * weighted, other=1.0)
                 count = (tl.where(real, count, 0.0) * share)[:, None]
-                hidden, outputs, difference, cost, weight, label, each = _forward(
+                hidden, outputs, difference, cost, weight, label, each = forward(
                     x, y, first, second, temperature, spared, score_weight, H, K, D,
-                    stream + epoch.to(tl.int64) * n_batches + batch, start, left_share, DROPPED,
+                    numbers_of_step, start, left_share,
                     ROWS, HIDDEN, GROUPS, COLUMNS, ABSOLUTE
                 )  # fmt: skip
                 losses_of += each * count
@@ -208,10 +132,10 @@ def train_epochs(  # type: ignore[no-untyped-def]
                     slope = 2.0 * difference
                 pull = (tl.sigmoid(outputs) - tl.where(label, 1.0, 0.0)) * (score_weight / K)
                 to_all = tl.where(is_score, pull, weight * slope) * count  # what padding gets has no weights
-                to_second = _product(tl.trans(to_all), hidden, to_second)
-                to_hidden = _product(to_all * to_trunk, second, tl.zeros((ROWS, HIDDEN), dtype=tl.float32))
-                to_hidden = tl.where(hidden > 0, to_hidden / left_share if DROPPED else to_hidden, 0.0)
-                to_first = _product(tl.trans(x), to_hidden, to_first)
+                to_second = product(tl.trans(to_all), hidden, to_second)
+                to_hidden = product(to_all * to_trunk, second, tl.zeros((ROWS, HIDDEN), dtype=tl.float32))
+                to_hidden = tl.where(hidden > 0, to_hidden * grown, 0.0)
+                to_first = product(tl.trans(x), to_hidden, to_first)
             loss = tl.sum(tl.sum(losses_of, axis=1), axis=0)
             loss = loss - 0.0 * loss  # NaN for infinity, as in `mcl_loss`
             if (n_batches > 1) & (failed < 0) & (loss != loss):
@@ -220,7 +144,7 @@ def train_epochs(  # type: ignore[no-untyped-def]
             # A model whose gradient is not finite keeps its weights.
             to_first, to_second = tl.where(trained1, to_first, 0.0), tl.where(trained2, to_second, 0.0)
             summed = tl.sum(tl.sum(to_first, axis=1), axis=0) + tl.sum(tl.sum(to_second, axis=1), axis=0)
-            finite = _is_finite(summed)
+            finite = is_finite(summed)
             to_first, to_second = tl.where(finite, to_first, 0.0), tl.where(finite, to_second, 0.0)
             used = tl.where(finite, rate, 0.0)
             steps += 1
@@ -230,30 +154,34 @@ def train_epochs(  # type: ignore[no-untyped-def]
             first = _step(first, to_first, place1, trained1, mean, square, scaled, root, kept, beta1, beta2, epsilon)
             second = _step(second, to_second, place2, trained2, mean, square, scaled, root, kept, beta1, beta2, epsilon)
             tl.debug_barrier()  # moments are read by the thread that wrote them; a layout may change that
-        tl.store(losses + at, total)
+        tl.store(losses + at, total, mask=trains)
 
         # Held-out rows, then the rows that a policy measures.
-        due = (n_held > 0) & ((epoch + 1 == n_epochs) | ((epoch + 1) % every == 0))
+        due = trains & (n_held > 0) & ((epoch + 1 == n_epochs) | ((epoch + 1) % every == 0))
         measures = (decides > 0) & (begun < 0) & ((epoch + 1) % measure_every == 0)
         sweep = 0 * epoch
         while sweep < 2:
             n_looked = tl.where(sweep == 0, tl.where(due, n_held_32, 0), tl.where(measures, n_places, 0))
             losses_of = tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32)
-            lowest_of, costs_of = losses_of, losses_of
+            lowest_of, costs_of, known_of = losses_of, losses_of, losses_of
             for start in range(0, n_looked, ROWS):
                 real = start + block < n_looked
                 row = (start + block).to(tl.int64)
                 row = tl.load(places + model * n_places + row, mask=start + block < n_looked * sweep, other=row)
                 row += tl.where(n_held > 0, begin_held, begin)
-                x, y = _rows(inputs, targets, row, real, F, D, FEATURES, GROUPS, COLUMNS)
-                hidden, outputs, difference, cost, weight, label, each = _forward(
-                    x, y, first, second, temperature, spared, score_weight, H, K, D, stream, start, left_share, False,
+                x, y = rows_of(inputs, targets, row, real, F, D, FEATURES, GROUPS, COLUMNS)
+                hidden, outputs, difference, cost, weight, label, each = forward(
+                    x, y, first, second, temperature, spared, score_weight, H, K, D, stream, start, 1.0,
                     ROWS, HIDDEN, GROUPS, COLUMNS, ABSOLUTE
                 )  # fmt: skip
                 counts = is_first & is_real & real[:, None]
                 losses_of += tl.where(real[:, None], each, 0.0)
                 lowest_of += tl.where(counts & label, cost, 0.0)
-                costs_of += tl.where(counts, cost, 0.0)
+                counts = counts & is_finite(cost)
+                drawn = start + block < tl.minimum(n_looked, n_places)
+                n_drawn = tl.load(place_counts + model * n_places + start + block, mask=drawn, other=0.0)
+                costs_of += tl.where(counts, cost * n_drawn[:, None], 0.0)
+                known_of += tl.where(counts, n_drawn[:, None], 0.0)
             loss = tl.sum(tl.sum(losses_of, axis=1), axis=0)
             distortion = tl.sum(tl.sum(lowest_of, axis=1), axis=0)
             if (sweep == 0) & due:
@@ -269,10 +197,15 @@ def train_epochs(  # type: ignore[no-untyped-def]
                 if (patience >= 0) & (annealed == 0) & (waited >= patience):
                     stopped = epoch.to(tl.int64)
             if (sweep == 1) & measures:
-                mean_cost = tl.sum(tl.sum(costs_of, axis=1), axis=0) / (n_places * K)
-                scale, lowest, begun = updated(
-                    mean_cost, scale_first, scale, lowest, begun, epoch + 1, n_epochs, number
-                )
+                mean_cost = tl.sum(tl.sum(costs_of, axis=1), axis=0) / tl.sum(tl.sum(known_of, axis=1), axis=0)
+                if trains:
+                    scale, lowest, begun = updated(
+                        mean_cost, scale_first, scale, lowest, begun, epoch + 1, n_epochs, number
+                    )
+                else:
+                    # Where no cost is finite nothing is known, and nothing is held for.
+                    scale_first = tl.where(is_finite(mean_cost), mean_cost, 0.0)
+                    scale, lowest = scale_first, scale_first
             sweep += 1
         epoch += 1
 
@@ -284,6 +217,7 @@ def train_epochs(  # type: ignore[no-untyped-def]
     tl.store(best_value + model, best_so_far)
     tl.store(best_epoch + model, best_at)
     if decides > 0:
+        tl.store(state_first + model, scale_first)
         tl.store(state_scale + model, scale)
         tl.store(state_lowest + model, lowest)
         tl.store(state_begun + model, begun)

@@ -26,7 +26,7 @@ _BATCH_SIZE = 1024
 _CHECKPOINTS = "checkpoints"
 _DROPOUT_PASSES = 50
 # A unit leaves room on a GPU, and its host work time for the next.
-_UNITS_AT_ONCE = 3
+_UNITS_AT_ONCE = 6
 # Seeds of different folds and members must not meet.
 _SEED_STRIDE = 1000
 
@@ -69,13 +69,13 @@ def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress:
         Progress(n_models, "UCI study", show=progress, unit="model") as bar,
         ThreadPoolExecutor(_UNITS_AT_ONCE) as threads,
     ):
-        waiting = []
-        for name, own in units.items():
-            folds = load_uci(name, study.data, study.folds, progress=progress) if own else []
-            waiting += [(unit, threads.submit(train, unit, folds)) for unit in own]
+        sets = {name: load_uci(name, study.data, study.folds, progress=progress) for name, own in units.items() if own}
+        # The longest first: the short ones find their place beside them.
+        longest = sorted(sets, key=lambda name: len(sets[name][0].train_inputs), reverse=True)
+        waiting = {unit: threads.submit(train, unit, sets[name]) for name in longest for unit in units[name]}
         try:
-            for unit, future in waiting:
-                records.add(future.result())
+            for unit in (unit for own in units.values() for unit in own):
+                records.add(waiting[unit].result())
                 forget_unit(unit, out)
                 bar.step(len(unit.tasks))
         except BaseException:
