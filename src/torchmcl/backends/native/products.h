@@ -70,24 +70,24 @@ static void layer_back(float *back, const float *weight, int64_t n_out, int64_t 
     mix(GATED, back, weight, 1, n_in, n_in, n_out, g, 0, gate, width);
 }
 
+#define SOME_INPUTS 64
+
+#if defined(__aarch64__)
+
 /* Adds to each of `count` numbers the sum of the lanes of a vector. */
 ALWAYS void add_totals(float *to, const vec *v, int count) {
-#if defined(__aarch64__)
     if (count == 4) { /* sums of neighbours, twice, of all four vectors at once */
         const float32x4_t first = vpaddq_f32((float32x4_t)v[0], (float32x4_t)v[1]);
         const float32x4_t second = vpaddq_f32((float32x4_t)v[2], (float32x4_t)v[3]);
         vst1q_f32(to, vaddq_f32(vld1q_f32(to), vpaddq_f32(first, second)));
         return;
     }
-#endif
     for (int q = 0; q < count; q++) {
         float sum = 0;
         for (int i = 0; i < LANES; i++) sum += v[q][i];
         to[q] += sum;
     }
 }
-
-#define SOME_INPUTS 64
 
 /* da[p * sp + q] += the sum over rows of g[p] in[q]. */
 ALWAYS void outer_some(int n_p, int n_q, float *da, int64_t sp, const float *g, const float *in, int64_t width) {
@@ -113,11 +113,66 @@ ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const flo
     }
 }
 
+#else
+
+/* A vector anywhere in memory. */
+typedef float loose __attribute__((vector_size(VECTOR_BYTES), aligned(4)));
+
+/* da[p * sp + q] += the sum over rows of g[p] in[q], for a few vectors of q. */
+ALWAYS void outer_some(int n_p, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q, int64_t width) {
+    vec sum[4][STEP];
+    for (int p = 0; p < n_p; p++)
+        for (int s = 0; s < STEP; s++) sum[p][s] = (vec){0};
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < width; j++) {
+        const vec *x = (const vec *)(turned + j * SOME_INPUTS);
+        for (int p = 0; p < n_p; p++) {
+            const float factor = g[p * WIDTH + j];
+            for (int s = 0; s < STEP; s++) sum[p][s] += factor * x[s];
+        }
+    }
+    for (int p = 0; p < n_p; p++)
+        for (int s = 0; s < STEP; s++) {
+            float *to = da + p * sp + s * LANES;
+            if (n_q >= (s + 1) * LANES)
+                *(loose *)to += (loose)sum[p][s];
+            else
+                for (int i = 0; i < LANES && s * LANES + i < n_q; i++) to[i] += sum[p][s][i];
+        }
+}
+
+/* The inputs are turned to [rows][inputs] first: adding up the lanes of vectors of rows would take longer than the
+   products, where vectors are wide. */
+ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q, int64_t width) {
+    for (int64_t q = 0; q < n_q; q += STEP * LANES) outer_some(n_p, da + q, sp, g, turned + q, n_q - q, width);
+}
+
+#endif
+
+/* to[p] += the sum over rows of g[p]. */
+static void add_rows(float *to, const float *g, int64_t n_p, int64_t width) {
+    for (int64_t p = 0; p < n_p; p++) {
+        vec sum = {0};
+        for (int64_t j = 0; j < width; j += LANES) sum += *(const vec *)(g + p * WIDTH + j);
+        float total = 0;
+        for (int i = 0; i < LANES; i++) total += sum[i];
+        to[p] += total;
+    }
+}
+
 /* A few inputs at a time, which stay in the first cache while the rows of g go by. */
 static void outer(float *da, int64_t sp, const float *g, int64_t n_p, const float *in, int64_t n_q, int64_t width) {
     for (int64_t first = 0; first < n_q; first += SOME_INPUTS) {
         const int64_t n = n_q - first < SOME_INPUTS ? n_q - first : SOME_INPUTS;
+#if defined(__aarch64__)
         const float *inputs = in + first * WIDTH;
+#else
+        float inputs[WIDTH * SOME_INPUTS] __attribute__((aligned(64)));
+        const int64_t filled = (n + STEP * LANES - 1) / (STEP * LANES) * (STEP * LANES);
+        for (int64_t j = 0; n < filled && j < width; j++)
+            memset(inputs + j * SOME_INPUTS + n, 0, (size_t)(filled - n) * sizeof(float));
+        turn(inputs, SOME_INPUTS, in + first * WIDTH, WIDTH, n, width);
+#endif
         for (int64_t p = 0; p < n_p; p += 4) {
             const float *from = g + p * WIDTH;
             float *to = da + p * sp + first;

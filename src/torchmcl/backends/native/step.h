@@ -40,7 +40,7 @@ static int64_t scratch_size(const Network *network) {
     const int64_t *sizes = network->sizes;
     const int64_t n_k = network->n_hypotheses, n_d = network->n_dims;
     const int64_t in_losses = network->is_mixture ? mixture_rows(n_k, n_d) : 4 + 3 * n_k + n_k * n_d;
-    int64_t rows = 2 + network->n_targets * n_d + in_losses, largest = 0; /* all but the layers */
+    int64_t rows = 1 + network->n_targets * n_d + in_losses, largest = 0; /* all but the layers */
     for (int64_t l = 0; l <= network->n_layers; l++) {
         rows += sizes[l];
         largest = sizes[l] > largest ? sizes[l] : largest;
@@ -64,9 +64,7 @@ static void training_step(const Network *network, const Rows *data, const Batch 
         largest = sizes[l] > largest ? sizes[l] : largest;
     }
     float *slope[2] = {place, place + largest * WIDTH};
-    float *target = place + 2 * largest * WIDTH, *count = target + n_wanted * WIDTH, *ones = count + WIDTH;
-    float *rest = ones + WIDTH;
-    for (int64_t j = 0; j < WIDTH; j++) ones[j] = 1;
+    float *target = place + 2 * largest * WIDTH, *count = target + n_wanted * WIDTH, *rest = count + WIDTH;
     const Ladders ladders = {n_given, n_runs, network->run_lengths, data->lower, data->between};
     const int64_t n_table = table_size(n_runs, network->run_lengths, sizes[1]);
     float *table = scratch + scratch_size(network) - 2 * n_table;
@@ -113,7 +111,7 @@ static void training_step(const Network *network, const Rows *data, const Batch 
                 weight -= n_out * (n_in + 1);
                 float *to = grad + (weight - own);
                 outer(to, n_in, g, n_out, at[l], l == 0 ? n_given : n_in, width);
-                outer(to + n_in * n_out, 1, g, n_out, ones, 1, width); /* of the bias */
+                add_rows(to + n_in * n_out, g, n_out, width); /* of the bias */
                 if (l == 0) {
                     for (int64_t j = 0; n_runs && j < n; j++) climb_back(table_slope, g + j, n_out, &ladders, rows[j]);
                     break;
