@@ -616,3 +616,13 @@ def test_chunks_and_shards_keep_the_statistics(options, tmp_path):
     assert expected.stopped_epoch.tolist() == history.stopped_epoch.tolist()
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(parts.state_dict()[name], value, atol=1e-6, rtol=1e-5)
+
+
+def test_a_seed_repeats_a_stochastic_prediction_and_leaves_the_generator():
+    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(3, 1, 2, hidden=(8,), dropout=0.5), 2)
+    inputs, before = torch.randn(20, 3), torch.get_rng_state()
+    drawn = [fleet.predict(inputs, stochastic=True, seed=seed).hypotheses for seed in (0, 0, 1)]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert torch.equal(fleet.predict(inputs, seed=0).hypotheses, fleet.predict(inputs).hypotheses)

@@ -35,7 +35,7 @@ from torchmcl.fleet.options import (
 )
 from torchmcl.fleet.placement import Device, Placement, devices_of
 from torchmcl.fleet.plan import FleetPlan, fingerprint_of
-from torchmcl.fleet.stacked import StackedModules, build_modules
+from torchmcl.fleet.stacked import StackedModules, build_modules, seeded
 from torchmcl.fleet.steps import StepSpec
 from torchmcl.fleet.trial import check_input_type, check_rows_apart, inspected
 from torchmcl.schedules import Schedule
@@ -229,7 +229,13 @@ class Fleet:
         return history
 
     def predict(
-        self, inputs: Tensor, *, per_model: bool = False, best: bool = False, stochastic: bool = False
+        self,
+        inputs: Tensor,
+        *,
+        per_model: bool = False,
+        best: bool = False,
+        stochastic: bool = False,
+        seed: int | None = None,
     ) -> Predictions:
         """Return the predictions of all models, [models, batch, ...]; `Distributions` if that is what they return.
 
@@ -238,6 +244,7 @@ class Fleet:
             per_model: inputs are [models, batch, ...], for each model its own.
             best: use the weights of the best validation instead of the last ones.
             stochastic: leave dropout on.
+            seed: of the numbers that dropout draws, which then leave torch's generator as it is.
         """
         models = self._kept.chosen(best=best)
         if inputs.ndim < 2:
@@ -249,7 +256,7 @@ class Fleet:
             rule = f"have {self.n_models} models on its first axis"
             raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
         check_input_type("Fleet.predict", "inputs", models, inputs)
-        with torch.no_grad(), models.evaluating(stochastic=stochastic):
+        with torch.no_grad(), models.evaluating(stochastic=stochastic), seeded(seed):
             return models(inputs)
 
     def evaluate(self, data: FleetData, *, best: bool = False) -> dict[str, Tensor]:

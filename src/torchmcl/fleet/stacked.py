@@ -24,6 +24,7 @@ __all__ = [
     "random_numbers_apart",
     "replace_where",
     "runs_of",
+    "seeded",
 ]
 
 _ONE_GENERATOR = threading.Lock()
@@ -33,6 +34,17 @@ _ONE_GENERATOR = threading.Lock()
 def random_numbers_apart() -> Iterator[None]:
     """Leave torch's one generator as it was, and to nobody else meanwhile: threads must not draw from it in turn."""
     with _ONE_GENERATOR, torch.random.fork_rng(devices=[]):
+        yield
+
+
+@contextmanager
+def seeded(seed: int | None) -> Iterator[None]:
+    """Draw from a stream of its own in a `with` block; None draws from torch's generator as it is."""
+    if seed is None:
+        yield
+        return
+    with random_numbers_apart():
+        torch.manual_seed(seed)
         yield
 
 

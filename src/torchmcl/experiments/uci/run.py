@@ -1,5 +1,6 @@
 """Running the study: whatever is missing from the records is trained, a set at a time, as fleets."""
 
+import importlib.util
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,15 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl import kernels
-from torchmcl.checkpoints.stopping import check_stop
 from torchmcl.data.uci import Fold, load_uci, uci_set
 from torchmcl.experiments.uci.methods import Method, method_named
 from torchmcl.experiments.uci.records import Records
 from torchmcl.experiments.uci.study import UciStudy, Unit, check_device, fold_numbers, units_of
 from torchmcl.extending import Progress
 from torchmcl.fleet import Fleet, FleetData, Validation, current_loss, hard_distortion
-from torchmcl.fleet.stacked import random_numbers_apart
 
 __all__ = ["forget_unit", "open_records", "run_study", "saved_training", "train_unit"]
 
@@ -52,7 +50,7 @@ def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
 
 def trains_side_by_side(study: UciStudy) -> bool:
     """Return whether several units are trained at once: a GPU has room for them, and kernels draw their own numbers."""
-    return kernels.runs_on(torch.device(study.device)) and torch.device(study.device).type == "cuda"
+    return torch.device(study.device).type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
 def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress: bool) -> None:
@@ -61,7 +59,6 @@ def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress:
     n_models = sum(len(unit.tasks) for own in units.values() for unit in own)
 
     def train(unit: Unit, folds: list[Fold]) -> list[dict[str, Any]]:
-        check_stop()
         with torch.cuda.stream(torch.cuda.Stream(study.device)):
             return train_unit(study, unit, folds, out, progress=False)
 
@@ -206,12 +203,10 @@ def _results(fleet: Fleet, test: FleetData, unit: Unit, method: Method, *, best:
 def _mean_answers(fleet: Fleet, inputs: Tensor, method: Method, *, best: bool) -> Tensor:
     if not method.dropout:
         return fleet.predict(inputs, per_model=True, best=best).hypotheses.flatten(1)
-    with random_numbers_apart():
-        torch.manual_seed(0)
-        passes = [
-            fleet.predict(inputs, per_model=True, best=best, stochastic=True).hypotheses.flatten(1)
-            for _ in range(_DROPOUT_PASSES)
-        ]
+    passes = [
+        fleet.predict(inputs, per_model=True, best=best, stochastic=True, seed=seed).hypotheses.flatten(1)
+        for seed in range(_DROPOUT_PASSES)
+    ]
     return torch.stack(passes).mean(dim=0)
 
 
