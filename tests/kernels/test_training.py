@@ -112,6 +112,16 @@ def test_a_nan_in_one_model_harms_no_other():
     assert history.failed_epoch.tolist() == [-1, 0]
 
 
+@pytest.mark.parametrize("n_dims", [1, 2])
+def test_held_out_rows_that_are_not_finite_make_no_best_model(n_dims):
+    inputs, targets = curve(9, n_dims, seed=5)
+    targets[4] = torch.nan
+    held_out = FleetData.shared(inputs, targets, 2)
+    data = FleetData.shared(*curve(30, n_dims), 2)
+    history = assert_trains_alike(data, {"validation": held_out, "n_epochs": 2}, {"n_dims": n_dims})
+    assert (history.best_epoch == -1).all()
+
+
 def test_the_same_bits_twice_in_any_chunk_and_resumed(tmp_path):
     options = {"rule": COOLING}
     fit = {"batch_size": 12, "validation": HELD}

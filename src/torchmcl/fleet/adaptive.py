@@ -1,13 +1,12 @@
 """The models of a fleet under `AutoAnnealing`: measured now and then, all on the device."""
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchmcl.annealing.auto import AutoAnnealing, AutoValues, CostScale
+from torchmcl.annealing.auto import AutoAnnealing, AutoValues
 from torchmcl.fleet.steps import AutogradStep
 
 __all__ = ["SelfAnnealing"]
@@ -37,7 +36,7 @@ class SelfAnnealing:
     def __init__(self, rules: Sequence[Any], step: AutogradStep, n_epochs: int) -> None:
         device = step.models.flat.device
         self.on_cpu = device.type == "cpu"  # where reading a value costs nothing
-        self.n_epochs, self._step = n_epochs, step
+        self.n_epochs, self._measure = n_epochs, step.measurement()
         # Targets that a model sees in the training: the more, the less weight decay.
         self.n_points, self.n_steps = step.rows.n_points(n_epochs), n_epochs * step.rows.n_steps
         self.chosen = torch.tensor([isinstance(rule, AutoAnnealing) for rule in rules], device=device)
@@ -46,10 +45,6 @@ class SelfAnnealing:
         self.every = max(1, n_epochs // _N_MEASUREMENTS)
         self._known: _Known | None = None
         self.state = self.policy.init(torch.zeros(len(policies), device=device))
-
-    @cached_property
-    def _measure(self) -> Callable[[], CostScale]:
-        return self._step.measurement()
 
     def begin(self) -> None:
         """Measure the models before their first epoch."""

@@ -207,7 +207,9 @@ class Fleet:
             sizes = {"batch_size": size, "backend": backend, "models_at_once": placement.chunk_size}
             begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
             fingerprint = fingerprint_of(plan, all_models, data, held_out) | sizes | begin
-            saved = FleetCheckpoint(checkpoint, fingerprint, is_random=not all_models.is_deterministic())
+            # The fused kernel draws from no generator.
+            is_random = backend != "fused" and not all_models.is_deterministic()
+            saved = FleetCheckpoint(checkpoint, fingerprint, is_random=is_random)
         if held_out is not None:
             self._kept.keep_best()
 

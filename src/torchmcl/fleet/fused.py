@@ -37,6 +37,8 @@ __all__ = ["FusedTraining", "why_not_fused"]
 _EPOCHS = 20
 # The orders of the rows in these epochs may take this many bytes.
 _ORDER_BYTES = 256 << 20
+# Rows of a block where a device has little shared memory.
+_FEWEST_ROWS = 16
 # A program keeps both layers of its model in registers.
 _MAX_FEATURES, _MAX_HIDDEN, _MAX_OUTPUTS = 63, 127, 64
 
@@ -68,6 +70,7 @@ class FusedTraining(ChunkTraining):
         self._network = _Network.of(self.models.template)
         absolute = step.spec.cost_fn is pairwise_l1
         self._constants = self._network.constants() | {"ABSOLUTE": absolute}
+        self._launched: torch.cuda.Event | None = None
 
     def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
         """Train from epoch `first` up to but not including `last`."""
@@ -75,6 +78,7 @@ class FusedTraining(ChunkTraining):
         for low in range(first, last, at_once):
             high = min(low + at_once, last)
             self._launch(low, high)
+            self._wait_for_the_launch_before()
             if one_by_one:
                 self._take_rule_of(low)
             after_epochs(low, high)
@@ -84,6 +88,19 @@ class FusedTraining(ChunkTraining):
             torch.cuda.current_stream(self.models.flat.device).synchronize()
 
     def _launch(self, low: int, high: int) -> None:
+        """Train the epochs from `low` up to but not including `high`, in blocks of rows that there is room for."""
+        from triton.runtime.errors import OutOfResources
+
+        while True:
+            try:
+                self._run_kernel(low, high)
+                return
+            except OutOfResources:
+                if self._constants["ROWS"] == _FEWEST_ROWS:
+                    raise
+                self._constants["ROWS"] //= 2
+
+    def _run_kernel(self, low: int, high: int) -> None:
         from torchmcl.kernels.training import train_epochs
 
         state, plan, rows, spec = self.state, self.plan, self._rows, self._step.spec
@@ -109,11 +126,20 @@ class FusedTraining(ChunkTraining):
                 int(spec.monitor is current_loss), int(order is not None), int(self._row_weights is not None),
                 int(network.has_scores), int(network.detach_scores),
                 network.n_features, network.n_hidden, network.n_hypotheses, network.n_dims,
-                spec.score_weight if network.has_scores else 0.0, 1 - network.dropout,
-                adam.beta1, adam.beta2, math.log(adam.beta1), math.log(adam.beta2), adam.epsilon,
+                float(spec.score_weight) if network.has_scores else 0.0, float(1 - network.dropout),
+                *map(float, (adam.beta1, adam.beta2, math.log(adam.beta1), math.log(adam.beta2), adam.epsilon)),
                 **self._constants,
             )  # fmt: skip
         state.epoch.fill_(high)
+
+    def _wait_for_the_launch_before(self) -> None:
+        """Keep the host no more than a launch ahead: its progress is then that of the device, and signals are seen."""
+        if self.models.flat.is_cuda:
+            launched = torch.cuda.Event()
+            launched.record()
+            if self._launched is not None:
+                self._launched.synchronize()
+            self._launched = launched
 
     def _epochs_at_once(self) -> int:
         bytes_of_one = 0 if self._rows.order is None else self._rows.order.numel() * self._rows.order.element_size()
@@ -123,7 +149,8 @@ class FusedTraining(ChunkTraining):
         """Let the rule be that of an epoch, for those who look at it."""
         self.courses.read(self.state.epoch.view(1) - 1)
         if self._annealing is not None:
-            self.courses.set_temperatures(self._annealing.chosen, self.state.temperatures[epoch])
+            # Models that stopped early have none any more.
+            self.courses.set_temperatures(self._annealing.chosen, self.state.temperatures[epoch].nan_to_num(0.0))
 
     def _measured_places(self) -> tuple[Tensor, Tensor]:
         """Return the rows that policies measure, [models, rows], and how often each of them counts."""
@@ -171,7 +198,7 @@ def why_not_fused(
     courses: RuleCourses,
 ) -> str | None:
     """Return why one kernel cannot serve a training, None if it can."""
-    if not kernels.runs_on(device):
+    if not kernels.runs_on(device) or torch.version.hip is not None:
         return "It serves CUDA devices, with Triton installed."
     if data.source is not None:
         return "It serves rows that stay the same in all epochs."

@@ -57,6 +57,7 @@ class FleetHistory(NamedTuple):
         best_value, best_epoch = state.best_value.cpu(), state.best_epoch.cpu()
         batches = failures.batches(failed)
         rates = state.learning_rates.cpu().masked_fill(after, torch.nan)
+        temperatures = None if temperatures is None else temperatures.masked_fill(after, torch.nan)
         return cls(losses, best_value, best_epoch, stopped, failed, batches, watched, temperatures, rates, seconds)
 
     def first_failure(self, model: int) -> str:

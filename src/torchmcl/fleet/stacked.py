@@ -44,7 +44,7 @@ def seeded(seed: int | None) -> Iterator[None]:
         yield
         return
     with random_numbers_apart():
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # models that are kept on the CPU draw from no other
         yield
 
 

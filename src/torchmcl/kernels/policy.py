@@ -22,9 +22,10 @@ def decided(first, scale, lowest, begun, epoch, n_epochs, numbers):  # type: ign
     hold, begin, settling = tl.load(numbers + 6), tl.load(numbers + 7), tl.load(numbers + 8)
     warm_up, strongest = tl.load(numbers + 9), tl.load(numbers + 11)
     holds = begun < 0
-    after = (epoch - begun) / tl.maximum(n_epochs - begun, 1.0)
+    # Rounded as torch rounds: the tail begins where `cooled` is exactly 1.
+    after = tl.div_rn(epoch - begun, tl.maximum(n_epochs - begun, 1.0))
     after = tl.minimum(tl.maximum(after, 0.0), 1.0)  # share of what the hold left
-    cooled = after / cooling
+    cooled = tl.div_rn(after, cooling)
     falling = begin * scale * tl.exp2(end * tl.minimum(cooled, 1.0))
     temperature = tl.where(holds, hold * scale, tl.where(cooled < 1, falling, 0.0))
     settled = tl.maximum((after - settling) * (_PI / (1 - settling)), 0.0)

@@ -106,7 +106,7 @@ def train_epochs(  # type: ignore[no-untyped-def]
         for batch in range(0, tl.where(trains, tl.cdiv(n_rows_32, batch_size), 0)):
             n_real = tl.minimum(n_rows_32 - batch * batch_size, batch_size)
             share = 1.0 / n_real
-            numbers_of_step = mixed(stream + epoch.to(tl.int64) * n_batches + batch)
+            numbers_of_step = mixed(stream + epoch.to(tl.int64) * tl.cdiv(n_rows_32, batch_size) + batch)
             to_first = tl.zeros((FEATURES, HIDDEN), dtype=tl.float32)
             to_second = tl.zeros((GROUPS * COLUMNS, HIDDEN), dtype=tl.float32)
             losses_of = tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32)
@@ -176,7 +176,7 @@ def train_epochs(  # type: ignore[no-untyped-def]
                 )  # fmt: skip
                 counts = is_first & is_real & real[:, None]
                 losses_of += tl.where(real[:, None], each, 0.0)
-                lowest_of += tl.where(counts & label, cost, 0.0)
+                lowest_of += tl.where(counts & (label | (cost != cost)), cost, 0.0)  # a NaN may have no winner
                 counts = counts & is_finite(cost)
                 drawn = start + block < tl.minimum(n_looked, n_places)
                 n_drawn = tl.load(place_counts + model * n_places + start + block, mask=drawn, other=0.0)

@@ -2,8 +2,8 @@
 
 import importlib.util
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +20,13 @@ from torchmcl.fleet import Fleet, FleetData, Validation, current_loss, hard_dist
 
 __all__ = ["forget_unit", "open_records", "run_study", "saved_training", "train_unit"]
 
+_Rows = list[dict[str, Any]]
 _BATCH_SIZE = 1024
 _CHECKPOINTS = "checkpoints"
 _DROPOUT_PASSES = 50
 # A unit leaves room on a GPU, and its host work time for the next.
 _UNITS_AT_ONCE = 6
+_FEATURES_OF_THE_KERNEL = 63
 # Seeds of different folds and members must not meet.
 _SEED_STRIDE = 1000
 
@@ -49,8 +51,13 @@ def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
 
 
 def trains_side_by_side(study: UciStudy) -> bool:
-    """Return whether several units are trained at once: a GPU has room for them, and kernels draw their own numbers."""
-    return torch.device(study.device).type == "cuda" and importlib.util.find_spec("triton") is not None
+    """Return whether several units are trained at once.
+
+    A GPU has room for them. But threads must not draw from torch's one generator in turn, so that all of them must be
+    trained by the kernel that draws the numbers of dropout itself, which serves sets of few features.
+    """
+    few = all(uci_set(name).n_features <= _FEATURES_OF_THE_KERNEL for name in study.sets)
+    return few and torch.device(study.device).type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
 def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress: bool) -> None:
@@ -69,15 +76,27 @@ def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress:
         sets = {name: load_uci(name, study.data, study.folds, progress=progress) for name, own in units.items() if own}
         # The longest first: the short ones find their place beside them.
         longest = sorted(sets, key=lambda name: len(sets[name][0].train_inputs), reverse=True)
-        waiting = {unit: threads.submit(train, unit, sets[name]) for name in longest for unit in units[name]}
+        waiting: dict[Unit, Future[_Rows]] = {}
         try:
+            for name in longest:
+                waiting |= {unit: threads.submit(train, unit, sets[name]) for unit in units[name]}
             for unit in (unit for own in units.values() for unit in own):
-                records.add(waiting[unit].result())
-                forget_unit(unit, out)
+                records.add(_result_of(waiting[unit], list(waiting.values())))
+                forget_unit(unit, out, leave_folder=True)
                 bar.step(len(unit.tasks))
-        except BaseException:
+        finally:
             threads.shutdown(cancel_futures=True)
-            raise
+    _forget_folder(out)
+
+
+def _result_of(awaited: Future[_Rows], others: Sequence[Future[_Rows]]) -> _Rows:
+    """Return what a unit gave, or raise what ended any of them, without a wait for the rest."""
+    while not awaited.done():
+        wait([future for future in others if not future.done()], return_when=FIRST_COMPLETED)
+        for future in others:
+            if future.done() and (error := future.exception()) is not None:
+                raise error
+    return awaited.result()
 
 
 def open_records(study: UciStudy, out: Path) -> Records:
@@ -161,9 +180,20 @@ def saved_training(unit: Unit, out: Path) -> Path:
     return out / _CHECKPOINTS / unit.name
 
 
-def forget_unit(unit: Unit, out: Path) -> None:
-    """Remove the saved training of a unit whose records are written."""
+def forget_unit(unit: Unit, out: Path, *, leave_folder: bool = False) -> None:
+    """Remove the saved training of a unit whose records are written, and the folder of such if it is the last one.
+
+    Args:
+        unit: that is finished.
+        out: the folder of the study.
+        leave_folder: another thread may be about to save there.
+    """
     shutil.rmtree(saved_training(unit, out), ignore_errors=True)
+    if not leave_folder:
+        _forget_folder(out)
+
+
+def _forget_folder(out: Path) -> None:
     with suppress(OSError):  # another study may have left its state
         (out / _CHECKPOINTS).rmdir()
 
