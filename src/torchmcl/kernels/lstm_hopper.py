@@ -13,6 +13,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 
 from torchmcl.kernels.lstm_layouts import (
+    barrier,
     from_memory,
     gates_from_memory,
     gates_to_memory,
@@ -143,7 +144,7 @@ def _forward(  # type: ignore[no-untyped-def]
         if begin > 0:
             c, out = take_over(states, flags, slot, N, layout)
         out = out.to(kind)
-        gl.thread_barrier()
+        barrier()
         h.store(out)
         fence_async_shared()
         for step in range(begin, end):
@@ -229,7 +230,7 @@ def _backward(  # type: ignore[no-untyped-def]
         to_before = to_c
         if begin > 0:
             to_c, to_before = take_over(states, flags, slot, N, layout)
-        gl.thread_barrier()  # the first step writes where copies of a sequence read
+        barrier()  # the first step writes where copies of a sequence read
         for step in range(begin, end):
             earlier = gl.minimum(step + 1, n_steps - 1) * advance
             exists = (step + 1 < n_steps).to(gl.float32)  # before the first step there is nothing

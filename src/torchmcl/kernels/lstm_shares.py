@@ -15,6 +15,8 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from torchmcl.kernels.lstm_layouts import barrier
+
 __all__ = [
     "Shares",
     "first_tile",
@@ -91,7 +93,7 @@ def hand_over(states, flags, slot, one, other, N: gl.constexpr, layout: gl.const
     place = _place(states, slot, N, layout)
     gl.store(place, one)
     gl.store(place + 128 * N, other)
-    gl.thread_barrier()
+    barrier()
     gl.atomic_xchg(flags + slot, 1, sem="release")
 
 
@@ -100,7 +102,7 @@ def take_over(states, flags, slot, N: gl.constexpr, layout: gl.constexpr):  # ty
     """Wait for the state of a tile and return it."""
     while gl.atomic_cas(flags + slot, 1, 0, sem="acquire") == 0:
         pass
-    gl.thread_barrier()
+    barrier()
     place = _place(states, slot, N, layout)
     # From the cache that all multiprocessors share.
     return gl.load(place, cache_modifier=".cg"), gl.load(place + 128 * N, cache_modifier=".cg")
