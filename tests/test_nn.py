@@ -143,3 +143,18 @@ def test_models_compile_and_map_over_their_weights():
     answers = torch.vmap(lambda w, b: torch.func.functional_call(models[0], (w, b), (inputs,)))(weights, buffers)
     for index, model in enumerate(models):
         torch.testing.assert_close(answers.hypotheses[index], model(inputs).hypotheses)
+
+
+def test_dropout_follows_each_hidden_layer_and_is_off_in_evaluation():
+    model = mcl.MultiHypothesisMLP(6, 1, 5, hidden=(8, 4), dropout=0.25)
+    assert [part.p for part in model.trunk if isinstance(part, torch.nn.Dropout)] == [0.25, 0.25]
+    inputs = torch.randn(30, 6)
+    assert not torch.equal(model(inputs).hypotheses, model(inputs).hypotheses)
+    model.eval()
+    assert torch.equal(model(inputs).hypotheses, model(inputs).hypotheses)
+
+
+@pytest.mark.parametrize("dropout", [1.0, -0.1])
+def test_dropout_must_be_a_share(dropout):
+    with pytest.raises(ValueError, match=r"MultiHypothesisMLP: `dropout` must lie in \[0, 1\)"):
+        mcl.MultiHypothesisMLP(6, 1, 5, dropout=dropout)

@@ -1,14 +1,16 @@
 """The UCI study: records, resuming, protocols, metrics in original units, the method table."""
 
 import json
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from torchmcl import WTA, AnnealedWTA, RelaxedWTA
+from torchmcl import WTA, AnnealedWTA, RelaxedWTA, kernels
 from torchmcl.data.uci import UCI_SETS, load_uci, official_splits
+from torchmcl.experiments.uci import run
 from torchmcl.experiments.uci.methods import METHODS, method_named
 from torchmcl.experiments.uci.records import KEYS, Records
 from torchmcl.experiments.uci.run import run_study
@@ -270,6 +272,51 @@ def test_an_interrupted_study_keeps_what_is_done_and_goes_on_from_there(folder, 
     assert set(found) == set(expected)
     for key, row in found.items():
         np.testing.assert_allclose(numbers(row), numbers(expected[key]), rtol=1e-5, atol=1e-6)
+
+
+# ---- units side by side, as on a GPU ----
+
+
+def test_units_trained_side_by_side_leave_the_same_records_in_the_same_order(folder, tmp_path, finished, monkeypatch):
+    monkeypatch.setattr(run, "trains_side_by_side", lambda study: True)
+    run_study(a_study(folder, methods=(*SEVERAL, "deep-ensemble")), tmp_path, progress=False)
+    expected = [row for row in map(json.loads, finished) if row["method"] != "mc-dropout"]
+    found = rows_of(tmp_path)
+    assert list(by_key(found)) == list(by_key(expected))
+    for row, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(numbers(row), numbers(right), rtol=1e-5, atol=1e-6)
+    assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
+
+
+def test_a_unit_that_fails_beside_others_ends_the_study_and_a_rerun_completes_it(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "trains_side_by_side", lambda study: True)
+    study, fit = a_study(folder, methods=(*SEVERAL, "deep-ensemble")), Fleet.fit
+
+    def failing(self, *arguments, **settings):
+        if self.n_models == 5 * len(FOLDS):
+            raise OSError("the disk is full")
+        return fit(self, *arguments, **settings)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Fleet, "fit", failing)
+        with pytest.raises(OSError, match="the disk is full"):
+            run_study(study, tmp_path, progress=False)
+    assert len(run_study(study, tmp_path, progress=False).rows) == len(PROTOCOLS) * len(FOLDS) * (len(SEVERAL) + 1)
+
+
+def test_what_ends_one_unit_is_raised_without_a_wait_for_the_others():
+    awaited, failed = Future(), Future()
+    failed.set_exception(OSError("full"))
+    with pytest.raises(OSError, match="full"):
+        run._result_of(awaited, [awaited, failed])
+    awaited.set_result([{"set": "yacht"}])
+    assert run._result_of(awaited, [awaited, failed]) == [{"set": "yacht"}]
+
+
+def test_units_share_a_gpu_only_where_kernels_draw_their_own_numbers(folder):
+    assert not run.trains_side_by_side(UciStudy(sets=("yacht",)))
+    assert run.trains_side_by_side(UciStudy(sets=("yacht",), device="cuda")) == kernels.has_triton()
+    assert not run.trains_side_by_side(UciStudy(sets=("yacht", "year"), device="cuda"))
 
 
 # ---- protocols ----

@@ -86,6 +86,7 @@ class StepOutput(NamedTuple):
         score_loss: scalar, or None when the model has no scores.
         matching: cost, weights and mask, for the metrics.
         predictions: what the model returned.
+        targets: [..., targets, ...], with their axis, and 0 where they are padded.
     """
 
     loss: Tensor
@@ -93,6 +94,7 @@ class StepOutput(NamedTuple):
     score_loss: Tensor | None
     matching: Matching
     predictions: Predictions | Distributions
+    targets: Tensor | None = None
 
 
 def collate_batches(samples: Sequence[Batch], *, collate_fn_map: dict[Any, Callable[..., Any]] | None = None) -> Batch:

@@ -86,6 +86,7 @@ OPTIONS = {
     "scores that count half": ({}, {"score_weight": 0.5}),
     "scores that do not count": ({}, {"score_weight": 0.0}),
     "three hidden layers": ({"hidden": (5, 8, 6)}, {}),
+    "more units than a block of inputs": ({"hidden": (70,)}, {}),
     "no hidden layer": ({"hidden": ()}, {}),
     "SGD": ({}, {"optimizer": SGD(momentum=0.9)}),
     "rates of their own": ({}, {"learning_rate": [0.01, 0.02, 0.0], "weight_decay": [0.0, 0.1, 0.0]}),

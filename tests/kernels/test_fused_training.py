@@ -9,6 +9,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 import torchmcl as mcl
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.fleet import Fleet, FleetData, Validation, current_loss
+from torchmcl.fleet.fused import FusedTraining
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter computes padded entries too, with NumPy, which warns of infinity - infinity.
@@ -25,6 +26,12 @@ def curve(n_rows, n_dims=1, seed=0):
 
 def network(n_dims=1, n_hypotheses=3, **options):
     return mcl.MultiHypothesisMLP(3, n_dims, n_hypotheses, **({"hidden": (9,)} | options))
+
+
+def dropping_all():
+    module = network(dropout=0.5)
+    module.trunk[2].p = 1.0
+    return module
 
 
 SHARED, HELD = FleetData.shared(*curve(30), 2), FleetData.shared(*curve(9, seed=5), 2)
@@ -169,6 +176,43 @@ def test_dropout_has_the_law_of_torch_and_numbers_of_its_own():
     assert 0.5 < drawn.std() / expected.std() < 2
 
 
+def test_early_stopping_waits_for_the_tail_of_the_annealing():
+    fit = {"n_epochs": 16, "validation": Validation(HELD, patience=1)}
+    options = {"rule": AutoAnnealing(), "learning_rate": 0.3}
+    history = assert_trains_alike(SHARED, fit, {}, options, tolerance=2e-3)
+    stopped = int(history.stopped_epoch.max())
+    assert stopped > 0
+    assert history.temperatures[stopped, int(history.stopped_epoch.argmax())] == 0
+    assert history.temperatures[stopped + 1 :, int(history.stopped_epoch.argmax())].isnan().all()
+
+
+def test_a_training_continues_with_the_moments_of_the_last():
+    def twice(backend):
+        fleet = Fleet(network, 2, device=DEVICE, backend=backend)
+        for _ in range(2):
+            fleet.fit(SHARED, 2, continued=True, progress=False)
+        return fleet.state_dict()["last"]
+
+    assert_close(twice("fused"), twice("autograd"), atol=2e-5, rtol=2e-5)
+
+
+def test_blocks_shrink_where_a_device_has_little_room(monkeypatch):
+    from triton.runtime.errors import OutOfResources
+
+    run, tried = FusedTraining._run_kernel, []
+
+    def on_a_small_device(self, low, high):
+        tried.append(self._constants["ROWS"])
+        if tried[-1] > 16:
+            raise OutOfResources(200_000, 100_000, "shared memory")
+        run(self, low, high)
+
+    expected = trained("fused", SHARED, {}, {}, {})[0]
+    monkeypatch.setattr(FusedTraining, "_run_kernel", on_a_small_device)
+    assert_close(trained("fused", SHARED, {}, {}, {})[0], expected, atol=2e-5, rtol=2e-5)
+    assert tried == [64, 32, 16]
+
+
 def test_it_says_what_it_does_not_serve():
     refused = {
         "one hidden layer": lambda: Fleet(lambda: network(hidden=(4, 4)), 2, device=DEVICE, backend="fused"),
@@ -178,12 +222,25 @@ def test_it_says_what_it_does_not_serve():
         "SigmoidScores": lambda: Fleet(network, 2, scores=mcl.SoftmaxScores(), device=DEVICE, backend="fused"),
         "pairwise_l1": lambda: Fleet(network, 2, cost_fn=mcl.pairwise_huber, device=DEVICE, backend="fused"),
     }
+    refused |= {
+        "without scales": lambda: Fleet(lambda: network(scales=True), 2, device=DEVICE, backend="fused"),
+        "matched and trained": lambda: Fleet(network, 2, loss_fn=mcl.pairwise_l1, device=DEVICE, backend="fused"),
+        "drop everything": lambda: Fleet(dropping_all, 2, device=DEVICE, backend="fused"),
+    }
     for reason, fleet in refused.items():
         with pytest.raises(ValueError, match=reason):
             fleet().fit(SHARED, 1, progress=False)
     masked = FleetData.of_sets([(*curve(5), torch.ones(5, 1, dtype=torch.bool))], [0, 0])
     with pytest.raises(ValueError, match="one vector as the target"):
         Fleet(network, 2, device=DEVICE, backend="fused").fit(masked, 1, progress=False)
+    two_targets = FleetData.shared(curve(5)[0], torch.zeros(5, 2, 1), 2)
+    with pytest.raises(ValueError, match="one vector as the target"):
+        Fleet(network, 2, device=DEVICE, backend="fused").fit(two_targets, 1, progress=False)
+    double = FleetData.shared(*(part.double() for part in curve(5)), 2)
+    with pytest.raises(ValueError, match="float32"):
+        Fleet(lambda: network().double(), 2, device=DEVICE, backend="fused").fit(double, 1, progress=False)
+    with mcl.value_checks(), pytest.raises(ValueError, match="look at values"):
+        Fleet(network, 2, device=DEVICE, backend="fused").fit(SHARED, 1, progress=False)
     held = Validation(HELD, monitor=lambda output: output.loss)
     with pytest.raises(ValueError, match="monitors"):
         Fleet(network, 2, device=DEVICE, backend="fused").fit(SHARED, 1, validation=held, progress=False)

@@ -1,18 +1,21 @@
-"""Annealing without a temperature to choose: when to cool, from where, and how fast, decided by measurements.
+"""Annealing without a temperature to choose: whether to hold, when to cool and how fast, decided by measurements.
 
-A training has three phases, at a pace that each model sets:
+A training has up to four phases, at a pace that each model sets:
 
-1. *Hold*: the temperature stays above the first critical temperature, 2 lambda_max of the conditional covariance
-   (Eq. (14)), so that all hypotheses learn one answer together from all the data. It follows the residuals down.
-2. *Cool*: from the critical temperature to a thousandth of it, evenly in its logarithm; hypotheses split. A cost
-   without a natural zero starts from the spread that `cost_scale` measures.
-3. *Tail*: hard winner-takes-all, while the learning rate falls to 0 along a cosine.
+1. *Probe*: for the first twentieth of the training the temperature is far above the first critical temperature,
+   2 lambda_max of the conditional covariance (Eq. (14)), and all hypotheses learn one answer. If that answer does not
+   divide its distortion by e, the targets of an input differ for other reasons than ignorance. The model is then set
+   back to its first weights and cools at once.
+2. *Hold*: otherwise it goes on as long as doubling its time still pays. Then the hypotheses are fanned out around the
+   answer: equal ones would never part.
+3. *Cool*: from half of the distortion per coordinate, the paper's 0.5 for standardized targets, to a 500th of it,
+   evenly in the logarithm. That begins below the critical temperature, so that hypotheses which differ stay apart.
+4. *Tail*: hard winner-takes-all, while the learning rate falls to 0 along a cosine. In its first half hypotheses that
+   are of little use are moved to where one of them serves two modes, see `torchmcl.annealing.moves`.
 
-How long to hold is decided by what holding gains. After the first tenth of the training, which is left to slow
-starters, a single answer that has divided its distortion by e^g so far may use the share g^2 / (g^2 + hold_gain^2) of
-95 % of the training. Where the noise is large the answer soon stops improving and cooling begins early; where it keeps
-improving, cooling waits for it. A cost without a natural zero (decibels) does not show what was gained, and cooling
-begins at once, from the temperature at which a softmin begins to distinguish the untrained hypotheses.
+All of it is relative to the costs and the length of the training. A cost without a natural zero (decibels) does not
+show a gain; its cooling begins with the first batch, from the temperature at which a softmin begins to distinguish the
+untrained hypotheses.
 """
 
 import math
@@ -26,28 +29,43 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_non_negative, check_real
 from torchmcl.types import Matching
 
-__all__ = ["POLICY_CONSTANTS", "AutoAnnealing", "AutoValues", "CostScale", "cost_scale"]
+__all__ = ["POLICY_CONSTANTS", "AutoAnnealing", "AutoDecision", "AutoValues", "CostScale", "cost_scale"]
 
 
 class PolicyConstants(NamedTuple):
-    """The numbers of the policy that nobody has to choose.
+    """The numbers of the policy that need no choice.
 
     Attributes:
-        hold: the temperature while holding, of the critical one.
-        begin: where cooling begins, of the critical temperature.
-        longest: share of the training that the hold may take, whatever it gains: cooling and the tail need their time.
-        warm_up: share of the training in which nothing is concluded and no weight decay is used: before anything is
-            learnt, ignorance cannot be told from noise, and the decay it asks for would keep the network from learning.
+        hold: temperature of the hold, relative to the mean cost.
+        begin: temperature at which cooling begins, relative to the mean cost of a coordinate.
+        begin_spread: the same for costs without a natural zero, relative to their spread.
+        probe: share of the training after which the gain of the hold is judged. A training in which that is less than
+            an epoch has no hold.
+        probe_gain: logarithm by which the distortion must have fallen by then.
+        shortest: share of the training that a hold takes at least: slow starters need it.
+        longest: share of the training that it takes at most: cooling and tail need their time.
+        fan: size of the fan-out, relative to the initial weights of the head and the root of the remaining distortion.
+        settling: share of the time after the hold after which the learning rate begins to fall.
+        last_move: share of the time after the hold after which hypotheses are no longer moved.
+        gap: excess of the held-out distortion over that of the training rows, as a logarithm, at which weight decay
+            begins, and the further excess at which it has its full strength.
+        warm_up: share of the training without weight decay: before anything is learned, ignorance looks like noise.
         strongest: the largest weight decay: far above it, networks trained on few rows die.
-        settling: share of what the hold leaves after which the learning rate begins to fall.
     """
 
-    hold: float = 2.0
-    begin: float = 1.05
-    longest: float = 0.95
+    hold: float = 4.0
+    begin: float = 0.5
+    begin_spread: float = 2.1
+    probe: float = 0.05
+    probe_gain: float = 1.0
+    shortest: float = 0.1
+    longest: float = 0.75
+    fan: float = 0.3
+    settling: float = 0.4
+    last_move: float = 0.7
+    gap: tuple[float, float] = (0.2, 0.4)
     warm_up: float = 0.1
     strongest: float = 3.0
-    settling: float = 0.4
 
 
 POLICY_CONSTANTS = PolicyConstants()
@@ -59,70 +77,87 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 class AutoValues(NamedTuple):
-    """What a step uses: the temperature (0 is hard), a factor on the learning rate, and the weight decay."""
+    """Settings of a step: the temperature (0 is hard), a factor on the learning rate, and the weight decay."""
 
     temperature: Tensor
     rate: Tensor
     weight_decay: Tensor
 
 
+class AutoDecision(NamedTuple):
+    """Changes of the models that an update asks for, one entry per model.
+
+    Attributes:
+        rewinds: set these models back to their first weights, with fresh moments of the optimizer.
+        fans_out: factor on random differences between the hypotheses, drawn as initial weights are; 0 for none.
+        moves: move hypotheses of these models, where that lowers the distortion.
+    """
+
+    rewinds: Tensor
+    fans_out: Tensor
+    moves: Tensor
+
+
 class CostScale(NamedTuple):
-    """How large costs are, one entry per model.
+    """Sizes of the costs, one entry per model.
 
     Attributes:
         mean: over hypotheses, samples and real targets.
+        best: of the cheapest hypothesis, over samples and real targets: the distortion.
         spread: how far hypotheses are above the best one of their sample, on average.
         has_zero: whether the costs have a natural zero: none of them was negative.
     """
 
     mean: Tensor
+    best: Tensor
     spread: Tensor
     has_zero: Tensor
 
     @property
     def scale(self) -> Tensor:
-        """What temperatures are measured in: the mean, or the spread of costs without a natural zero."""
+        """The unit of temperatures: the mean, or the spread of costs without a natural zero."""
         return torch.where(self.has_zero, self.mean, self.spread)
 
 
 @dataclass(frozen=True)
 class AutoAnnealing:
-    """Decide in training when to cool, from where and how fast.
+    """Decide in training whether to hold, when to cool and how fast, and which hypotheses to move.
 
-    Give it wherever a rule goes: to `RuleScheduler` for a loop of your own, `Fleet`, `MCLModule`, the estimators. This
-    is the policy; the state of a training is a dictionary of tensors, one entry per model trained side by side.
+    Pass it as the rule: to `RuleScheduler` for a loop of your own, `Fleet`, `MCLModule`, the estimators. This is the
+    policy; the state of a training is a dictionary of tensors, one entry per model trained side by side.
 
     Nothing here reads a value on the host, so a captured CUDA graph can run it.
 
     Args:
-        hold_gain: the gain that pays for a hold of about half the training, as a logarithm: 0.5 is a distortion divided
-            by e^0.5. Larger values hold for a shorter time.
-        cooling: share of what is left after the hold that the cooling takes; the rest is the tail.
-        end: where cooling ends and hard winner-takes-all begins, relative to the critical temperature.
+        hold_gain: the hold ends when a doubling of its time would lower the distortion by less than this, as a
+            logarithm. Larger values hold for a shorter time.
+        cooling: share of the time after the hold that the cooling takes; the rest is the tail.
+        end: temperature at which hard winner-takes-all begins, relative to the mean cost of a coordinate.
         noise_decay: weight decay per unit of noise per row: `noise_decay * u * (1 - u) / rows`, at most 3, where u is
-            the lowest distortion so far relative to the first one, after a tenth of the training. Less noise and more
-            rows need less decay; as long as nothing is learnt, nothing is known of the noise. 0 for none.
+            the noise relative to the first distortion. It is used where held-out rows show that the network overfits.
+            0 for none.
         full_rate_steps: a training of more optimizer steps than these has its learning rate lowered, by the square root
             of the ratio.
 
     Example:
         >>> policy = AutoAnnealing()
-        >>> state = policy.init(torch.tensor([1.0]))  # the scale of the costs before training
-        >>> policy.value(state, epoch=0, n_epochs=100, n_rows=1000).temperature
+        >>> costs = CostScale(*torch.tensor([[1.0], [0.8], [0.2]]), has_zero=torch.tensor([True]))  # before training
+        >>> state = policy.init(costs, n_epochs=100)
+        >>> policy.value(state, epoch=0, n_epochs=100).temperature
         tensor([4.])
-        >>> policy.update(state, torch.tensor([0.9]), epoch=18, n_epochs=100)  # flat: cooling begins
-        >>> [round(float(policy.value(state, t, 100, 1000).temperature), 3) for t in (18, 30, 40, 50)]
-        [1.89, 0.063, 0.004, 0.0]
+        >>> decision = policy.update(state, costs, epoch=5, n_epochs=100)  # nothing gained: back, and cool
+        >>> decision.rewinds, [round(float(policy.value(state, t, 100).temperature), 3) for t in (5, 20, 33, 34)]
+        (tensor([True]), [0.5, 0.027, 0.002, 0.0])
 
     Reference:
         Prop. 4 (ii), Eq. (14), for the critical temperature.
     """
 
-    hold_gain: float | Tensor = 0.5
+    hold_gain: float | Tensor = 0.05
     cooling: float | Tensor = 0.3
-    end: float | Tensor = 1e-3
+    end: float | Tensor = 2e-3
     noise_decay: float | Tensor = 5000.0
-    full_rate_steps: float | Tensor = 1000.0
+    full_rate_steps: float | Tensor = 2000.0
 
     def __post_init__(self) -> None:
         """Check the fields; tensors come from `stacked`, whose policies are checked already."""
@@ -143,82 +178,187 @@ class AutoAnnealing:
         names = [field.name for field in fields(cls)]
         return cls(**{name: torch.tensor([float(getattr(p, name)) for p in policies], device=device) for name in names})
 
-    def init(self, scale: Tensor) -> dict[str, Tensor]:
+    def init(
+        self, measured: CostScale, n_epochs: float, *, n_coordinates: int = 1, may_hold: bool = True
+    ) -> dict[str, Tensor]:
         """Return the state before training.
 
         Args:
-            scale: `cost_scale` of the untrained models, of any shape: one entry per model.
+            measured: costs of the untrained models, of any shape: one entry per model.
+            n_epochs: of the whole training.
+            n_coordinates: of a hypothesis.
+            may_hold: whether hypotheses can be fanned out after a hold.
         """
-        begun = torch.full(scale.shape, -1.0, dtype=torch.float32, device=scale.device)
-        return {**{name: scale.clone().float() for name in ("first", "scale", "lowest")}, "begun": begun}
+        scale = measured.scale.float()  # NaN, and cold, where no cost is finite
+        holds = measured.has_zero & (scale > 0)
+        if not may_hold or POLICY_CONSTANTS.probe * n_epochs < 1:
+            holds = torch.zeros_like(holds)
+        start, unit = _temperatures(scale, measured.has_zero, n_coordinates)
+        zeros = torch.zeros_like(scale)
+        return {
+            **{name: scale.clone() for name in ("first", "scale", "lowest", "best")},
+            "slow": scale.clamp_min(_TINY).log(),
+            "begun": torch.where(holds, -1.0, zeros),
+            "start": start,
+            "unit": unit,
+            "seen": zeros.clone(),  # epochs before the last measurement
+            "overfit": zeros.clone(),
+            "has_zero": measured.has_zero.float(),
+        }
 
-    def release(self, state: Mapping[str, Tensor], measured: "CostScale", epoch: float | Tensor) -> None:
-        """Start cooling models whose costs have no natural zero, which nothing is held for. Changes the state."""
-        released = (state["begun"] < 0) & ~measured.has_zero
-        state["scale"].copy_(torch.where(released, measured.scale.float(), state["scale"]))
-        state["begun"].copy_(torch.where(released, epoch, state["begun"]))
+    def update(
+        self,
+        state: Mapping[str, Tensor],
+        measured: CostScale,
+        epoch: float | Tensor,
+        n_epochs: float,
+        *,
+        n_coordinates: int = 1,
+        trained: CostScale | None = None,
+    ) -> AutoDecision:
+        """Take in the costs after `epoch` epochs: go on holding, or begin to cool. Changes the state.
 
-    def update(self, state: Mapping[str, Tensor], scale: Tensor, epoch: float | Tensor, n_epochs: float) -> None:
-        """Take in what was measured after `epoch` epochs: lower the scale, or begin to cool. Changes the state."""
-        holds = state["begun"] < 0
-        state["scale"].copy_(torch.where(holds & scale.isfinite(), scale.float(), state["scale"]))
-        state["lowest"].copy_(torch.minimum(state["lowest"], state["scale"]))
-        gained = (state["first"] / state["scale"].clamp_min(_TINY)).log().clamp_min(0)
-        share = POLICY_CONSTANTS.longest / (1 + (self.hold_gain / gained) ** 2)
+        Args:
+            state: from `init`.
+            measured: costs now.
+            epoch: epochs that have ended.
+            n_epochs: of the whole training.
+            n_coordinates: of a hypothesis.
+            trained: costs on rows that are trained on, where `measured` is of held-out rows.
+        """
+        self.release(state, measured, epoch)
+        numbers, begun = POLICY_CONSTANTS, state["begun"]
+        holds, known = begun < 0, measured.mean.isfinite()
+        scale = torch.where(holds & known, measured.mean.float(), state["scale"])
+        lowest = torch.minimum(state["lowest"], scale)
+        # The mean of the logarithm over about the last half of the time. It is p / 2 above the present value of a
+        # distortion that falls as t^-p, which a doubling of the time lowers by p log(2). Of the lowest distortion so
+        # far: that of single measurements jumps.
+        level = lowest.clamp_min(_TINY).log()
+        slow = state["slow"] + (2 * (epoch - state["seen"]) / epoch).clamp(max=1) * (level - state["slow"])
+        doubling = 2 * math.log(2) * (slow - level)
+        probe = numbers.probe * n_epochs
+        gained = (state["first"] / scale.clamp_min(_TINY)).log()
+        rewinds = holds & (state["seen"] < probe) & (epoch >= probe) & (gained < numbers.probe_gain)
         # With few epochs, at least one is left for the tail.
-        latest = n_epochs - 1 - 1 / (1 - self.cooling)
-        begins = holds & (epoch >= (share.clamp_min(POLICY_CONSTANTS.warm_up) * n_epochs).clamp(max=latest))
-        state["begun"].copy_(torch.where(begins, epoch, state["begun"]))
+        latest = torch.as_tensor(n_epochs - 1 - 1 / (1 - self.cooling)).clamp(max=numbers.longest * n_epochs)
+        ends = (epoch >= latest) | ((doubling < self.hold_gain) & (epoch >= numbers.shortest * n_epochs))
+        ends = holds & ends & ~rewinds
+        begins = rewinds | ends
+        start, unit = _temperatures(lowest, torch.ones_like(begins), n_coordinates)
+        begun = torch.where(begins, epoch, begun)
+        best = torch.where(known, measured.best.float(), state["best"])
+        overfit = state["overfit"]
+        if trained is not None:
+            gap = torch.where(holds, measured.mean / trained.mean, measured.best / trained.best).log()
+            overfit = torch.maximum(overfit, ((gap - numbers.gap[0]) / numbers.gap[1]).clamp(0, 1).nan_to_num(0.0))
+        new = {
+            "scale": scale,
+            "lowest": lowest,
+            "slow": slow,
+            "best": best,
+            "overfit": overfit,
+            "begun": begun,
+            "start": torch.where(begins, start, state["start"]),
+            "unit": torch.where(begins, unit, state["unit"]),
+            "seen": torch.zeros_like(begun) + epoch,
+        }
+        for name, value in new.items():
+            state[name].copy_(value)
+        fan = numbers.fan * (scale / state["first"].clamp_min(_TINY)).sqrt()
+        return AutoDecision(
+            rewinds,
+            torch.where(ends, fan, 0.0),
+            self.moves(state, epoch, n_epochs),
+        )
+
+    def release(self, state: Mapping[str, Tensor], measured: CostScale, epoch: float | Tensor) -> None:
+        """Let models cool from the spread of their costs once one is below 0: they have no natural zero then.
+
+        Changes the state.
+        """
+        released = (state["has_zero"] > 0) & measured.mean.isfinite() & ~measured.has_zero
+        start, unit = _temperatures(measured.spread.float(), ~released, 1)
+        new = {
+            "start": start,
+            "unit": unit,
+            "begun": torch.zeros_like(start) + epoch,
+            "has_zero": torch.zeros_like(start),
+        }
+        for name, value in new.items():
+            state[name].copy_(torch.where(released, value, state[name]))
+
+    def moves(self, state: Mapping[str, Tensor], epoch: float | Tensor, n_epochs: float) -> Tensor:
+        """Return whether hypotheses may be moved after `epoch` epochs: in the first half of the tail."""
+        after = self._after_hold(state, epoch, n_epochs)
+        may = (state["begun"] >= 0) & (state["has_zero"] > 0)
+        return may & (after >= self.cooling) & (after < POLICY_CONSTANTS.last_move)
 
     def value(
         self,
         state: Mapping[str, Tensor],
         epoch: float | Tensor,
         n_epochs: float,
-        n_rows: float | Tensor,
+        *,
+        n_rows: float | Tensor | None = None,
         n_steps: float | Tensor | None = None,
+        n_hypotheses: int = 1,
+        n_coordinates: int = 1,
     ) -> AutoValues:
-        """Return what to use in an epoch.
+        """Return the settings of an epoch.
 
         Args:
             state: from `init`, changed by `update`.
             epoch: counted from 0; fractions are fine.
             n_epochs: of the whole training.
-            n_rows: of the training data, for the weight decay.
+            n_rows: of the training data, for the weight decay; None for no decay.
             n_steps: of the optimizer in the whole training, for the learning rate; None leaves it as given.
+            n_hypotheses: of the model, for the weight decay.
+            n_coordinates: of a hypothesis, for the weight decay.
         """
-        scale, begun = state["scale"], state["begun"]
-        holds = begun < 0
-        after = ((epoch - begun) / (n_epochs - begun).clamp_min(1)).clamp(0, 1)  # share of what the hold left
+        numbers, holds = POLICY_CONSTANTS, state["begun"] < 0
+        after = self._after_hold(state, epoch, n_epochs)
         cooled = after / self.cooling
-        falling = 2 * POLICY_CONSTANTS.begin * scale * (self.end / POLICY_CONSTANTS.begin) ** cooled.clamp(max=1)
-        temperature = torch.where(holds, 2 * POLICY_CONSTANTS.hold * scale, torch.where(cooled < 1, falling, 0.0))
-        settled = ((after - POLICY_CONSTANTS.settling) * (math.pi / (1 - POLICY_CONSTANTS.settling))).clamp(min=0)
+        ratio = self.end * state["unit"] / state["start"].clamp_min(_TINY)
+        falling = state["start"] * ratio ** cooled.clamp(max=1)
+        temperature = torch.where(holds, numbers.hold * state["scale"], torch.where(cooled < 1, falling, 0.0))
+        settled = ((after - numbers.settling) * (math.pi / (1 - numbers.settling))).clamp(min=0)
         rate = torch.where(holds, 1.0, (1 + torch.cos(settled)) / 2)
         if n_steps is not None:
             share = torch.as_tensor(self.full_rate_steps / n_steps, dtype=rate.dtype, device=rate.device)
             rate = rate * share.clamp(max=1).sqrt()
-        # The lowest: a decay that makes the answer worse must not look like noise and ask for more decay.
-        unknown = state["lowest"] / state["first"].clamp_min(_TINY)
-        noise = unknown * (1 - unknown)  # as long as nothing is learnt, nothing is known of the noise either
-        decay = self.noise_decay * noise / n_rows
-        warms_up = epoch < POLICY_CONSTANTS.warm_up * n_epochs
-        if isinstance(warms_up, Tensor):
-            decay = torch.where(warms_up, 0.0, decay)
-        elif warms_up:
-            decay = torch.zeros_like(decay)
-        return AutoValues(temperature, rate, decay.clamp(max=POLICY_CONSTANTS.strongest))
+        if n_rows is None:
+            return AutoValues(temperature, rate, torch.zeros_like(rate))
+        # The distance between modes is not noise: n hypotheses divide the distortion of noise by n^(2 / coordinates)
+        # (times 1 to 2.7), that of modes by more. The lowest one: a decay that spoils the answer must not ask for more.
+        many = n_hypotheses ** (2 / n_coordinates) * state["best"]
+        first = state["first"].clamp_min(_TINY)
+        noise = torch.where(holds, state["lowest"], torch.minimum(state["lowest"], many)) / first
+        decay = state["overfit"] * self.noise_decay * noise * (1 - noise) / n_rows  # nothing learned, nothing known
+        warm = torch.as_tensor(epoch, device=decay.device) >= numbers.warm_up * n_epochs
+        return AutoValues(temperature, rate, torch.where(warm, decay, 0.0).clamp(max=numbers.strongest))
+
+    def _after_hold(self, state: Mapping[str, Tensor], epoch: float | Tensor, n_epochs: float) -> Tensor:
+        """Return the share of the time after the hold that has passed, in [0, 1]."""
+        begun = state["begun"]
+        return ((epoch - begun) / (n_epochs - begun).clamp_min(1)).clamp(0, 1)
+
+
+def _temperatures(scale: Tensor, has_zero: Tensor, n_coordinates: int) -> tuple[Tensor, Tensor]:
+    """Return the temperature at which cooling begins, and the unit of the one at which it ends."""
+    unit = torch.where(has_zero, scale / n_coordinates, scale)
+    return torch.where(has_zero, POLICY_CONSTANTS.begin, POLICY_CONSTANTS.begin_spread) * unit, unit
 
 
 def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
     """Return how large the costs are, in their own units.
 
-    For costs that are never negative the scale is their mean over hypotheses, samples and real targets, half of the
-    critical temperature or a little more: while the hypotheses are together it is the trace of the conditional
-    covariance, which is lambda_max in one dimension and above it in several.
+    For costs that are never negative the scale is their mean over hypotheses, samples and real targets. While the
+    hypotheses are together it is the trace of the conditional covariance, half of the critical temperature in one
+    dimension and above it in several.
 
-    For a cost without a natural zero, such as the SI-SDR in decibels, the mean says nothing. Its scale is how far
-    hypotheses are above the best one of their sample, which is what a softmin acts on: at that temperature it just
+    For a cost without a natural zero, such as the SI-SDR in decibels, the mean has no meaning. Its scale is how far
+    hypotheses are above the best one of their sample, the quantity that a softmin acts on: at that temperature it just
     begins to distinguish untrained hypotheses, and when they part it is cold. It is at least a thousandth of the mean
     deviation of samples, so that rounding errors do not count as differences.
 
@@ -238,7 +378,7 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
     cost = costs.mean(dim=-1)  # over hypotheses
     known = matching.mask & cost.isfinite()
     axes = tuple(range(1 if stacked else 0, cost.ndim))
-    n_known = known.to(cost.dtype).sum(dim=axes, keepdim=True)  # 0 makes NaN of what follows
+    n_known = known.to(cost.dtype).sum(dim=axes, keepdim=True)  # 0 makes the results NaN
 
     def mean(values: Tensor) -> Tensor:
         return torch.where(known, values, 0.0).sum(dim=axes, keepdim=True) / n_known
@@ -247,10 +387,11 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
         return values.flatten(1 if stacked else 0).squeeze(-1)
 
     middle, lowest = mean(cost), costs.amin(dim=-1)
-    excess, deviation = mean(cost - lowest), mean((cost - middle).abs())
+    best, deviation = mean(lowest), mean((cost - middle).abs())
     negative = known & (lowest < -_ROUNDING * mean(cost.abs()))
     return CostScale(
         each(middle),
-        each(torch.maximum(excess, _SMALLEST_SPREAD * deviation)),
+        each(best),
+        each(torch.maximum(middle - best, _SMALLEST_SPREAD * deviation)),
         ~negative.flatten(1 if stacked else 0).any(dim=-1),
     )

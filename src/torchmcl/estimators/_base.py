@@ -279,13 +279,15 @@ class MCLEstimator(DataFrames, Parameters):
         with torch.no_grad():
             costs = [self._costs(module(inputs), targets) for module in self.modules_]
         measured = cost_scale(match(torch.stack(costs), WTA()), stacked=True)
-        state = policy.init(measured.scale.nan_to_num(0.0)) if state is None else state
-        policy.release(state, measured, epoch)
-        policy.update(state, measured.scale, epoch, horizon)
-        values = policy.value(state, epoch, horizon, horizon * len(inputs))
+        n_coordinates = self._out_features
+        if state is None:  # rows that come one by one are not held for: there is no way back
+            state = policy.init(measured, horizon, n_coordinates=n_coordinates, may_hold=False)
+        else:
+            policy.update(state, measured, epoch, horizon, n_coordinates=n_coordinates)
+        values = policy.value(state, epoch, horizon)
         self._annealing = state
         rules: list[AssignmentRule] = [AnnealedWTA(t) if t > 0 else WTA() for t in values.temperature.tolist()]
-        return rules, [max(least, decay) for decay in values.weight_decay.tolist()]
+        return rules, [least] * len(self.modules_)
 
 
 def seeds_of(seed: int, n_networks: int) -> list[int]:

@@ -138,7 +138,7 @@ def _filled(rows: NDArray[Any]) -> Tensor:
 def _read(outputs: Tensor, head: Any) -> Kernels:
     """Return kernels from what the last layers give, [networks, rows, ...]."""
     n_networks = len(outputs)
-    values, logits, raw = outputs.transpose(0, 1).split(head._sizes, dim=-1)
+    values, logits, raw = outputs.transpose(0, 1).split(head.output_sizes, dim=-1)
     scale = nn.functional.softplus(raw) + head.min_scale
     values, scale = (x.unflatten(-1, (head.n_hypotheses, *head.event)).flatten(1, 2).double() for x in (values, scale))
     probabilities = logits.double().softmax(dim=-1).flatten(1) / n_networks

@@ -35,7 +35,7 @@ _ROWS_AT_ONCE = 65_536
 _N_SAVES = 5
 # A network with this many times the median distortion on held-out rows has failed: its answers collapsed, or it is of
 # little use beside the others.
-_FAILED = 3.0
+_FAILED = 2.0
 # Held-out likelihood stops most trainings at a high rate, whose noise the networks keep. Those that stop within these
 # shares of their epochs are cooled, by some more at a small share of the rate. Those that stop earlier would overfit,
 # and to those that stop later the rate was small already.
@@ -168,8 +168,9 @@ class Trained:
         return int(torch.where(values.isnan(), torch.inf, values).argmin())
 
     def not_failed(self) -> list[int]:
-        """Return the restarts but for those that are far worse than most: their answers collapsed or went astray."""
-        bound = _FAILED * self.distortions.nanmedian()
+        """Return the restarts but for those that are far worse than the best one, and so have lost modes."""
+        known = self.distortions[self.distortions.isfinite()]
+        bound = _FAILED * known.min() if len(known) else torch.nan
         kept = [place for place, value in enumerate(self.distortions) if value <= bound]
         return kept or list(range(len(self.modules)))  # without held-out rows nothing is known
 

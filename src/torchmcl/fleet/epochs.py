@@ -56,11 +56,14 @@ class ChunkTraining:
         self.models, self.plan, self._step, self._rows = models, plan, step, step.rows
         self._validated = step.validation is not None
         self.courses = plan.courses.on(models.flat.device, models.flat.dtype)
-        self._annealing = SelfAnnealing(plan.rules, step, plan.n_epochs) if plan.policies else None
+        moments = step.optimizer.init(models.flat)
+        self._annealing: SelfAnnealing | None = None
+        if plan.policies:
+            self._annealing = SelfAnnealing(plan.rules, step, moments, plan.seeds, plan.n_epochs)
         self.state = ChunkState.of(
             models,
             plan.n_epochs,
-            optimizer=step.optimizer.init(models.flat),
+            optimizer=moments,
             annealing={} if self._annealing is None else self._annealing.state,
             keep_best=self._validated,
         )
@@ -93,7 +96,7 @@ class ChunkTraining:
             number: of the chunk.
             saved: where to resume from and save to; None saves nothing.
             bar: moved on by the epochs that need not be run again.
-            after_epochs: called with the first and the last but one of the epochs that were just trained.
+            after_epochs: called with the first of the epochs that were just trained and the one after the last.
             one_by_one: call it after every single epoch.
 
         Raises:
@@ -126,7 +129,7 @@ class ChunkTraining:
         return FleetHistory.of(self.state, self._failures, decided, seconds)
 
     def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
-        """Train from epoch `first` up to but not including `last`, in any case one by one."""
+        """Train from epoch `first` up to but not including `last`, always one at a time."""
         if first == 0 and self._annealing is not None:
             self._annealing.begin()
         self.state.epoch.fill_(first)
@@ -198,7 +201,7 @@ class ChunkTraining:
     def _measure(self, _: tuple[()]) -> None:
         """Measure the models that decide themselves; apart from the epoch, so that this is captured once."""
         assert self._annealing is not None
-        self._annealing.measure(self.state.epoch.view(1) - 1)
+        self._annealing.measure(self.state.epoch.view(1) - 1, active=self.state.stopped_epoch < 0)
 
     def _decide(self, annealing: SelfAnnealing, epoch: Tensor) -> None:
         """Apply what the policies say about this epoch."""

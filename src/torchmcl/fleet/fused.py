@@ -1,7 +1,7 @@
 """Small networks on GPUs: whole epochs of a chunk in one kernel, a program for each model.
 
-It computes what `ChunkTraining` computes with `AutogradStep`, evaluations, early stopping and the decisions of
-`AutoAnnealing` included; `torchmcl.kernels.training` has the kernel.
+It computes what `ChunkTraining` computes with `AutogradStep`, evaluations and early stopping included;
+`torchmcl.kernels.training` has the kernel.
 """
 
 import functools
@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl import kernels
-from torchmcl._checks import value_checks_enabled
-from torchmcl.annealing.auto import POLICY_CONSTANTS
 from torchmcl.costs import pairwise_l1, pairwise_sq_euclidean
 from torchmcl.fleet.batches import mixed
 from torchmcl.fleet.courses import RuleCourses
@@ -27,9 +25,8 @@ from torchmcl.fleet.linear import is_relu_network
 from torchmcl.fleet.optimizers import Adam
 from torchmcl.fleet.plan import FleetPlan
 from torchmcl.fleet.stacked import StackedModules
-from torchmcl.fleet.steps import AutogradStep, StepSpec
+from torchmcl.fleet.steps import AutogradStep, StepSpec, why_not_usual
 from torchmcl.nn import MultiHypothesisMLP
-from torchmcl.scoring import SigmoidScores
 
 __all__ = ["FusedTraining", "why_not_fused"]
 
@@ -44,7 +41,7 @@ _MAX_FEATURES, _MAX_HIDDEN, _MAX_OUTPUTS = 63, 127, 64
 
 
 class FusedTraining(ChunkTraining):
-    """A chunk whose epochs run in one kernel; the step is asked for nothing but measurements before the training."""
+    """A chunk whose epochs run in one kernel, between the measurements of `AutoAnnealing`."""
 
     def __init__(self, step: AutogradStep, plan: FleetPlan) -> None:
         super().__init__(step, plan)
@@ -54,7 +51,8 @@ class FusedTraining(ChunkTraining):
         self._targets = torch.cat([part.targets.flatten(0, 2) for part in rows])
         self._row_weights = data.weights
         zeros = torch.zeros_like(data.set_of_model)
-        self._places, self._place_counts = self._measured_places()
+        # Of each model: where its rows begin and how many there are, the same of held-out rows, its order of the rows,
+        # the epochs between evaluations, whether it decides on its annealing, and the random numbers of its dropout.
         facts = [
             data.set_of_model * data.inputs.shape[1],
             data.lengths,
@@ -66,7 +64,6 @@ class FusedTraining(ChunkTraining):
             mixed(mixed(plan.seeds.to(device)) + 1),  # another stream than that of the shuffles
         ]
         self._facts = torch.stack(facts, dim=1)
-        self._numbers = self._numbers_of_policies()
         self._network = _Network.of(self.models.template)
         absolute = step.spec.cost_fn is pairwise_l1
         self._constants = self._network.constants() | {"ABSOLUTE": absolute}
@@ -75,13 +72,19 @@ class FusedTraining(ChunkTraining):
     def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
         """Train from epoch `first` up to but not including `last`."""
         at_once = 1 if one_by_one else self._epochs_at_once()
-        for low in range(first, last, at_once):
-            high = min(low + at_once, last)
+        if first == 0 and self._annealing is not None:
+            self._annealing.begin()
+        low = first
+        while low < last:
+            high = self._end_of_launch(low, min(low + at_once, last))
             self._launch(low, high)
+            if self._annealing is not None and self._annealing.is_due(high - 1):
+                self._run_measurement(())
             self._wait_for_the_launch_before()
             if one_by_one:
                 self._take_rule_of(low)
             after_epochs(low, high)
+            low = high
             if self.all_stopped():
                 break
         if self.models.flat.is_cuda:
@@ -107,21 +110,18 @@ class FusedTraining(ChunkTraining):
         adam = spec.optimizer
         assert isinstance(adam, Adam)
         order = rows.orders(low, high)
-        tables = self._learning_rates, self.courses.table
         unused = state.best_value
-        annealing = [state.annealing.get(name, unused) for name in ("first", "scale", "lowest", "begun")]
         network = self._network
         with _compiled_once(frozenset(self._constants.items())):
             train_epochs[(len(self.models),)](
                 state.models["flat"], state.optimizer["mean"], state.optimizer["square"], state.optimizer["n_steps"],
                 state.best.get("flat", unused), self._inputs, self._targets,
                 unused if self._row_weights is None else self._row_weights, self._facts if order is None else order,
-                self._places, self._place_counts, self._facts, self._numbers, *tables,
+                self._facts, *self._tables(low, high),
                 state.losses, state.watched, state.temperatures, state.learning_rates,
-                state.best_value, state.best_epoch, state.stopped_epoch, state.failed_step, *annealing,
+                state.best_value, state.best_epoch, state.stopped_epoch, state.failed_step,
                 low, high, plan.n_epochs, len(self.models), rows.batch_size, len(rows.batches),
-                *((0, 0) if order is None else (order.shape[-1], order.shape[-2])), self._places.shape[1],
-                1 if self._annealing is None else self._annealing.every,
+                *((0, 0) if order is None else (order.shape[-1], order.shape[-2])),
                 -1 if plan.patience is None else plan.patience,
                 int(spec.monitor is current_loss), int(order is not None), int(self._row_weights is not None),
                 int(network.has_scores), int(network.detach_scores),
@@ -152,41 +152,22 @@ class FusedTraining(ChunkTraining):
             # Models that stopped early have none any more.
             self.courses.set_temperatures(self._annealing.chosen, self.state.temperatures[epoch].nan_to_num(0.0))
 
-    def _measured_places(self) -> tuple[Tensor, Tensor]:
-        """Return the rows that policies measure, [models, rows], and how often each of them counts."""
-        if self._annealing is None:
-            return self._step.rows.data.set_of_model.unsqueeze(-1), self._given_decay
-        rows, places = self._step.measured_rows()
-        n_rows = rows.inputs.shape[1]
-        if n_rows > places.shape[1]:
-            return places, torch.ones_like(places, dtype=torch.float32)
-        # Drawn more often than there are rows: each is computed once.
-        counts = torch.zeros(len(places), n_rows, device=places.device)
-        counts.scatter_add_(1, places, torch.ones_like(places, dtype=torch.float32))
-        return torch.arange(n_rows, device=places.device).repeat(len(places), 1), counts
-
-    def _numbers_of_policies(self) -> Tensor:
-        numbers = torch.zeros(len(self.models), 12, device=self.models.flat.device)
-        numbers[:, 0] = self._given_decay.squeeze(-1)
+    def _tables(self, low: int, high: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return learning rates, weight decays and rules of some epochs, a row each."""
+        rates, rules = self._learning_rates[low:high], self.courses.table[low:high]
+        decays = self._given_decay.view(1, -1).expand_as(rates)
         if self._annealing is not None:
-            policy, constants = self._annealing.policy, POLICY_CONSTANTS
-            longer = policy.full_rate_steps / self._annealing.n_steps
-            columns = [
-                policy.hold_gain,
-                policy.cooling,
-                torch.log2(torch.as_tensor(policy.end / constants.begin)),
-                policy.noise_decay / self._annealing.n_points,
-                torch.as_tensor(longer).clamp(max=1).sqrt(),
-                2 * constants.hold,
-                2 * constants.begin,
-                constants.settling,
-                constants.warm_up,
-                constants.longest,
-                constants.strongest,
-            ]
-            for place, column in enumerate(columns, start=1):
-                numbers[:, place] = column
-        return numbers
+            values = self._annealing.values_of(torch.arange(low, high, device=rates.device).unsqueeze(-1))
+            rates, decays = rates * values.rate, torch.maximum(decays, values.weight_decay)
+            temperatures = torch.where(self._annealing.chosen, values.temperature, rules[:, : len(self.models)])
+            rules = torch.cat([temperatures, rules[:, len(self.models) :]], dim=1)
+        return rates.contiguous(), decays.contiguous(), rules.contiguous()
+
+    def _end_of_launch(self, low: int, high: int) -> int:
+        """Return `high`, or the epoch before it at which models are measured."""
+        if self._annealing is None:
+            return high
+        return next((epoch + 1 for epoch in range(low, high) if self._annealing.is_due(epoch)), high)
 
 
 def why_not_fused(
@@ -200,16 +181,10 @@ def why_not_fused(
     """Return why one kernel cannot serve a training, None if it can."""
     if not kernels.runs_on(device) or torch.version.hip is not None:
         return "It serves CUDA devices, with Triton installed."
-    if data.source is not None:
-        return "It serves rows that stay the same in all epochs."
-    if not courses.per_target:
-        return "It serves the rules WTA, RelaxedWTA and AnnealedWTA."
-    if value_checks_enabled():
-        return "It does not look at values, as `value_checks` asks for."
-    if spec.cost_fn not in (pairwise_sq_euclidean, pairwise_l1) or spec.loss_fn not in (None, spec.cost_fn):
-        return "It serves pairwise_sq_euclidean and pairwise_l1, matched and trained."
-    if spec.scores != SigmoidScores():
-        return "It serves SigmoidScores() with labels of WTA()."
+    if (reason := why_not_usual(data, spec, courses)) is not None:
+        return reason
+    if spec.cost_fn not in (pairwise_sq_euclidean, pairwise_l1):
+        return "It serves pairwise_sq_euclidean and pairwise_l1."
     if type(spec.optimizer) is not Adam or min(spec.optimizer.beta1, spec.optimizer.beta2) == 0:
         return "It serves Adam."
     if held_out is not None and spec.monitor not in (current_loss, hard_distortion):

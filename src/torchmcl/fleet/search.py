@@ -46,7 +46,7 @@ def default_candidates(n_epochs: int) -> list[Candidate]:
     Example:
         >>> candidates = default_candidates(100)
         >>> len(candidates), candidates[0].name
-        (64, 'auto, hold gain 0.25, noise decay 0, rate 0.003')
+        (64, 'auto, hold gain 0.02, noise decay 0, rate 0.003')
     """
     annealed = [
         Candidate(
@@ -54,7 +54,7 @@ def default_candidates(n_epochs: int) -> list[Candidate]:
             AutoAnnealing(gain, noise_decay=decay),
             rate,
         )
-        for gain in (0.25, 0.5, 1.0, 2.0)
+        for gain in (0.02, 0.05, 0.1, 0.2)
         for decay in (0.0, 1500.0, 5000.0, 15_000.0)
         for rate in (0.003, 0.01, 0.02)
     ]

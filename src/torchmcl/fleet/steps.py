@@ -30,7 +30,7 @@ from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.training import mcl_step
 from torchmcl.types import Batch, StepOutput
 
-__all__ = ["AutogradStep", "CompiledStep", "StepSpec", "why_not_compiled"]
+__all__ = ["AutogradStep", "CompiledStep", "StepSpec", "why_not_compiled", "why_not_usual"]
 
 # Beyond this many coordinates the squared distance comes from matrix products, which the compiled step does not do.
 _MAX_DIMS = 32
@@ -100,28 +100,34 @@ class AutogradStep:
         with stacked.evaluating():
             return self.spec.monitor(self._output(stacked, batch, None, courses.rule(models)))
 
-    def measurement(self) -> Callable[[], CostScale]:
-        """Return a function that measures the costs of the models, on rows that are not trained on where there are any.
+    def measurements(self) -> tuple[Callable[[], CostScale], Callable[[], CostScale] | None]:
+        """Return functions that measure the costs of the models.
 
-        A network memorises few rows, and then they tell nothing about the noise. The same places for all models,
-        drawn, as rows may be sorted.
+        The first one measures on held-out rows where there are any, as a network memorizes few rows, and the second
+        one then on rows that are trained on. The same places for all models, drawn, as rows may be sorted.
         """
-        return self.cost_scale_on(*self.measured_rows())
+        trained = self._cost_scale_of(self.rows.data)
+        return (trained, None) if self.validation is None else (self._cost_scale_of(self.validation), trained)
 
-    def measured_rows(self) -> tuple[FleetData, Tensor]:
-        """Return the data that the costs are measured on, and the places [models, rows] in it."""
-        rows = self.rows.data if self.validation is None else self.validation
+    def hypotheses_shape(self) -> torch.Size:
+        """Return the shape of the hypotheses of a row, [hypotheses, ...]."""
+        batch, _ = self.rows.data.rows(
+            torch.zeros(len(self.models), 1, dtype=torch.long, device=self.models.flat.device)
+        )
+        with torch.no_grad(), self.models.evaluating():
+            return self.models(batch.inputs).hypotheses.shape[2:]
+
+    def _cost_scale_of(self, rows: FleetData) -> Callable[[], CostScale]:
         places = torch.rand(_N_MEASURED_ROWS, generator=torch.Generator().manual_seed(0)).to(rows.inputs.device)
-        return rows, (places * rows.lengths.unsqueeze(-1)).long()
+        return self.cost_scale_on(rows, (places * rows.lengths.unsqueeze(-1)).long())
 
     def cost_scale_on(self, rows: FleetData, index: Tensor) -> Callable[[], CostScale]:
         """Return a function that measures the costs of the models on the rows `index` [models, rows]."""
-        batch, _ = rows.rows(index)
 
         @torch.no_grad()
         def measure() -> CostScale:
             with self.models.evaluating():
-                matching = matched(self.models, batch, self.spec.cost_fn)
+                matching = matched(self.models, rows.rows(index)[0], self.spec.cost_fn)
             return cost_scale(matching, stacked=True)
 
         return measure
@@ -217,12 +223,15 @@ class CompiledStep(AutogradStep):
         data = FleetData(inputs, targets, n_rows, rows.set_of_model, weights)
         step = _network_step(self.models, data, self.spec.cost_fn)
         n_hypotheses = step.network.n_hypotheses
-        # With equal weights of all hypotheses the loss is their mean cost.
-        uniform = inputs.new_tensor([[0.0], [1 - 1 / n_hypotheses]]).repeat(1, len(self.models))
+        # With equal weights of all hypotheses the loss is their mean cost, with the weight of the winner the lowest.
+        hard = inputs.new_zeros(2, len(self.models))
+        uniform = hard + inputs.new_tensor([[0.0], [1 - 1 / n_hypotheses]])
 
         def measure() -> CostScale:
-            mean = step(uniform, 0.0, start=0, stop=len(drawn), with_gradient=False)
-            return CostScale(mean, mean, torch.ones_like(mean, dtype=torch.bool))  # distances have a natural zero
+            mean, best = (
+                step(rule, 0.0, start=0, stop=len(drawn), with_gradient=False).clone() for rule in (uniform, hard)
+            )
+            return CostScale(mean, best, mean - best, torch.ones_like(mean, dtype=torch.bool))  # have a natural zero
 
         return measure
 
@@ -235,6 +244,15 @@ def why_not_compiled(
         return "It serves CPUs."
     if not compiled.available():
         return "The extension was not built when torchmcl was installed."
+    if (reason := why_not_usual(data, spec, courses)) is not None:
+        return reason
+    if isinstance(spec.cost_fn, mixture_score) and spec.score_weight != 0:
+        return "It serves mixture_score, which trains the scores itself, with a `score_weight` of 0."
+    return _why_not_served(models, data, spec.cost_fn)
+
+
+def why_not_usual(data: FleetData, spec: StepSpec, courses: RuleCourses) -> str | None:
+    """Return why a training is none that faster ways are written for, whatever its models; None if it is."""
     if data.source is not None:
         return "It serves rows that stay the same in all epochs."
     if not courses.per_target:
@@ -245,9 +263,7 @@ def why_not_compiled(
         return "It serves trainings whose matched and trained costs are the same."
     if spec.scores != SigmoidScores():
         return "It serves SigmoidScores() with labels of WTA()."
-    if isinstance(spec.cost_fn, mixture_score) and spec.score_weight != 0:
-        return "It serves mixture_score, which trains the scores itself, with a `score_weight` of 0."
-    return _why_not_served(models, data, spec.cost_fn)
+    return None
 
 
 def _why_not_served(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> str | None:

@@ -40,7 +40,7 @@ def mixed(number):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _uniform(stream, place):  # type: ignore[no-untyped-def]
-    """Return a number in [0, 1) for each place: a hash, for which a tenth of what a generator computes is enough."""
+    """Return a number in [0, 1) for each place: a hash, a tenth of the work of a generator."""
     number = (place ^ stream.to(tl.int32)).to(tl.uint32) * 0x9E3779B1
     number = (number ^ (number >> 15)) + (stream >> 32).to(tl.int32).to(tl.uint32)
     number = (number ^ (number >> 16)) * 0x85EBCA77

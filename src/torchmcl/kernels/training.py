@@ -12,13 +12,12 @@ import triton.language as tl
 
 from torchmcl.kernels.adam import one_minus_exp
 from torchmcl.kernels.network import forward, is_finite, mixed, product, rows_of
-from torchmcl.kernels.policy import decided, updated
 
 __all__ = ["train_epochs"]
 
 _INTEGERS = (
     "first_epoch", "last_epoch", "n_epochs", "n_models", "batch_size", "n_batches", "n_rows_ordered", "n_orders",
-    "n_places", "measure_every", "patience", "watches_loss", "shuffled", "weighted", "scored", "detached",
+    "patience", "watches_loss", "shuffled", "weighted", "scored", "detached",
     "F", "H", "K", "D",
 )  # fmt: skip
 
@@ -39,11 +38,11 @@ def _step(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=_INTEGERS)
 def train_epochs(  # type: ignore[no-untyped-def]
-    flat, mean, square, n_steps, best, inputs, targets, row_weights, order, places, place_counts, facts,
-    numbers, rates, rules, losses, watched, temperatures, learning_rates, best_value, best_epoch, stopped_epoch,
-    failed_step, state_first, state_scale, state_lowest, state_begun,
-    first_epoch, last_epoch, n_epochs, n_models, batch_size, n_batches, n_rows_ordered, n_orders, n_places,
-    measure_every, patience, watches_loss, shuffled, weighted, scored, detached, F, H, K, D,
+    flat, mean, square, n_steps, best, inputs, targets, row_weights, order, facts,
+    rates, decays, rules, losses, watched, temperatures, learning_rates, best_value, best_epoch, stopped_epoch,
+    failed_step,
+    first_epoch, last_epoch, n_epochs, n_models, batch_size, n_batches, n_rows_ordered, n_orders,
+    patience, watches_loss, shuffled, weighted, scored, detached, F, H, K, D,
     score_weight, left_share, beta1, beta2, log1, log2, epsilon,
     FEATURES: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
     ABSOLUTE: tl.constexpr
@@ -71,39 +70,31 @@ def train_epochs(  # type: ignore[no-untyped-def]
     own = facts + model * 8
     begin, n_rows, begin_held, n_held = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
     own_order, every, decides, stream = tl.load(own + 4), tl.load(own + 5), tl.load(own + 6), tl.load(own + 7)
-    number = numbers + model * 12
-    given_decay = tl.load(number)
     n_rows_32, n_held_32 = n_rows.to(tl.int32), n_held.to(tl.int32)
 
     steps = tl.load(n_steps + model)
     stopped, failed = tl.load(stopped_epoch + model), tl.load(failed_step + model)
     best_so_far, best_at = tl.load(best_value + model), tl.load(best_epoch + model)
-    scale_first, scale = tl.load(state_first + model), tl.load(state_scale + model)
-    lowest, begun = tl.load(state_lowest + model), tl.load(state_begun + model)
     block = tl.arange(0, ROWS)
     places_of = tl.arange(0, GROUPS * COLUMNS)[None, :]
     is_real, is_first = places_of % COLUMNS < K, places_of < COLUMNS
     is_score = places_of // COLUMNS == D
     to_trunk = tl.where(is_score & (detached > 0), 0.0, 1.0)
 
-    # A model that decides on its annealing is measured before its first epoch.
-    epoch = tl.where((first_epoch == 0) & (decides > 0), -1, first_epoch)
+    epoch = first_epoch + 0
     grown = 1.0 / left_share
     while (epoch < last_epoch) & (stopped < 0):
-        trains = epoch >= 0
-        row_of_table = tl.maximum(epoch, 0).to(tl.int64) * n_models
-        at = row_of_table + model
-        rate, decay = tl.load(rates + at), given_decay
-        temperature, spared = tl.load(rules + at + row_of_table), tl.load(rules + at + row_of_table + n_models)
-        if decides > 0:
-            temperature, lower, asked = decided(scale_first, scale, lowest, begun, epoch, n_epochs, number)
-            rate *= lower
-            decay = tl.maximum(decay, asked)
-            tl.store(temperatures + at, temperature, mask=trains)
-        tl.store(learning_rates + at, rate, mask=trains)
+        # Tables begin with the first epoch of the launch, histories with that of the training.
+        row_of_table = (epoch - first_epoch).to(tl.int64) * n_models
+        in_table, at = row_of_table + model, epoch.to(tl.int64) * n_models + model
+        rate, decay = tl.load(rates + in_table), tl.load(decays + in_table)
+        temperature = tl.load(rules + in_table + row_of_table)
+        spared = tl.load(rules + in_table + row_of_table + n_models)
+        tl.store(temperatures + at, temperature, mask=decides > 0)
+        tl.store(learning_rates + at, rate)
 
         total = 0.0
-        for batch in range(0, tl.where(trains, tl.cdiv(n_rows_32, batch_size), 0)):
+        for batch in range(0, tl.cdiv(n_rows_32, batch_size)):
             n_real = tl.minimum(n_rows_32 - batch * batch_size, batch_size)
             share = 1.0 / n_real
             numbers_of_step = mixed(stream + epoch.to(tl.int64) * tl.cdiv(n_rows_32, batch_size) + batch)
@@ -154,59 +145,36 @@ def train_epochs(  # type: ignore[no-untyped-def]
             first = _step(first, to_first, place1, trained1, mean, square, scaled, root, kept, beta1, beta2, epsilon)
             second = _step(second, to_second, place2, trained2, mean, square, scaled, root, kept, beta1, beta2, epsilon)
             tl.debug_barrier()  # moments are read by the thread that wrote them; a layout may change that
-        tl.store(losses + at, total, mask=trains)
+        tl.store(losses + at, total)
 
-        # Held-out rows, then the rows that a policy measures.
-        due = trains & (n_held > 0) & ((epoch + 1 == n_epochs) | ((epoch + 1) % every == 0))
-        measures = (decides > 0) & (begun < 0) & ((epoch + 1) % measure_every == 0)
-        sweep = 0 * epoch
-        while sweep < 2:
-            n_looked = tl.where(sweep == 0, tl.where(due, n_held_32, 0), tl.where(measures, n_places, 0))
+        if (n_held > 0) & ((epoch + 1 == n_epochs) | ((epoch + 1) % every == 0)):
             losses_of = tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32)
-            lowest_of, costs_of, known_of = losses_of, losses_of, losses_of
-            for start in range(0, n_looked, ROWS):
-                real = start + block < n_looked
-                row = (start + block).to(tl.int64)
-                row = tl.load(places + model * n_places + row, mask=start + block < n_looked * sweep, other=row)
-                row += tl.where(n_held > 0, begin_held, begin)
+            lowest_of = losses_of
+            for start in range(0, n_held_32, ROWS):
+                real = start + block < n_held_32
+                row = begin_held + (start + block).to(tl.int64)
                 x, y = rows_of(inputs, targets, row, real, F, D, FEATURES, GROUPS, COLUMNS)
                 hidden, outputs, difference, cost, weight, label, each = forward(
                     x, y, first, second, temperature, spared, score_weight, H, K, D, stream, start, 1.0,
                     ROWS, HIDDEN, GROUPS, COLUMNS, ABSOLUTE
                 )  # fmt: skip
-                counts = is_first & is_real & real[:, None]
                 losses_of += tl.where(real[:, None], each, 0.0)
-                lowest_of += tl.where(counts & (label | (cost != cost)), cost, 0.0)  # a NaN may have no winner
-                counts = counts & is_finite(cost)
-                drawn = start + block < tl.minimum(n_looked, n_places)
-                n_drawn = tl.load(place_counts + model * n_places + start + block, mask=drawn, other=0.0)
-                costs_of += tl.where(counts, cost * n_drawn[:, None], 0.0)
-                known_of += tl.where(counts, n_drawn[:, None], 0.0)
+                # A NaN may have no winner.
+                counts = is_first & is_real & real[:, None] & (label | (cost != cost))
+                lowest_of += tl.where(counts, cost, 0.0)
             loss = tl.sum(tl.sum(losses_of, axis=1), axis=0)
             distortion = tl.sum(tl.sum(lowest_of, axis=1), axis=0)
-            if (sweep == 0) & due:
-                value = tl.where(watches_loss > 0, loss - 0.0 * loss, distortion) / n_held_32
-                tl.store(watched + at, value)
-                annealed = (decides > 0) & (temperature > 0) & (epoch + 1 < n_epochs)
-                if (value < best_so_far) & (annealed == 0):
-                    best_so_far = value
-                    best_at = epoch.to(tl.int64)
-                    tl.store(best + place1, first, mask=trained1)
-                    tl.store(best + place2, second, mask=trained2)
-                waited = epoch - tl.maximum(best_at, 0)
-                if (patience >= 0) & (annealed == 0) & (waited >= patience):
-                    stopped = epoch.to(tl.int64)
-            if (sweep == 1) & measures:
-                mean_cost = tl.sum(tl.sum(costs_of, axis=1), axis=0) / tl.sum(tl.sum(known_of, axis=1), axis=0)
-                if trains:
-                    scale, lowest, begun = updated(
-                        mean_cost, scale_first, scale, lowest, begun, epoch + 1, n_epochs, number
-                    )
-                else:
-                    # Where no cost is finite nothing is known, and nothing is held for.
-                    scale_first = tl.where(is_finite(mean_cost), mean_cost, 0.0)
-                    scale, lowest = scale_first, scale_first
-            sweep += 1
+            value = tl.where(watches_loss > 0, loss - 0.0 * loss, distortion) / n_held_32
+            tl.store(watched + at, value)
+            annealed = (decides > 0) & (temperature > 0) & (epoch + 1 < n_epochs)
+            if (value < best_so_far) & (annealed == 0):
+                best_so_far = value
+                best_at = epoch.to(tl.int64)
+                tl.store(best + place1, first, mask=trained1)
+                tl.store(best + place2, second, mask=trained2)
+            waited = epoch - tl.maximum(best_at, 0)
+            if (patience >= 0) & (annealed == 0) & (waited >= patience):
+                stopped = epoch.to(tl.int64)
         epoch += 1
 
     tl.store(flat + place1, first, mask=trained1)
@@ -216,8 +184,3 @@ def train_epochs(  # type: ignore[no-untyped-def]
     tl.store(failed_step + model, failed)
     tl.store(best_value + model, best_so_far)
     tl.store(best_epoch + model, best_at)
-    if decides > 0:
-        tl.store(state_first + model, scale_first)
-        tl.store(state_scale + model, scale)
-        tl.store(state_lowest + model, lowest)
-        tl.store(state_begun + model, begun)

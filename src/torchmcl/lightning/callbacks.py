@@ -76,6 +76,8 @@ class RecordWriter(pl.Callback):  # type: ignore[name-defined]
 class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
     """Warn when hypotheses are never the best one for any target of a validation.
 
+    Nothing is expected of them while the temperature is above 0: they are meant to be together then, and part later.
+
     Args:
         threshold: a hypothesis counts as starved when it wins a smaller share than this.
     """
@@ -106,6 +108,8 @@ class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
         shares = wins / wins.sum().clamp_min(1)
         starved = (shares < self.threshold).nonzero().flatten().tolist()
         module.log("val_starved", float(len(starved)))
+        if _is_warm(module.rule_at(trainer.current_epoch)):
+            return
         if len(starved) > self._n_before and trainer.is_global_zero:
             message = (
                 f"MCLModule: {len(starved)} of {len(shares)} hypotheses win no target in epoch {trainer.current_epoch} "
@@ -113,3 +117,8 @@ class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
             )
             warnings.warn(message, stacklevel=2)
         self._n_before = len(starved)
+
+
+def _is_warm(rule: Any) -> bool:
+    """Return whether a rule has a temperature above 0."""
+    return float(getattr(rule, "temperature", 0.0)) > 0

@@ -118,7 +118,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self._captured = CapturedModel(model) if captured else None
         self._guard = FiniteGuard(model.parameters(), max_skipped=max_skipped)
         self._waiting: list[tuple[int, StepOutput, Batch]] = []  # for the step of the optimizer
-        self.course = AutoCourse(rule) if isinstance(rule, AutoAnnealing) else None
+        self.course = AutoCourse(rule, model) if isinstance(rule, AutoAnnealing) else None
         if self.course is not None and (plateau is not None or callable(learning_rate)):
             demand = "be a number without a plateau where AutoAnnealing has the tail of the rate"
             raise ValueError(bad_value("MCLModule", "learning_rate", demand, learning_rate))
@@ -186,7 +186,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         if self._guard.max_skipped and self._is_alone() and not bool(loss.isfinite()):
             return loss  # will be skipped, and should spoil neither the annealing nor the mean of the epoch
         if self.course is not None:
-            self.course.observe(output.matching, epoch)
+            self.course.observe(output, epoch, self._n_epochs())
         when = {"on_step": True, "on_epoch": True, "prog_bar": True, "sync_dist": True}
         self.log("train_loss", loss.detach(), batch_size=output.matching.mask.numel(), **when)
         return loss
@@ -264,6 +264,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         for optimizer in self.trainer.optimizers:
             if self.course is not None:
                 self.course.to(self.device)
+                if self.current_epoch == 0:
+                    self.course.begin(optimizer)
                 self.course.set_rates(optimizer, self.current_epoch, self._n_epochs())
             elif callable(self.learning_rate):
                 for group in optimizer.param_groups:
@@ -278,7 +280,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     def on_train_epoch_end(self) -> None:
         """Lower the learning rate on a plateau; before the checkpoint, so that it is not lost with a kill."""
         if self.course is not None:
-            self.course.end_epoch(self.current_epoch + 1, self._n_epochs())
+            for optimizer in self.trainer.optimizers:
+                self.course.end_epoch(optimizer, self.current_epoch + 1, self._n_epochs())
         if self.plateau is None:
             return
         value = self.trainer.callback_metrics.get(self.plateau.monitor)

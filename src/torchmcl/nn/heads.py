@@ -72,25 +72,26 @@ class MultiHypothesisHead(nn.Module):
         self.output_activation = output_activation
         self.min_scale = min_scale
         n_values = prod(event)
-        self._sizes = [n_hypotheses * n for n in (n_values, int(scores), n_values * int(scales))]
-        self.linear = nn.Linear(in_features, sum(self._sizes))
+        #: Outputs of the linear layer that are coordinates, scores and scales, in this order.
+        self.output_sizes = [n_hypotheses * n for n in (n_values, int(scores), n_values * int(scales))]
+        self.linear = nn.Linear(in_features, sum(self.output_sizes))
 
     def forward(self, features: Tensor) -> Predictions | Distributions:
         """Return the predictions for features [..., in_features]."""
         if features.shape[-1] != self.in_features:
             rule = f"have {self.in_features} entries on its last axis"
             raise ValueError(bad_value("MultiHypothesisHead", "features", rule, tuple(features.shape)))
-        _, n_scores, n_scales = self._sizes
+        _, n_scores, n_scales = self.output_sizes
         if n_scores and self.detach_scores:
             weight, bias = self.linear.weight, self.linear.bias  # in a fleet they have a model axis in front
-            parts = zip(weight.split(self._sizes, dim=-2), bias.split(self._sizes, dim=-1), strict=True)
+            parts = zip(weight.split(self.output_sizes, dim=-2), bias.split(self.output_sizes, dim=-1), strict=True)
             sources = (features, features.detach(), features)
             values, score_logits, raw_scale = (
                 nn.functional.linear(source, *part) for source, part in zip(sources, parts, strict=True)
             )
         else:
             # split, not slices: its gradient is one concatenation
-            values, score_logits, raw_scale = self.linear(features).split(self._sizes, dim=-1)
+            values, score_logits, raw_scale = self.linear(features).split(self.output_sizes, dim=-1)
         hypotheses = values.unflatten(-1, (self.n_hypotheses, *self.event))
         if self.output_activation is not None:
             hypotheses = self.output_activation(hypotheses)

@@ -50,9 +50,9 @@ def fused_step(
     cost, weights, assignment_loss, score_loss = result
     matching = Matching(cost, weights, torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device))
     if score_loss is None:
-        return StepOutput(assignment_loss, assignment_loss, None, matching, predictions)
+        return StepOutput(assignment_loss, assignment_loss, None, matching, predictions, targets)
     loss = torch.add(assignment_loss, score_loss, alpha=score_weight)
-    return StepOutput(loss, assignment_loss, score_loss, matching, predictions)
+    return StepOutput(loss, assignment_loss, score_loss, matching, predictions, targets)
 
 
 def _kernel_for(*tensors: Tensor) -> Callable[..., Any] | None:

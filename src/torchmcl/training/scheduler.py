@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.annealing.auto import AutoAnnealing
@@ -19,16 +20,17 @@ class RuleScheduler:
 
     A rule stays, a function is called with the number of calls of `step`, and `AutoAnnealing` decides by the batches
     that `observe` shows it. `AutoAnnealing` also sets the learning rate of `optimizer`, relative to the one it was made
-    with, for the epoch that follows: it falls to 0 at the end. On a GPU nothing is read on the host but two numbers in
+    with, for the epoch that follows: it falls to 0 at the end. In calls of `step` it may set `model` back to its first
+    weights, early on, and change the hypotheses of its head. On a GPU nothing is read on the host but a few numbers in
     each call of `step`. With `torch.distributed`, all processes decide together.
 
     Args:
         rule: an assignment rule, a function step -> rule such as those of `annealed`, or `AutoAnnealing`.
         optimizer: whose learning rate `AutoAnnealing` sets; other rules do not need it.
-        n_epochs: how often `step` will be called; `AutoAnnealing` needs it. An epoch may be any part of a training; let
-            there be ten or more.
-        n_rows: rows of the training data. With it, `AutoAnnealing` also sets the weight decay, as in a fleet; use an
-            optimizer that decouples it, such as `torch.optim.AdamW`.
+        model: the model that is trained. `AutoAnnealing` holds, and moves hypotheses, if it ends in a
+            `MultiHypothesisHead`; without it, cooling begins with the first batch.
+        n_epochs: how often `step` will be called; `AutoAnnealing` needs it. An epoch may be any part of a training; 20
+            or more let it decide whether to hold.
         n_optimizer_steps: in the whole training. With it, `AutoAnnealing` also lowers the rate of a long training, as
             in a fleet.
 
@@ -40,7 +42,7 @@ class RuleScheduler:
         >>> import torchmcl as mcl
         >>> model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=2, hidden=(8,))
         >>> optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        >>> scheduler = RuleScheduler(mcl.AutoAnnealing(), optimizer, n_epochs=20)
+        >>> scheduler = RuleScheduler(mcl.AutoAnnealing(), optimizer, model=model, n_epochs=20)
         >>> for epoch in range(20):
         ...     for batch in [mcl.Batch(torch.rand(8, 1), torch.rand(8, 1, 1))] * 3:
         ...         output = mcl.mcl_step(model, batch, scheduler.rule)
@@ -58,12 +60,12 @@ class RuleScheduler:
         rule: RuleLike,
         optimizer: torch.optim.Optimizer | None = None,
         *,
+        model: nn.Module | None = None,
         n_epochs: int | None = None,
-        n_rows: int | None = None,
         n_optimizer_steps: int | None = None,
     ) -> None:
         check_rule_like("RuleScheduler", rule)
-        numbers = {"n_epochs": n_epochs, "n_rows": n_rows, "n_optimizer_steps": n_optimizer_steps}
+        numbers = {"n_epochs": n_epochs, "n_optimizer_steps": n_optimizer_steps}
         for name, number in numbers.items():
             if number is not None:
                 check_positive_int("RuleScheduler", name, number)
@@ -73,9 +75,10 @@ class RuleScheduler:
         if isinstance(rule, AutoAnnealing):
             if optimizer is None or n_epochs is None:
                 name = "optimizer" if optimizer is None else "n_epochs"
-                advice = "For example RuleScheduler(AutoAnnealing(), optimizer, n_epochs=100)."
+                advice = "For example RuleScheduler(AutoAnnealing(), optimizer, model=model, n_epochs=100)."
                 raise ValueError(bad_value("RuleScheduler", name, "be given with AutoAnnealing", "None", advice))
-            self._automatic = _Automatic(AutoCourse(rule), optimizer, n_epochs, n_rows, n_optimizer_steps)
+            self._automatic = _Automatic(AutoCourse(rule, model), optimizer, n_epochs, n_optimizer_steps)
+            self._automatic.course.begin(optimizer)
             self._automatic.set_rates(0)
 
     @property
@@ -89,7 +92,7 @@ class RuleScheduler:
     def observe(self, output: StepOutput) -> None:
         """Show a batch to `AutoAnnealing`, after its step of training; other rules do not look at it."""
         if self._automatic is not None:
-            self._automatic.course.observe(output.matching, self.n_steps)
+            self._automatic.course.observe(output, self.n_steps, self._automatic.n_epochs)
 
     def step(self) -> None:
         """Move to the next step, which with `AutoAnnealing` is an epoch.
@@ -102,7 +105,7 @@ class RuleScheduler:
             raise RuntimeError("RuleScheduler: AutoAnnealing has not seen a batch. Call `observe(output)` after each.")
         self.n_steps += 1
         if auto is not None:
-            auto.course.end_epoch(self.n_steps, auto.n_epochs)
+            auto.course.end_epoch(auto.optimizer, self.n_steps, auto.n_epochs)
             auto.set_rates(self.n_steps)
 
     def state_dict(self) -> dict[str, Any]:
@@ -137,11 +140,9 @@ class _Automatic(NamedTuple):
     course: AutoCourse
     optimizer: torch.optim.Optimizer
     n_epochs: int
-    n_rows: int | None
     n_optimizer_steps: int | None
 
     def set_rates(self, epoch: int) -> None:
-        """Set learning rate and weight decay for the epoch that follows."""
+        """Set the learning rate for the epoch that follows."""
         self.course.to(self.optimizer.param_groups[0]["params"][0].device)
-        numbers = {"n_rows": self.n_rows, "n_steps": self.n_optimizer_steps}
-        self.course.set_rates(self.optimizer, epoch, self.n_epochs, **numbers)
+        self.course.set_rates(self.optimizer, epoch, self.n_epochs, n_steps=self.n_optimizer_steps)

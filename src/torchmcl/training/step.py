@@ -117,12 +117,12 @@ def mcl_step(
     axes = int(stacked)
     assignment_loss = mcl_loss(matching, trained_cost=trained, model_axes=axes, sample_weights=sample_weights)
     if predictions.score_logits is None or score_weight == 0:
-        return StepOutput(assignment_loss, assignment_loss, None, matching, predictions)
+        return StepOutput(assignment_loss, assignment_loss, None, matching, predictions, targets)
     labels = scores.labels(cost, matching.weights, mask)
     logits = predictions.score_logits
     score_loss = scores.loss(logits, labels, mask, model_axes=axes, sample_weights=sample_weights)
     loss = assignment_loss + (score_loss if score_weight == 1 else score_weight * score_loss)
-    return StepOutput(loss, assignment_loss, score_loss, matching, predictions)
+    return StepOutput(loss, assignment_loss, score_loss, matching, predictions, targets)
 
 
 def _real_parts(targets: Tensor, mask: Tensor | None, target_axes: int) -> tuple[Tensor, Tensor | None, Tensor | None]:

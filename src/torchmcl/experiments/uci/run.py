@@ -4,7 +4,7 @@ import importlib.util
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ _Rows = list[dict[str, Any]]
 _BATCH_SIZE = 1024
 _CHECKPOINTS = "checkpoints"
 _DROPOUT_PASSES = 50
-# A unit leaves room on a GPU, and its host work time for the next.
+# One unit leaves most of a GPU idle, and all of it while the host prepares the next.
 _UNITS_AT_ONCE = 6
 _FEATURES_OF_THE_KERNEL = 63
 # Seeds of different folds and members must not meet.
@@ -66,7 +66,7 @@ def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress:
     n_models = sum(len(unit.tasks) for own in units.values() for unit in own)
 
     def train(unit: Unit, folds: list[Fold]) -> list[dict[str, Any]]:
-        with torch.cuda.stream(torch.cuda.Stream(study.device)):
+        with _own_stream(torch.device(study.device)):
             return train_unit(study, unit, folds, out, progress=False)
 
     with (
@@ -87,6 +87,10 @@ def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress:
         finally:
             threads.shutdown(cancel_futures=True)
     _forget_folder(out)
+
+
+def _own_stream(device: torch.device) -> AbstractContextManager[Any]:
+    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
 
 
 def _result_of(awaited: Future[_Rows], others: Sequence[Future[_Rows]]) -> _Rows:

@@ -1,0 +1,231 @@
+"""Moves of hypotheses: from where they are of little use to where one of them serves two modes.
+
+A hypothesis of little use is one whose samples the others serve nearly as well: it wins nothing, duplicates another, or
+shares a mode with it. Taking it away costs the difference between the best and the second best distance of the samples
+it wins. A hypothesis that serves two modes has residuals with two centers: splitting it in two gains the distance to
+their mean less the distance to the nearer center. A move pays if the gain, less twice its standard error, exceeds the
+loss by a fifth. The centers are found on one half of the samples, the gain is measured on the other.
+
+The hypothesis that moves gets the weights of the one that is split, and both are shifted by the centers through their
+biases. Both numbers are squared distances of the same samples, so scale and number of dimensions do not matter.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl.nn import MultiHypothesisHead
+from torchmcl.types import Batch, Predictions
+
+__all__ = ["HeadTensors", "Moves", "Samples", "head_of", "planned_moves"]
+
+# Gains are measured with error: this many standard errors are taken off, and the loss must be exceeded by this share.
+_N_ERRORS, _MARGIN = 2.0, 0.2
+# Iterations that find the direction of the largest variance, and the two centers of the residuals.
+_N_POWER, _N_LLOYD = 8, 4
+# Moves at one time, and numbers of a tensor.
+_MOST_MOVES, _MOST_NUMBERS = 8, 1 << 26
+
+
+class Samples(NamedTuple):
+    """Targets and the hypotheses for them.
+
+    Attributes:
+        hypotheses: [models, samples, hypotheses, coordinates]
+        targets: [models, samples, coordinates]
+        real: [models, samples], False for padding.
+    """
+
+    hypotheses: Tensor
+    targets: Tensor
+    real: Tensor
+
+    @classmethod
+    def of(cls, predictions: Predictions, batch: Batch, real_rows: Tensor | None = None) -> "Samples | None":
+        """Return the samples of stacked models, None where targets are not of the kind of the hypotheses.
+
+        Args:
+            predictions: for [models, rows, ...].
+            batch: targets [models, rows, targets, ...] and their mask.
+            real_rows: [models, rows], False for rows that pad shorter sets.
+        """
+        hypotheses, targets, mask = predictions.hypotheses.detach(), batch.targets, batch.mask
+        event = hypotheses.shape[3:]
+        if targets.shape[3:] != event or not targets.is_floating_point() or (mask is not None and mask.ndim > 3):
+            return None
+        n_targets = targets.shape[2]
+        real = torch.ones(targets.shape[:3], dtype=torch.bool, device=targets.device) if mask is None else mask
+        real = real if real_rows is None else real & real_rows.unsqueeze(-1)
+        hypotheses = hypotheses.flatten(3).repeat_interleave(n_targets, dim=1).float()
+        targets = targets.flatten(3).flatten(1, 2).float()
+        real = real.flatten(1) & targets.isfinite().all(dim=-1) & hypotheses.isfinite().all(dim=-1).all(dim=-1)
+        return cls(hypotheses, targets.nan_to_num(0.0, 0.0, 0.0), real)
+
+
+class Moves(NamedTuple):
+    """A change of the hypotheses of stacked models.
+
+    Attributes:
+        source: [models, hypotheses], the hypothesis whose weights each one gets.
+        shift: [models, hypotheses, coordinates], added to its outputs.
+    """
+
+    source: Tensor
+    shift: Tensor
+
+
+@torch.no_grad()
+def planned_moves(samples: Samples, allowed: Tensor) -> Moves:
+    """Return the moves that lower the distortion, without a value read on the host.
+
+    Args:
+        samples: some hundred per model, or more.
+        allowed: [models], which models may change.
+
+    Example:
+        >>> y = torch.tensor([-1.0, 1.0, 5.0]).repeat(100).view(1, 300, 1)
+        >>> h = torch.tensor([0.0, 5.0, 5.01]).view(1, 1, 3, 1).expand(1, 300, 3, 1)  # the first serves two modes
+        >>> samples = Samples(h, y, torch.ones(1, 300, dtype=torch.bool))
+        >>> source, shift = planned_moves(samples, torch.tensor([True]))
+        >>> source.tolist(), (h[0, 0, source[0]] + shift[0]).flatten().sort().values.tolist()
+        ([[0, 1, 0]], [-1.0, 1.0, 5.0])
+    """
+    n_models, n_samples, n_hypotheses, n_coordinates = samples.hypotheses.shape
+    at_once = max(1, _MOST_NUMBERS // (n_samples * n_hypotheses * (n_coordinates + 2)))
+    if n_models > at_once:
+        parts = [
+            planned_moves(Samples(*(part[i : i + at_once] for part in samples)), allowed[i : i + at_once])
+            for i in range(0, n_models, at_once)
+        ]
+        return Moves(*map(torch.cat, zip(*parts, strict=True)))
+    cost = (samples.hypotheses - samples.targets.unsqueeze(2)).square().sum(dim=-1)
+    gain, centers = _splits(samples, cost)
+    cost = cost.masked_fill(~samples.real.unsqueeze(-1), 0.0)  # equal for all: nothing is lost with padding
+    n_real = samples.real.sum(dim=1, keepdim=True).clamp_min(1)
+    numbers = torch.arange(n_hypotheses, device=cost.device)
+    source = numbers.expand(len(cost), -1).clone()
+    shift = cost.new_zeros(len(cost), n_hypotheses, n_coordinates)
+    closed = torch.zeros_like(source, dtype=torch.bool)  # split or moved already
+    for _ in range(min(n_hypotheses // 2, _MOST_MOVES)):
+        (best, second), (winner, _) = (part.unbind(dim=-1) for part in cost.topk(2, dim=-1, largest=False))
+        loss = _members(winner, n_hypotheses, second - best).sum(dim=1) / n_real
+        split = gain.masked_fill(closed, -math.inf).argmax(dim=-1, keepdim=True)
+        moved = loss.masked_fill(closed | (numbers == split), math.inf).argmin(dim=-1, keepdim=True)
+        pays = gain.gather(1, split) > (1 + _MARGIN) * loss.gather(1, moved)
+        pays = pays & allowed.unsqueeze(-1) & ~closed.gather(1, split) & ~closed.gather(1, moved)
+        is_split, is_moved = pays & (numbers == split), pays & (numbers == moved)
+        both = centers.gather(1, split.view(-1, 1, 1, 1).expand(-1, 1, *centers.shape[2:]))
+        source = torch.where(is_moved, split, source)
+        shift = torch.where(is_split.unsqueeze(-1), both[:, :, 0], shift)
+        shift = torch.where(is_moved.unsqueeze(-1), both[:, :, 1], shift)
+        closed = closed | is_split | is_moved
+        cost = torch.where(is_moved.unsqueeze(1), math.inf, cost)
+    return Moves(source, shift)
+
+
+def _splits(samples: Samples, cost: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gain [models, hypotheses] of splitting each hypothesis, and the two centers of its residuals."""
+    n_models, _, n_hypotheses, n_coordinates = samples.hypotheses.shape
+    winner = cost.argmin(dim=-1)
+    place = winner.unsqueeze(-1).expand(-1, -1, n_coordinates)
+    residual = samples.targets - samples.hypotheses.gather(2, place.unsqueeze(2)).squeeze(2)
+    real = samples.real.to(residual.dtype)
+    alternate = (real.cumsum(dim=1) % 2) * real
+    fitted, judged = alternate, real - alternate
+
+    def means(values: Tensor, group: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
+        members = _members(group, n_groups, fitted)
+        count = members.sum(dim=1)
+        return members.mT @ values / count.clamp_min(1).unsqueeze(-1), count
+
+    middle, _ = means(residual, winner, n_hypotheses)
+    centered = residual - middle.gather(1, place)
+    # Any start that is not orthogonal to the direction serves.
+    start = torch.arange(n_hypotheses * n_coordinates, device=cost.device).view(1, n_hypotheses, n_coordinates)
+    direction = torch.sin(1.0 + start.to(residual.dtype)).expand(n_models, -1, -1)
+    for _ in range(_N_POWER if n_coordinates > 1 else 0):
+        along = (centered * direction.gather(1, place)).sum(dim=-1, keepdim=True)
+        direction, _ = means(centered * along, winner, n_hypotheses)
+        direction = nn.functional.normalize(direction, dim=-1, eps=torch.finfo(direction.dtype).tiny)
+    side = ((centered * direction.gather(1, place)).sum(dim=-1) > 0).long()
+    centers, distances = middle, cost
+    for _ in range(_N_LLOYD):
+        centers, count = means(residual, 2 * winner + side, 2 * n_hypotheses)
+        centers = torch.where(count.unsqueeze(-1) > 0, centers, middle.repeat_interleave(2, dim=1))
+        near = [centers.gather(1, 2 * place + i) for i in (0, 1)]
+        distances = torch.stack([(residual - center).square().sum(dim=-1) for center in near], dim=-1)
+        side = distances.argmin(dim=-1)
+    gained = (residual.square().sum(dim=-1) - distances.amin(dim=-1)) * judged
+    n_judged = judged.sum(dim=1, keepdim=True).clamp_min(1)
+    gain = _members(winner, n_hypotheses, gained).sum(dim=1)
+    error = _members(winner, n_hypotheses, gained.square()).sum(dim=1).sqrt()
+    return (gain - _N_ERRORS * error) / n_judged, centers.unflatten(1, (n_hypotheses, 2))
+
+
+def _members(group: Tensor, n_groups: int, values: Tensor) -> Tensor:
+    """Return [models, samples, groups] with the value of each sample in its group, for sums in a fixed order."""
+    return nn.functional.one_hot(group, n_groups).to(values.dtype) * values.unsqueeze(-1)
+
+
+def head_of(module: nn.Module) -> tuple[str, MultiHypothesisHead] | None:
+    """Return name and module of the head of a model, None unless there is exactly one, with plain trained weights."""
+    heads = [(name, part) for name, part in module.named_modules() if isinstance(part, MultiHypothesisHead)]
+    if len(heads) != 1:
+        return None
+    trained = {name for name, parameter in heads[0][1].linear.named_parameters() if parameter.requires_grad}
+    return heads[0] if trained == {"weight", "bias"} else None
+
+
+class HeadTensors:
+    """The weights of a head, with a leading axis of models, and the optimizer's tensors for them.
+
+    Args:
+        head: says which rows of its linear layer belong to which hypothesis.
+        weight: [models, outputs, features]
+        bias: [models, outputs]
+        moments: further tensors in the shape of either: a moved hypothesis takes them along.
+    """
+
+    def __init__(self, head: MultiHypothesisHead, weight: Tensor, bias: Tensor, moments: Sequence[Tensor] = ()) -> None:
+        self.weight, self.bias, self.moments = weight, bias, list(moments)
+        rows, start = [], 0
+        for n_outputs in head.output_sizes:  # values, scores, scales
+            rows.append(torch.arange(start, start + n_outputs).view(head.n_hypotheses, -1))
+            start += n_outputs
+        self._values = rows[0].to(weight.device)  # [hypotheses, coordinates]
+        self._rows = torch.cat(rows, dim=1).to(weight.device)
+
+    @torch.no_grad()
+    def move(self, moves: Moves) -> None:
+        """Give each hypothesis the weights of its source, and shift its outputs."""
+        taken = torch.empty(self.bias.shape, dtype=torch.long, device=self.bias.device)
+        taken[:, self._rows.flatten()] = self._rows[moves.source].flatten(1)
+        for tensor in (self.weight, self.bias, *self.moments):
+            index = taken if tensor.ndim == 2 else taken.unsqueeze(-1).expand_as(tensor)
+            tensor.copy_(tensor.gather(1, index))
+        self.bias[:, self._values] += moves.shift.to(self.bias.dtype)
+
+    def drawn(self, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return differences of weight and bias as initial weights are drawn, a seed for each model."""
+        bound = 1 / math.sqrt(self.weight.shape[-1])
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        weight, bias = (
+            torch.stack([bound * (2 * torch.rand(tensor.shape[1:], generator=each) - 1) for each in generators])
+            for tensor in (self.weight, self.bias)
+        )
+        others = torch.ones(self.bias.shape[1:], dtype=torch.bool)
+        others[self._values.flatten().cpu()] = False  # scores and scales stay as they are
+        return weight.masked_fill(others.unsqueeze(-1), 0.0).to(self.weight), bias.masked_fill(others, 0.0).to(
+            self.bias
+        )
+
+    @torch.no_grad()
+    def fan_out(self, factors: Tensor, differences: tuple[Tensor, Tensor]) -> None:
+        """Add differences between the hypotheses, times `factors` [models]; 0 leaves a model as it is."""
+        weight, bias = differences
+        factors = factors.to(weight.dtype)
+        self.weight.add_(factors.view(-1, 1, 1) * weight)
+        self.bias.add_(factors.unsqueeze(-1) * bias)

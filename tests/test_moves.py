@@ -1,0 +1,144 @@
+"""Moves of hypotheses: planned where they pay, and made in the weights of a head."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import torchmcl as mcl
+from torchmcl.annealing.moves import HeadTensors, Moves, Samples, head_of, planned_moves
+from torchmcl.data.modes import MODE_PROBLEMS, mode_problem
+from torchmcl.fleet import Fleet, FleetData
+
+
+def samples_of(hypotheses, modes, noise=0.05, n=600, seed=0):
+    """Return samples of equal modes [modes, dim] and the same hypotheses [hypotheses, dim] for all of them."""
+    random = torch.Generator().manual_seed(seed)
+    modes, hypotheses = torch.as_tensor(modes), torch.as_tensor(hypotheses)
+    targets = modes[torch.arange(n) % len(modes)] + noise * torch.randn(n, modes.shape[-1], generator=random)
+    return Samples(hypotheses.expand(1, n, -1, -1), targets.unsqueeze(0), torch.ones(1, n, dtype=torch.bool))
+
+
+def moved(samples, allowed=True):
+    source, shift = planned_moves(samples, torch.tensor([allowed]))
+    return samples.hypotheses[0, 0, source[0]] + shift[0], source[0].tolist()
+
+
+def distortion(samples, hypotheses):
+    return float(torch.cdist(samples.targets[0], hypotheses).square().amin(dim=-1).mean())
+
+
+@pytest.mark.parametrize("dim", [1, 2, 32])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_duplicate_goes_to_the_hypothesis_between_two_modes(dim, scale):
+    modes = scale * torch.eye(3, dim).roll(1, 0) if dim > 1 else scale * torch.tensor([[-1.0], [0.0], [3.0]])
+    straddling = (modes[0] + modes[1]) / 2
+    samples = samples_of(torch.stack([straddling, modes[2], modes[2]]), modes, noise=0.05 * scale)
+    new, source = moved(samples)
+    assert sorted(source) == [0, 0, 1] or sorted(source) == [0, 0, 2]
+    assert distortion(samples, new) < 1.1 * dim * (0.05 * scale) ** 2
+
+
+def test_hypotheses_that_are_where_they_belong_stay():
+    modes = torch.tensor([[-1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    assert moved(samples_of(modes, modes))[1] == [0, 1, 2]
+    assert moved(samples_of(modes, modes), allowed=False)[1] == [0, 1, 2]
+    unimodal = torch.tensor([[-0.8], [0.8]])  # the best two points of a normal distribution
+    assert moved(samples_of(unimodal, torch.zeros(1, 1), noise=1.0))[1] == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_in_many_dimensions_is_not_taken_for_modes(seed):
+    hypotheses = 0.3 * torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
+    assert moved(samples_of(hypotheses, torch.zeros(1, 32), noise=1.0, n=300, seed=seed))[1] == [0, 1, 2, 3]
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10**6), n_modes=st.integers(1, 6), n=st.integers(2, 8), dim=st.integers(1, 3))
+def test_moves_lower_the_distortion(seed, n_modes, n, dim):
+    random = torch.Generator().manual_seed(seed)
+    samples = samples_of(torch.randn(n, dim, generator=random), torch.randn(n_modes, dim, generator=random), seed=seed)
+    before = samples.hypotheses[0, 0]
+    new, source = moved(samples)
+    assert source == list(range(n)) or distortion(samples, new) < distortion(samples, before)
+
+
+def test_padding_does_not_count():
+    modes = torch.tensor([[-1.0], [1.0], [5.0]])
+    samples = samples_of(torch.tensor([[0.0], [5.0], [5.01]]), modes)
+    padded = Samples(
+        torch.cat([samples.hypotheses, torch.full((1, 300, 3, 1), 77.0)], dim=1),
+        torch.cat([samples.targets, torch.full((1, 300, 1), -1e3)], dim=1),
+        torch.cat([samples.real, torch.zeros(1, 300, dtype=torch.bool)], dim=1),
+    )
+    for mine, theirs in zip(*(planned_moves(s, torch.tensor([True])) for s in (samples, padded)), strict=True):
+        torch.testing.assert_close(theirs, mine)
+
+
+def test_targets_that_are_not_of_the_kind_of_the_hypotheses_have_no_samples():
+    predictions = mcl.Predictions(torch.zeros(1, 5, 3, 4))
+    assert Samples.of(predictions, mcl.Batch(torch.zeros(1, 5, 2), torch.zeros(1, 5, 2, dtype=torch.long))) is None
+    several = mcl.Batch(torch.zeros(1, 5, 2), torch.zeros(1, 5, 2, 4), torch.ones(1, 5, 2, dtype=torch.bool))
+    samples = Samples.of(predictions, several)
+    assert samples.hypotheses.shape == (1, 10, 3, 4)
+
+
+@pytest.mark.parametrize("options", [{}, {"scales": True}, {"scores": False}], ids=str)
+def test_a_moved_hypothesis_has_the_outputs_of_its_source_shifted(options):
+    head = mcl.MultiHypothesisHead(in_features=5, out_features=(2, 2), n_hypotheses=3, **options)
+    features = torch.randn(7, 5)
+    before = head(features)
+    tensors = HeadTensors(head, head.linear.weight.detach()[None], head.linear.bias.detach()[None])
+    shift = torch.arange(12.0).view(1, 3, 4)
+    tensors.move(Moves(torch.tensor([[2, 1, 2]]), shift))
+    after = head(features)
+    source = torch.tensor([2, 1, 2])
+    torch.testing.assert_close(after.hypotheses, before.hypotheses[:, source] + shift.view(3, 2, 2))
+    for name in {"score_logits", "scale"} & set(before._fields):
+        if getattr(before, name) is not None:
+            torch.testing.assert_close(getattr(after, name), getattr(before, name)[:, source])
+
+
+def test_only_one_plain_head_can_be_changed():
+    model = mcl.MultiHypothesisMLP(2, 1, 3)
+    assert head_of(model)[0] == "head"
+    assert head_of(torch.nn.ModuleList([model, mcl.MultiHypothesisMLP(2, 1, 3)])) is None
+    assert head_of(torch.nn.Linear(2, 3)) is None
+    assert head_of(model.requires_grad_(False)) is None
+
+
+def distortions(problem, n_models, rule, **options):
+    batch = problem.rows(problem.n_rows, seed=0)
+    scale = batch.targets.std()
+    fleet = Fleet(
+        lambda: mcl.MultiHypothesisMLP(1, batch.targets.shape[-1], problem.n_hypotheses, hidden=(64, 64)),
+        n_models,
+        rule=rule,
+        **options,
+    )
+    fleet.fit(FleetData.shared(batch.inputs, batch.targets / scale, n_models), 60, batch_size=150, progress=False)
+    fresh = problem.rows(2000, seed=1)
+    with torch.no_grad():
+        hypotheses = scale * fleet.predict(fresh.inputs).hypotheses
+    return (hypotheses - fresh.targets).square().sum(dim=-1).amin(dim=-1).mean(dim=-1)
+
+
+@pytest.mark.parametrize("name", ["3 branches", "rare branches", "grid of 16"])
+def test_automatic_annealing_loses_no_mode(name):
+    problem = mode_problem(name)
+    ratio = distortions(problem, 5, mcl.AutoAnnealing()) / problem.floor(n_inputs=8, n_draws=2000)
+    assert (ratio < 1.5).all()
+
+
+@pytest.mark.parametrize("problem", MODE_PROBLEMS, ids=lambda problem: problem.name)
+def test_every_problem_can_be_drawn(problem):
+    batch = problem.rows(50, seed=0)
+    assert batch.inputs.shape == (50, problem.n_inputs)
+    assert batch.targets.shape[:2] == (50, problem.n_targets)
+    assert torch.equal(batch.targets, problem.rows(50, seed=0).targets)
+    assert batch.targets.isfinite().all()
+
+
+def test_an_unknown_problem_is_named():
+    with pytest.raises(ValueError, match=r"mode_problem: `name` must be one of 3 branches, .*, got 'spiral'"):
+        mode_problem("spiral")
