@@ -166,7 +166,8 @@ def conformal(
         for rows, name in zip(members, names, strict=True)
     ]
     reader = kept if isinstance(kept, ScoreObjective) else None
-    return ConformalRegions(nonconformity, float(alpha), keys, torch.tensor(levels).double(), reader, len(values))
+    exact = torch.tensor(levels, dtype=torch.float64)  # a level rounded to float32 may fall below the targets at it
+    return ConformalRegions(nonconformity, float(alpha), keys, exact, reader, len(values))
 
 
 def smallest_regions(
