@@ -97,8 +97,8 @@ def swapped(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
             break
         change = _changes(loss[active], weights[active], chosen[active])  # [rows, candidates, k]
         lowest, place = change.flatten(1).min(dim=-1)
-        scale = torch.bmm(loss[active].amax(dim=1, keepdim=True), weights[active].unsqueeze(-1)).flatten()
-        better = lowest < -16 * torch.finfo(loss.dtype).eps * scale  # not a difference of rounding
+        present = (take(loss[active], chosen[active]).amin(dim=1) * weights[active]).sum(dim=-1)
+        better = lowest < -16 * torch.finfo(loss.dtype).eps * present  # not a difference of rounding
         active, place = active[better], place[better]
         k = chosen.shape[1]
         chosen[active, place % k] = place // k
