@@ -169,6 +169,13 @@ def test_samples_in_cells_far_smaller_than_their_kernels_stay_in_them(batch):
         assert inner == pytest.approx((5 / 7) ** dim, abs=0.07)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bandwidth_keeps_the_digits_of_float64(kind):
+    density = kind(POINTS_1D, SHARES, 0.3)
+    assert (density.bandwidth == 0.3).all()
+    assert (density.widths == 0.3).all()
+
+
 def test_mixture_agrees_with_torch_distributions():
     components = torch.distributions.Independent(torch.distributions.Normal(POINTS_2D, 0.5), 1)
     expected = torch.distributions.MixtureSameFamily(torch.distributions.Categorical(SHARES_4), components)
