@@ -194,7 +194,9 @@ def test_one_far_hypothesis_does_not_blur_the_others(moved, n):
 def test_costs_that_depend_on_the_origin_are_taken_as_they_are():
     given = problem(5, 9, 2)
     given = mcl.Predictions(given.hypotheses + 3.0, given.score_logits)
-    losses = expected_cost(reduce(given, 2, cost_fn=mcl.pairwise_cosine, moved=False), given, cost_fn=mcl.pairwise_cosine)
+    losses = expected_cost(
+        reduce(given, 2, cost_fn=mcl.pairwise_cosine, moved=False), given, cost_fn=mcl.pairwise_cosine
+    )
     weights = mcl.normalized_scores(given.score_logits).numpy()
     costs = mcl.pairwise_cosine(hypotheses=given.hypotheses, targets=given.hypotheses).numpy()
     expected = [best_medoid_loss(c.T, w, 2) for c, w in zip(costs, weights, strict=True)]

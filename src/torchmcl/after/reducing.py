@@ -36,11 +36,11 @@ def reduce(
 ) -> Predictions:
     """Return the k hypotheses with a low expected loss if the truth is drawn from the given ones by their scores.
 
-    Few possibilities are all tried: up to 512 subsets to choose from, or all groupings of up to 8 hypotheses. That gives
-    the lowest loss there is for subsets, and for groups whose mean is best: `ExpectedCost` of a squared cost. Otherwise
-    each hypothesis chosen is the one that helps most; without `moved` they are exchanged for others as long as that
-    helps, with it they go to the centres of their groups by Lloyd's algorithm. No random numbers are used, and no row
-    depends on the others.
+    Few possibilities are all tried: up to 512 subsets to choose from, or all groupings of up to 8 hypotheses. The loss
+    is then the lowest there is for subsets, and for groups under `ExpectedCost` of a squared cost, whose best centre is
+    the mean. Otherwise each hypothesis chosen is the one that helps most; without `moved` they are exchanged for others
+    as long as that helps, with it they go to the centres of their groups by Lloyd's algorithm. No random numbers are
+    used, and no row depends on the others.
 
     Args:
         predictions: hypotheses [rows, hypotheses, ...] and scores; all hypotheses count alike without scores.
@@ -85,8 +85,8 @@ def reduce(
     at_once = max(_NUMBERS_AT_ONCE.get(every.hypotheses.device.type, 2_000_000) // (n * n), 1)
     solve = _moved if moved else _chosen
     parts = []
-    for rows in zip(*(part.split(at_once) for part in every), strict=True):
-        geometry = Geometry(*rows, cost_fn, objective)
+    for hypotheses, weights in zip(*(part.split(at_once) for part in every), strict=True):
+        geometry = Geometry(hypotheses, weights, cost_fn, objective)
         centres = solve(geometry, k)
         parts.append((centres, _masses(geometry, centres)))
     hypotheses, masses = (torch.cat(part) for part in zip(*parts, strict=True))

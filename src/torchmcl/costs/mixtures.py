@@ -56,8 +56,9 @@ class mixture_score:  # noqa: N801  (reads as a function: cost_fn = mixture_scor
         likelihood = (log_shares - cost).logsumexp(dim=-1, keepdim=True)
         if self.crps == 0:
             return -likelihood
-        parts = (part.to(cost.dtype) for part in (hypotheses, targets, scale.expand(hypotheses.shape)))
-        return self.crps * _crps(*parts, log_shares.exp()) - likelihood
+        scale = scale.to(cost.dtype).expand(hypotheses.shape)
+        crps = _crps(hypotheses.to(cost.dtype), targets.to(cost.dtype), scale, log_shares.exp())
+        return self.crps * crps - likelihood
 
 
 def _crps(hypotheses: Tensor, targets: Tensor, scale: Tensor, shares: Tensor) -> Tensor:
