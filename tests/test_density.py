@@ -134,6 +134,48 @@ def test_hypotheses_in_one_place_share_a_cell():
     assert torch.isfinite(density.sample((50,))).all()
 
 
+@pytest.mark.parametrize("spacing", [0.0, 1e-7, 1e-6, 1e-3, 0.1])
+@pytest.mark.parametrize("bandwidth", [0.3, 10.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_crowded_hypotheses_leave_a_distribution_on_the_line(spacing, bandwidth, dtype):
+    centres = (0.5 + spacing * torch.arange(6, dtype=dtype)).view(-1, 1)
+    density = VoronoiKernels(centres, torch.full((6,), 1 / 6, dtype=dtype), bandwidth)
+    middle = 0.5 + 2.5 * spacing
+    reach = torch.tensor([-100, -1, -0.1, 0, 0.1, 1, 100], dtype=dtype)
+    values = density.cdf((middle + bandwidth * reach).unsqueeze(-1))
+    assert (values.diff() >= 0).all()
+    tolerance = 1e-3 if dtype == torch.float64 else 0.1
+    assert values[0].item() == pytest.approx(0, abs=1e-6)
+    assert values[3].item() == pytest.approx(0.5, abs=tolerance)
+    assert values[-1].item() == pytest.approx(1, abs=1e-6)
+    # Samples are uniform under the distribution function; the density beyond all hypotheses is that of the two ends.
+    draws = density.sample((4000,), torch.Generator().manual_seed(0))
+    assert density.cdf(draws).mean().item() == pytest.approx(0.5, abs=0.03)
+    far = (middle + 2 * bandwidth + 5 * spacing) * torch.ones(1, dtype=dtype)
+    step = 1e-2 * bandwidth
+    slope = (density.cdf(far + step) - density.cdf(far - step)) / (2 * step)
+    assert density.log_prob(far).exp().item() == pytest.approx(slope.item(), rel=0.02)
+
+
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+def test_samples_in_cells_far_smaller_than_their_kernels_stay_in_them(batch):
+    for dim, spacing in ((1, 1e-3), (2, 1e-2)):
+        steps = spacing * torch.arange(-3.0, 4.0, dtype=torch.float64)
+        grid = torch.cartesian_prod(*[steps] * dim).view(-1, dim)
+        shares = torch.full((len(grid),), 1 / len(grid), dtype=torch.float64)
+        density = VoronoiKernels(grid.expand(*batch, *grid.shape), shares.expand(*batch, -1), 10.0)
+        draws = density.sample((400,), torch.Generator().manual_seed(0))
+        inner = (draws.abs() < 2.5 * spacing).all(dim=-1).double().mean().item()
+        assert inner == pytest.approx((5 / 7) ** dim, abs=0.07)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bandwidth_keeps_the_digits_of_float64(kind):
+    density = kind(POINTS_1D, SHARES, 0.3)
+    assert (density.bandwidth == 0.3).all()
+    assert (density.widths == 0.3).all()
+
+
 def test_mixture_agrees_with_torch_distributions():
     components = torch.distributions.Independent(torch.distributions.Normal(POINTS_2D, 0.5), 1)
     expected = torch.distributions.MixtureSameFamily(torch.distributions.Categorical(SHARES_4), components)

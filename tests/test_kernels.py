@@ -68,8 +68,8 @@ def test_a_step_on_the_gpu_equals_that_on_the_cpu(rule, dim):
     ("dtype", "n_targets", "name"),
     [
         (torch.float32, 3, "_SquaredDistancesBackward"),
-        (torch.float64, 3, "_CentredSquaresBackward"),
-        (torch.float32, 65, "_CentredSquaresBackward"),  # more targets than the kernel holds
+        (torch.float64, 3, "_LongSquaresBackward"),
+        (torch.float32, 65, "_LongSquaresBackward"),  # more targets than the kernel holds
     ],
 )
 def test_kernels_serve_float32_on_the_gpu_within_their_limits(dtype, n_targets, name):

@@ -48,6 +48,25 @@ def test_the_crps_of_one_certain_hypothesis_is_its_distance():
     assert (with_crps - without).item() == pytest.approx(3.0, abs=1e-3)
 
 
+@pytest.mark.parametrize("crps", [0.0, 3.0])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_the_score_of_narrower_and_mixed_types_is_that_of_the_rounded_numbers(crps, dtype):
+    rounded = [part.to(dtype) for part in mixtures()]
+    exact = score(crps, *(part.double() for part in rounded))
+    torch.testing.assert_close(score(crps, *rounded), exact.float(), atol=1e-4, rtol=1e-4)
+    hypotheses, targets, scale, logits = rounded
+    torch.testing.assert_close(score(crps, hypotheses, targets.double(), scale, logits), exact, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("crps", [0.0, 3.0])
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (3, 1), (6, 1, 2)])
+def test_scales_broadcast_to_the_hypotheses(crps, shape):
+    hypotheses, targets, scale, logits = mixtures()
+    shared = scale.flatten()[: torch.Size(shape).numel()].view(shape)
+    expected = score(crps, hypotheses, targets, shared.expand(hypotheses.shape), logits)
+    torch.testing.assert_close(score(crps, hypotheses, targets, shared, logits), expected)
+
+
 def test_scores_must_not_be_trained_twice():
     model = mcl.MultiHypothesisMLP(2, 1, 3, scales=True)
     batch = mcl.Batch(torch.zeros(4, 2), torch.zeros(4, 1, 1))

@@ -174,15 +174,17 @@ def test_score_loss_and_scores_at_every_logit(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("scale", [1e-15, 1e-7, 1e-3, 1.0, 1e3, 1e7, 1e15])
-def test_metrics_of_points_of_every_size(dtype, scale):
+@pytest.mark.parametrize("dim", [2, 64])
+def test_metrics_of_points_of_every_size(dtype, scale, dim):
     generator = torch.Generator().manual_seed(1)
     for n_hypotheses in (1, 5):
         hypotheses, targets = (
-            (torch.randn(3, n, 2, generator=generator, dtype=torch.float64) * scale).to(dtype)
+            (torch.randn(3, n, dim, generator=generator, dtype=torch.float64) * scale).to(dtype)
             for n in (n_hypotheses, 2)
         )
         if not (hypotheses.isfinite().all() and targets.isfinite().all()):
             continue
+        hypotheses[:, 0] = targets[:, 0] + hypotheses[:, 0] / 64  # a near pair among far ones keeps its digits too
         logits = torch.randn(3, n_hypotheses, generator=generator).to(dtype)
         answers = mcl.Predictions(hypotheses, logits)
         mask = torch.tensor([[True, True], [True, False], [False, False]])

@@ -125,6 +125,25 @@ def test_far_from_zero_the_points_are_as_good(dim, shift):
     torch.testing.assert_close(after.masses, before.masses, rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize("dim", [1, 2, 3, 12])
+@pytest.mark.parametrize("case", ["one kernel", "fewer kernels than points", "kernels in one place", "no weight"])
+def test_points_are_distinct_and_have_mass_however_few_the_kernels(dim, case):
+    generator = torch.Generator().manual_seed(0)
+    n = {"one kernel": 1, "fewer kernels than points": 3}.get(case, 40)
+    centres = torch.randn(2, n, dim, generator=generator, dtype=torch.float64)
+    weights = torch.rand(2, n, generator=generator, dtype=torch.float64).softmax(dim=-1)
+    if case == "kernels in one place":
+        centres = centres[:, :1].expand(2, n, dim)
+    if case == "no weight":
+        weights = torch.nn.functional.one_hot(torch.tensor([3, 7]), n).double()
+    density = KernelMixture(centres, weights, 0.5)
+    found = best_points(density, 6)
+    assert (found.masses > 0.005).all()
+    apart = (found.points.unsqueeze(1) - found.points.unsqueeze(2)).norm(dim=-1) + torch.eye(6)
+    assert apart.min() > 0.05
+    assert (distortion(density, found.points) < distortion(density, density.mean.unsqueeze(1))).all()
+
+
 def test_more_points_than_places_leave_some_without_mass():
     density = KernelMixture(torch.zeros(1, 2).double(), torch.ones(1).double(), 1e-9)
     found = best_points(density, 6)

@@ -221,6 +221,14 @@ def test_sources_take_the_first_outputs_in_any_order():
     torch.testing.assert_close(weights[n_sources == 3][..., :3], one_to_one[n_sources == 3])
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e3, 1e7])
+def test_the_order_of_outputs_does_not_depend_on_the_size_of_the_cost(scale):
+    cost = torch.randn(50, 3, 4, generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(3) < torch.randint(0, 4, (50, 1), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(OrderedPIT()(scale * cost, mask), OrderedPIT()(cost, mask))
+    torch.testing.assert_close(OrderedPIT()(scale * cost)[..., :3], PIT()(cost[..., :3]))
+
+
 def test_only_one_to_one_rules_can_be_in_order():
     with pytest.raises(ValueError, match=r"in_order.*be false with this rule.*mcl.*Set objective\.rule=pit"):
         ObjectiveConfig(rule="mcl", in_order=True)

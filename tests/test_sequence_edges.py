@@ -172,6 +172,24 @@ def test_bad_options_of_a_step(options, error, words):
         loss(POINTS, torch.randn(6, 1, 2), None, **options)
 
 
+@pytest.mark.parametrize("cost_fn", [mcl.pairwise_sq_euclidean, mcl.pairwise_euclidean, mcl.pairwise_l1])
+@pytest.mark.parametrize(("n_hypotheses", "n_steps"), [(5, 5), (3, 5), (1, 5)])
+@pytest.mark.parametrize("batch", [5, 4])
+def test_a_cost_of_vectors_is_refused_for_paths(cost_fn, n_hypotheses, n_steps, batch):
+    paths = mcl.Predictions(torch.randn(batch, n_hypotheses, n_steps, 2))
+    for targets in (torch.randn(batch, n_steps, 2), torch.randn(batch, 1, n_steps, 2)):
+        with pytest.raises(ValueError, match=r"`cost_fn` must return a cost .* pairwise_sq_ade for example"):
+            mcl.mcl_step(lambda _: paths, mcl.Batch(torch.zeros(batch, 1), targets), mcl.WTA(), cost_fn=cost_fn)
+
+
+@pytest.mark.parametrize("fn", COSTS.values(), ids=COSTS)
+def test_a_mask_of_real_steps_changes_no_digit_in_float64(fn):
+    given = arguments(fn, 2, 3, 4, 50, 2, dtype=torch.float64)
+    given["mask"] = torch.ones(2, 3, 50, dtype=torch.bool)
+    without = {name: value for name, value in given.items() if name != "mask"}
+    torch.testing.assert_close(fn(**given), fn(**without), rtol=1e-14, atol=0)
+
+
 def test_the_rule_of_scores_is_checked():
     cooling = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 5))
     with pytest.raises(TypeError, match="SoftmaxScores: `rule` must be an assignment rule or None"):

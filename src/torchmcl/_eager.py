@@ -1,12 +1,19 @@
 """The mode in which operations run: eager, compiled, transformed, in forward mode or under autocast."""
 
+import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["in_forward_mode", "is_plain_eager", "may_work_in_place", "without_autocast"]
+__all__ = ["full_precision", "in_forward_mode", "is_plain_eager", "may_work_in_place", "without_autocast"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 def is_plain_eager() -> bool:
@@ -39,3 +46,17 @@ def may_work_in_place() -> bool:
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
     """Return a context in which products are not rounded to half precision; the meta device has no autocast."""
     return nullcontext() if tensor.is_meta else torch.autocast(tensor.device.type, enabled=False)
+
+
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function whose products must not be rounded to half precision by autocast, on any device."""
+
+    @functools.wraps(function)
+    def precise(*args: P.args, **kwargs: P.kwargs) -> R:
+        for device in _AUTOCAST_DEVICES:
+            if torch.is_autocast_enabled(device):
+                with torch.autocast(device, enabled=False):
+                    return precise(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return precise

@@ -24,9 +24,8 @@ def problem(rows, n, dim, seed=0):
 
 
 def defined(monkeypatch):
-    """Take the plain way, with every candidate looked at in every greedy step as the compiled loops do in effect."""
+    """Take the plain way."""
     monkeypatch.setattr(grouping, "serves", lambda *tensors: False)
-    monkeypatch.setattr(search, "_LOOKED_AT_AGAIN", 1.0)
 
 
 @needs_extension
@@ -100,8 +99,8 @@ for moved in (True, False):
 """
 
 
-def test_without_the_extension_the_result_is_nearly_as_good():
+def test_without_the_extension_the_result_is_as_good():
     run = subprocess.run([sys.executable, "-c", WITHOUT_EXTENSION], capture_output=True, text=True, timeout=300)
     given = mcl.Predictions(torch.randn(3, 30, 2, generator=torch.Generator().manual_seed(0)))
     losses = [expected_cost(reduce(given, 5, moved=moved), given).mean().item() for moved in (True, False)]
-    assert [float(x) for x in run.stdout.split()] == pytest.approx(losses, rel=0.1), run.stderr
+    assert [float(x) for x in run.stdout.split()] == pytest.approx(losses, abs=1e-4), run.stderr

@@ -159,6 +159,60 @@ def test_rows_do_not_depend_on_each_other_nor_on_an_offset():
     torch.testing.assert_close(far.hypotheses - 1e4, few.hypotheses, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("moved", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_no_cluster_is_left_out_for_near_duplicates(dtype, moved):
+    generator = torch.Generator().manual_seed(0)
+    places = torch.tensor([-3.0, -1.0, 1.0, 3.0])[torch.randint(0, 4, (50, 100), generator=generator)]
+    hypotheses = (places + 0.1 * torch.randn(50, 100, generator=generator)).unsqueeze(-1).to(dtype)
+    given = mcl.Predictions(hypotheses)
+    assert expected_cost(reduce(given, 4, moved=moved), given).max() < 0.03
+
+
+@pytest.mark.parametrize("cost_fn", [*COSTS, mcl.pairwise_cosine])
+@pytest.mark.parametrize(("n", "k"), [(6, 3), (20, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_hypotheses_that_are_kept_are_those_given_bit_by_bit(cost_fn, n, k, dtype):
+    hypotheses = problem(30, n, 2, dtype=dtype).hypotheses
+    hypotheses[:, 0] = 1e6
+    few = reduce(mcl.Predictions(hypotheses), k, cost_fn=cost_fn, moved=False).hypotheses
+    assert (few.unsqueeze(2) == hypotheses.unsqueeze(1)).all(dim=-1).any(dim=-1).all()
+
+
+@pytest.mark.parametrize("moved", [True, False])
+@pytest.mark.parametrize("n", [8, 40])
+def test_one_far_hypothesis_does_not_blur_the_others(moved, n):
+    near = problem(50, n, 2, dtype=torch.float32).hypotheses
+    near[:, -1] = 1e4
+    losses = []
+    for dtype in (torch.float32, torch.float64):
+        few = reduce(mcl.Predictions(near.to(dtype)), 4, moved=moved).hypotheses
+        losses.append(expected_cost(mcl.Predictions(few.double()), mcl.Predictions(near.double())).mean().item())
+    assert losses[0] == pytest.approx(losses[1], rel=5e-3)
+
+
+def test_costs_that_depend_on_the_origin_are_taken_as_they_are():
+    given = problem(5, 9, 2)
+    given = mcl.Predictions(given.hypotheses + 3.0, given.score_logits)
+    losses = expected_cost(
+        reduce(given, 2, cost_fn=mcl.pairwise_cosine, moved=False), given, cost_fn=mcl.pairwise_cosine
+    )
+    weights = mcl.normalized_scores(given.score_logits).numpy()
+    costs = mcl.pairwise_cosine(hypotheses=given.hypotheses, targets=given.hypotheses).numpy()
+    expected = [best_medoid_loss(c.T, w, 2) for c, w in zip(costs, weights, strict=True)]
+    np.testing.assert_allclose(losses, expected, rtol=1e-10, atol=1e-15)
+
+
+@pytest.mark.parametrize("cost_fn", [mcl.pairwise_euclidean, *SEQUENCE_COSTS])
+@pytest.mark.parametrize("n", [6, 30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_rows_of_other_sizes_beside_it_do_not_change_a_row(cost_fn, n, dtype):
+    event = (2,) if cost_fn is mcl.pairwise_euclidean else (3, 2)
+    rows = problem(2, n, *event, dtype=dtype).hypotheses * torch.tensor([1e-3, 1e6]).view(2, 1, *[1] * len(event))
+    together, alone = (reduce(mcl.Predictions(part), 3, cost_fn=cost_fn).hypotheses for part in (rows, rows[:1]))
+    torch.testing.assert_close(together[:1], alone, rtol=1e-6, atol=0)
+
+
 def test_all_hypotheses_are_kept_where_k_is_their_number():
     given = problem(3, 12, 2)
     for moved in (True, False):

@@ -104,6 +104,29 @@ def test_weights_correct_a_shift_of_the_inputs():
     assert weighted.double().mean() == pytest.approx(0.9, abs=0.01)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", [Balls(), Tubes((0.3,)), DensityLevels(0.7)], ids=["balls", "tubes", "levels"])
+def test_targets_tied_at_the_level_are_covered_in_every_dtype(kind, dtype):
+    given, targets = mcl.Predictions(torch.zeros(100, 1, 1, dtype=dtype)), torch.full((100, 1), 0.7, dtype=dtype)
+    for groups in (None, torch.arange(100) % 2):
+        regions = conformal(given, targets, nonconformity=kind, groups=groups)
+        assert regions.contains(given, targets, groups=groups).all()
+
+
+def test_a_mask_is_never_ignored():
+    given, targets = rows(40, event=(6, 2))
+    mask = (torch.arange(6) < 4).expand(40, 6)
+    other = targets.masked_fill(~mask.unsqueeze(-1), 1e4)
+    for kind in (Tubes(), Balls(mcl.pairwise_ade), Balls(mcl.pairwise_sq_fde)):
+        regions, same = (conformal(given, part, nonconformity=kind, mask=mask) for part in (targets, other))
+        assert regions.levels == same.levels
+    for kind in (Balls(), Balls(mcl.pairwise_l1), DensityLevels(0.5)):
+        with pytest.raises(ValueError, match="mask"):
+            conformal(given, targets, nonconformity=kind, mask=mask)
+        with pytest.raises(ValueError, match="mask"):
+            conformal(given, targets, nonconformity=kind).contains(given, targets, mask=mask)
+
+
 def test_units_are_counted_as_one_row():
     given, targets = rows(30)
     assert conformal(given, targets, nonconformity=Balls()).n_rows == 30

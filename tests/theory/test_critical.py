@@ -144,6 +144,13 @@ def test_n_distinct_takes_batches_tolerances_and_compilers():
     assert torch.equal(over_models, theory.n_distinct(hypotheses, 0.3))
 
 
+@pytest.mark.parametrize("dim", [1, 2, 33, 64, 1000])
+def test_equal_hypotheses_are_one_place_at_temperature_0_in_every_dimension(dim):
+    places = torch.randn(3, dim, generator=torch.Generator().manual_seed(0)) + 100
+    assert theory.n_distinct(places.repeat(2, 1), theory.thermal_tolerance(0.0)) == 3
+    assert theory.distinct_representatives(places.repeat(2, 1), 0.0).tolist() == [True] * 3 + [False] * 3
+
+
 def test_a_chain_of_neighbours_is_not_one_place():
     chain = torch.arange(8.0).unsqueeze(-1)
     assert theory.n_distinct(chain, 1.0) == 4

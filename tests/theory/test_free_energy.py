@@ -191,6 +191,28 @@ def test_padded_targets_change_nothing():
     assert (theory.free_energy(broken, 0.5, mask=nobody) == 0).all()
 
 
+@pytest.mark.parametrize("dim", [2, 34])
+@pytest.mark.parametrize("padding", [1e4, -1e9])
+def test_the_size_of_padded_samples_does_not_matter(dim, padding):
+    samples, hypotheses = (part.float() for part in random_case(dim=dim)[:2])
+    padded = torch.cat([samples, torch.full((3, dim), padding)])
+    mask = torch.arange(15) < 12
+    results = []
+    for given_samples, given_mask in ((samples, None), (padded, mask)):
+        cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=given_samples)
+        weights = theory.boltzmann_weights(cost, 9.0, given_mask)
+        results.append(
+            (
+                theory.soft_barycentres(given_samples, weights),
+                theory.covariance_blocks(given_samples, hypotheses, weights),
+                theory.free_energy(cost, 9.0, mask=given_mask),
+                theory.next_critical_temperatures(given_samples, hypotheses, 9.0, given_mask),
+                theory.covariance(given_samples, given_mask),
+            )
+        )
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+
+
 def test_a_hypothesis_without_samples_keeps_its_place_and_has_no_covariance():
     samples = torch.tensor([[0.0], [1.0]])
     weights = torch.tensor([[1.0, 0.0], [1.0, 0.0]])

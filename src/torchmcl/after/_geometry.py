@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.after._inputs import CostFn, Scored, pair_cost
+from torchmcl.after._inputs import CostFn, pair_cost
 from torchmcl.after.objectives import ExpectedCost, ReductionObjective
 from torchmcl.costs import (
     pairwise_ade,
@@ -15,8 +15,9 @@ from torchmcl.costs import (
     pairwise_sq_euclidean,
     pairwise_sq_fde,
 )
+from torchmcl.kernels.products import wide_dtype
 
-__all__ = ["EUCLIDEAN", "Geometry", "geometry_of"]
+__all__ = ["EUCLIDEAN", "Geometry"]
 
 # Steps of Weiszfeld's algorithm; each group has several rounds of Lloyd's around it.
 _WEISZFELD_STEPS = 8
@@ -31,31 +32,27 @@ class Geometry(NamedTuple):
     Attributes:
         hypotheses: [rows, hypotheses, *event]
         weights: [rows, hypotheses], summing to 1
-        transposed: [rows, dim, hypotheses] and contiguous where squared distances come from one product, else None.
-            A matrix product of many small matrices is several times as fast when both are contiguous.
         cost_fn: of pairs.
         objective: of costs.
     """
 
     hypotheses: Tensor
     weights: Tensor
-    transposed: Tensor | None
     cost_fn: CostFn
     objective: ReductionObjective
 
     def rows(self, chosen: Tensor) -> "Geometry":
         """Return the problem of some rows."""
-        transposed = None if self.transposed is None else self.transposed[chosen]
-        return self._replace(hypotheses=self.hypotheses[chosen], weights=self.weights[chosen], transposed=transposed)
+        return self._replace(hypotheses=self.hypotheses[chosen], weights=self.weights[chosen])
 
     def cost(self, centres: Tensor) -> Tensor:
         """Return the cost [rows, centres, hypotheses] of each centre for each hypothesis."""
-        if self.transposed is None:
+        if self.cost_fn not in EUCLIDEAN or self.hypotheses.is_cuda:
             return pair_cost(_OWNER, self.cost_fn, centres, self.hypotheses).mT
-        flat = centres.flatten(2)
-        squares = flat.square().sum(dim=-1, keepdim=True) + self.transposed.square().sum(dim=1, keepdim=True)
-        cost = torch.baddbmm(squares, flat, self.transposed, alpha=-2).clamp_(min=0)
-        return cost / self.hypotheses.shape[2] if self.cost_fn is pairwise_sq_ade else cost
+        # The same differences without a walk over the coordinates, which is slow on CPUs for so many pairs.
+        cost = torch.cdist(centres.flatten(2), self.hypotheses.flatten(2), compute_mode="donot_use_mm_for_euclid_dist")
+        cost = cost.square_()
+        return cost.div_(self.hypotheses.shape[2]) if self.cost_fn is pairwise_sq_ade else cost
 
     def centres(self, shares: Tensor, before: Tensor) -> Tensor:
         """Return the best centre of each group, [rows, groups, *event]; of an empty one the centre before.
@@ -65,9 +62,10 @@ class Geometry(NamedTuple):
             before: [rows, groups, *event]
         """
         event = self.hypotheses.shape[2:]
-        mass = shares.sum(dim=-1, keepdim=True)
-        means = torch.bmm(shares, self.hypotheses.flatten(2)) / mass.clamp_min(1e-30)
-        means = torch.where(mass > 0, means, before.flatten(2)).unflatten(-1, event)
+        wide = shares.to(wide_dtype(shares))  # far from 0 a sum in single precision loses the differences
+        mass = wide.sum(dim=-1, keepdim=True)
+        means = torch.bmm(wide, self.hypotheses.flatten(2).to(wide)) / mass.clamp_min(1e-30)
+        means = torch.where(mass > 0, means, before.flatten(2)).to(self.hypotheses).unflatten(-1, event)
         if self.means_are_best or not isinstance(self.objective, ExpectedCost):
             return means
         if self.cost_fn is pairwise_euclidean:
@@ -88,14 +86,6 @@ class Geometry(NamedTuple):
         return squares and isinstance(self.objective, ExpectedCost)
 
 
-def geometry_of(scored: Scored, cost_fn: CostFn, objective: ReductionObjective) -> Geometry:
-    """Return the problem of some rows, moved to their means: far from 0 the digits would go into the distance."""
-    transposed = None
-    if cost_fn in EUCLIDEAN:
-        transposed = scored.hypotheses.flatten(2).mT.contiguous()
-    return Geometry(*scored, transposed, cost_fn, objective)
-
-
 def _medians(events: Tensor, shares: Tensor, centres: Tensor) -> Tensor:
     """Return the geometric median of each group at each step by Weiszfeld's algorithm.
 
@@ -104,11 +94,14 @@ def _medians(events: Tensor, shares: Tensor, centres: Tensor) -> Tensor:
         shares: [rows, groups, hypotheses]
         centres: [rows, groups, steps, dim], where to start.
     """
-    points = events.transpose(1, 2)  # [rows, steps, hypotheses, dim]
-    shares, centres = shares.unsqueeze(1), centres.transpose(1, 2)
-    tiny = torch.finfo(events.dtype).eps * events.abs().amax().clamp_min(1e-30)
+    wide = wide_dtype(events)
+    points = events.transpose(1, 2).to(wide)  # [rows, steps, hypotheses, dim]
+    shares, centres = shares.unsqueeze(1).to(wide), centres.transpose(1, 2).to(wide)
+    # Of each row by itself: its result must not depend on the size of other rows.
+    tiny = torch.finfo(wide).eps * points.abs().amax(dim=(1, 2, 3), keepdim=True).clamp_min(1e-30)
     for _ in range(_WEISZFELD_STEPS):
-        pulls = shares / torch.cdist(centres, points).clamp_min(tiny)  # [rows, steps, groups, hypotheses]
+        distances = torch.cdist(centres, points, compute_mode="donot_use_mm_for_euclid_dist")
+        pulls = shares / distances.maximum(tiny)  # [rows, steps, groups, hypotheses]
         total = pulls.sum(dim=-1, keepdim=True)
         centres = torch.where(total > 0, pulls @ points / total.clamp_min(1e-30), centres)
-    return centres.transpose(1, 2)
+    return centres.transpose(1, 2).to(events)

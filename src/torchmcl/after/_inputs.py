@@ -14,7 +14,7 @@ from torchmcl.costs import (
     pairwise_l1,
     pairwise_sq_euclidean,
 )
-from torchmcl.costs._calling import named_extras
+from torchmcl.costs._calling import check_takes_mask
 from torchmcl.scoring import ScoreObjective, SoftmaxScores
 from torchmcl.types import Distributions, Predictions
 
@@ -149,14 +149,15 @@ def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, 
         cost_fn: any `pairwise_*` function.
         hypotheses: [rows, hypotheses, ...]
         targets: [rows, targets, *event]
-        mask: of the steps of each target, [rows, targets, steps], for costs that take one.
+        mask: of the steps of each target, [rows, targets, steps]; the cost must take it.
     """
     check_callable(owner, "cost_fn", cost_fn, "torchmcl.pairwise_sq_euclidean")
     expected = (len(hypotheses), targets.shape[1], hypotheses.shape[1])
     if cost_fn in _VECTOR_COSTS:
         hypotheses, targets = hypotheses.flatten(2), targets.flatten(2)
-    extras = {"mask": mask} if mask is not None and "mask" in named_extras(cost_fn) else {}
-    cost = cost_fn(hypotheses=hypotheses, targets=targets, **extras)
+    if mask is not None:
+        check_takes_mask(owner, "cost_fn", cost_fn)
+    cost = cost_fn(hypotheses=hypotheses, targets=targets, **({} if mask is None else {"mask": mask}))
     if cost.shape != expected:
         rule = f"return costs of shape {expected} for hypotheses {tuple(hypotheses.shape)}"
         advice = "Costs of sequences, pairwise_ade for example, take [rows, hypotheses, steps, dim]."

@@ -16,9 +16,6 @@ __all__ = ["best_groups", "best_subset", "chosen", "compiled_means", "few_groups
 # All subsets are tried up to this many of them, all groupings up to this many hypotheses.
 _FEW_SUBSETS = 512
 _FEW_HYPOTHESES = 8
-# The gain of a candidate can only fall as others are chosen, so an old gain is a bound. Each step looks again at this
-# share of the candidates, those with the largest old gains; a third of it already finds nearly what a full search does.
-_LOOKED_AT_AGAIN = 0.2
 _LLOYD_ROUNDS = 30
 
 
@@ -72,25 +69,17 @@ def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
 
 
 def chosen_greedily(loss: Tensor, weights: Tensor, k: int) -> Tensor:
-    """Return k candidates [rows, k], each the one that lowers the expected loss most (nearly, see above)."""
-    n = loss.shape[1]
-    n_again = min(max(8, math.ceil(_LOOKED_AT_AGAIN * n)), n)
+    """Return k candidates [rows, k], each the one that lowers the expected loss most."""
     column = weights.unsqueeze(-1)
-    chosen = torch.bmm(loss, column).squeeze(-1).argmin(dim=-1, keepdim=True)
-    picks, nearest = [chosen], take(loss, chosen)  # [rows, 1, hypotheses]
-    gains = torch.bmm((nearest - loss).clamp_(min=0), column).squeeze(-1)
-    gains.scatter_(1, chosen, -1.0)  # below every other gain: none is chosen twice
+    best = torch.bmm(loss, column).squeeze(-1).argmin(dim=-1, keepdim=True)
+    picks, nearest = [best], take(loss, best)  # [rows, 1, hypotheses]
+    taken = torch.zeros_like(weights, dtype=torch.bool).scatter_(1, best, True)
     for _ in range(k - 1):
-        again = gains.topk(n_again, dim=-1, sorted=False).indices
-        losses = take(loss, again)
-        fresh = torch.bmm((nearest - losses).clamp_(min=0), column).squeeze(-1)
-        fresh = torch.where(gains.gather(1, again) < 0, -1.0, fresh)
-        gains.scatter_(1, again, fresh)
-        best = fresh.argmax(dim=-1, keepdim=True)
-        chosen = again.gather(1, best)
-        nearest = torch.minimum(nearest, take(losses, best))
-        gains.scatter_(1, chosen, -1.0)
-        picks.append(chosen)
+        gains = torch.bmm((nearest - loss).clamp_(min=0), column).squeeze(-1)
+        best = gains.masked_fill_(taken, -1.0).argmax(dim=-1, keepdim=True)  # below every gain: none is chosen twice
+        nearest = torch.minimum(nearest, take(loss, best))
+        taken.scatter_(1, best, True)
+        picks.append(best)
     return torch.cat(picks, dim=-1)
 
 
@@ -108,8 +97,8 @@ def swapped(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
             break
         change = _changes(loss[active], weights[active], chosen[active])  # [rows, candidates, k]
         lowest, place = change.flatten(1).min(dim=-1)
-        scale = torch.bmm(loss[active].amax(dim=1, keepdim=True), weights[active].unsqueeze(-1)).flatten()
-        better = lowest < -16 * torch.finfo(loss.dtype).eps * scale  # not a difference of rounding
+        present = (take(loss[active], chosen[active]).amin(dim=1) * weights[active]).sum(dim=-1)
+        better = lowest < -16 * torch.finfo(loss.dtype).eps * present  # not a difference of rounding
         active, place = active[better], place[better]
         k = chosen.shape[1]
         chosen[active, place % k] = place // k

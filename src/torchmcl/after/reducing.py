@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
+from torchmcl._eager import full_precision
 from torchmcl.after import _search as search
-from torchmcl.after._geometry import EUCLIDEAN, Geometry, geometry_of
-from torchmcl.after._inputs import CostFn, Scored, Scores, as_tensor, finite_tensor, logits_of, pair_cost, scored
+from torchmcl.after._geometry import EUCLIDEAN, Geometry
+from torchmcl.after._inputs import CostFn, Scores, as_tensor, finite_tensor, logits_of, pair_cost, scored
 from torchmcl.after.objectives import ExpectedCost, ReductionObjective
 from torchmcl.backends import grouping
 from torchmcl.costs import pairwise_sq_euclidean
@@ -23,6 +24,7 @@ __all__ = ["concatenate", "expected_cost", "reduce"]
 _NUMBERS_AT_ONCE = {"cpu": 4_000_000, "cuda": 200_000_000}
 
 
+@full_precision
 def reduce(
     predictions: Predictions | Distributions,
     k: int,
@@ -34,19 +36,20 @@ def reduce(
 ) -> Predictions:
     """Return the k hypotheses with a low expected loss if the truth is drawn from the given ones by their scores.
 
-    Few possibilities are all tried, which gives the lowest loss there is: up to 512 subsets to choose from, or up to 8
-    hypotheses to group. Otherwise each hypothesis chosen is the one that helps most. Then chosen ones are exchanged for
-    others as long as that helps, and moved ones go to the centres of their groups by Lloyd's algorithm. No random
-    numbers are used, and no row depends on the others.
+    Few possibilities are all tried: up to 512 subsets to choose from, or all groupings of up to 8 hypotheses. The loss
+    is then the lowest there is for subsets, and for groups under `ExpectedCost` of a squared cost, whose best centre is
+    the mean. Otherwise each hypothesis chosen is the one that helps most; without `moved` they are exchanged for others
+    as long as that helps, with it they go to the centres of their groups by Lloyd's algorithm. No random numbers are
+    used, and no row depends on the others.
 
     Args:
         predictions: hypotheses [rows, hypotheses, ...] and scores; all hypotheses count alike without scores.
         k: how many to keep.
         cost_fn: any `pairwise_*` function that takes hypotheses for targets. Costs of vectors see all axes of a
             hypothesis as one.
-        moved: whether hypotheses may move, as in k-means; otherwise k of those given are kept, as in k-medoids. They
-            move to means for squared costs, to geometric medians for distances, and for other costs to means where that
-            helps.
+        moved: whether hypotheses may move, as in k-means; otherwise k of those given are kept unchanged, as in
+            k-medoids. They move to means for squared costs, to geometric medians for distances, and for other costs to
+            means where that helps.
         objective: `ExpectedCost()` by default, or `MissRate(threshold)`.
         scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
 
@@ -82,11 +85,10 @@ def reduce(
     at_once = max(_NUMBERS_AT_ONCE.get(every.hypotheses.device.type, 2_000_000) // (n * n), 1)
     solve = _moved if moved else _chosen
     parts = []
-    for rows in zip(*(part.split(at_once) for part in every), strict=True):
-        mean = torch.einsum("rk,rk...->r...", rows[1], rows[0]).unsqueeze(1)
-        geometry = geometry_of(Scored(rows[0] - mean, rows[1]), cost_fn, objective)
+    for hypotheses, weights in zip(*(part.split(at_once) for part in every), strict=True):
+        geometry = Geometry(hypotheses, weights, cost_fn, objective)
         centres = solve(geometry, k)
-        parts.append((centres + mean, _masses(geometry, centres)))
+        parts.append((centres, _masses(geometry, centres)))
     hypotheses, masses = (torch.cat(part) for part in zip(*parts, strict=True))
     return _sorted(hypotheses, masses, scores)
 
@@ -196,9 +198,9 @@ def concatenate(
     sets = [scored(owner, one, scores) for one in predictions]
     if not sets:
         raise ValueError(bad_value(owner, "predictions", "hold at least one network's", "none"))
-    shares = torch.ones(len(sets))
+    shares = torch.ones(len(sets), dtype=torch.float64)
     if weights is not None:
-        shares = finite_tensor(owner, "weights", as_tensor(owner, "weights", weights).float())
+        shares = finite_tensor(owner, "weights", as_tensor(owner, "weights", weights).double())
     if shares.shape != (len(sets),) or (shares < 0).any() or not shares.sum() > 0:
         rule = f"be {len(sets)} numbers >= 0, not all 0"
         raise ValueError(bad_value(owner, "weights", rule, weights))

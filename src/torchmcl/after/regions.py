@@ -128,16 +128,18 @@ def conformal(
         targets: [rows, ...], one for each row.
         nonconformity: `Balls()`, `Tubes()`, `DensityLevels()` or your own.
         alpha: in (0, 1), the share of fresh targets that may lie outside.
-        mask: [rows, steps], True where a step of the target is real.
+        mask: [rows, steps], True where a step of the target is real; `Tubes` and costs of sequences take it.
         sample_weights: [rows], for fresh rows drawn from another population: in proportion to their density there over
-            that of the calibration rows.
+            that of the calibration rows. Coverage is then approximate, and falls short under a strong shift, where a
+            few rows have most of the weight: a fresh row is given the average weight in the place of its own.
         groups: [rows], integers: each group has a level, and coverage holds within each (Mondrian).
         units: [rows], integers: rows of the same unit, frames of one person for example, are not independent, and count
             together as one row.
         scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
 
     Raises:
-        ValueError: for too few rows, in words that say how many are needed; other shapes; NaN.
+        ValueError: for too few rows, in words that say how many are needed; other shapes; NaN; a mask that the
+            nonconformity does not take.
 
     Example:
         >>> from torchmcl.after import Balls
@@ -166,7 +168,8 @@ def conformal(
         for rows, name in zip(members, names, strict=True)
     ]
     reader = kept if isinstance(kept, ScoreObjective) else None
-    return ConformalRegions(nonconformity, float(alpha), keys, torch.tensor(levels).double(), reader, len(values))
+    exact = torch.tensor(levels, dtype=torch.float64)  # a level rounded to float32 may fall below the targets at it
+    return ConformalRegions(nonconformity, float(alpha), keys, exact, reader, len(values))
 
 
 def smallest_regions(

@@ -84,15 +84,18 @@ def call_cost(
     }
     given = {name: available[name] for name in extras}
     cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets, **given)
-    n_hypotheses = predictions.hypotheses.shape[-event_dims - 1]
+    *leading, n_hypotheses = predictions.hypotheses.shape[: predictions.hypotheses.ndim - event_dims]
     # A cost may take all hypotheses together, the likelihood of a mixture for example, if it takes their scores too.
     together = predictions.score_logits is None or "score_logits" in extras
     widths = (n_hypotheses, 1) if together else (n_hypotheses,)
-    fits = isinstance(cost, Tensor) and cost.ndim >= 2 and cost.shape[-1] in widths
+    # A cost of vectors takes the hypotheses of paths for leading axes, and returns costs of steps.
+    fits = isinstance(cost, Tensor) and cost.ndim == len(leading) + 2 and cost.shape[-1] in widths
     if not fits:
-        rule = f"return a cost [..., targets, hypotheses] of {n_hypotheses} hypotheses"
+        rule = f"return a cost [..., targets, hypotheses] with {len(leading) + 2} axes, of {n_hypotheses} hypotheses"
         shape = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
         advice = "`torchmcl.pairwise(loss)` makes one of a loss of one hypothesis and one target."
+        if event_dims > 1:
+            advice += " Paths need a cost of sequences, pairwise_sq_ade for example."
         raise ValueError(bad_value(owner, argument, rule, f"{shape} from {_name(cost_fn)}", advice))
     return cost
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import check_non_negative
+from torchmcl._eager import without_autocast
 from torchmcl.costs.likelihood import pairwise_gaussian_nll
 
 __all__ = ["mixture_score"]
@@ -47,7 +48,7 @@ class mixture_score:  # noqa: N801  (reads as a function: cost_fn = mixture_scor
         Args:
             hypotheses: means [..., hypotheses, dim]
             targets: [..., targets, dim]
-            scale: standard deviations, of the shape of `hypotheses`
+            scale: standard deviations, of the shape of `hypotheses` or one that broadcasts to it
             score_logits: [..., hypotheses]
         """
         cost = pairwise_gaussian_nll(hypotheses=hypotheses, targets=targets, scale=scale)
@@ -55,7 +56,9 @@ class mixture_score:  # noqa: N801  (reads as a function: cost_fn = mixture_scor
         likelihood = (log_shares - cost).logsumexp(dim=-1, keepdim=True)
         if self.crps == 0:
             return -likelihood
-        return self.crps * _crps(hypotheses, targets, scale, log_shares.exp()) - likelihood
+        scale = scale.to(cost.dtype).expand(hypotheses.shape)
+        crps = _crps(hypotheses.to(cost.dtype), targets.to(cost.dtype), scale, log_shares.exp())
+        return self.crps * crps - likelihood
 
 
 def _crps(hypotheses: Tensor, targets: Tensor, scale: Tensor, shares: Tensor) -> Tensor:
@@ -65,7 +68,8 @@ def _crps(hypotheses: Tensor, targets: Tensor, scale: Tensor, shares: Tensor) ->
     apart = hypotheses.unsqueeze(-2) - hypotheses.unsqueeze(-3)  # [..., hypotheses, hypotheses, dim]
     both = (scale.square().unsqueeze(-2) + scale.square().unsqueeze(-3)).sqrt()
     spread = mean_distance(apart, both).sum(dim=-1)
-    return near - (shares @ spread * shares).sum(dim=-1, keepdim=True) / 2
+    with without_autocast(spread):
+        return near - (shares @ spread * shares).sum(dim=-1, keepdim=True) / 2
 
 
 def mean_distance(offset: Tensor, scale: Tensor) -> Tensor:

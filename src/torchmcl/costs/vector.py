@@ -22,11 +22,9 @@ __all__ = [
 def pairwise_sq_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the squared Euclidean cost of every (target, hypothesis) pair.
 
-    Up to 32 dimensions the differences are taken first: the relative error of the cost stays below
-    1e-5 in float32 whatever the common offset of the points. Beyond, both sets are centred on the
-    mean target c and the cost comes from one matrix product; its absolute error in float32 is below
-    1e-6 (|h - c|^2 + |t - c|^2). Set `torch.set_float32_matmul_precision("highest")` (the default)
-    for that bound to hold on GPUs.
+    Differences are taken first, in any number of dimensions: the relative error of the cost in float32 stays below 1e-5
+    (up to 32 000 dimensions) for any common offset of the points, equal points are at distance 0 exactly, and no
+    target changes the cost of another.
 
     Args:
         hypotheses: [..., hypotheses, dim]

@@ -41,7 +41,9 @@ class HypothesisDensity(OnLine):
                 raise ValueError(bad_value(owner, "bandwidth", "be > 0", repr(bandwidth), advice))
         self.hypotheses = hypotheses
         self.probabilities = probabilities
-        self._width = torch.as_tensor(bandwidth).to(hypotheses)  # may be one for many, and so are its functions
+        self._width = torch.as_tensor(
+            bandwidth, dtype=hypotheses.dtype, device=hypotheses.device
+        )  # may be one for many, and so are its functions
         self.bandwidth = self._width.expand(probabilities.shape)
         self.scale = hypotheses.new_ones(hypotheses.shape[-1]) if scale is None else scale.to(hypotheses)
         self._check_scale()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
+from torchmcl._eager import full_precision
 from torchmcl.backends import line
 from torchmcl.density.kernels import REACH, KernelMixture
 
@@ -21,6 +22,8 @@ _ROUNDS = 20
 _HALVINGS = 10
 # Densities at a time: what is computed for them stays in the cache.
 _AT_ONCE = 512
+# In space a density has at least this many atoms for each point: fewer would leave points without any.
+_ATOMS_PER_POINT = 8
 # Less mass than this is none; in single precision a difference of distribution functions has errors of 1e-7.
 _TINY, _FAINT = 1e-12, 1e-6
 
@@ -40,6 +43,7 @@ class BestPoints(NamedTuple):
     deviations: Tensor
 
 
+@full_precision
 def best_points(density: KernelMixture, n_points: int) -> BestPoints:
     """Return the points with a low mean squared distance from a draw to the nearest of them.
 
@@ -90,6 +94,7 @@ def _unit(density: KernelMixture) -> Tensor:
     return density.scale if density.scale.ndim == 1 else torch.ones_like(density.scale[(0,) * (density.scale.ndim - 1)])
 
 
+@full_precision
 def equal_shares(density: KernelMixture, n_points: int) -> Tensor:
     """Return the middles of cells of equal mass on the line, [rows, points]: draws without the noise of drawing."""
     return _quantiles(_Kernels.of(density), n_points, n_halvings=50) * _unit(density)
@@ -181,8 +186,43 @@ def _squares(borders: Tensor, kernels: _Kernels) -> Tensor:
 
 
 def _in_space(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
-    atoms, weights = _atoms(kernels)
-    points = _far_apart(kernels, n_points)
+    n_rows, _, dim = kernels.centres.shape
+    frames = _n_frames(kernels, n_points)
+    solved = [kernels.centres.new_empty(n_rows, n_points, *tail) for tail in ((dim,), (), ())]
+    for n_frames in frames.unique().tolist():
+        rows = frames == n_frames
+        parts = _moved(_Kernels(*(part[rows] for part in kernels)), n_points, n_frames)
+        for whole, part in zip(solved, parts, strict=True):
+            whole[rows] = part
+    points, masses, deviations = solved
+    return points, masses, deviations
+
+
+def _n_frames(kernels: _Kernels, n_points: int) -> Tensor:
+    """Return how many sets of atoms each kernel of a row needs, [rows], a power of 2.
+
+    Kernels in the same place, or without weight, add no atoms to a row; more than one set where places are fewer than
+    points. Whether centres differ is seen on a line.
+    """
+    dim = kernels.centres.shape[-1]
+    line = torch.linspace(1, 2, dim).sqrt().to(kernels.centres)
+    there = (kernels.centres * line).sum(dim=-1)  # [rows, kernels]
+    least = there.abs().amax(dim=-1, keepdim=True) * 4 * torch.finfo(there.dtype).eps
+    there = there.masked_fill(kernels.weights <= _FAINT / kernels.weights.shape[-1], torch.nan).sort(dim=-1).values
+    n_places = 1 + (there.diff(dim=-1) > least).sum(dim=-1)
+    lacking = (_ATOMS_PER_POINT * n_points / (2 * dim * n_places)).clamp_min(1)
+    lacking = torch.where(n_places < n_points, lacking.clamp_min(2), lacking)
+    return (2 ** lacking.log2().ceil()).long()
+
+
+def _moved(kernels: _Kernels, n_points: int, n_frames: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return points, masses and deviations by Lloyd's algorithm on atoms."""
+    atoms, weights = _atoms(kernels, n_frames)
+    if n_frames == 1:
+        points = _far_apart(kernels.centres, kernels.weights, n_points)
+    else:  # the centres alone may be too few
+        places = torch.cat([kernels.centres, atoms], dim=1)
+        points = _far_apart(places, torch.cat([kernels.weights, weights], dim=1), n_points)
     for _ in range(_ROUNDS):
         masses, sums, _ = _nearest(atoms, weights, points)
         points = torch.where(masses.unsqueeze(-1) > _TINY, sums / masses.clamp_min(_TINY).unsqueeze(-1), points)
@@ -192,18 +232,26 @@ def _in_space(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tensor]
     return means, masses / masses.sum(dim=-1, keepdim=True), _deviations(variances, masses, kernels)
 
 
-def _atoms(kernels: _Kernels) -> tuple[Tensor, Tensor]:
-    """Return points [rows, atoms, dim] and weights [rows, atoms] with the mean and covariance of each kernel."""
+def _atoms(kernels: _Kernels, n_frames: int) -> tuple[Tensor, Tensor]:
+    """Return points [rows, atoms, dim] and weights [rows, atoms] with the mean and covariance of each kernel.
+
+    Of each kernel they lie on both sides of it, along the axes of space and along those of further, random frames (but
+    always the same).
+    """
     dim = kernels.centres.shape[-1]
-    axes = math.sqrt(dim) * torch.eye(dim).to(kernels.centres)
-    steps = kernels.widths.unsqueeze(-2) * torch.cat([axes, -axes])  # [rows, kernels, 2 dim, dim]
+    turned = torch.randn(n_frames, dim, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    frames = torch.linalg.qr(turned).Q
+    frames[0] = torch.eye(dim)
+    # At different distances, with the mean square that the variance asks for: atoms on one shell leave out the middle.
+    sizes = torch.sqrt(dim * (torch.arange(n_frames) + 0.5) / n_frames * 2).view(-1, 1, 1)
+    axes = (sizes * frames).flatten(0, 1).to(kernels.centres)
+    steps = kernels.widths.unsqueeze(-2) * torch.cat([axes, -axes])  # [rows, kernels, atoms of one, dim]
     atoms = (kernels.centres.unsqueeze(-2) + steps).flatten(1, 2)
-    return atoms, (kernels.weights / (2 * dim)).repeat_interleave(2 * dim, dim=-1)
+    return atoms, (kernels.weights / len(steps[0, 0])).repeat_interleave(len(steps[0, 0]), dim=-1)
 
 
-def _far_apart(kernels: _Kernels, n_points: int) -> Tensor:
-    """Return centres [rows, points, dim]: the most probable, then again and again what is worst represented."""
-    centres, weights = kernels.centres, kernels.weights
+def _far_apart(centres: Tensor, weights: Tensor, n_points: int) -> Tensor:
+    """Return places [rows, points, dim]: the most probable, then again and again what is worst represented."""
     chosen = weights.argmax(dim=-1)
     nearest = torch.full_like(weights, math.inf)
     points = []

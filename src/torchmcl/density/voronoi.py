@@ -6,12 +6,19 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value
-from torchmcl.density.kernels import HypothesisDensity, normal_like
+from torchmcl._eager import full_precision
+from torchmcl.density.kernels import REACH, HypothesisDensity, normal_like
+from torchmcl.theory import distinct_representatives
 
 __all__ = ["VoronoiKernels"]
 
 # Directions for the mass of a cell: enough for five digits in two dimensions, three in more.
 _N_DIRECTIONS = 512
+# Rounds of rejection in space; what is left then lies in cells that are far smaller than their kernel.
+_ROUNDS = 100
+_HALVINGS = 60
+# Hypotheses that are this many units of rounding apart are not told apart at the reach of a kernel.
+_SAME_PLACE = 8
 
 
 class VoronoiKernels(HypothesisDensity):
@@ -19,7 +26,11 @@ class VoronoiKernels(HypothesisDensity):
 
     Takes the arguments of `KernelMixture`. The mass of a kernel inside its cell is an integral over directions,
     for the cell is seen from its hypothesis as a radius in each direction: exact in one dimension, to about five
-    digits in two, to about three in more, where the directions are random (but always the same).
+    digits in two, to about three in more, where the directions are random (but always the same). Hypotheses that the
+    precision of their numbers hardly tells apart share the cell of the first of them.
+
+    Samples are exact in one dimension. In more they are found by rejection, and where a cell has little of its kernel,
+    after 100 rejections, by the same directions as the masses.
 
     Example:
         >>> density = VoronoiKernels(torch.tensor([[-1.0], [1.0]]), torch.tensor([0.25, 0.75]), bandwidth=5.0)
@@ -36,12 +47,19 @@ class VoronoiKernels(HypothesisDensity):
             rule, given = "have the shape [dim]", tuple(self.scale.shape)
             raise ValueError(bad_value("VoronoiKernels", "scale", rule, given, advice))
         # Of hypotheses in the same place the first has the cell, and the probability of all.
-        points = self.hypotheses / self.scale
-        same = (points.unsqueeze(-2) == points.unsqueeze(-3)).all(dim=-1)
-        owner = same.int().argmax(dim=-1)
+        owner = self._owners()
+        self.hypotheses = self.hypotheses.gather(-2, owner.unsqueeze(-1).expand_as(self.hypotheses))
         self.cell_probabilities = torch.zeros_like(probabilities).scatter_add(-1, owner, probabilities)
         self.probabilities = self.cell_probabilities
-        self._directions = _directions(self.dim).to(points)
+        self._directions = _directions(self.dim).to(self.hypotheses)
+
+    def _owners(self) -> Tensor:
+        """Return the place of the first hypothesis in the same place as each, [..., hypotheses]."""
+        points = (self.hypotheses / self.scale).detach()
+        reach = points.abs().amax(dim=(-2, -1)) + REACH * self.bandwidth.detach().amax(dim=-1)
+        first = distinct_representatives(points, _SAME_PLACE * torch.finfo(points.dtype).eps * reach)
+        distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+        return distances.masked_fill(~first.unsqueeze(-2), torch.inf).argmin(dim=-1)
 
     def _log_mixed(self, squares: Tensor, kernel: Tensor) -> Tensor:
         nearest = squares.argmin(dim=-1, keepdim=True)
@@ -51,6 +69,7 @@ class VoronoiKernels(HypothesisDensity):
     def _log_masses(self) -> Tensor:
         return self._radial(0).mean(dim=-1).log()
 
+    @full_precision
     def _radii(self) -> Tensor:
         """Return how far each cell reaches in each direction, in bandwidths, [..., hypotheses, directions]."""
         points = self.hypotheses / self.scale
@@ -66,6 +85,7 @@ class VoronoiKernels(HypothesisDensity):
         factor = 2 ** (power / 2) * math.exp(math.lgamma(float(shape)) - math.lgamma(self.dim / 2))
         return factor * torch.special.gammainc(shape, self._radii().square() / 2)
 
+    @full_precision
     def _kernel_moments(self) -> tuple[Tensor, Tensor]:
         mass = self._radial(0).mean(dim=-1).unsqueeze(-1)
         n = len(self._directions)
@@ -77,32 +97,56 @@ class VoronoiKernels(HypothesisDensity):
     def _sample_around(
         self, index: Tensor, centres: Tensor, widths: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        # A kernel cut off on all sides may be far wider than its cell. Drawing the direction first, in proportion to
-        # the mass along it, and then the radius would need the grid of directions; rejection needs nothing.
+        row = torch.arange(self.batch_shape.numel(), device=index.device).view(self.batch_shape).expand(index.shape)
+        if self.dim == 1:
+            low, high = _flat(self._borders())[row, index].unbind(dim=-1)
+            share = torch.rand(low.shape, dtype=low.dtype, device=low.device, generator=generator)
+            largest = 1 - torch.finfo(low.dtype).eps
+            offsets = math.sqrt(2) * (low + share * (high - low)).clamp(-largest, largest).erfinv()
+            return centres + widths * offsets.unsqueeze(-1)
         samples = centres + widths * normal_like(centres, generator)
-        for _ in range(10_000):
+        for _ in range(_ROUNDS):
             offsets = (samples.unsqueeze(-2) - self.hypotheses) / self.scale
             outside = offsets.square().sum(dim=-1).argmin(dim=-1) != index
             if not outside.any():
-                break
+                return samples
             again = centres[outside] + widths[outside] * normal_like(centres[outside], generator)
             samples[outside] = again
+        radii = _flat(self._radii())[row[outside], index[outside]]  # [left over, directions]
+        samples[outside] = centres[outside] + widths[outside] * self._offsets_within(radii, generator)
         return samples
 
+    def _offsets_within(self, radii: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return draws [n, dim] of a standard normal within radii [n, directions]: a direction first, then how far."""
+        shape = torch.tensor(self.dim / 2).to(radii)
+        masses = torch.special.gammainc(shape, radii.square() / 2).clamp_min(torch.finfo(radii.dtype).tiny)
+        drawn = torch.multinomial(masses, 1, generator=generator)
+        share = torch.rand(drawn.shape, dtype=radii.dtype, device=radii.device, generator=generator)
+        wanted = share * masses.gather(-1, drawn)
+        low, high = torch.zeros_like(share), radii.gather(-1, drawn).clamp_max(REACH + self.dim)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            short = torch.special.gammainc(shape, middle.square() / 2) < wanted
+            low, high = torch.where(short, middle, low), torch.where(short, high, middle)
+        return high * self._directions[drawn.squeeze(-1)]
+
+    def _borders(self) -> Tensor:
+        """Return the error function at both borders of each cell on the line, [..., hypotheses, 2].
+
+        The hypothesis is between them: the mass of a cell, their difference, has all digits even of a narrow one.
+        """
+        return (self._radii() * self._directions.squeeze(-1) * math.sqrt(0.5)).erf()
+
     def _kernel_cdf(self, value: Tensor) -> Tensor:
-        points = self.hypotheses.squeeze(-1) / self.scale
-        order = points.sort(dim=-1)
-        middles = (order.values[..., 1:] + order.values[..., :-1]) / 2
-        edge = torch.full_like(order.values[..., :1], torch.inf)
-        below = torch.cat([-edge, middles], dim=-1)
-        above = torch.cat([middles, edge], dim=-1)
-        back = order.indices.argsort(dim=-1)
-        low, high = below.gather(-1, back), above.gather(-1, back)
-        at = ((value / self.scale).maximum(low).minimum(high) - points) / self.bandwidth
-        low, high = ((low - points) / self.bandwidth), ((high - points) / self.bandwidth)
-        start, stop = torch.special.ndtr(low), torch.special.ndtr(high)
-        share = (torch.special.ndtr(at) - start) / (stop - start).clamp_min(torch.finfo(at.dtype).tiny)
-        return share.clamp(0, 1)
+        low, high = self._borders().unbind(dim=-1)
+        points = self.hypotheses.squeeze(-1)
+        at = ((value - points) / self.scale / self.bandwidth * math.sqrt(0.5)).erf().maximum(low).minimum(high)
+        return (at - low) / (high - low).clamp_min(torch.finfo(at.dtype).tiny)
+
+
+def _flat(values: Tensor) -> Tensor:
+    """Return values [..., hypotheses, n] with all axes of the batch as one."""
+    return values.reshape(-1, *values.shape[-2:])
 
 
 def _directions(dim: int) -> Tensor:

@@ -32,7 +32,7 @@ from torchmcl.types import Batch, StepOutput
 
 __all__ = ["AutogradStep", "CompiledStep", "StepSpec", "why_not_compiled", "why_not_usual"]
 
-# Beyond this many coordinates the squared distance comes from matrix products, which the compiled step does not do.
+# The compiled step walks the coordinates one by one, which is fast for few.
 _MAX_DIMS = 32
 # For a measurement of the costs: some hundred rows take a percent or two of the time of a training.
 _N_MEASURED_ROWS = 256

@@ -76,7 +76,8 @@ def summed_nll(family: Family, locations: Tensor, targets: Tensor, scale: Tensor
         cost: Tensor = _SummedNLL.apply(family, locations, targets, scale, real)
     else:
         cost = nll_formula(family, locations, targets, scale, real)
-    n_real = targets.shape[-1] if real is None else real.sum(dim=-1, keepdim=True)
+    # In the dtype of the cost: an integer tensor times a number is float32.
+    n_real = targets.shape[-1] if real is None else real.sum(dim=-1, keepdim=True).to(cost.dtype)
     return cost + family.constant * n_real
 
 

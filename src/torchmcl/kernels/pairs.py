@@ -9,11 +9,11 @@ from torch import Tensor
 
 from torchmcl._eager import may_work_in_place
 from torchmcl.kernels.coordinates import MAX_TURNS
-from torchmcl.kernels.squares import centred_pull
+from torchmcl.kernels.squares import centred_pull, pulled_centre
 
 __all__ = ["squared_distances"]
 
-# The kernels for many dimensions hold all targets of a sample in one tile.
+# The gradients for many dimensions hold all targets of a sample in one tile.
 _MAX_TILE = 64
 
 
@@ -93,27 +93,20 @@ def _few_pull_t(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
 
 
 @triton.jit
-def _many(h, t, centre, cost, T, K, D, BT: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
+def _many(h, t, cost, T, K, D, BT: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
     sample = tl.program_id(0).to(tl.int64)
     k = tl.program_id(1) * BK + tl.arange(0, BK)
-    i = tl.arange(0, BT)
-    cross = tl.zeros((BT, BK), dtype=tl.float32)
-    h_square = tl.zeros((BK,), dtype=tl.float32)
-    t_square = tl.zeros((BT,), dtype=tl.float32)
+    i = tl.program_id(2) * BT + tl.arange(0, BT)
+    total = tl.zeros((BT, BK, BD), dtype=tl.float32)
     for start in range(0, D, BD):
         d = start + tl.arange(0, BD)
         inside = d < D
-        c = tl.load(centre + sample * D + d, mask=inside, other=0.0)
         x = tl.load(h + (sample * K + k[:, None]) * D + d[None, :], mask=(k < K)[:, None] & inside[None, :], other=0.0)
         y = tl.load(t + (sample * T + i[:, None]) * D + d[None, :], mask=(i < T)[:, None] & inside[None, :], other=0.0)
-        x = tl.where((k < K)[:, None], x - c[None, :], 0.0)
-        y = tl.where((i < T)[:, None], y - c[None, :], 0.0)
-        cross += tl.dot(y, tl.trans(x), input_precision="ieee")
-        h_square += tl.sum(x * x, axis=1)
-        t_square += tl.sum(y * y, axis=1)
-    value = t_square[:, None] + h_square[None, :] - 2 * cross
-    value = tl.where(value < 0, 0.0, value)  # not max(), which would hide a NaN
-    tl.store(cost + (sample * T + i[:, None]) * K + k[None, :], value, mask=(i < T)[:, None] & (k < K)[None, :])
+        difference = x[None, :, :] - y[:, None, :]
+        total += difference * difference
+    real = (i < T)[:, None] & (k < K)[None, :]
+    tl.store(cost + (sample * T + i[:, None]) * K + k[None, :], tl.sum(total, axis=2), mask=real)
 
 
 @triton.jit
@@ -165,8 +158,10 @@ def _many_blocks(T: int) -> dict[str, int]:
 def _many_cost(h: Tensor, t: Tensor) -> Tensor:
     (n, K, D), T = h.shape, t.shape[1]
     cost = h.new_empty(n, T, K)
-    blocks = _many_blocks(T)
-    _many[(n, triton.cdiv(K, blocks["BK"]))](h, t, t.mean(dim=-2), cost, T, K, D, **blocks)
+    # Differences of all pairs of a tile and 32 coordinates are held at once, 64 of them in each thread.
+    n_targets = min(triton.next_power_of_2(T), 16)
+    blocks = {"BT": n_targets, "BK": 256 // n_targets, "BD": 32}
+    _many[(n, triton.cdiv(K, blocks["BK"]), triton.cdiv(T, n_targets))](h, t, cost, T, K, D, **blocks)
     return cost
 
 
@@ -174,7 +169,7 @@ def _many_pull_h(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
     (n, K, D), T = h.shape, t.shape[1]
     out = torch.empty_like(h)
     blocks = _many_blocks(T)
-    _many_to_h[(n, triton.cdiv(K, blocks["BK"]))](h, t, t.mean(dim=-2), grad, out, T, K, D, **blocks)
+    _many_to_h[(n, triton.cdiv(K, blocks["BK"]))](h, t, pulled_centre(t, grad), grad, out, T, K, D, **blocks)
     return out
 
 
@@ -182,7 +177,7 @@ def _many_pull_t(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
     (n, K, D), T = h.shape, t.shape[1]
     out = torch.empty_like(t)
     blocks = _many_blocks(T)
-    _many_to_t[(n, triton.cdiv(D, blocks["BD"]))](h, t, t.mean(dim=-2), grad, out, T, K, D, **blocks)
+    _many_to_t[(n, triton.cdiv(D, blocks["BD"]))](h, t, pulled_centre(t, grad), grad, out, T, K, D, **blocks)
     return out
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_event_pair, check_mask
+from torchmcl._eager import full_precision
 from torchmcl.assignment import WTA
 from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
 from torchmcl.scoring import normalized_scores
@@ -77,6 +78,7 @@ def squared_errors_of_best(predictions: Predictions, targets: Tensor, mask: Tens
     return _cheapest(cost, mask)
 
 
+@full_precision
 def energy_scores(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:
     """Return E|X - y| - E|X - X'| / 2 of each target y, X drawn from the scored hypotheses."""
     mask = _checked_mask("energy_score", predictions, targets, mask)

@@ -44,9 +44,9 @@ class OrderedPIT(PIT):
     """
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
-        # More decibels than two outputs ever differ by, and few enough for the digits of single precision.
-        dearer = 1000.0 * torch.arange(cost.shape[-1], dtype=cost.dtype, device=cost.device)
-        return super()._assign(cost + dearer, mask)
+        places = torch.arange(cost.shape[-1], device=cost.device)
+        n_real = cost.shape[-2] if mask is None else mask.sum(dim=-1)[..., None, None]
+        return super()._assign(cost.masked_fill(places >= n_real, torch.inf), mask)  # infinity forbids a pair
 
 
 def rule_of(objective: ObjectiveConfig) -> RuleLike:

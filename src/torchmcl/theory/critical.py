@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_mask, check_non_negative, check_tensor
-from torchmcl._eager import is_plain_eager
+from torchmcl._eager import full_precision, is_plain_eager
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.free_energy import boltzmann_weights, covariance_blocks
 
@@ -314,6 +314,7 @@ def observed_transitions(
     return transitions
 
 
+@full_precision
 def _moments(owner: str, samples: Tensor, mask: Tensor | None, *, centred: bool) -> Tensor:
     """Return the second moments [..., dim, dim] around the mean or around 0."""
     samples = samples.to(torch.promote_types(samples.dtype, torch.float32))
@@ -329,6 +330,7 @@ def _moments(owner: str, samples: Tensor, mask: Tensor | None, *, centred: bool)
     return samples.mT @ samples / n_real
 
 
+@full_precision
 def _largest_eigenvalue(matrices: Tensor) -> Tensor:
     if matrices.shape[-1] == 1:
         return matrices[..., 0, 0]

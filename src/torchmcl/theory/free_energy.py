@@ -27,6 +27,7 @@ from torchmcl._checks import (
     check_positive,
     check_tensor,
 )
+from torchmcl._eager import full_precision
 from torchmcl.assignment import AnnealedWTA
 from torchmcl.costs import pairwise_sq_euclidean
 
@@ -204,6 +205,7 @@ def hypothesis_masses(weights: Tensor, mask: Tensor | None = None) -> Tensor:
     return weights.masked_fill(~real, 0).sum(dim=-2) / real.sum(dim=-2).clamp_min(1)
 
 
+@full_precision
 def soft_barycentres(samples: Tensor, weights: Tensor, *, otherwise: Tensor | None = None) -> Tensor:
     """Return the mean of the samples under each hypothesis' weights: the fixed-point update.
 
@@ -236,14 +238,16 @@ def soft_barycentres(samples: Tensor, weights: Tensor, *, otherwise: Tensor | No
     dtype = torch.promote_types(samples.dtype, weights.dtype)
     samples, weights = samples.to(dtype), weights.to(dtype)
     mass = weights.sum(dim=-2).unsqueeze(-1)  # [..., hypotheses, 1]
-    # Around the mean sample, so that a common offset costs no digits.
-    centre = samples.mean(dim=-2, keepdim=True)
+    # Around the mean sample, so that a common offset costs no digits; padded samples have no weight in it.
+    shares = weights.sum(dim=-1, keepdim=True)
+    centre = (shares * samples).sum(dim=-2, keepdim=True) / shares.sum(dim=-2, keepdim=True).clamp_min(1e-30)
     barycentres = centre + weights.mT @ (samples - centre) / mass
     if otherwise is None:
         return barycentres
     return torch.where(mass > 0, barycentres, otherwise.to(dtype))
 
 
+@full_precision
 def covariance_blocks(samples: Tensor, hypotheses: Tensor, weights: Tensor) -> Tensor:
     """Return C_kk, the second moment of the samples of each hypothesis around it.
 
@@ -271,12 +275,15 @@ def covariance_blocks(samples: Tensor, hypotheses: Tensor, weights: Tensor) -> T
     _check_weights("covariance_blocks", weights)
     _check_samples("covariance_blocks", samples, weights)
     check_event_pair("covariance_blocks", hypotheses, samples)
+    dtype = torch.promote_types(torch.promote_types(samples.dtype, hypotheses.dtype), weights.dtype)
+    samples, hypotheses, weights = samples.to(dtype), hypotheses.to(dtype), weights.to(dtype)
     offsets = samples.unsqueeze(-3) - hypotheses.unsqueeze(-2)  # [..., hypotheses, samples, dim]
     mass = weights.sum(dim=-2)
     posterior = weights.mT / mass.masked_fill(mass == 0, 1).unsqueeze(-1)
     return (posterior.unsqueeze(-1) * offsets).mT @ offsets
 
 
+@full_precision
 def free_energy_hessian(
     samples: Tensor, hypotheses: Tensor, temperature: float | Tensor, mask: Tensor | None = None
 ) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_cost, check_positive, check_positive_int, check_tensor
+from torchmcl._eager import full_precision
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.critical import covariance
 from torchmcl.theory.free_energy import assignment_entropy, hypothesis_masses
@@ -239,6 +240,7 @@ def distortion_at_rate(points: RatePoints, rate: float) -> Tensor:
     return distortions[right - 1] + share * (distortions[right] - distortions[right - 1])
 
 
+@full_precision
 def _quick_updates(q: Tensor, g: Tensor, c: Tensor, n_updates: int) -> Tensor:
     """Return by how much log r changes in some more updates, without exponentials.
 

@@ -94,15 +94,9 @@ static void two_nearest(const Choice *c, const float *loss, const int64_t *chose
 static void exchange(const Choice *c, const float *loss, const float *weights, int64_t *chosen, float *first,
                      float *second, float *change, int64_t *owner) {
     const int64_t n = c->n_hypotheses, k = c->n_kept;
-    float scale = 0;
-    for (int64_t j = 0; j < n; j++) {
-        float most = 0;
-        for (int64_t i = 0; i < n; i++) most = loss[i * n + j] > most ? loss[i * n + j] : most;
-        scale += weights[j] * most;
-    }
     for (int64_t round = 0; round < c->n_exchanges; round++) {
         two_nearest(c, loss, chosen, first, second, owner);
-        float lowest = -16 * FLT_EPSILON * scale; /* not a difference of rounding */
+        float lowest = -16 * FLT_EPSILON * dot_of(first, weights, n); /* not a difference of rounding */
         int64_t in = -1, out = 0;
         for (int64_t i = 0; i < n; i++) {
             const float *own = loss + i * n;
@@ -136,9 +130,9 @@ static void choose_rows(const Choice *c) {
     }
 }
 
-/* Squared distances [n][width] of `count` points to all, which are also given as [dims][width]. */
-ALWAYS void distances_of(int count, int64_t n_dims, const float *from, const float *square_from, const float *turned,
-                         const float *squares, int64_t width, float *out) {
+/* Squared distances [n][width] of `count` points to all, which are also given as [dims][width]. Differences come first:
+   |x|^2 + |y|^2 - 2 x.y has no digits left for near points where one is far away. */
+ALWAYS void distances_of(int count, int64_t n_dims, const float *from, const float *turned, int64_t width, float *out) {
     for (int64_t j = 0; j < width; j += STEP * LANES) {
         vec sum[4][STEP];
         for (int p = 0; p < count; p++)
@@ -146,39 +140,34 @@ ALWAYS void distances_of(int count, int64_t n_dims, const float *from, const flo
         for (int64_t d = 0; d < n_dims; d++) {
             const vec *x = (const vec *)(turned + d * width + j);
             for (int p = 0; p < count; p++)
-                for (int s = 0; s < STEP; s++) sum[p][s] += from[p * n_dims + d] * x[s];
+                for (int s = 0; s < STEP; s++) {
+                    const vec difference = from[p * n_dims + d] - x[s];
+                    sum[p][s] += difference * difference;
+                }
         }
         for (int p = 0; p < count; p++)
-            for (int s = 0; s < STEP; s++) {
-                const vec cost = square_from[p] + *(const vec *)(squares + j + s * LANES) - 2.0f * sum[p][s];
-                *(vec *)(out + p * width + j + s * LANES) = (vec)((ivec)cost & (cost > 0.0f));
-            }
+            for (int s = 0; s < STEP; s++) *(vec *)(out + p * width + j + s * LANES) = sum[p][s];
     }
 }
 
-static void all_distances(int64_t n, int64_t n_dims, const float *points, const float *turned, const float *squares,
-                          int64_t width, float *out) {
+static void all_distances(int64_t n, int64_t n_dims, const float *points, const float *turned, int64_t width,
+                          float *out) {
     for (int64_t i = 0; i < n; i += 4) {
-        const float *from = points + i * n_dims, *own = squares + i;
+        const float *from = points + i * n_dims;
         float *to = out + i * width;
         switch (n - i) {
-        case 1: distances_of(1, n_dims, from, own, turned, squares, width, to); break;
-        case 2: distances_of(2, n_dims, from, own, turned, squares, width, to); break;
-        case 3: distances_of(3, n_dims, from, own, turned, squares, width, to); break;
-        default: distances_of(4, n_dims, from, own, turned, squares, width, to);
+        case 1: distances_of(1, n_dims, from, turned, width, to); break;
+        case 2: distances_of(2, n_dims, from, turned, width, to); break;
+        case 3: distances_of(3, n_dims, from, turned, width, to); break;
+        default: distances_of(4, n_dims, from, turned, width, to);
         }
     }
 }
 
-/* Products of 4 centres with all hypotheses, which are transposed: [dims][width]. Keeps the nearest of each. */
+/* Squared distances of 4 centres to all hypotheses, which are transposed: [dims][width]. Keeps the nearest of each. */
 ALWAYS void nearest_of(int count, const Means *m, const float *centres, int first, const float *points, int64_t width,
                        float *lowest, int32_t *owner) {
     const int64_t n_dims = m->n_dims;
-    float square[4];
-    for (int p = 0; p < count; p++) {
-        square[p] = 0;
-        for (int64_t d = 0; d < n_dims; d++) square[p] += centres[p * n_dims + d] * centres[p * n_dims + d];
-    }
     for (int64_t j = 0; j < width; j += STEP * LANES) {
         vec sum[4][STEP];
         for (int p = 0; p < count; p++)
@@ -186,13 +175,16 @@ ALWAYS void nearest_of(int count, const Means *m, const float *centres, int firs
         for (int64_t d = 0; d < n_dims; d++) {
             const vec *x = (const vec *)(points + d * width + j);
             for (int p = 0; p < count; p++)
-                for (int s = 0; s < STEP; s++) sum[p][s] += centres[p * n_dims + d] * x[s];
+                for (int s = 0; s < STEP; s++) {
+                    const vec difference = centres[p * n_dims + d] - x[s];
+                    sum[p][s] += difference * difference;
+                }
         }
         for (int s = 0; s < STEP; s++) {
             vec low = *(vec *)(lowest + j + s * LANES);
             ivec place = *(ivec *)(owner + j + s * LANES);
             for (int p = 0; p < count; p++) {
-                const vec cost = square[p] - 2.0f * sum[p][s];
+                const vec cost = sum[p][s];
                 const ivec closer = cost < low;
                 low = (vec)(((ivec)cost & closer) | ((ivec)low & ~closer));
                 place = ((first + p) & closer) | (place & ~closer);
@@ -238,7 +230,7 @@ static int64_t padded(int64_t n) { return (n + STEP * LANES - 1) / (STEP * LANES
 /* Everything that a row needs, in one piece of memory; all sizes but the last are multiples of a cache line. */
 typedef struct {
     int64_t width;
-    float *turned, *points, *loss, *weights, *squares, *nearest, *gains, *sums, *masses, *mean;
+    float *turned, *points, *loss, *weights, *nearest, *gains, *sums, *masses, *mean;
     int32_t *owner, *last;
     int64_t *age, *chosen;
 } Row;
@@ -251,7 +243,6 @@ static int64_t row_memory(const Means *m, Row *row, float *memory) {
     row->points = at, at += width * m->n_dims;
     row->loss = at, at += n * width;
     row->weights = at, at += width;
-    row->squares = at, at += width;
     row->nearest = at, at += width;
     row->gains = at, at += width;
     row->sums = at, at += kept * dims;
@@ -277,13 +268,8 @@ static void read_row(const Means *m, const Row *row, const float *points, const 
     for (int64_t j = 0; j < n; j++)
         for (int64_t d = 0; d < n_dims; d++) row->mean[d] += weights[j] * points[j * n_dims + d];
     for (int64_t j = 0; j < n; j++) {
-        float square = 0;
-        for (int64_t d = 0; d < n_dims; d++) {
-            const float x = points[j * n_dims + d] - row->mean[d];
-            row->points[j * n_dims + d] = row->turned[d * row->width + j] = x;
-            square += x * x;
-        }
-        row->squares[j] = square;
+        for (int64_t d = 0; d < n_dims; d++)
+            row->points[j * n_dims + d] = row->turned[d * row->width + j] = points[j * n_dims + d] - row->mean[d];
         row->last[j] = -1;
     }
 }
@@ -295,7 +281,7 @@ static void move_rows(const Means *m) {
     for (int64_t r = 0; r < m->n_rows; r++) {
         float *centres = m->centres + r * k * n_dims;
         read_row(m, &row, m->points + r * n * n_dims, m->weights + r * n);
-        all_distances(n, n_dims, row.points, row.turned, row.squares, row.width, row.loss);
+        all_distances(n, n_dims, row.points, row.turned, row.width, row.loss);
         choose_greedily(n, k, row.width, row.loss, row.weights, row.chosen, row.nearest, row.gains, row.age);
         for (int64_t p = 0; p < k; p++)
             memcpy(centres + p * n_dims, row.points + row.chosen[p] * n_dims, (size_t)n_dims * sizeof *centres);
