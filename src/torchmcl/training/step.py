@@ -44,8 +44,8 @@ def mcl_step(
             Samples of the same `scene` share their winners, see `SceneWinners`.
         rule: an assignment rule; of an annealed one, `rule(step)`, or `scheduler.rule` of a `RuleScheduler`.
         cost_fn: the matched cost, which the rule sees: any `pairwise_*` function, `pairwise(fn)`, or a function of
-            `hypotheses` and `targets`. Whichever of `mask`, `scale`, `score_logits` and `event_dims` (axes of one
-            hypothesis) it names, it gets as well.
+            `hypotheses` and `targets`, which always have their axis here. Whichever of `mask`, `scale`, `score_logits`
+            and `event_dims` (axes of one hypothesis) it names, it gets as well.
         loss_fn: the trained cost, which the weights of the rule multiply, for example `pairwise_laplace_nll` where
             `cost_fn` is `pairwise_ade`; the matched cost by default.
         scores: how scores are trained; `SoftmaxScores()` for a softmax over the hypotheses, and either takes the rule
