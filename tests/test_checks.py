@@ -1,6 +1,7 @@
 """Bad input: each error has the house form and says what to do. Values inside tensors: `value_checks`."""
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -555,6 +556,24 @@ def test_value_checks_nest():
     with mcl.value_checks():
         with mcl.value_checks():
             assert bad_values_are_noticed()
+        assert bad_values_are_noticed()
+    assert not bad_values_are_noticed()
+
+
+def test_value_checks_of_several_threads_end_in_any_order():
+    first_is_open, first_may_end = threading.Event(), threading.Event()
+
+    def first():
+        with mcl.value_checks():
+            first_is_open.set()
+            first_may_end.wait(60)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    first_is_open.wait(60)
+    with mcl.value_checks():
+        first_may_end.set()
+        thread.join()
         assert bad_values_are_noticed()
     assert not bad_values_are_noticed()
 
