@@ -410,7 +410,7 @@ BAD_CALLS = {
     "metric of different dimensions": (
         lambda: metrics.oracle_rmse(mcl.Predictions(POINTS), torch.rand(2, 3, 1)),
         ValueError,
-        "oracle_rmse: `targets` must have the same last axis",
+        r"oracle_rmse: `targets` must have shape \[..., targets, 2\]",
     ),
     "metric with numbers as mask": (
         lambda: metrics.energy_score(mcl.Predictions(POINTS), POINTS, MASK.float()),

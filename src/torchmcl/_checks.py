@@ -240,9 +240,7 @@ def check_callable(owner: str, argument: str, value: Any, example: str) -> None:
         raise TypeError(bad_value(owner, argument, "be callable", repr(value), advice))
 
 
-def check_finite(
-    owner: str, argument: str, value: Tensor, real: Tensor | None = None, *, always: bool = False
-) -> None:
+def check_finite(owner: str, argument: str, value: Tensor, real: Tensor | None = None, *, always: bool = False) -> None:
     """Name the first index of a NaN or infinity; does nothing outside `value_checks` by default.
 
     Args:

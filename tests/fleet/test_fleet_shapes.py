@@ -63,6 +63,9 @@ def test_model_i_is_the_model_trained_alone(options, ragged):
     assert isinstance(predictions, mcl.Distributions) == scales
     evaluated = fleet.evaluate(data)
     assert evaluated["distortion"].isfinite().all()
+    for i, (inputs, targets, mask) in enumerate(sets):
+        given = mcl.Predictions(*fleet.models[i](inputs)[:2])
+        torch.testing.assert_close(evaluated["rmse"][i], mcl.metrics.rmse_of_mean(given, targets, mask).detach())
 
 
 def test_masked_targets_of_a_row():

@@ -84,8 +84,8 @@ def evaluate_models(
         with stacked.evaluating():
             output = mcl_step(stacked, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True)
         matching, (hypotheses, logits, *_) = output.matching, output.predictions
-        events = batch.targets.flatten(3), hypotheses.flatten(3)  # sequences as vectors
-        given = (*events, matching.mask) if logits is None else (*events, matching.mask, logits)
+        given = (batch.targets, hypotheses, matching.mask if batch.mask is None else batch.mask)
+        given = given if logits is None else (*given, logits)
         parts.append(
             {
                 "distortion": torch.vmap(metrics.distortion)(matching).cpu(),

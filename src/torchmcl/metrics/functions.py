@@ -55,10 +55,12 @@ def soft_distortion(matching: Matching) -> Tensor:
 def rmse_of_mean(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the root mean squared error of the conditional mean, sum_k score_k f_k(x).
 
+    A sequence, [..., hypotheses, steps, dim], counts as one point: its squared error is the sum over its steps.
+
     Args:
         predictions: hypotheses [..., hypotheses, dim] and score logits; without scores all count alike.
-        targets: [..., targets, dim]
-        mask: [..., targets], True where a target is real; None when all are.
+        targets: [..., targets, dim], or [..., dim] for a single target of each sample.
+        mask: [..., targets], True where a target is real, or [..., targets, steps]; None when all are.
 
     Example:
         >>> import torch
@@ -77,9 +79,9 @@ def oracle_rmse(predictions: Predictions, targets: Tensor, mask: Tensor | None =
     """Return the root mean squared error of the best hypothesis of each target.
 
     Args:
-        predictions: hypotheses [..., hypotheses, dim]
-        targets: [..., targets, dim]
-        mask: [..., targets], True where a target is real; None when all are.
+        predictions: hypotheses [..., hypotheses, dim], or sequences, whose nearest is that over all steps together.
+        targets: [..., targets, dim], or [..., dim] for a single target of each sample.
+        mask: [..., targets], True where a target is real, or [..., targets, steps]; None when all are.
 
     Example:
         >>> import torch
@@ -159,9 +161,10 @@ def energy_score(predictions: Predictions, targets: Tensor, mask: Tensor | None 
     is E|X - y| - E|X - X'| / 2; in one dimension this is the CRPS.
 
     Args:
-        predictions: hypotheses [..., hypotheses, dim] and score logits; without scores all count alike.
-        targets: [..., targets, dim]
-        mask: [..., targets], True where a target is real; None when all are.
+        predictions: hypotheses [..., hypotheses, dim] and score logits; without scores all count alike. Distances of
+            sequences are over all steps together.
+        targets: [..., targets, dim], or [..., dim] for a single target of each sample.
+        mask: [..., targets], True where a target is real, or [..., targets, steps]; None when all are.
 
     Example:
         >>> import torch
