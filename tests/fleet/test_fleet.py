@@ -1,5 +1,8 @@
 """The fleet itself: what it predicts, keeps, refuses, and how it deals with failures."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from plain_loop import assert_same_bits, assert_same_model, rows, small_mlp, weights_of
@@ -384,3 +387,17 @@ def test_a_fleet_of_one_is_a_fleet():
     fit(one, FleetData.shared(INPUTS, TARGETS, 1), batch_size=4)
     fit(three, batch_size=4)
     assert_same_model(one.models[0], three.models[1], atol=1e-6)
+
+
+def test_a_fleet_does_not_seed_other_generators():
+    """In a process of its own: where CUDA is not initialized, a seed waits for it."""
+    program = """
+import torch, torchmcl as mcl
+from torchmcl.fleet import Fleet, FleetData
+torch.manual_seed(42)
+waiting = vars(torch.cuda._lazy_seed_tracker).copy()
+fleet = Fleet(lambda: mcl.MultiHypothesisMLP(3, 1, 3, hidden=(6,), dropout=0.1), 2, device="cpu")
+fleet.fit(FleetData.shared(torch.rand(8, 3), torch.rand(8, 1, 1), 2), 1, progress=False)
+assert vars(torch.cuda._lazy_seed_tracker) == waiting
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

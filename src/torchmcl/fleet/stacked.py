@@ -24,6 +24,7 @@ __all__ = [
     "random_numbers_apart",
     "replace_where",
     "runs_of",
+    "seed_generators",
     "seeded",
 ]
 
@@ -32,9 +33,23 @@ _ONE_GENERATOR = threading.Lock()
 
 @contextmanager
 def random_numbers_apart() -> Iterator[None]:
-    """Leave torch's one generator as it was, and to nobody else meanwhile: threads must not draw from it in turn."""
-    with _ONE_GENERATOR, torch.random.fork_rng(devices=[]):
+    """Preserve the state of torch's generators, under a lock: threads must not draw from them in turn."""
+    with _ONE_GENERATOR, torch.random.fork_rng(devices=range(_n_cuda_generators())):
         yield
+
+
+def seed_generators(seed: int) -> None:
+    """Seed torch's generators inside `random_numbers_apart`.
+
+    `torch.manual_seed` would also decide the seed of CUDA where nothing has used it yet, and that cannot be undone.
+    """
+    torch.default_generator.manual_seed(seed)
+    if _n_cuda_generators():
+        torch.cuda.manual_seed_all(seed)
+
+
+def _n_cuda_generators() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_initialized() else 0
 
 
 @contextmanager
@@ -64,7 +79,7 @@ def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> lis
     modules = []
     with random_numbers_apart():
         for seed in seeds:
-            torch.manual_seed(seed)
+            seed_generators(seed)
             module = factory()
             if not isinstance(module, nn.Module):
                 rule = "return a torch.nn.Module"
