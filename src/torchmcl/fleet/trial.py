@@ -18,6 +18,7 @@ from torchmcl.fleet.stacked import (
     StackedModules,
     checked_predictions,
     gradients_of,
+    or_zeros,
     random_numbers_apart,
     seed_generators,
 )
@@ -172,8 +173,9 @@ def _alone(some: StackedModules, index: int, inputs: Tensor, *, training: bool) 
             buffers = [buffer.clone() for buffer in module.buffers()]
             numbers = _numbers(checked_predictions(module(inputs)), len(inputs))
             if training:
-                found = gradients_of((numbers * _slopes(numbers)).sum(), list(module.parameters()))
-                gradients.append(torch.cat([part.flatten() for part in found]))
+                parameters = list(module.parameters())
+                found = gradients_of((numbers * _slopes(numbers)).sum(), parameters)
+                gradients.append(torch.cat([part.flatten() for part in or_zeros(found, parameters)]))
             outputs.append(numbers.detach())
         drew = not torch.equal(before, torch.get_rng_state())
     rule = "make modules that keep what changes in buffers (register_buffer)"
