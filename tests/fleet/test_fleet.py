@@ -1,5 +1,7 @@
 """The fleet itself: what it predicts, keeps, refuses, and how it deals with failures."""
 
+import copy
+import pickle
 import subprocess
 import sys
 
@@ -387,6 +389,19 @@ def test_a_fleet_of_one_is_a_fleet():
     fit(one, FleetData.shared(INPUTS, TARGETS, 1), batch_size=4)
     fit(three, batch_size=4)
     assert_same_model(one.models[0], three.models[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "copied", [lambda fleet: pickle.loads(pickle.dumps(fleet)), copy.deepcopy], ids=["pickle", "copy"]
+)
+def test_a_copy_of_a_fleet_trains_as_the_fleet(copied):
+    fleet = Fleet(small_mlp, 3)
+    fit(fleet)
+    other = copied(fleet)
+    fit(fleet)
+    fit(other)
+    assert_same_bits(fleet.state_dict(), other.state_dict())
+    torch.testing.assert_close(fleet.predict(INPUTS).hypotheses, other.predict(INPUTS).hypotheses, rtol=0, atol=0)
 
 
 def test_a_fleet_does_not_seed_other_generators():

@@ -136,6 +136,10 @@ class StackedModules:
         buffers = {name: torch.stack([own[name].detach() for own in columns]) for name in columns[0]}
         return cls(copy.deepcopy(modules[0]), torch.stack(rows), buffers)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy by what it is made of: the views must share the memory of the new matrix."""
+        return StackedModules, (self._made, self.flat, self.buffers)
+
     def __len__(self) -> int:
         """Return the number of models."""
         return len(self.flat)

@@ -113,6 +113,7 @@ def mcl_step(
         rule = SceneWinners(rule, batch.scene)
         scores = scores if scores.rule is None else replace(scores, rule=SceneWinners(scores.rule, batch.scene))
     matching = match(cost, rule, mask)
+    mask = matching.mask if cost.shape[-2] == 0 else mask  # no sample has a real target, mask or not
     trained = None if loss_fn is None else costs("loss_fn", loss_fn)
     axes = int(stacked)
     assignment_loss = mcl_loss(matching, trained_cost=trained, model_axes=axes, sample_weights=sample_weights)
