@@ -480,6 +480,17 @@ def test_value_checks_name_the_first_offending_index_of_the_cost():
         mcl.match(cost, mcl.WTA(), mask)
 
 
+def test_value_checks_name_a_target_that_is_missing_without_a_mask():
+    targets = torch.zeros(2, 1, 1)
+    targets[1] = math.nan
+    model, batch = mcl.MultiHypothesisMLP(1, 1, 2), mcl.Batch(torch.zeros(2, 1), targets)
+    assert mcl.mcl_step(model, batch, mcl.WTA()).loss.isnan()
+    with mcl.value_checks(), pytest.raises(ValueError, match=r"`targets` must be finite, got nan at index \(1, 0, 0\)"):
+        mcl.mcl_step(model, batch, mcl.WTA())
+    with mcl.value_checks():
+        mcl.mcl_step(model, batch._replace(mask=torch.tensor([[True], [False]])), mcl.WTA())
+
+
 def test_value_checks_ignore_padded_targets():
     cost = torch.rand(2, 3, 4)
     cost[:, 1] = math.nan

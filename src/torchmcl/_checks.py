@@ -240,7 +240,15 @@ def check_callable(owner: str, argument: str, value: Any, example: str) -> None:
         raise TypeError(bad_value(owner, argument, "be callable", repr(value), advice))
 
 
-def check_finite(owner: str, argument: str, value: Tensor, real: Tensor | None = None, *, always: bool = False) -> None:
+def check_finite(
+    owner: str,
+    argument: str,
+    value: Tensor,
+    real: Tensor | None = None,
+    *,
+    always: bool = False,
+    advice: str = "Look at the step that made it.",
+) -> None:
     """Name the first index of a NaN or infinity; does nothing outside `value_checks` by default.
 
     Args:
@@ -249,6 +257,7 @@ def check_finite(owner: str, argument: str, value: Tensor, real: Tensor | None =
         value: any floating tensor.
         real: True where the entry counts; broadcast to the shape of `value`.
         always: whether to read the values outside `value_checks` too.
+        advice: what to do.
     """
     if not value_checks_enabled(always=always):
         return
@@ -256,7 +265,7 @@ def check_finite(owner: str, argument: str, value: Tensor, real: Tensor | None =
     rule = "be finite"
     if real is not None:
         offends, rule = offends & real, "be finite where the target is real"
-    _raise_at_first(owner, argument, value, offends, rule, "Look at the step that made it.")
+    _raise_at_first(owner, argument, value, offends, rule, advice)
 
 
 def _check_number_or_tensor(
