@@ -165,6 +165,19 @@ def test_a_single_target_of_each_sample_may_lack_its_axis(metric, n_hypotheses):
         metric(answers, targets[:5])
 
 
+@pytest.mark.parametrize("metric", [metrics.rmse_of_mean, metrics.energy_score, metrics.wasserstein_to_samples])
+def test_scores_are_read_as_they_were_trained(metric):
+    hypotheses, targets, chances = torch.randn(6, 4, 2), torch.randn(6, 3, 2), torch.rand(6, 4).softmax(dim=-1)
+    expected = metric(mcl.Predictions(hypotheses, chances.logit()), targets)
+    by_softmax = mcl.Predictions(hypotheses, chances.log() + 7)
+    torch.testing.assert_close(metric(by_softmax, targets, scores=mcl.SoftmaxScores()), expected)
+    shells = {"rmse_of_mean": "RMSEOfMean", "energy_score": "EnergyScore"}
+    shell = getattr(metrics, shells.get(metric.__name__, "WassersteinToSamples"))(scores=mcl.SoftmaxScores())
+    torch.testing.assert_close(shell(by_softmax, targets), expected)
+    with pytest.raises(TypeError, match="`scores` must be a ScoreObjective"):
+        metric(by_softmax, targets, scores="softmax")
+
+
 @pytest.mark.parametrize("metric", OF_PREDICTIONS[:3])
 def test_masked_steps_count_in_no_metric(metric):
     hypotheses, targets, logits = torch.randn(5, 4, 6, 2), torch.randn(5, 3, 6, 2), torch.randn(5, 4)

@@ -119,9 +119,9 @@ def warn_unless_sigmoid(owner: str, logits: Tensor, stacklevel: int = 4) -> None
     total = float(logits.detach().double().sigmoid().sum(dim=-1).mean())
     if logits.shape[-1] > 1 and not 1 / _SIGMOID_SUM < total < _SIGMOID_SUM:  # a single one has probability 1 anyway
         message = (
-            f"{owner}: `scores` is not given, and the sigmoids of the score logits sum to {total:.2g} on average, not to "
-            "1 as SigmoidScores() trains them. Give the objective of the training, scores=SoftmaxScores() for example; "
-            "scores=SigmoidScores() reads them as they are."
+            f"{owner}: `scores` is not given, and the sigmoids of the score logits sum to {total:.2g} on average, not "
+            "to 1 as SigmoidScores() trains them. Give the objective of the training, scores=SoftmaxScores() for "
+            "example; scores=SigmoidScores() reads them as they are."
         )
         warnings.warn(message, UserWarning, stacklevel=stacklevel)
 
@@ -212,7 +212,7 @@ def step_mask(owner: str, mask: Any, shape: tuple[int, ...]) -> Tensor:
 
 
 def real_targets(owner: str, targets: Any, mask: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
-    """Return targets of a shape and their mask of steps, checked; the contents of masked steps are ignored, even NaN."""
+    """Return targets of a shape and their mask of steps, checked; masked steps may hold anything, even NaN."""
     truth = as_tensor(owner, "targets", targets)
     if truth.shape != shape:
         rule = f"have shape {shape} ([rows, ...], one target for each row)"

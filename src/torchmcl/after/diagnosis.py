@@ -208,7 +208,7 @@ def _starved(shares: Tensor) -> tuple[int, ...]:
 
 
 def _targets(owner: str, given: Scored, targets: Any, mask: Tensor | None) -> tuple[Tensor, Tensor, Scored]:
-    """Return targets [rows, targets, *event], which are real, [rows, targets], and the hypotheses, 0 at masked steps."""
+    """Return targets [rows, targets, *event], which are real, [rows, targets], and hypotheses, 0 at masked steps."""
     values = as_tensor(owner, "targets", targets)
     truth = values.unsqueeze(1) if values.ndim == given.hypotheses.ndim - 1 else values
     rows, event = len(given.hypotheses), given.hypotheses.shape[2:]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_leading_axes, check_mask, check_tensor
-from torchmcl.scoring import normalized_scores
+from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Distributions, Predictions
 
 __all__ = ["Compared", "compared"]
@@ -32,7 +32,13 @@ class Compared(NamedTuple):
 
 
 def compared(
-    owner: str, predictions: Predictions, targets: Tensor, mask: Tensor | None, *, takes_steps: bool = True
+    owner: str,
+    predictions: Predictions,
+    targets: Tensor,
+    mask: Tensor | None,
+    scores: ScoreObjective | None = None,
+    *,
+    takes_steps: bool = True,
 ) -> Compared:
     """Check the input of a metric and return it as vectors.
 
@@ -42,6 +48,7 @@ def compared(
             them the first one is the batch, as in `Predictions`.
         targets: [..., targets, *event]; a single target for each sample may lack the axis of the targets.
         mask: [..., targets], or [..., targets, steps] with the first axes of an event; or None.
+        scores: how score logits are read; `SigmoidScores()` by default.
         takes_steps: whether the mask may have axes of the event.
     """
     if not isinstance(predictions, Predictions | Distributions):
@@ -62,7 +69,7 @@ def compared(
         raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
     check_leading_axes(owner, hypotheses, targets, hypotheses.shape[:n], targets.shape[:n])
     leading = torch.broadcast_shapes(hypotheses.shape[:n], targets.shape[:n])
-    chances = _chances(hypotheses, logits, n)
+    chances = _chances(owner, hypotheses, logits, n, scores)
     shape = torch.Size((*leading, *targets.shape[n:]))
     if mask is not None and mask.ndim > n + 1 and takes_steps:
         return _of_real_steps(owner, hypotheses, targets.expand(shape), chances, mask, n)
@@ -90,9 +97,11 @@ def _with_targets_axis(mask: Tensor | None, n: int, event: torch.Size) -> Tensor
     return mask.unsqueeze(n)
 
 
-def _chances(hypotheses: Tensor, logits: Tensor | None, n: int) -> Tensor:
+def _chances(owner: str, hypotheses: Tensor, logits: Tensor | None, n: int, scores: ScoreObjective | None) -> Tensor:
     """Return normalised scores, uniform without score logits, [..., hypotheses]."""
+    reader = SigmoidScores() if scores is None else scores
+    check_score_objective(owner, reader)
     if logits is not None:
-        return normalized_scores(logits)
+        return reader.probabilities(logits)
     dtype = torch.promote_types(hypotheses.dtype, torch.float32)
     return hypotheses.new_full(hypotheses.shape[: n + 1], 1 / max(hypotheses.shape[n], 1), dtype=dtype)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torchmcl.assignment import WTA
 from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
 from torchmcl.metrics._events import compared
+from torchmcl.scoring import ScoreObjective
 from torchmcl.transport import transport_plan
 from torchmcl.types import Matching, Predictions
 
@@ -57,9 +58,11 @@ def win_counts(matching: Matching) -> Tensor:
     return WTA()(matching.cost, matching.mask).flatten(0, -2).sum(dim=0)
 
 
-def squared_errors_of_mean(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:
+def squared_errors_of_mean(
+    predictions: Predictions, targets: Tensor, mask: Tensor | None, scores: ScoreObjective | None = None
+) -> RealValues:
     """Return the squared distance of each target to the score-weighted mean of the hypotheses."""
-    hypotheses, targets, chances, real = compared("rmse_of_mean", predictions, targets, mask)
+    hypotheses, targets, chances, real = compared("rmse_of_mean", predictions, targets, mask, scores)
     hypotheses, targets = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (hypotheses, targets))
     mean = (chances.unsqueeze(-1) * hypotheses).sum(dim=-2, keepdim=True)
     return RealValues((targets - mean).square().sum(dim=-1).reshape(real.shape), real)
@@ -72,9 +75,11 @@ def squared_errors_of_best(predictions: Predictions, targets: Tensor, mask: Tens
     return RealValues(cost.amin(dim=-1).reshape(real.shape), real)
 
 
-def energy_scores(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:
+def energy_scores(
+    predictions: Predictions, targets: Tensor, mask: Tensor | None, scores: ScoreObjective | None = None
+) -> RealValues:
     """Return E|X - y| - E|X - X'| / 2 of each target y, X drawn from the scored hypotheses."""
-    hypotheses, targets, weights, real = compared("energy_score", predictions, targets, mask)
+    hypotheses, targets, weights, real = compared("energy_score", predictions, targets, mask, scores)
     dtype = torch.promote_types(torch.promote_types(weights.dtype, targets.dtype), hypotheses.dtype)
     weights = weights.to(torch.promote_types(dtype, torch.float32))
     hypotheses = hypotheses.to(weights.dtype)
@@ -84,10 +89,12 @@ def energy_scores(predictions: Predictions, targets: Tensor, mask: Tensor | None
     return RealValues((to_target - spread / 2).reshape(real.shape), real)
 
 
-def wasserstein_distances(predictions: Predictions, samples: Tensor, mask: Tensor | None, order: int) -> RealValues:
+def wasserstein_distances(
+    predictions: Predictions, samples: Tensor, mask: Tensor | None, order: int, scores: ScoreObjective | None = None
+) -> RealValues:
     """Return the Wasserstein distance between scored hypotheses and real samples, for each input."""
     owner = "wasserstein_to_samples"
-    hypotheses, samples, chances, mask = compared(owner, predictions, samples, mask, takes_steps=False)
+    hypotheses, samples, chances, mask = compared(owner, predictions, samples, mask, scores, takes_steps=False)
     distance = pairwise_euclidean(hypotheses=hypotheses, targets=samples).detach() ** order
     shape = distance.shape[:-2]
     costs = distance.reshape(-1, *distance.shape[-2:]).cpu().double().numpy()

@@ -4,6 +4,7 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.metrics import _parts
+from torchmcl.scoring import ScoreObjective
 from torchmcl.types import Matching, Predictions
 
 __all__ = [
@@ -52,7 +53,9 @@ def soft_distortion(matching: Matching) -> Tensor:
     return _parts.soft_costs(matching).mean()
 
 
-def rmse_of_mean(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+def rmse_of_mean(
+    predictions: Predictions, targets: Tensor, mask: Tensor | None = None, *, scores: ScoreObjective | None = None
+) -> Tensor:
     """Return the root mean squared error of the conditional mean, sum_k score_k f_k(x).
 
     A sequence, [..., hypotheses, steps, dim], counts as one point: its squared error is the sum over its steps.
@@ -61,6 +64,7 @@ def rmse_of_mean(predictions: Predictions, targets: Tensor, mask: Tensor | None 
         predictions: hypotheses [..., hypotheses, dim] and score logits; without scores all count alike.
         targets: [..., targets, dim], or [..., dim] for a single target of each sample.
         mask: [..., targets], True where a target is real, or [..., targets, steps]; None when all are.
+        scores: how score logits are read, as they were trained; `SigmoidScores()` by default.
 
     Example:
         >>> import torch
@@ -72,7 +76,7 @@ def rmse_of_mean(predictions: Predictions, targets: Tensor, mask: Tensor | None 
     Reference:
         The RMSE of the UCI study, with scores normalised to sum to 1.
     """
-    return _parts.squared_errors_of_mean(predictions, targets, mask).mean().sqrt()
+    return _parts.squared_errors_of_mean(predictions, targets, mask, scores).mean().sqrt()
 
 
 def oracle_rmse(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -154,7 +158,9 @@ def score_calibration_error(predictions: Predictions, matching: Matching, n_bins
     return _parts.calibration_error(_parts.calibration_bins(predictions.score_logits, matching, n_bins))
 
 
-def energy_score(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+def energy_score(
+    predictions: Predictions, targets: Tensor, mask: Tensor | None = None, *, scores: ScoreObjective | None = None
+) -> Tensor:
     """Return the mean energy score of the scored hypotheses, a proper score: lower is better.
 
     For a target y and X, X' drawn independently from the hypotheses with their normalised scores it
@@ -165,6 +171,7 @@ def energy_score(predictions: Predictions, targets: Tensor, mask: Tensor | None 
             sequences are over all steps together.
         targets: [..., targets, dim], or [..., dim] for a single target of each sample.
         mask: [..., targets], True where a target is real, or [..., targets, steps]; None when all are.
+        scores: how score logits are read, as they were trained; `SigmoidScores()` by default.
 
     Example:
         >>> import torch
@@ -172,11 +179,16 @@ def energy_score(predictions: Predictions, targets: Tensor, mask: Tensor | None 
         >>> energy_score(Predictions(torch.tensor([[[0.0], [2.0]]])), torch.tensor([[[1.0]]]))
         tensor(0.5000)
     """
-    return _parts.energy_scores(predictions, targets, mask).mean()
+    return _parts.energy_scores(predictions, targets, mask, scores).mean()
 
 
 def wasserstein_to_samples(
-    predictions: Predictions, samples: Tensor, mask: Tensor | None = None, order: int = 1
+    predictions: Predictions,
+    samples: Tensor,
+    mask: Tensor | None = None,
+    order: int = 1,
+    *,
+    scores: ScoreObjective | None = None,
 ) -> Tensor:
     """Return the mean Wasserstein distance between scored hypotheses and samples of p(y | x).
 
@@ -187,6 +199,7 @@ def wasserstein_to_samples(
         samples: [..., samples, dim], equally weighted.
         mask: [..., samples], True where a sample is real; None when all are.
         order: 1 for the earth mover's distance, 2 for the quadratic one.
+        scores: how score logits are read, as they were trained; `SigmoidScores()` by default.
 
     Example:
         >>> import torch
@@ -196,4 +209,4 @@ def wasserstein_to_samples(
         tensor(0.5000)
     """
     check_positive_int("wasserstein_to_samples", "order", order)
-    return _parts.wasserstein_distances(predictions, samples, mask, order).mean()
+    return _parts.wasserstein_distances(predictions, samples, mask, order, scores).mean()
