@@ -96,8 +96,8 @@ def evaluate_models(
         with stacked.evaluating():
             output = mcl_step(stacked, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True)
         matching, (hypotheses, logits, *_) = output.matching, output.predictions
-        given = (batch.targets, hypotheses, matching.mask if batch.mask is None else batch.mask)
-        given = given if logits is None else (*given, logits)
+        events = (batch.targets, hypotheses, matching.mask if batch.mask is None else batch.mask)
+        given = events if logits is None else (*events, logits)
         parts.append(
             {
                 "distortion": torch.vmap(metrics.distortion)(matching).cpu(),
