@@ -59,6 +59,21 @@ def compared(
     if mask is not None:
         check_boolean(owner, "mask", mask)
     n = min(hypotheses.ndim - 2, 1) if logits is None else logits.ndim - 1  # leading axes
+    targets, mask, shape = _with_all_axes(owner, hypotheses, targets, mask, n)
+    chances = _chances(owner, hypotheses, logits, n, scores)
+    if mask is not None and mask.ndim > n + 1 and takes_steps:
+        return _of_real_steps(owner, hypotheses, targets.expand(shape), chances, mask, n)
+    real = torch.ones(shape[: n + 1], dtype=torch.bool, device=targets.device)
+    if mask is not None:
+        check_mask(owner, mask, shape[: n + 1])
+        real = mask.expand(shape[: n + 1])
+    return Compared(hypotheses.flatten(n + 1), targets.flatten(n + 1), chances, real)
+
+
+def _with_all_axes(
+    owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None, n: int
+) -> tuple[Tensor, Tensor | None, torch.Size]:
+    """Return targets and mask with the axis of the targets, and the shape of targets for all samples."""
     if n < 0 or hypotheses.ndim < n + 2:
         raise ValueError(bad_value(owner, "hypotheses", "have shape [..., hypotheses, dim]", tuple(hypotheses.shape)))
     event = hypotheses.shape[n + 1 :]
@@ -69,15 +84,7 @@ def compared(
         raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
     check_leading_axes(owner, hypotheses, targets, hypotheses.shape[:n], targets.shape[:n])
     leading = torch.broadcast_shapes(hypotheses.shape[:n], targets.shape[:n])
-    chances = _chances(owner, hypotheses, logits, n, scores)
-    shape = torch.Size((*leading, *targets.shape[n:]))
-    if mask is not None and mask.ndim > n + 1 and takes_steps:
-        return _of_real_steps(owner, hypotheses, targets.expand(shape), chances, mask, n)
-    real = torch.ones(shape[: n + 1], dtype=torch.bool, device=targets.device)
-    if mask is not None:
-        check_mask(owner, mask, shape[: n + 1])
-        real = mask.expand(shape[: n + 1])
-    return Compared(hypotheses.flatten(n + 1), targets.flatten(n + 1), chances, real)
+    return targets, mask, torch.Size((*leading, *targets.shape[n:]))
 
 
 def _of_real_steps(owner: str, hypotheses: Tensor, targets: Tensor, chances: Tensor, mask: Tensor, n: int) -> Compared:
