@@ -1,6 +1,7 @@
 """Bad input: each error has the house form and says what to do. Values inside tensors: `value_checks`."""
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -409,7 +410,7 @@ BAD_CALLS = {
     "metric of different dimensions": (
         lambda: metrics.oracle_rmse(mcl.Predictions(POINTS), torch.rand(2, 3, 1)),
         ValueError,
-        "oracle_rmse: `targets` must have the same last axis",
+        r"oracle_rmse: `targets` must have shape \[..., targets, 2\]",
     ),
     "metric with numbers as mask": (
         lambda: metrics.energy_score(mcl.Predictions(POINTS), POINTS, MASK.float()),
@@ -477,6 +478,17 @@ def test_value_checks_name_the_first_offending_index_of_the_cost():
         pytest.raises(ValueError, match=r"must be finite where the target is real, got inf at index \(1, 2, 1\)"),
     ):
         mcl.match(cost, mcl.WTA(), mask)
+
+
+def test_value_checks_name_a_target_that_is_missing_without_a_mask():
+    targets = torch.zeros(2, 1, 1)
+    targets[1] = math.nan
+    model, batch = mcl.MultiHypothesisMLP(1, 1, 2), mcl.Batch(torch.zeros(2, 1), targets)
+    assert mcl.mcl_step(model, batch, mcl.WTA()).loss.isnan()
+    with mcl.value_checks(), pytest.raises(ValueError, match=r"`targets` must be finite, got nan at index \(1, 0, 0\)"):
+        mcl.mcl_step(model, batch, mcl.WTA())
+    with mcl.value_checks():
+        mcl.mcl_step(model, batch._replace(mask=torch.tensor([[True], [False]])), mcl.WTA())
 
 
 def test_value_checks_ignore_padded_targets():
@@ -555,6 +567,24 @@ def test_value_checks_nest():
     with mcl.value_checks():
         with mcl.value_checks():
             assert bad_values_are_noticed()
+        assert bad_values_are_noticed()
+    assert not bad_values_are_noticed()
+
+
+def test_value_checks_of_several_threads_end_in_any_order():
+    first_is_open, first_may_end = threading.Event(), threading.Event()
+
+    def first():
+        with mcl.value_checks():
+            first_is_open.set()
+            first_may_end.wait(60)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    first_is_open.wait(60)
+    with mcl.value_checks():
+        first_may_end.set()
+        thread.join()
         assert bad_values_are_noticed()
     assert not bad_values_are_noticed()
 

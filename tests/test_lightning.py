@@ -1,6 +1,7 @@
 """Lightning around the core's step: the same gradients in two processes, the same curve after a kill."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -177,6 +178,41 @@ def test_records_hold_losses_metrics_rate_and_rule(tmp_path):
     assert [line["temperature"] for line in lines] == [1.0, 0.75]
     assert lines[1]["step"] == 8
     assert run.callback_metrics["temperature"] == 0.75
+
+
+class Temperatures(pl.Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_train_epoch_end(self, trainer, module):
+        self.seen.append(float(module.rule_at(trainer.current_epoch).temperature))
+
+
+@pytest.mark.parametrize("rule", [mcl.AutoAnnealing(), lambda epoch: mcl.AnnealedWTA(0.5)], ids=["auto", "function"])
+def test_the_rule_logger_logs_what_no_schedule_names(rule):
+    used = Temperatures()
+    run = trainer(max_epochs=2, callbacks=[used, RuleLogger()])
+    run.fit(MCLModule(network(), rule), loader())
+    assert run.callback_metrics["temperature"] == pytest.approx(used.seen[-1])
+
+
+def test_a_batch_without_a_real_target_does_not_count_in_a_validation():
+    batches = [mcl.Batch(torch.rand(4, 2), torch.randn(4, 1, 1), torch.full((4, 1), i != 1)) for i in range(3)]
+    module = MCLModule(mcl.MultiHypothesisMLP(2, 1, 3), mcl.WTA())
+
+    def validated(given):
+        return trainer().validate(module, DataLoader(given, batch_size=None), verbose=False)[0]["val_distortion"]
+
+    assert validated(batches) == validated(batches[::2]) > 0
+    assert math.isnan(validated(batches[1:2]))  # the mean of nothing
+
+
+def test_a_training_leaves_the_random_numbers_as_they_were():
+    module, rows = MCLModule(network(), mcl.WTA()), loader()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    trainer(max_epochs=2).fit(module, rows)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_collapse_is_said_once():

@@ -140,6 +140,63 @@ def test_metrics_of_predictions_agree_with_their_oracles(scores, dim):
         )
 
 
+OF_PREDICTIONS = [metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score, metrics.wasserstein_to_samples]
+
+
+@pytest.mark.parametrize("metric", OF_PREDICTIONS)
+@pytest.mark.parametrize("scores", [True, False])
+@pytest.mark.parametrize("sizes", [(6, 4, 5, 2), (3, 3, 3, 3), (4, 4, 4, 1)], ids=str)  # equal sizes broadcast
+def test_a_path_is_one_point(metric, sizes, scores):
+    logits = torch.randn(sizes[:2]) if scores else None
+    paths, targets = torch.randn(sizes), torch.randn(sizes[0], 1, *sizes[2:])
+    expected = metric(mcl.Predictions(paths.flatten(2), logits), targets.flatten(2))
+    torch.testing.assert_close(metric(mcl.Predictions(paths, logits), targets), expected)
+    torch.testing.assert_close(metric(mcl.Predictions(paths, logits), targets.squeeze(1)), expected)
+
+
+@pytest.mark.parametrize("metric", OF_PREDICTIONS)
+@pytest.mark.parametrize("n_hypotheses", [4, 6])
+def test_a_single_target_of_each_sample_may_lack_its_axis(metric, n_hypotheses):
+    answers, targets = mcl.Predictions(torch.randn(6, n_hypotheses, 2)), torch.randn(6, 2)
+    mask = torch.rand(6) > 0.3
+    expected = metric(answers, targets.unsqueeze(1), mask.unsqueeze(1))
+    torch.testing.assert_close(metric(answers, targets, mask), expected)
+    with pytest.raises(ValueError, match="`targets` must have shape"):
+        metric(answers, targets[:5])
+
+
+@pytest.mark.parametrize("metric", [metrics.rmse_of_mean, metrics.energy_score, metrics.wasserstein_to_samples])
+def test_scores_are_read_as_they_were_trained(metric):
+    hypotheses, targets, chances = torch.randn(6, 4, 2), torch.randn(6, 3, 2), torch.rand(6, 4).softmax(dim=-1)
+    expected = metric(mcl.Predictions(hypotheses, chances.logit()), targets)
+    by_softmax = mcl.Predictions(hypotheses, chances.log() + 7)
+    torch.testing.assert_close(metric(by_softmax, targets, scores=mcl.SoftmaxScores()), expected)
+    shells = {"rmse_of_mean": "RMSEOfMean", "energy_score": "EnergyScore"}
+    shell = getattr(metrics, shells.get(metric.__name__, "WassersteinToSamples"))(scores=mcl.SoftmaxScores())
+    torch.testing.assert_close(shell(by_softmax, targets), expected)
+    with pytest.raises(TypeError, match="`scores` must be a ScoreObjective"):
+        metric(by_softmax, targets, scores="softmax")
+
+
+@pytest.mark.parametrize("metric", OF_PREDICTIONS[:3])
+def test_masked_steps_count_in_no_metric(metric):
+    hypotheses, targets, logits = torch.randn(5, 4, 6, 2), torch.randn(5, 3, 6, 2), torch.randn(5, 4)
+    steps = torch.rand(5, 3, 6) > 0.4
+    steps[0, 0] = False  # a target without a real step
+    values = [
+        metric(mcl.Predictions(hypotheses[i : i + 1, :, m], logits[i : i + 1]), targets[i : i + 1, j : j + 1, m])
+        for i in range(5)
+        for j in range(3)
+        if (m := steps[i, j]).any()
+    ]
+    rooted = metric is not metrics.energy_score
+    expected = torch.stack(values).square().mean().sqrt() if rooted else torch.stack(values).mean()
+    padded = targets.masked_fill(~steps.unsqueeze(-1), math.nan)
+    torch.testing.assert_close(metric(mcl.Predictions(hypotheses, logits), padded, steps), expected)
+    alone = metric(mcl.Predictions(hypotheses, logits), padded[:, 1], steps[:, 1])
+    torch.testing.assert_close(alone, metric(mcl.Predictions(hypotheses, logits), padded[:, 1:2], steps[:, 1:2]))
+
+
 @pytest.mark.parametrize("n_bins", [1, 3, 10])
 def test_calibration_agrees_with_the_oracle(n_bins):
     answers, _, mask, matching = make_problem(n_samples=30)

@@ -83,6 +83,33 @@ def test_probes_are_asked_of_the_model():
     assert torch.equal(records.probes, probes)
 
 
+def test_probes_are_asked_in_evaluation_mode_and_leave_no_trace():
+    norm, frozen = torch.nn.BatchNorm1d(1), torch.nn.Dropout(0.5).eval()
+    body = torch.nn.Sequential(norm, torch.nn.Dropout(0.5), frozen)
+    model = torch.nn.Sequential(body, mcl.MultiHypothesisMLP(1, 1, 3, hidden=(8,)))
+    output = mcl.mcl_step(model, mcl.Batch(torch.rand(16, 1), torch.randn(16, 1, 1)), mcl.WTA())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random_numbers, recorder = torch.get_rng_state(), Recorder(every=1, model=model, probes=torch.full((4, 1), 9.0))
+    recorder(0, output, mcl.WTA())
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), random_numbers)
+    assert [part.training for part in (model, norm, frozen)] == [True, True, False]
+    expected = model.eval()(torch.full((4, 1), 9.0)).hypotheses
+    torch.testing.assert_close(recorder.records().hypotheses[0], expected.detach())
+
+
+@pytest.mark.parametrize("sizes", [(16, 16, 1), (16, 3), (2, 16), (16, 0)], ids=str)
+def test_batches_of_different_sizes_are_recorded(sizes, tmp_path):
+    model = mcl.MultiHypothesisMLP(1, 1, 3, hidden=(8,))
+    with Recorder(every=1, path=tmp_path / "records.jsonl") as recorder:
+        for step, n in enumerate(sizes):
+            recorder(step, mcl.mcl_step(model, mcl.Batch(torch.rand(n, 1), torch.randn(n, 1, 1)), mcl.WTA()), mcl.WTA())
+    records = recorder.records()
+    assert records.step.tolist() == [step for step, n in enumerate(sizes) if n]
+    assert records.hypotheses.shape == (len(records), min(sizes[0], 4), 3, 1)
+    assert records.distortion.isfinite().all()
+
+
 def test_records_can_be_asked_for_on_the_way():
     model, recorder = network(), Recorder(every=1)
     run(recorder, model, batch_of(), n_steps=3)

@@ -163,7 +163,7 @@ def test_what_a_partial_has_given_stays():
         ({"loss_fn": "l1"}, TypeError, "`loss_fn` must be callable"),
         ({"scores": None}, TypeError, "`scores` must be a ScoreObjective"),
         ({"scores": mcl.SoftmaxScores}, TypeError, "`scores` must be a ScoreObjective"),
-        ({"cost_fn": lambda *, hypotheses, targets: hypotheses.sum(-1, keepdim=True)}, ValueError, "of 3 hypotheses"),
+        ({"cost_fn": lambda *, hypotheses, targets: hypotheses.sum(-1, keepdim=True)}, ValueError, r"\(6, 1, 3\)"),
         ({"loss_fn": lambda *, hypotheses, targets: 1.0}, ValueError, "`loss_fn` must return a cost"),
     ],
 )

@@ -143,6 +143,15 @@ def test_step_without_any_real_target_is_zero_with_zero_gradients():
         assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
+@pytest.mark.parametrize("scores", [mcl.SigmoidScores(), mcl.SoftmaxScores(), mcl.PresenceScores()], ids=repr)
+def test_no_targets_are_the_same_with_and_without_a_mask(scores):
+    model = mcl.MultiHypothesisMLP(4, 2, 3, hidden=(5,))
+    batch = mcl.Batch(torch.zeros(3, 4), torch.zeros(3, 0, 2))
+    for mask in (None, torch.zeros(3, 0, dtype=torch.bool)):
+        output = mcl.mcl_step(model, batch._replace(mask=mask), mcl.WTA(), scores=scores)
+        assert output.loss == output.score_loss == 0
+
+
 def test_scores_are_taught_the_hard_winner_whatever_the_rule():
     model, batch = make_model(), make_batch()
     hot = mcl.mcl_step(model, batch, mcl.AnnealedWTA(1e6)).score_loss

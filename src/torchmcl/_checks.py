@@ -2,9 +2,10 @@
 
 Shapes, types and Python numbers are checked always: that costs nothing. The contents of a
 tensor cannot be read without waiting for the device, so those checks run only inside
-`with value_checks():`.
+`with value_checks():`, or where the caller waits anyway (`always=True`).
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Real
@@ -43,8 +44,9 @@ __all__ = [
 
 # What a tensor can hold and a float can follow.
 _LARGEST_INT = 2**63 - 1
-# A plain module global, so that torch.compile can guard on it.
-_value_checks = False
+# How many `value_checks` are open, in all threads. A plain module global, so that torch.compile can guard on it.
+_n_value_checks = 0
+_counting = threading.Lock()
 
 
 @contextmanager
@@ -62,18 +64,23 @@ def value_checks() -> Iterator[None]:
         Traceback (most recent call last):
         ValueError: match: `cost` must be finite, got nan at index (0, 1). Look at the step that made it.
     """
-    global _value_checks
-    before = _value_checks
-    _value_checks = True
+    _count_value_checks(1)
     try:
         yield
     finally:
-        _value_checks = before
+        _count_value_checks(-1)
 
 
-def value_checks_enabled() -> bool:
-    """Return whether values may be read here and now."""
-    return _value_checks and is_plain_eager()
+def _count_value_checks(change: int) -> None:
+    """Count those that are open: contexts of several threads end in any order."""
+    global _n_value_checks
+    with _counting:
+        _n_value_checks += change
+
+
+def value_checks_enabled(*, always: bool = False) -> bool:
+    """Return whether values are to be read, which some modes of torch do not allow."""
+    return (always or _n_value_checks > 0) and is_plain_eager()
 
 
 def check_tensor(owner: str, argument: str, value: Any, *, floating: bool = True) -> None:
@@ -163,14 +170,14 @@ def check_non_negative(owner: str, argument: str, value: Any, advice: str = "") 
     _check_number_or_tensor(owner, argument, value, "be >= 0", lambda v: v >= 0, advice)
 
 
-def check_positive(owner: str, argument: str, value: Any, advice: str = "") -> None:
-    """Check a float > 0, or (inside `value_checks`) a tensor of them."""
-    _check_number_or_tensor(owner, argument, value, "be > 0", lambda v: v > 0, advice)
+def check_positive(owner: str, argument: str, value: Any, advice: str = "", *, always: bool = False) -> None:
+    """Check a float > 0, or (inside `value_checks`, or `always`) a tensor of them."""
+    _check_number_or_tensor(owner, argument, value, "be > 0", lambda v: v > 0, advice, always)
 
 
-def check_fraction(owner: str, argument: str, value: Any) -> None:
-    """Check a float in [0, 1], or (inside `value_checks`) a tensor of them."""
-    _check_number_or_tensor(owner, argument, value, "lie in [0, 1]", lambda v: (v >= 0) & (v <= 1), "")
+def check_fraction(owner: str, argument: str, value: Any, *, always: bool = False) -> None:
+    """Check a float in [0, 1], or (inside `value_checks`, or `always`) a tensor of them."""
+    _check_number_or_tensor(owner, argument, value, "lie in [0, 1]", lambda v: (v >= 0) & (v <= 1), "", always)
 
 
 def check_at_least_one(owner: str, argument: str, value: Any, advice: str = "") -> None:
@@ -233,29 +240,39 @@ def check_callable(owner: str, argument: str, value: Any, example: str) -> None:
         raise TypeError(bad_value(owner, argument, "be callable", repr(value), advice))
 
 
-def check_finite(owner: str, argument: str, value: Tensor, real: Tensor | None = None) -> None:
-    """Name the first index of a NaN or infinity; does nothing outside `value_checks`.
+def check_finite(
+    owner: str,
+    argument: str,
+    value: Tensor,
+    real: Tensor | None = None,
+    *,
+    always: bool = False,
+    advice: str = "Look at the step that made it.",
+) -> None:
+    """Name the first index of a NaN or infinity; does nothing outside `value_checks` by default.
 
     Args:
         owner: who asks.
         argument: the name of the tensor.
         value: any floating tensor.
         real: True where the entry counts; broadcast to the shape of `value`.
+        always: whether to read the values outside `value_checks` too.
+        advice: what to do.
     """
-    if not value_checks_enabled():
+    if not value_checks_enabled(always=always):
         return
     offends = ~value.detach().isfinite()
     rule = "be finite"
     if real is not None:
         offends, rule = offends & real, "be finite where the target is real"
-    _raise_at_first(owner, argument, value, offends, rule, "Look at the step that made it.")
+    _raise_at_first(owner, argument, value, offends, rule, advice)
 
 
 def _check_number_or_tensor(
-    owner: str, argument: str, value: Any, rule: str, test: Callable[[Any], Any], advice: str
+    owner: str, argument: str, value: Any, rule: str, test: Callable[[Any], Any], advice: str, always: bool = False
 ) -> None:
     if isinstance(value, Tensor):
-        if value_checks_enabled():
+        if value_checks_enabled(always=always):
             _raise_at_first(owner, argument, value, ~test(value), rule, advice)
         return
     check_real(owner, argument, value)

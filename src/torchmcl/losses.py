@@ -56,7 +56,8 @@ def mcl_loss(
 ) -> Tensor:
     """Return the loss `sum(weights * cost)` of a matching.
 
-    A NaN or infinite cost of a real target gives NaN, whatever its weight.
+    A NaN or infinite cost of a real target gives NaN, whatever its weight. With a `trained_cost`, the matched cost may
+    be infinite where the weight is 0: a forbidden pair.
 
     Args:
         matching: from `match`.
@@ -89,6 +90,8 @@ def mcl_loss(
             raise ValueError(bad_value("mcl_loss", "trained_cost", rule, tuple(trained_cost.shape)))
         cost = trained_cost.masked_fill(~mask.unsqueeze(-1), 0)
     per_target = _weighted_sum(weights, cost)
+    if trained_cost is not None:
+        per_target = per_target + _nan_unless_matched(matching)
     if sample_weights is not None:
         check_sample_weights("mcl_loss", sample_weights, mask.shape[:-1])
         per_target = per_target * sample_weights.unsqueeze(-1)
@@ -109,6 +112,15 @@ def mcl_loss(
 def _weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:
     """Return sum(weights * cost) over the hypotheses, [..., targets]."""
     return (weights * cost).sum(dim=-1)
+
+
+def _nan_unless_matched(matching: Matching) -> Tensor:
+    """Return 0 for each target, NaN where its matched cost is not a number or the weights chose an infinite one.
+
+    The winner of such a row is arbitrary, and the trained cost does not show it.
+    """
+    forbidden = (matching.cost == torch.inf) & (matching.weights == 0)
+    return matching.cost.detach().masked_fill(forbidden, 0).mul(0).sum(dim=-1)
 
 
 def _nan_unless_finite(loss: Tensor) -> Tensor:

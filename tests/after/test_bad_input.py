@@ -1,12 +1,24 @@
 """What is not as it should be is named, with the rule and the value."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 
 import torchmcl as mcl
 from torchmcl import after
-from torchmcl.after import Balls, DensityLevels, Tubes, conformal, expected_cost, reduce
+from torchmcl.after import (
+    Balls,
+    DensityLevels,
+    Tubes,
+    calibrate_scores,
+    concatenate,
+    conformal,
+    diagnose,
+    expected_cost,
+    reduce,
+)
 
 HYPOTHESES, LOGITS, TARGETS = torch.randn(5, 12, 2), torch.randn(5, 12), torch.randn(5, 2)
 GIVEN = mcl.Predictions(HYPOTHESES, LOGITS)
@@ -87,3 +99,27 @@ def test_no_balls_have_no_volume():
         assert after.union_volume(torch.zeros(2, 0, dim), torch.ones(2, 0)).tolist() == [0.0, 0.0]
     volume = after.union_volume(torch.zeros(1, 1, 3), torch.ones(1, 1, dtype=torch.float64))
     assert volume.item() == pytest.approx(4.18879, rel=1e-4)
+
+
+READERS = {
+    "conformal": lambda given, **options: conformal(given, torch.zeros(40, 1), nonconformity=Balls(), **options),
+    "diagnose": lambda given, **options: diagnose(given, torch.zeros(40, 1), **options),
+    "reduce": lambda given, **options: reduce(given, 2, **options),
+    "concatenate": lambda given, **options: concatenate([given, given], **options),
+    "expected_cost": lambda given, **options: expected_cost(given, given, **options),
+    "calibrate_scores": lambda given, **options: calibrate_scores(given, torch.zeros(40).long(), **options),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_logits_of_a_softmax_are_not_read_as_sigmoids_without_a_word(name):
+    chances = torch.tensor([0.5, 0.3, 0.2]).expand(40, 3)
+    hypotheses, read = torch.randn(40, 3, 1), READERS[name]
+    with pytest.warns(UserWarning, match=f"{name}: `scores` is not given, .* sum to 2.9 on average, not to 1"):
+        read(mcl.Predictions(hypotheses, chances.log() + 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read(mcl.Predictions(hypotheses, chances.log() + 5), scores=mcl.SoftmaxScores())
+        read(mcl.Predictions(hypotheses, chances.logit()))
+        if name != "calibrate_scores":
+            read(mcl.Predictions(hypotheses))

@@ -154,3 +154,13 @@ def test_bad_fitted_objects_are_named(tmp_path):
     fitted = calibrate_scores(*overconfident(100), method=VectorScaling())
     with pytest.raises(ValueError, match="have 5 hypotheses, as those it was fitted on"):
         fitted(mcl.Predictions(torch.zeros(1, 2, 1), torch.zeros(1, 2)))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_scores_are_calibrated_in_every_mode_of_evaluation(method, mode):
+    logits, winners = overconfident(100)
+    expected = calibrate_scores(logits, winners, method=method)
+    with mode():
+        found = calibrate_scores(logits.clone(), winners.clone(), method=method)
+        assert torch.equal(found.score_map(logits), expected.score_map(logits))

@@ -169,3 +169,22 @@ def test_wins_and_mean_scores_are_listed_for_each_hypothesis():
 def test_a_few_targets_are_not_compared_with_offsets():
     given, targets = healthy(12)
     assert diagnose(given, targets).distortion_of_offsets is None
+
+
+@pytest.mark.parametrize("shape", ["rows and steps", "with the axis of targets"])
+def test_masked_steps_say_nothing(shape):
+    generator = torch.Generator().manual_seed(0)
+    hypotheses, targets = torch.randn(80, 3, 6, 2, generator=generator), torch.randn(80, 6, 2, generator=generator)
+    real = (torch.arange(6) < 4).expand(80, 6)
+    expected = diagnose(mcl.Predictions(hypotheses[:, :, :4]), targets[:, :4])
+    padded = targets.masked_fill(~real.unsqueeze(-1), torch.nan)
+    if shape == "rows and steps":
+        found = diagnose(mcl.Predictions(hypotheses), padded, real)
+    else:
+        found = diagnose(mcl.Predictions(hypotheses), padded.unsqueeze(1), real.unsqueeze(1))
+    assert found.distortion == pytest.approx(expected.distortion)
+    assert found.distortion_of_mean == pytest.approx(expected.distortion_of_mean)
+    assert found.split_temperature == pytest.approx(expected.split_temperature)
+    assert found.win_shares == expected.win_shares
+    with pytest.raises(ValueError, match="`mask` must have shape"):
+        diagnose(mcl.Predictions(hypotheses), targets.unsqueeze(1).expand(80, 2, 6, 2), real[:, None].expand(80, 2, 6))

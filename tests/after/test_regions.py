@@ -259,3 +259,37 @@ def test_volumes_of_different_spaces_are_not_compared():
     given, targets = mcl.Predictions(torch.randn(60, 3, 2)), torch.randn(60, 2)
     with pytest.raises(ValueError, match="`offered` must have volumes of the same space, got Tubes, Balls"):
         smallest_regions([Tubes(), Balls()], given, targets)
+
+
+def cut_short(n_rows=60):
+    """Return paths, targets with NaN after the end of each, and which steps are real."""
+    generator = torch.Generator().manual_seed(0)
+    hypotheses = torch.randn(n_rows, 3, 6, 2, generator=generator)
+    targets = torch.randn(n_rows, 6, 2, generator=generator)
+    real = torch.arange(6) < torch.randint(1, 7, (n_rows, 1), generator=generator)
+    return mcl.Predictions(hypotheses), targets.masked_fill(~real.unsqueeze(-1), torch.nan), real
+
+
+@pytest.mark.parametrize("fill", [0.0, 1e9])
+def test_the_contents_of_masked_steps_are_ignored(fill):
+    given, targets, real = cut_short()
+    filled = targets.nan_to_num(fill)
+    tubes = Tubes.fit(given, targets, real)
+    assert tubes == Tubes.fit(given, filled, real)
+    regions, expected = (conformal(given, y, nonconformity=tubes, mask=real) for y in (targets, filled))
+    assert torch.equal(regions.levels, expected.levels)
+    assert torch.equal(regions.contains(given, targets, mask=real), expected.contains(given, filled, mask=real))
+    assert smallest_regions([tubes, Tubes()], given, targets, mask=real) in (tubes, Tubes())
+    with pytest.raises(ValueError, match="`targets` must be finite, got nan"):
+        conformal(given, targets, nonconformity=tubes)
+
+
+def test_steps_that_few_rows_have_are_not_weighed_up():
+    """The nearest hypothesis is chosen in units of each step, which are means over the rows that have it."""
+    rows = torch.arange(100)
+    hypotheses = torch.tensor([[[0.0], [0.0]], [[1.0], [1.2]]]).expand(100, 2, 2, 1)
+    targets = torch.tensor([[0.4], [0.7]]).expand(100, 2, 1)
+    few = torch.stack([rows >= 0, rows < 50], dim=1)
+    assert Tubes.fit(mcl.Predictions(hypotheses), targets, few) == Tubes.fit(
+        mcl.Predictions(hypotheses[:50]), targets[:50]
+    )

@@ -686,6 +686,19 @@ def test_a_lifted_cross_entropy_is_the_built_in_one():
     )
 
 
+@pytest.mark.parametrize("name", ["mse_loss", "huber_loss", "smooth_l1_loss", "l1_loss", "poisson_nll_loss"])
+@pytest.mark.parametrize("leading", [(), (4,), (2, 4)], ids=str)
+def test_losses_of_torch_can_be_lifted(name, leading):
+    loss = getattr(torch.nn.functional, name)
+    hypotheses, targets = torch.randn(*leading, 3, 2, requires_grad=True), torch.randn(*leading, 5, 2)
+    cost = mcl.pairwise(loss)(hypotheses=hypotheses, targets=targets)
+    both = torch.broadcast_tensors(hypotheses.unsqueeze(-3), targets.unsqueeze(-2))
+    expected = loss(*both, reduction="none").mean(dim=-1)
+    torch.testing.assert_close(cost, expected)
+    slopes = [torch.autograd.grad(value.sum(), hypotheses)[0] for value in (cost, expected)]
+    torch.testing.assert_close(*slopes)
+
+
 def test_a_lifted_loss_can_be_pickled_and_compared():
     cost_fn = mcl.pairwise(max_difference)
     twin = pickle.loads(pickle.dumps(cost_fn))

@@ -499,6 +499,19 @@ def test_a_cost_that_is_not_finite_spoils_its_own_target_and_no_other_sample(rul
 
 
 @for_all_rules
+@pytest.mark.parametrize("name", ["nan", "nan_last", "inf_everywhere", "minus_inf_at_the_winner"])
+def test_a_matched_cost_that_is_not_finite_gives_a_nan_loss_of_a_trained_cost_that_is(rule, name):
+    cost, trained = make_cost(5), make_cost(5)
+    cost[2, 1] = torch.tensor(BAD_ROWS[name])
+    losses = mcl.mcl_loss(mcl.match(cost, rule), "none", trained_cost=trained)
+    assert losses[2, 1].isnan()
+    assert losses[[0, 1, 3, 4]].isfinite().all()
+    padded = torch.ones(5, 3, dtype=torch.bool)
+    padded[2, 1] = False
+    assert mcl.mcl_loss(mcl.match(cost, rule, padded), trained_cost=trained).isfinite()
+
+
+@for_all_rules
 def test_an_infinite_cost_of_a_lonely_hypothesis_gives_a_nan_loss(rule):
     if isinstance(rule, mcl.TopN):
         rule = mcl.TopN(1)

@@ -140,6 +140,18 @@ def without_biases():
     return module
 
 
+class Unused(nn.Module):
+    """Has a layer that no forward pass uses; torch.optim leaves its weights alone, decay or not."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.unused = nn.Linear(2, 8), nn.Linear(8, 8)
+        self.head = mcl.MultiHypothesisHead(8, 2, 3)
+
+    def forward(self, inputs):
+        return self.head(self.body(inputs).relu())
+
+
 def frozen():
     module = Net(nn.BatchNorm1d(8), nn.Tanh())
     module.first.requires_grad_(False)
@@ -219,6 +231,7 @@ EXACT = {
     "orthogonal": parametrized(nn.utils.parametrizations.orthogonal),
     "layers without bias": without_biases,
     "frozen parameters and BatchNorm": frozen,
+    "unused parameters": Unused,
     "lazy layers that were called": lazy_but_called,
 }
 
@@ -452,6 +465,11 @@ REFUSED = {
     ),
     "types": (mixed_types, ValueError, r"parameters of one type on one device, got \[\('torch.float32', 'cpu'\), "),
     "nothing to train": (all_frozen, ValueError, "with a parameter to train, got MultiHypothesisMLP.* none of which"),
+    "a recurrent layer": (
+        lambda: nn.Sequential(nn.GRU(2, 2), small_mlp()),
+        TypeError,
+        "without recurrent layers of torch, which torch.vmap does not support, got nn.GRU at '0'",
+    ),
     "no parameters": (nn.Identity, ValueError, "with a parameter to train, got Identity.. with 0 parameters"),
     "another slope for each": (random_slope, ValueError, "parameters and buffers alone, got .*LeakyReLU.* for model 1"),
     "backward hook": (

@@ -1,5 +1,10 @@
 """The fleet itself: what it predicts, keeps, refuses, and how it deals with failures."""
 
+import copy
+import pickle
+import subprocess
+import sys
+
 import pytest
 import torch
 from plain_loop import assert_same_bits, assert_same_model, rows, small_mlp, weights_of
@@ -384,3 +389,30 @@ def test_a_fleet_of_one_is_a_fleet():
     fit(one, FleetData.shared(INPUTS, TARGETS, 1), batch_size=4)
     fit(three, batch_size=4)
     assert_same_model(one.models[0], three.models[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "copied", [lambda fleet: pickle.loads(pickle.dumps(fleet)), copy.deepcopy], ids=["pickle", "copy"]
+)
+def test_a_copy_of_a_fleet_trains_as_the_fleet(copied):
+    fleet = Fleet(small_mlp, 3)
+    fit(fleet)
+    other = copied(fleet)
+    fit(fleet)
+    fit(other)
+    assert_same_bits(fleet.state_dict(), other.state_dict())
+    torch.testing.assert_close(fleet.predict(INPUTS).hypotheses, other.predict(INPUTS).hypotheses, rtol=0, atol=0)
+
+
+def test_a_fleet_does_not_seed_other_generators():
+    """In a process of its own: where CUDA is not initialized, a seed waits for it."""
+    program = """
+import torch, torchmcl as mcl
+from torchmcl.fleet import Fleet, FleetData
+torch.manual_seed(42)
+waiting = vars(torch.cuda._lazy_seed_tracker).copy()
+fleet = Fleet(lambda: mcl.MultiHypothesisMLP(3, 1, 3, hidden=(6,), dropout=0.1), 2, device="cpu")
+fleet.fit(FleetData.shared(torch.rand(8, 3), torch.rand(8, 1, 1), 2), 1, progress=False)
+assert vars(torch.cuda._lazy_seed_tracker) == waiting
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -388,6 +388,20 @@ def test_inputs_that_do_not_climb_are_left_alone(where):
 
 
 @needs_extension
+def test_mixtures_that_anneal_by_themselves_decide_alike():
+    inputs, targets = curve(60)
+    data = FleetData.shared(inputs, 0.05 * targets, 2)  # narrow: minus their log-likelihood is negative
+
+    def train(backend):
+        options = {"cost_fn": mcl.mixture_score(), "score_weight": 0, "learning_rate": 0.02, "backend": backend}
+        history = Fleet(lambda: network(scales=True), 2, rule=AutoAnnealing(), **options).fit(data, 30, progress=False)
+        return {"temperatures": history.temperatures, "rates": history.learning_rates}
+
+    expected, result = with_backends(train)
+    torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-6)
+
+
+@needs_extension
 @pytest.mark.parametrize("held_out", [None, 40, 400])
 @pytest.mark.parametrize("n_epochs", [30, 230])
 @pytest.mark.parametrize("cost_fn", COST_FNS)

@@ -241,8 +241,6 @@ def test_a_module_of_ones_own_trains_as_alone(factory):
     for i in range(2):
         options = {"n_epochs": 25, "batch_size": 6, "weight_decay": 0.01, "learning_rate": 0.003}
         alone, _, _ = train_alone(factory, i, inputs, targets, **options)
-        if factory is ScorelessNet:  # weight decay alone moves the parameters that a loss does not reach
-            alone.scores.weight.data.mul_((1 - 0.003 * 0.01) ** 100)
         assert_same_model(fleet.models[i], alone)
         for name, buffer in alone.named_buffers():
             torch.testing.assert_close(dict(fleet.models[i].named_buffers())[name], buffer, atol=1e-5, rtol=1e-5)

@@ -63,6 +63,11 @@ def test_model_i_is_the_model_trained_alone(options, ragged):
     assert isinstance(predictions, mcl.Distributions) == scales
     evaluated = fleet.evaluate(data)
     assert evaluated["distortion"].isfinite().all()
+    for i, (inputs, targets, mask) in enumerate(sets):
+        given = mcl.Predictions(*fleet.models[i](inputs)[:2])
+        scores = mcl.SoftmaxScores() if "mixture" in str(options) else options.get("scores")
+        expected = mcl.metrics.rmse_of_mean(given, targets, mask, scores=scores)
+        torch.testing.assert_close(evaluated["rmse"][i], expected.detach())
 
 
 def test_masked_targets_of_a_row():

@@ -1,5 +1,6 @@
 """What every function of this package reads: hypotheses with probabilities, and costs between events of any shape."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,7 +16,7 @@ from torchmcl.costs import (
     pairwise_sq_euclidean,
 )
 from torchmcl.costs._calling import check_takes_mask
-from torchmcl.scoring import ScoreObjective, SoftmaxScores
+from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
 from torchmcl.types import Distributions, Predictions
 
 __all__ = [
@@ -27,8 +28,10 @@ __all__ = [
     "logits_of",
     "pair_cost",
     "probabilities_of",
+    "real_targets",
     "scored",
     "step_mask",
+    "warn_unless_sigmoid",
 ]
 
 CostFn: TypeAlias = Callable[..., Tensor]
@@ -39,6 +42,10 @@ Scores: TypeAlias = ScoreObjective | Tensor
 _VECTOR_COSTS = (pairwise_cosine, pairwise_euclidean, pairwise_huber, pairwise_l1, pairwise_sq_euclidean)
 # Single precision leaves errors of this size in a sum of a few hundred probabilities.
 _SUM_TOLERANCE = 1e-4
+
+
+# Sums of sigmoids within this factor of 1 pass: scores on fresh rows are not calibrated exactly.
+_SIGMOID_SUM = 2.0
 
 
 class Scored(NamedTuple):
@@ -75,8 +82,14 @@ def finite_tensor(owner: str, argument: str, value: Any) -> Tensor:
     return value
 
 
-def scored(owner: str, predictions: Any, scores: Scores) -> Scored:
+def scored(owner: str, predictions: Any, scores: Scores | None) -> Scored:
     """Return hypotheses and probabilities of predictions, checked.
+
+    Args:
+        owner: named in messages.
+        predictions: `Predictions` or `Distributions`.
+        scores: how score logits are read, or probabilities. None reads them by `SigmoidScores()`, and warns if they do
+            not look like it: predictions do not carry how their scores were trained.
 
     Raises:
         TypeError: if these are not Predictions.
@@ -90,8 +103,27 @@ def scored(owner: str, predictions: Any, scores: Scores) -> Scored:
         advice = "Scalars are events of length 1: hypotheses.unsqueeze(-1)."
         raise ValueError(bad_value(owner, "predictions.hypotheses", rule, tuple(hypotheses.shape), advice))
     hypotheses = hypotheses.to(torch.promote_types(hypotheses.dtype, torch.float32))
-    probabilities = probabilities_of(owner, predictions.score_logits, scores, hypotheses)
+    reader = SigmoidScores() if scores is None else scores
+    probabilities = probabilities_of(owner, predictions.score_logits, reader, hypotheses)
+    if scores is None and predictions.score_logits is not None:
+        warn_unless_sigmoid(owner, as_tensor(owner, "predictions.score_logits", predictions.score_logits))
     return Scored(hypotheses, probabilities.to(hypotheses))
+
+
+def warn_unless_sigmoid(owner: str, logits: Tensor, stacklevel: int = 4) -> None:
+    """Warn if sigmoids of score logits [rows, hypotheses] do not sum to about 1.
+
+    `SigmoidScores` trains each to the probability of winning, and one hypothesis wins. Logits of a softmax have an
+    arbitrary offset.
+    """
+    total = float(logits.detach().double().sigmoid().sum(dim=-1).mean())
+    if logits.shape[-1] > 1 and not 1 / _SIGMOID_SUM < total < _SIGMOID_SUM:  # a single one has probability 1 anyway
+        message = (
+            f"{owner}: `scores` is not given, and the sigmoids of the score logits sum to {total:.2g} on average, not "
+            "to 1 as SigmoidScores() trains them. Give the objective of the training, scores=SoftmaxScores() for "
+            "example; scores=SigmoidScores() reads them as they are."
+        )
+        warnings.warn(message, UserWarning, stacklevel=stacklevel)
 
 
 def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: Tensor) -> Tensor:
@@ -178,6 +210,19 @@ def step_mask(owner: str, mask: Any, shape: tuple[int, ...]) -> Tensor:
             bad_value(owner, "mask", rule, f"none in row {int(empty.nonzero()[0])}", "Leave out such rows.")
         )
     return mask
+
+
+def real_targets(owner: str, targets: Any, mask: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+    """Return targets of a shape and their mask of steps, checked; masked steps may hold anything, even NaN."""
+    truth = as_tensor(owner, "targets", targets)
+    if truth.shape != shape:
+        rule = f"have shape {shape} ([rows, ...], one target for each row)"
+        raise ValueError(bad_value(owner, "targets", rule, tuple(truth.shape)))
+    if mask is None:
+        return finite_tensor(owner, "targets", truth), None
+    mask = step_mask(owner, mask, shape).to(truth.device)
+    padded = ~mask.view(*mask.shape, *[1] * (truth.ndim - 2))
+    return finite_tensor(owner, "targets", truth.masked_fill(padded, 0)), mask
 
 
 def _check_shape(owner: str, argument: str, value: Tensor, shape: torch.Size) -> None:

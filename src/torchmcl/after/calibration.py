@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_mask, check_sample_weights
-from torchmcl.after._inputs import as_tensor, finite_tensor, logits_of, probabilities_of
+from torchmcl.after._inputs import as_tensor, finite_tensor, logits_of, probabilities_of, warn_unless_sigmoid
 from torchmcl.after.score_maps import CalibrationMethod, ScoreMap, TemperatureScaling
 from torchmcl.assignment import WTA
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
@@ -84,12 +84,15 @@ def calibrate_scores(
         >>> calibration(Predictions(torch.zeros(1, 2, 1), logits[:1])).score_logits.exp()
         tensor([[0.7500, 0.2500]])
     """
-    owner, scores, method = "calibrate_scores", scores or SigmoidScores(), method or TemperatureScaling()
+    owner, given, method = "calibrate_scores", scores, method or TemperatureScaling()
+    scores = SigmoidScores() if given is None else given
     if not isinstance(method, CalibrationMethod):
         rule = "be a CalibrationMethod"
         raise TypeError(bad_value(owner, "method", rule, repr(method), "VectorScaling() for example."))
     check_score_objective(owner, scores)
     logits = _logits(owner, predictions)
+    if given is None:
+        warn_unless_sigmoid(owner, logits, stacklevel=3)
     wins = _wins(owner, winners, mask, logits)  # [rows, hypotheses], how many targets each wins
     counts = wins.sum(dim=-1)
     weights = counts

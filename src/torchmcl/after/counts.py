@@ -208,7 +208,9 @@ def _recommended(
         reason += " It is the largest number tried, and larger ones may be better."
     least = floor[place]
     if least is not None and least > 0 and math.isfinite(least):
-        reason += f" The floor for {number} is {least:.3g}, {float(means[place]) / least:.2g} times lower."
+        reason += (
+            f" The floor for {number} is {least:.3g}: the distortion is {float(means[place]) / least - 1:.0%} above."
+        )
     return HypothesisCounts(numbers, distortions, floor, share, number, reason)
 
 

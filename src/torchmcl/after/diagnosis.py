@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_mask
+from torchmcl._checks import bad_value, check_boolean, check_mask
 from torchmcl.after._inputs import Scored, Scores, as_tensor, finite_tensor, pair_cost, scored
 from torchmcl.after.calibration import score_error
 from torchmcl.after.reducing import reduce
 from torchmcl.annealing import AnnealingRecords, phase_transitions
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.scoring import ScoreObjective, SigmoidScores
+from torchmcl.scoring import ScoreObjective
 from torchmcl.theory import critical_temperature_of_residuals
 from torchmcl.training.recorder import Recorder
 from torchmcl.types import Distributions, Predictions
@@ -124,7 +124,8 @@ def diagnose(
     Args:
         predictions: hypotheses [rows, hypotheses, ...] and scores; or a `Recorder`, or its records.
         targets: [rows, ...], or several for each row, [rows, targets, ...]; None with records.
-        mask: [rows, targets], True where a target is real; None when all are.
+        mask: [rows, targets], True where a target is real; or [rows, steps] for one target of each row, True where a
+            step is; None when all are.
         scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
 
     Raises:
@@ -144,8 +145,8 @@ def diagnose(
         return _of_records(predictions.records() if isinstance(predictions, Recorder) else predictions)
     if targets is None:
         raise ValueError(bad_value(owner, "targets", "be given with predictions", "None"))
-    given = scored(owner, predictions, SigmoidScores() if scores is None else scores)
-    truth, real = _targets(owner, given, targets, mask)
+    given = scored(owner, predictions, scores)
+    truth, real, given = _targets(owner, given, targets, mask)
     cost = pair_cost(owner, pairwise_sq_euclidean, given.hypotheses, truth)  # [rows, targets, hypotheses]
     nearest, winners = cost.min(dim=-1)
     n_hypotheses = cost.shape[-1]
@@ -206,8 +207,8 @@ def _starved(shares: Tensor) -> tuple[int, ...]:
     return tuple((shares < _STARVED / len(shares)).nonzero().flatten().tolist())
 
 
-def _targets(owner: str, given: Scored, targets: Any, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return targets [rows, targets, *event] and which are real, [rows, targets]."""
+def _targets(owner: str, given: Scored, targets: Any, mask: Tensor | None) -> tuple[Tensor, Tensor, Scored]:
+    """Return targets [rows, targets, *event], which are real, [rows, targets], and hypotheses, 0 at masked steps."""
     values = as_tensor(owner, "targets", targets)
     truth = values.unsqueeze(1) if values.ndim == given.hypotheses.ndim - 1 else values
     rows, event = len(given.hypotheses), given.hypotheses.shape[2:]
@@ -216,13 +217,24 @@ def _targets(owner: str, given: Scored, targets: Any, mask: Tensor | None) -> tu
         raise ValueError(bad_value(owner, "targets", rule, tuple(values.shape)))
     real = torch.ones(truth.shape[:2], dtype=torch.bool, device=truth.device)
     if mask is not None:
-        mask = as_tensor(owner, "mask", mask)
-        check_mask(owner, mask, truth.shape[:2])
-        real = mask.expand(truth.shape[:2])
-        truth = truth.masked_fill(~real.view(*real.shape, *[1] * len(event)), 0)
+        mask = as_tensor(owner, "mask", mask).to(truth.device)
+        truth, real, given = _masked(owner, given, truth, mask)
     if not real.any():
         raise ValueError(bad_value(owner, "targets", "have at least one real target", "none"))
-    return finite_tensor(owner, "targets", truth).to(given.hypotheses), real
+    return finite_tensor(owner, "targets", truth).to(given.hypotheses), real, given
+
+
+def _masked(owner: str, given: Scored, truth: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Scored]:
+    """Return targets, which are real, and hypotheses; masked steps of single targets are 0 on both sides."""
+    steps = mask.unsqueeze(1) if mask.shape == (len(truth), truth.shape[2]) else mask
+    if truth.shape[1] == 1 and steps.shape == truth.shape[:3]:
+        check_boolean(owner, "mask", mask)
+        padded = ~steps.view(*steps.shape, *[1] * (truth.ndim - 3))
+        kept = given._replace(hypotheses=given.hypotheses.masked_fill(padded.to(given.hypotheses.device), 0))
+        return truth.masked_fill(padded, 0), steps.any(dim=-1), kept
+    check_mask(owner, mask, truth.shape[:2])
+    real = mask.expand(truth.shape[:2])
+    return truth.masked_fill(~real.view(*real.shape, *[1] * (truth.ndim - 2)), 0), real, given
 
 
 def _together(

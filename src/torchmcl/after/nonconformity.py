@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_positive
-from torchmcl.after._inputs import CostFn, Scored, finite_tensor, pair_cost, scored, step_mask
+from torchmcl.after._inputs import CostFn, Scored, pair_cost, real_targets, scored
 from torchmcl.after.volumes import union_volume
 from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
 from torchmcl.density import KernelMixture
@@ -149,22 +149,22 @@ class Tubes(Nonconformity):
 
         Args:
             predictions: of rows other than those of the calibration.
-            targets: [rows, ...]
-            mask: [rows, steps], or None.
+            targets: [rows, ...]; the contents of masked steps are ignored, even NaN.
+            mask: [rows, steps], True where a step is real, or None.
             share: which quantile.
             power: as above.
         """
         given = scored("Tubes.fit", predictions, SigmoidScores())
-        truth = finite_tensor("Tubes.fit", "targets", targets).to(given.hypotheses)
-        if truth.shape != (len(given.hypotheses), *given.hypotheses.shape[2:]) or len(truth) == 0:
-            rule = f"have at least one row, and one for each of `predictions` {tuple(given.hypotheses.shape)}"
-            raise ValueError(bad_value("Tubes.fit", "targets", rule, tuple(truth.shape)))
+        shape = (len(given.hypotheses), *given.hypotheses.shape[2:])
+        truth, mask = real_targets("Tubes.fit", targets, mask, shape)
+        if len(truth) == 0:
+            raise ValueError(bad_value("Tubes.fit", "targets", "have at least one row", tuple(truth.shape)))
         check_fraction("Tubes.fit", "share", share)
-        mask = None if mask is None else step_mask("Tubes.fit", mask, tuple(truth.shape))
-        distances = _distances(given.hypotheses, truth)  # [rows, hypotheses, steps]
+        distances = _distances(given.hypotheses, truth.to(given.hypotheses))  # [rows, hypotheses, steps]
         spread = distances if mask is None else distances.masked_fill(~mask.unsqueeze(1), 0)
         # The nearest hypothesis by the mean over the steps in units of their own size: no step decides alone.
-        unit = spread.amin(dim=1).mean(dim=0).clamp_min(1e-12)
+        n_real = len(truth) if mask is None else mask.sum(dim=0).clamp_min(1)
+        unit = (spread.amin(dim=1).sum(dim=0) / n_real).clamp_min(1e-12)
         nearest = (spread / unit).mean(dim=-1).argmin(dim=-1)
         own = distances[torch.arange(len(distances), device=nearest.device), nearest]
         own = own if mask is None else own.masked_fill(~mask, torch.nan)

@@ -72,8 +72,9 @@ def reduce(
     check_positive_int("reduce", "k", k)
     if not isinstance(moved, bool):
         raise TypeError(bad_value("reduce", "moved", "be True or False", repr(moved)))
-    objective, scores = _objective("reduce", objective), SigmoidScores() if scores is None else scores
+    objective = _objective("reduce", objective)
     every = scored("reduce", predictions, scores)
+    scores = SigmoidScores() if scores is None else scores
     n = every.hypotheses.shape[1]
     if k > n:
         rule = f"be at most the number of hypotheses, {n}"
@@ -148,7 +149,7 @@ def expected_cost(
     """
     owner = "expected_cost"
     loss = _objective(owner, objective)
-    every = scored(owner, predictions, SigmoidScores() if scores is None else scores)
+    every = scored(owner, predictions, scores)
     if not isinstance(few, (Predictions, Distributions)):
         raise TypeError(bad_value(owner, "few", "be Predictions", type(few).__name__))
     centres = finite_tensor(owner, "few.hypotheses", few.hypotheses).to(every.hypotheses)
@@ -191,11 +192,12 @@ def concatenate(
         >>> concatenate([one, two]).score_logits.sigmoid()
         tensor([[0.2500, 0.2500, 0.5000]])
     """
-    owner, scores = "concatenate", SigmoidScores() if scores is None else scores
+    owner = "concatenate"
     if isinstance(predictions, (Predictions, Distributions)):
         rule = "be a sequence of Predictions, one for each network"
         raise TypeError(bad_value(owner, "predictions", rule, type(predictions).__name__))
     sets = [scored(owner, one, scores) for one in predictions]
+    scores = SigmoidScores() if scores is None else scores
     if not sets:
         raise ValueError(bad_value(owner, "predictions", "hold at least one network's", "none"))
     shares = torch.ones(len(sets), dtype=torch.float64)

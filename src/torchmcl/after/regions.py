@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int, check_real, check_sample_weights
-from torchmcl.after._inputs import Scored, Scores, as_tensor, finite_tensor, scored, step_mask
+from torchmcl.after._inputs import Scored, Scores, as_tensor, finite_tensor, real_targets, scored
 from torchmcl.after._quantiles import effective_counts, quantile, rows_needed
 from torchmcl.after.nonconformity import Nonconformity
 from torchmcl.scoring import ScoreObjective, SigmoidScores
@@ -125,7 +125,7 @@ def conformal(
 
     Args:
         predictions: hypotheses [rows, hypotheses, ...] and scores of the calibration rows.
-        targets: [rows, ...], one for each row.
+        targets: [rows, ...], one for each row; the contents of masked steps are ignored, even NaN.
         nonconformity: `Balls()`, `Tubes()`, `DensityLevels()` or your own.
         alpha: in (0, 1), the share of fresh targets that may lie outside.
         mask: [rows, steps], True where a step of the target is real; `Tubes` and costs of sequences take it.
@@ -152,7 +152,7 @@ def conformal(
     check_real(owner, "alpha", alpha)
     if not 0 < alpha < 1:
         raise ValueError(bad_value(owner, "alpha", "lie in (0, 1)", repr(alpha), "0.1 covers 90 % of the targets."))
-    given = scored(owner, predictions, kept)
+    given = scored(owner, predictions, scores)
     values = _values(owner, nonconformity, given, targets, mask).double().cpu().numpy()
     weights = _weights(owner, sample_weights, len(values))
     unit = np.arange(len(values)) if units is None else _integers(owner, "units", units, len(values)).numpy()
@@ -215,8 +215,8 @@ def smallest_regions(
         rule = "have volumes of the same space"
         advice = "Tubes measure cross-sections, as a mean over the steps: offer tubes only, or none."
         raise ValueError(bad_value(owner, "offered", rule, ", ".join(kinds), advice))
-    given = scored(owner, predictions, SigmoidScores() if scores is None else scores)
-    targets = finite_tensor(owner, "targets", targets)
+    given = scored(owner, predictions, scores)
+    targets, mask = real_targets(owner, targets, mask, (len(given.hypotheses), *given.hypotheses.shape[2:]))
     needed = 2 * rows_needed(alpha) if isinstance(alpha, float) and 0 < alpha < 1 else 2  # `conformal` checks alpha
     if len(targets) < needed:
         rule = f"have at least {needed} rows for alpha = {alpha:g}, half of them for levels"
@@ -248,12 +248,8 @@ def _values(owner: str, nonconformity: Any, given: Scored, targets: Any, mask: T
         rule = "be a Nonconformity"
         advice = "Balls() or Tubes() for example."
         raise TypeError(bad_value(owner, "nonconformity", rule, type(nonconformity).__name__, advice))
-    truth = finite_tensor(owner, "targets", targets)
-    expected = (len(given.hypotheses), *given.hypotheses.shape[2:])
-    if truth.shape != expected:
-        rule = f"have shape {expected} ([rows, ...], one target for each row)"
-        raise ValueError(bad_value(owner, "targets", rule, tuple(truth.shape)))
-    return nonconformity(given, truth.to(given.hypotheses), None if mask is None else step_mask(owner, mask, expected))
+    truth, steps = real_targets(owner, targets, mask, (len(given.hypotheses), *given.hypotheses.shape[2:]))
+    return nonconformity(given, truth.to(given.hypotheses), steps)
 
 
 def _weights(owner: str, sample_weights: Any, n_rows: int) -> NDArray[np.float64]:

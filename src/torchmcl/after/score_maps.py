@@ -142,6 +142,11 @@ class VectorScaling(CalibrationMethod):
 
     def fit(self, logs: Tensor, labels: Tensor, weights: Tensor) -> VectorMap:
         """Return slopes and offsets of the lowest cross-entropy, by L-BFGS; the problem is convex."""
+        with torch.inference_mode(False), torch.enable_grad():
+            # Copies: tensors made in inference mode cannot take part in a backward pass.
+            return self._fit(logs.clone(), labels.clone(), weights.clone())
+
+    def _fit(self, logs: Tensor, labels: Tensor, weights: Tensor) -> VectorMap:
         n = logs.shape[-1]
         parameters = torch.cat([logs.new_ones(n), logs.new_zeros(n)]).requires_grad_()
         start, total = parameters.detach().clone(), weights.sum()
@@ -157,8 +162,7 @@ class VectorScaling(CalibrationMethod):
             loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
             return loss
 
-        with torch.enable_grad():
-            optimizer.step(closure)
+        optimizer.step(closure)
         slopes, offsets = parameters.detach().split(n)
         return VectorMap(slopes.cpu().clone(), offsets.cpu().clone())
 

@@ -84,20 +84,32 @@ def call_cost(
     }
     given = {name: available[name] for name in extras}
     cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets, **given)
-    *leading, n_hypotheses = predictions.hypotheses.shape[: predictions.hypotheses.ndim - event_dims]
     # A cost may take all hypotheses together, the likelihood of a mixture for example, if it takes their scores too.
     together = predictions.score_logits is None or "score_logits" in extras
-    widths = (n_hypotheses, 1) if together else (n_hypotheses,)
-    # A cost of vectors takes the hypotheses of paths for leading axes, and returns costs of steps.
-    fits = isinstance(cost, Tensor) and cost.ndim == len(leading) + 2 and cost.shape[-1] in widths
-    if not fits:
-        rule = f"return a cost [..., targets, hypotheses] with {len(leading) + 2} axes, of {n_hypotheses} hypotheses"
-        shape = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
+    shape = _shape_of_pairs(owner, predictions.hypotheses, targets, event_dims)
+    shapes = (shape, (*shape[:-1], 1)) if together else (shape,)
+    if not isinstance(cost, Tensor) or tuple(cost.shape) not in shapes:
+        rule = f"return a cost [..., targets, hypotheses] of shape {shape} for targets {tuple(targets.shape)}"
+        got = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
         advice = "`torchmcl.pairwise(loss)` makes one of a loss of one hypothesis and one target."
         if event_dims > 1:
             advice += " Paths need a cost of sequences, pairwise_sq_ade for example."
-        raise ValueError(bad_value(owner, argument, rule, f"{shape} from {_name(cost_fn)}", advice))
+        raise ValueError(bad_value(owner, argument, rule, f"{got} from {_name(cost_fn)}", advice))
     return cost
+
+
+def _shape_of_pairs(owner: str, hypotheses: Tensor, targets: Tensor, event_dims: int) -> tuple[int, ...]:
+    """Return the shape [..., targets, hypotheses] that a cost must have.
+
+    Any other shape means that the samples of a batch were broadcast against each other.
+    """
+    n_leading = hypotheses.ndim - event_dims - 1
+    leading, given = hypotheses.shape[:n_leading], targets.shape[:n_leading]
+    if targets.ndim <= n_leading or any(t not in (1, h) and h != 1 for h, t in zip(leading, given, strict=True)):
+        rule = f"have shape [batch, targets, ...] with the batch of `hypotheses` {tuple(hypotheses.shape)}"
+        raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
+    both = (h if t == 1 else t for h, t in zip(leading, given, strict=True))
+    return (*both, targets.shape[n_leading], hypotheses.shape[n_leading])
 
 
 def check_takes_mask(owner: str, argument: str, cost_fn: Callable[..., Tensor]) -> None:

@@ -69,10 +69,14 @@ class pairwise:  # noqa: N801  (reads as a function: cost_fn = pairwise(my_loss)
             check_takes_mask("pairwise", "loss", self.loss)
             mask = aligned_mask("pairwise", mask, targets, self.target_dims)
             targets = targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)), 0)
+        # Both sides have all axes of the pairs: mse_loss and others fail under vmap where one side lacks an axis.
+        n_targets, n_hypotheses = targets.shape[len(leading)], hypotheses.shape[len(leading)]
+        pairs = (*leading, n_targets, n_hypotheses)
+        hypotheses = hypotheses.unsqueeze(len(leading)).expand(*pairs, *hypotheses.shape[len(leading) + 1 :])
+        targets = targets.unsqueeze(len(leading) + 1).expand(*pairs, *targets.shape[len(leading) + 1 :])
         shared = None if mask is None else 0  # None is not mapped over
-        lifted = torch.vmap(self._scalar_loss, in_dims=(0, None, None))
-        lifted = torch.vmap(lifted, in_dims=(None, 0, shared))
-        for _ in leading:
+        lifted = torch.vmap(self._scalar_loss, in_dims=(0, 0, None))
+        for _ in pairs[:-1]:
             lifted = torch.vmap(lifted, in_dims=(0, 0, shared))
         cost: Tensor = lifted(hypotheses, targets, mask)
         return cost

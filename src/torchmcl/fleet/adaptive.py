@@ -131,7 +131,8 @@ class SelfAnnealing:
 
     def _init(self, measured: CostScale) -> dict[str, Tensor]:
         n_coordinates, may_hold = self._sizes["n_coordinates"], self._head is not None
-        measured = CostScale(*(value.nan_to_num(0.0) for value in measured[:3]), measured.has_zero)
+        mean, best, spread = (value.nan_to_num(0.0) for value in measured[:3])  # nothing is held for, then
+        measured = CostScale(mean, best, spread, measured.has_zero)
         return self.policy.init(measured, self.n_epochs, n_coordinates=n_coordinates, may_hold=may_hold)
 
     def _needs_measurement(self, ended: int) -> bool:

@@ -73,7 +73,6 @@ class ChunkTraining:
         self._given_decay = plan.weight_decays.to(self._rate).view(-1, 1)
         decays = bool(plan.weight_decays.any()) or bool(plan.policies)
         self._decay = self._given_decay.clone() if decays else None
-        self._frozen = models.frozen()
         self._run_epoch: Callable[[Any], None] = self._epoch
         self._run_measurement: Callable[[Any], None] = self._measure
         if captured:
@@ -226,15 +225,16 @@ class ChunkTraining:
             self.models.take_buffers(finite.squeeze(-1) if active is None else finite.squeeze(-1) & active)
         if flat.is_cuda or not bool(finite.all()):  # reading a value is free on the CPU, and a wait elsewhere
             gradient, rate = gradient.masked_fill(~finite, 0), rate * finite
-        # Weight decay would move frozen parameters even without a gradient.
-        before = flat.clone() if self._frozen is not None else None
+        # Weight decay would move parameters that have no gradient, which torch.optim leaves alone.
+        untrained = self.models.untrained()
+        before = flat.clone() if untrained is not None else None
         if active is not None and flat.is_cuda:
             self._update_where(gradient, rate, active)
         else:
             for models in [slice(None)] if active is None else runs_of(active.tolist()):
                 self._update_slice(gradient, rate, models)
-        if self._frozen is not None and before is not None:
-            flat.copy_(torch.where(self._frozen, before, flat))
+        if untrained is not None and before is not None:
+            flat.copy_(torch.where(untrained, before, flat))
 
     def _update_slice(self, gradient: Tensor, rate: Tensor, models: slice) -> None:
         state = {name: value[models] for name, value in self.state.optimizer.items()}

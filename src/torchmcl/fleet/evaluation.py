@@ -7,9 +7,11 @@ from torch import Tensor
 
 from torchmcl import metrics
 from torchmcl.assignment import WTA
+from torchmcl.costs import mixture_cost, mixture_score
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.placement import models_at_once
 from torchmcl.fleet.stacked import StackedModules
+from torchmcl.scoring import ScoreObjective, SoftmaxScores
 from torchmcl.training.step import mcl_step
 from torchmcl.types import Batch, Matching, Predictions, StepOutput
 
@@ -72,9 +74,19 @@ class MixtureLogLoss:
 
 @torch.no_grad()
 def evaluate_models(
-    models: StackedModules, data: FleetData, device: torch.device, cost_fn: Callable[..., Tensor]
+    models: StackedModules,
+    data: FleetData,
+    device: torch.device,
+    cost_fn: Callable[..., Tensor],
+    scores: ScoreObjective,
 ) -> dict[str, Tensor]:
     """Return distortion, rmse [models] and usage [models, hypotheses] on the CPU."""
+    if isinstance(cost_fn, mixture_cost | mixture_score):
+        scores = SoftmaxScores()  # which these costs train themselves
+
+    def rmse(targets: Tensor, hypotheses: Tensor, mask: Tensor, logits: Tensor | None = None) -> Tensor:
+        return metrics.rmse_of_mean(Predictions(hypotheses, logits), targets, mask, scores=scores)
+
     chunk = models_at_once(models, data, data.inputs.shape[1], device)
     parts = []
     for low in range(0, len(models), chunk):
@@ -84,12 +96,12 @@ def evaluate_models(
         with stacked.evaluating():
             output = mcl_step(stacked, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True)
         matching, (hypotheses, logits, *_) = output.matching, output.predictions
-        events = batch.targets.flatten(3), hypotheses.flatten(3)  # sequences as vectors
-        given = (*events, matching.mask) if logits is None else (*events, matching.mask, logits)
+        events = (batch.targets, hypotheses, matching.mask if batch.mask is None else batch.mask)
+        given = events if logits is None else (*events, logits)
         parts.append(
             {
                 "distortion": torch.vmap(metrics.distortion)(matching).cpu(),
-                "rmse": torch.vmap(_rmse)(*given).cpu(),
+                "rmse": torch.vmap(rmse)(*given).cpu(),
                 "usage": torch.vmap(metrics.hypothesis_usage)(matching).cpu(),
             }
         )
@@ -99,7 +111,3 @@ def evaluate_models(
 def matched(models: StackedModules, batch: Batch, cost_fn: Callable[..., Tensor]) -> Matching:
     """Return the cost of a batch [models, rows, ...] with winners that take all."""
     return mcl_step(models, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True).matching
-
-
-def _rmse(targets: Tensor, hypotheses: Tensor, mask: Tensor, logits: Tensor | None = None) -> Tensor:
-    return metrics.rmse_of_mean(Predictions(hypotheses, logits), targets, mask)

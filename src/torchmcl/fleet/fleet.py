@@ -271,7 +271,7 @@ class Fleet:
         check_data("Fleet.evaluate", "data", data, self.n_models)
         check_input_type("Fleet.evaluate", "data", self._kept.last, data.inputs)
         check_rows_apart("Fleet.evaluate", "data", self._kept.last, data, training=False)
-        return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn)
+        return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn, self.scores)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the weights of all models, [models, parameters], and the best ones where there are any.

@@ -20,12 +20,14 @@ def check_stackable(modules: Sequence[nn.Module]) -> None:
 
     Raises:
         ValueError: if they differ, have no parameter to train, or parameters of several types.
-        TypeError: if their parameters are lazy, or have something attached that stacked ones would not have.
+        TypeError: if their parameters are lazy, or have something attached that stacked ones would not have, or they
+            have recurrent layers.
     """
     if lazy := sorted({name for module in modules for name, tensor in _tensors(module) if is_lazy(tensor)}):
         advice = "Call the module once on a row of inputs before you return it."
         refuse(TypeError, "make modules whose sizes are known", f"lazy parameters {lazy}", advice)
     first = modules[0]
+    _check_layers(first)
     _check_parameters(first)
     _check_hooks(first)
     _check_functions(first)
@@ -50,6 +52,15 @@ def check_no_backward_hooks() -> None:
     if nn.modules.module._global_backward_hooks or nn.modules.module._global_backward_pre_hooks:
         rule = "be called without global backward hooks"
         raise TypeError(bad_value("Fleet.fit", "data", rule, "some", "Remove them, or train with mcl_step."))
+
+
+def _check_layers(module: nn.Module) -> None:
+    """Check that torch can compute all layers for several models at once."""
+    for name, part in module.named_modules():
+        if isinstance(part, nn.RNNBase | nn.LSTMCell):
+            rule = "make modules without recurrent layers of torch, which torch.vmap does not support"
+            advice = "Train it with mcl_step in a loop of your own."
+            refuse(TypeError, rule, f"nn.{type(part).__name__} at {name!r}", advice)
 
 
 def _check_parameters(module: nn.Module) -> None:

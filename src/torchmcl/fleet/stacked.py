@@ -21,9 +21,11 @@ __all__ = [
     "build_modules",
     "checked_predictions",
     "gradients_of",
+    "or_zeros",
     "random_numbers_apart",
     "replace_where",
     "runs_of",
+    "seed_generators",
     "seeded",
 ]
 
@@ -32,9 +34,23 @@ _ONE_GENERATOR = threading.Lock()
 
 @contextmanager
 def random_numbers_apart() -> Iterator[None]:
-    """Leave torch's one generator as it was, and to nobody else meanwhile: threads must not draw from it in turn."""
-    with _ONE_GENERATOR, torch.random.fork_rng(devices=[]):
+    """Preserve the state of torch's generators, under a lock: threads must not draw from them in turn."""
+    with _ONE_GENERATOR, torch.random.fork_rng(devices=range(_n_cuda_generators())):
         yield
+
+
+def seed_generators(seed: int) -> None:
+    """Seed torch's generators inside `random_numbers_apart`.
+
+    `torch.manual_seed` would also decide the seed of CUDA where nothing has used it yet, and that cannot be undone.
+    """
+    torch.default_generator.manual_seed(seed)
+    if _n_cuda_generators():
+        torch.cuda.manual_seed_all(seed)
+
+
+def _n_cuda_generators() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_initialized() else 0
 
 
 @contextmanager
@@ -64,7 +80,7 @@ def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> lis
     modules = []
     with random_numbers_apart():
         for seed in seeds:
-            torch.manual_seed(seed)
+            seed_generators(seed)
             module = factory()
             if not isinstance(module, nn.Module):
                 rule = "return a torch.nn.Module"
@@ -103,6 +119,8 @@ class StackedModules:
         self._forward = torch.vmap(self._forward_one, randomness="different")
         self._next_buffers: dict[str, Tensor] = {}
         self._kind: type[Any] = Predictions  # or Distributions, as the last forward pass showed
+        self._idle: list[bool] = []
+        self._without_gradient([not view.requires_grad for view in self.views.values()])
 
     @classmethod
     def of(cls, modules: Sequence[nn.Module]) -> "StackedModules":
@@ -117,6 +135,10 @@ class StackedModules:
         columns = [dict(module.named_buffers()) for module in modules]
         buffers = {name: torch.stack([own[name].detach() for own in columns]) for name in columns[0]}
         return cls(copy.deepcopy(modules[0]), torch.stack(rows), buffers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy by what it is made of: the views must share the memory of the new matrix."""
+        return StackedModules, (self._made, self.flat, self.buffers)
 
     def __len__(self) -> int:
         """Return the number of models."""
@@ -162,10 +184,16 @@ class StackedModules:
         made = copy.deepcopy(self._made).to(device, dtype)
         return StackedModules(made, flat.clone() if copy_rows else flat, buffers)
 
-    def frozen(self) -> Tensor | None:
-        """Return which columns of `flat` are not trained, None if all are."""
-        columns = torch.cat([torch.full((v[0].numel(),), not v.requires_grad) for v in self.views.values()])
-        return columns.to(self.flat.device) if columns.any() else None
+    def untrained(self) -> Tensor | None:
+        """Return which columns of `flat` have no gradient, None if all have one: frozen and unused parameters."""
+        return self._untrained
+
+    def _without_gradient(self, idle: list[bool]) -> None:
+        if idle == self._idle:
+            return
+        columns = [torch.full((view[0].numel(),), i) for view, i in zip(self.views.values(), idle, strict=True)]
+        self._untrained = torch.cat(columns).to(self.flat.device) if any(idle) else None
+        self._idle = idle
 
     def is_plain(self) -> bool:
         """Return whether the models are linear layers and activations and nothing else has a hand in them."""
@@ -193,9 +221,11 @@ class StackedModules:
                 module.training = training
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """Return the gradient of a scalar as a matrix like `flat`; unused parameters have gradient 0."""
-        gradients = gradients_of(loss, list(self.views.values()))
-        return torch.cat([part.reshape(len(self), -1) for part in gradients], dim=1)
+        """Return the gradient of a scalar as a matrix like `flat`; 0 for parameters without one, see `untrained`."""
+        views = list(self.views.values())
+        gradients = gradients_of(loss, views)
+        self._without_gradient([gradient is None for gradient in gradients])
+        return torch.cat([part.reshape(len(self), -1) for part in or_zeros(gradients, views)], dim=1)
 
     def module(self, index: int) -> nn.Module:
         """Return model `index` as an ordinary module of its own."""
@@ -230,11 +260,15 @@ def runs_of(flags: list[bool]) -> list[slice]:
     return [slice(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradient of a scalar for each leaf, 0 for those that are frozen or unused."""
+def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the gradient of a scalar for each leaf, None for those that are frozen or unused."""
     trained = [leaf for leaf in leaves if leaf.requires_grad]
     found = iter(torch.autograd.grad(loss, trained, allow_unused=True))
-    gradients = [next(found) if leaf.requires_grad else None for leaf in leaves]
+    return [next(found) if leaf.requires_grad else None for leaf in leaves]
+
+
+def or_zeros(gradients: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor]:
+    """Return gradients with 0 for leaves without one."""
     return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
 
 

@@ -216,7 +216,9 @@ class CompiledStep(AutogradStep):
         drawn, counts = index[0].unique(return_counts=True)
         inputs, targets = rows.inputs[:, drawn], rows.targets[:, drawn]
         finite = bool(inputs.isfinite().all() and targets.isfinite().all())
-        if not finite or _why_not_served(self.models, rows, self.spec.cost_fn) is not None:
+        # The shortcut below is for distances, which have a natural zero. A log-likelihood may be negative.
+        is_distance = not isinstance(self.spec.cost_fn, mixture_score)
+        if not (finite and is_distance) or _why_not_served(self.models, rows, self.spec.cost_fn) is not None:
             return super().cost_scale_on(rows, index)
         weights = (counts * (len(drawn) / index.shape[1])).to(inputs).expand(len(inputs), -1)
         n_rows = torch.full_like(rows.n_rows, len(drawn))

@@ -14,7 +14,14 @@ from torchmcl._checks import bad_value
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.identity import described, own_attributes
 from torchmcl.fleet.stackable import check_no_backward_hooks, refuse
-from torchmcl.fleet.stacked import StackedModules, checked_predictions, gradients_of, random_numbers_apart
+from torchmcl.fleet.stacked import (
+    StackedModules,
+    checked_predictions,
+    gradients_of,
+    or_zeros,
+    random_numbers_apart,
+    seed_generators,
+)
 from torchmcl.types import Predictions
 
 __all__ = ["check_as_alone", "check_input_type", "check_rows_apart", "inspected"]
@@ -160,14 +167,15 @@ def _alone(some: StackedModules, index: int, inputs: Tensor, *, training: bool) 
     attributes = _attributes(module)
     outputs, gradients = [], []
     with random_numbers_apart():
-        torch.manual_seed(0)
+        seed_generators(0)
         before = torch.get_rng_state()
         for _ in range(_N_STEPS):
             buffers = [buffer.clone() for buffer in module.buffers()]
             numbers = _numbers(checked_predictions(module(inputs)), len(inputs))
             if training:
-                found = gradients_of((numbers * _slopes(numbers)).sum(), list(module.parameters()))
-                gradients.append(torch.cat([part.flatten() for part in found]))
+                parameters = list(module.parameters())
+                found = gradients_of((numbers * _slopes(numbers)).sum(), parameters)
+                gradients.append(torch.cat([part.flatten() for part in or_zeros(found, parameters)]))
             outputs.append(numbers.detach())
         drew = not torch.equal(before, torch.get_rng_state())
     rule = "make modules that keep what changes in buffers (register_buffer)"

@@ -3,6 +3,7 @@
 import json
 import time
 import warnings
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from torch import Tensor
 
 from torchmcl._checks import check_fraction
 from torchmcl._records import change_records
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import described_rule
+from torchmcl.assignment import AssignmentRule
 from torchmcl.lightning._backend import pl
 from torchmcl.types import StepOutput
 
@@ -18,13 +21,27 @@ __all__ = ["CollapseWarning", "RecordWriter", "RuleLogger"]
 
 
 class RuleLogger(pl.Callback):  # type: ignore[name-defined]
-    """Log the scheduled fields of the rule (temperature, epsilon, ...) and show them in the progress bar."""
+    """Log the fields of the rule that change (temperature, epsilon, ...) and show them in the progress bar.
+
+    They are logged when an epoch starts; the temperature of `AutoAnnealing` when it ends, as the first one follows from
+    the costs of its epoch.
+    """
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-        """Log the values of this epoch."""
-        values = getattr(module.rule, "values", None)
-        for name, value in (values(trainer.current_epoch) if values else {}).items():
-            module.log(name, float(value), prog_bar=True)
+        """Log the values of this epoch, if they are scheduled."""
+        rule, epoch = module.rule, trainer.current_epoch
+        if not isinstance(rule, AssignmentRule | AutoAnnealing):
+            self._log(module, rule.values(epoch) if hasattr(rule, "values") else described_rule(rule, epoch))
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Log the values of this epoch, if they are decided in training."""
+        if isinstance(module.rule, AutoAnnealing):
+            self._log(module, described_rule(module.rule_at(trainer.current_epoch), 0))
+
+    def _log(self, module: Any, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            if isinstance(value, Real):
+                module.log(name, float(value), prog_bar=True)
 
 
 class RecordWriter(pl.Callback):  # type: ignore[name-defined]

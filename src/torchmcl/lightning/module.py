@@ -65,7 +65,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             `torchmcl.training.CapturedModel`; not with several processes.
         max_skipped: how many batches with a loss or gradient that is not finite to skip, with a warning for each. The
             next one raises `torchmcl.training.NonFiniteLossError`, before it has reached the weights.
-        seed: decides, with the epoch and the process, the random numbers of dropout and the like.
+        seed: decides, with the epoch and the process, the random numbers of dropout and the like. Torch's generators
+            are put back when the training has ended.
 
     Example:
         >>> import torchmcl as mcl
@@ -205,9 +206,11 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def _evaluated(self, batch: Any, stage: str) -> StepOutput:
         output = self.step(as_batch(batch), WTA())
-        n_real = max(int(output.matching.mask.sum()), 1)
+        n_real = int(output.matching.mask.sum())
         for name, metric in self.metrics.items():
-            self.log(f"{stage}_{name}", metric(output), prog_bar=True, on_epoch=True, batch_size=n_real, sync_dist=True)
+            # The mean of nothing is NaN, and would remain NaN under a weight of 0.
+            value = metric(output) if n_real else torch.zeros((), device=self.device)
+            self.log(f"{stage}_{name}", value, prog_bar=True, on_epoch=True, batch_size=n_real, sync_dist=True)
         return output
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -270,6 +273,16 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             elif callable(self.learning_rate):
                 for group in optimizer.param_groups:
                     group["lr"] = float(self.learning_rate(self.current_epoch))
+
+    def on_fit_start(self) -> None:
+        """Keep the state of torch's generators, which each epoch seeds."""
+        devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+        self._generators = torch.random.fork_rng(devices=devices)
+        self._generators.__enter__()
+
+    def on_fit_end(self) -> None:
+        """Put torch's generators back into the state they had before the training."""
+        self._generators.__exit__(None, None, None)
 
     def on_train_batch_start(self, batch: Any, index: int) -> None:
         """Seed the random numbers of an epoch, which dropout and the like use."""

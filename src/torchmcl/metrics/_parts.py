@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_event_pair, check_mask
 from torchmcl._eager import full_precision
 from torchmcl.assignment import WTA
 from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
-from torchmcl.scoring import normalized_scores
+from torchmcl.metrics._events import compared
+from torchmcl.scoring import ScoreObjective
 from torchmcl.transport import transport_plan
-from torchmcl.types import Distributions, Matching, Predictions
+from torchmcl.types import Matching, Predictions
 
 
 class RealValues(NamedTuple):
@@ -34,11 +34,7 @@ class RealValues(NamedTuple):
 
 def hard_costs(matching: Matching) -> RealValues:
     """Return the cost of the cheapest hypothesis of each target."""
-    return _cheapest(matching.cost, matching.mask)
-
-
-def _cheapest(cost: Tensor, mask: Tensor) -> RealValues:
-    return RealValues(cost.amin(dim=-1), mask)
+    return RealValues(matching.cost.amin(dim=-1), matching.mask)
 
 
 def soft_costs(matching: Matching) -> RealValues:
@@ -63,42 +59,48 @@ def win_counts(matching: Matching) -> Tensor:
     return WTA()(matching.cost, matching.mask).flatten(0, -2).sum(dim=0)
 
 
-def squared_errors_of_mean(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:
+def squared_errors_of_mean(
+    predictions: Predictions, targets: Tensor, mask: Tensor | None, scores: ScoreObjective | None = None
+) -> RealValues:
     """Return the squared distance of each target to the score-weighted mean of the hypotheses."""
-    mask = _checked_mask("rmse_of_mean", predictions, targets, mask)
-    hypotheses, targets = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (predictions.hypotheses, targets))
-    mean = (probabilities(predictions).unsqueeze(-1) * hypotheses).sum(dim=-2, keepdim=True)
-    return RealValues((targets - mean).square().sum(dim=-1), mask)
+    hypotheses, targets, chances, real = compared("rmse_of_mean", predictions, targets, mask, scores)
+    hypotheses, targets = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (hypotheses, targets))
+    mean = (chances.unsqueeze(-1) * hypotheses).sum(dim=-2, keepdim=True)
+    return RealValues((targets - mean).square().sum(dim=-1).reshape(real.shape), real)
 
 
 def squared_errors_of_best(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:
     """Return the squared distance of each target to its nearest hypothesis."""
-    mask = _checked_mask("oracle_rmse", predictions, targets, mask)
-    cost = pairwise_sq_euclidean(hypotheses=predictions.hypotheses, targets=targets)
-    return _cheapest(cost, mask)
+    hypotheses, targets, _, real = compared("oracle_rmse", predictions, targets, mask)
+    cost = pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
+    return RealValues(cost.amin(dim=-1).reshape(real.shape), real)
 
 
 @full_precision
-def energy_scores(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:
+def energy_scores(
+    predictions: Predictions, targets: Tensor, mask: Tensor | None, scores: ScoreObjective | None = None
+) -> RealValues:
     """Return E|X - y| - E|X - X'| / 2 of each target y, X drawn from the scored hypotheses."""
-    mask = _checked_mask("energy_score", predictions, targets, mask)
-    weights = probabilities(predictions)
-    dtype = torch.promote_types(torch.promote_types(weights.dtype, targets.dtype), predictions.hypotheses.dtype)
+    hypotheses, targets, weights, real = compared("energy_score", predictions, targets, mask, scores)
+    dtype = torch.promote_types(torch.promote_types(weights.dtype, targets.dtype), hypotheses.dtype)
     weights = weights.to(torch.promote_types(dtype, torch.float32))
-    hypotheses = predictions.hypotheses.to(weights.dtype)
+    hypotheses = hypotheses.to(weights.dtype)
     to_target = pairwise_euclidean(hypotheses=hypotheses, targets=targets) @ weights.unsqueeze(-1)
     spread = pairwise_euclidean(hypotheses=hypotheses, targets=hypotheses) @ weights.unsqueeze(-1)
     spread = weights.unsqueeze(-2) @ spread  # [..., 1, 1]
-    return RealValues((to_target - spread / 2).squeeze(-1), mask)
+    return RealValues((to_target - spread / 2).reshape(real.shape), real)
 
 
-def wasserstein_distances(predictions: Predictions, samples: Tensor, mask: Tensor | None, order: int) -> RealValues:
+def wasserstein_distances(
+    predictions: Predictions, samples: Tensor, mask: Tensor | None, order: int, scores: ScoreObjective | None = None
+) -> RealValues:
     """Return the Wasserstein distance between scored hypotheses and real samples, for each input."""
-    mask = _checked_mask("wasserstein_to_samples", predictions, samples, mask)
-    distance = pairwise_euclidean(hypotheses=predictions.hypotheses, targets=samples).detach() ** order
+    owner = "wasserstein_to_samples"
+    hypotheses, samples, chances, mask = compared(owner, predictions, samples, mask, scores, takes_steps=False)
+    distance = pairwise_euclidean(hypotheses=hypotheses, targets=samples).detach() ** order
     shape = distance.shape[:-2]
     costs = distance.reshape(-1, *distance.shape[-2:]).cpu().double().numpy()
-    masses = probabilities(predictions).detach().expand(*shape, -1).reshape(-1, costs.shape[-1])
+    masses = chances.detach().expand(*shape, -1).reshape(-1, costs.shape[-1])
     real = mask.reshape(-1, costs.shape[-2]).cpu().numpy()
     values = np.full(len(costs), np.nan)
     for index, (cost, mass, rows) in enumerate(zip(costs, masses.cpu().double().numpy(), real, strict=True)):
@@ -122,24 +124,3 @@ def calibration_error(bins: Tensor) -> Tensor:
     """Return the mean |score - frequency of winning| over bins, weighted by their size."""
     n, score_sum, n_wins = bins.unbind(dim=-1)
     return (score_sum - n_wins).abs().sum() / n.sum()
-
-
-def probabilities(predictions: Predictions) -> Tensor:
-    """Return the normalised scores, uniform for a model without scores, [..., hypotheses]."""
-    if predictions.score_logits is not None:
-        return normalized_scores(predictions.score_logits)
-    hypotheses = predictions.hypotheses
-    dtype = torch.promote_types(hypotheses.dtype, torch.float32)
-    return hypotheses.new_full(hypotheses.shape[:-1], 1 / max(hypotheses.shape[-2], 1), dtype=dtype)
-
-
-def _checked_mask(owner: str, predictions: Predictions, targets: Tensor, mask: Tensor | None) -> Tensor:
-    if not isinstance(predictions, Predictions | Distributions):
-        raise TypeError(bad_value(owner, "predictions", "be Predictions", type(predictions).__name__))
-    check_event_pair(owner, predictions.hypotheses, targets)
-    leading = torch.broadcast_shapes(predictions.hypotheses.shape[:-2], targets.shape[:-2])
-    shape = torch.Size((*leading, targets.shape[-2]))
-    if mask is None:
-        return torch.ones(shape, dtype=torch.bool, device=targets.device)
-    check_mask(owner, mask, shape)
-    return mask.expand(shape)

@@ -15,7 +15,6 @@ from torchmcl._checks import (
     check_positive,
     check_positive_int,
     check_tensor,
-    value_checks,
 )
 from torchmcl.metrics._parts import RealValues
 
@@ -104,14 +103,13 @@ def forecast(
         mask = torch.ones(batch, n_steps, dtype=torch.bool, device=hypotheses.device)
     check_boolean(owner, "mask", mask)
     _check_shape(owner, "mask", mask, (batch, n_steps), "[batch, steps]")
-    with value_checks():  # an evaluation may wait for the device: NaN would count as no miss and as no collision
-        check_finite(owner, "hypotheses", hypotheses, mask[:, None, :, None])
-        check_finite(owner, "targets", targets, mask.unsqueeze(-1))
+    # An evaluation may wait for the device. NaN would count as no miss and as no collision.
+    check_finite(owner, "hypotheses", hypotheses, mask[:, None, :, None], always=True)
+    check_finite(owner, "targets", targets, mask.unsqueeze(-1), always=True)
     if scores is not None:
         check_tensor(owner, scores_name, scores)
         _check_shape(owner, scores_name, scores, (batch, n_hypotheses), "[batch, hypotheses]")
-        with value_checks():
-            check_finite(owner, scores_name, scores)
+        check_finite(owner, scores_name, scores, always=True)
     absent = ~mask.unsqueeze(-1)
     return Forecast(
         hypotheses.masked_fill(absent.unsqueeze(1), 0),
@@ -155,13 +153,12 @@ def brier_errors(convention: Convention, data: Forecast, renormalize: bool) -> R
     if data.scores is None:
         rule = "be given, [batch, hypotheses]"
         raise ValueError(bad_value(convention.owner, "probabilities", rule, "None", "Use scores=True in the model."))
-    with value_checks():
-        check_fraction(convention.owner, "probabilities", data.scores)
+    check_fraction(convention.owner, "probabilities", data.scores, always=True)
     chances = data.scores.to(data.hypotheses.dtype)
     if renormalize:
         total = chances.sum(dim=-1, keepdim=True)
-        with value_checks():
-            check_positive(convention.owner, "probabilities", total, "Some hypothesis must be possible to renormalize.")
+        advice = "Some hypothesis must be possible to renormalize."
+        check_positive(convention.owner, "probabilities", total, advice, always=True)
         chances = chances / total
     error, best = errors_of(data)["fde"].min(dim=-1, keepdim=True)
     values = (error + (1 - chances.gather(-1, best)).square()).squeeze(-1)

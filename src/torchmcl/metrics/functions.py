@@ -4,6 +4,7 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.metrics import _parts
+from torchmcl.scoring import ScoreObjective
 from torchmcl.types import Matching, Predictions
 
 __all__ = [
@@ -52,13 +53,18 @@ def soft_distortion(matching: Matching) -> Tensor:
     return _parts.soft_costs(matching).mean()
 
 
-def rmse_of_mean(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+def rmse_of_mean(
+    predictions: Predictions, targets: Tensor, mask: Tensor | None = None, *, scores: ScoreObjective | None = None
+) -> Tensor:
     """Return the root mean squared error of the conditional mean, sum_k score_k f_k(x).
+
+    A sequence, [..., hypotheses, steps, dim], counts as one point: its squared error is the sum over its steps.
 
     Args:
         predictions: hypotheses [..., hypotheses, dim] and score logits; without scores all count alike.
-        targets: [..., targets, dim]
-        mask: [..., targets], True where a target is real; None when all are.
+        targets: [..., targets, dim], or [..., dim] for a single target of each sample.
+        mask: [..., targets], True where a target is real, or [..., targets, steps]; None when all are.
+        scores: how score logits are read, as they were trained; `SigmoidScores()` by default.
 
     Example:
         >>> import torch
@@ -70,16 +76,16 @@ def rmse_of_mean(predictions: Predictions, targets: Tensor, mask: Tensor | None 
     Reference:
         The RMSE of the UCI study, with scores normalised to sum to 1.
     """
-    return _parts.squared_errors_of_mean(predictions, targets, mask).mean().sqrt()
+    return _parts.squared_errors_of_mean(predictions, targets, mask, scores).mean().sqrt()
 
 
 def oracle_rmse(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the root mean squared error of the best hypothesis of each target.
 
     Args:
-        predictions: hypotheses [..., hypotheses, dim]
-        targets: [..., targets, dim]
-        mask: [..., targets], True where a target is real; None when all are.
+        predictions: hypotheses [..., hypotheses, dim], or sequences, whose nearest is that over all steps together.
+        targets: [..., targets, dim], or [..., dim] for a single target of each sample.
+        mask: [..., targets], True where a target is real, or [..., targets, steps]; None when all are.
 
     Example:
         >>> import torch
@@ -152,16 +158,20 @@ def score_calibration_error(predictions: Predictions, matching: Matching, n_bins
     return _parts.calibration_error(_parts.calibration_bins(predictions.score_logits, matching, n_bins))
 
 
-def energy_score(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+def energy_score(
+    predictions: Predictions, targets: Tensor, mask: Tensor | None = None, *, scores: ScoreObjective | None = None
+) -> Tensor:
     """Return the mean energy score of the scored hypotheses, a proper score: lower is better.
 
     For a target y and X, X' drawn independently from the hypotheses with their normalised scores it
     is E|X - y| - E|X - X'| / 2; in one dimension this is the CRPS.
 
     Args:
-        predictions: hypotheses [..., hypotheses, dim] and score logits; without scores all count alike.
-        targets: [..., targets, dim]
-        mask: [..., targets], True where a target is real; None when all are.
+        predictions: hypotheses [..., hypotheses, dim] and score logits; without scores all count alike. Distances of
+            sequences are over all steps together.
+        targets: [..., targets, dim], or [..., dim] for a single target of each sample.
+        mask: [..., targets], True where a target is real, or [..., targets, steps]; None when all are.
+        scores: how score logits are read, as they were trained; `SigmoidScores()` by default.
 
     Example:
         >>> import torch
@@ -169,11 +179,16 @@ def energy_score(predictions: Predictions, targets: Tensor, mask: Tensor | None 
         >>> energy_score(Predictions(torch.tensor([[[0.0], [2.0]]])), torch.tensor([[[1.0]]]))
         tensor(0.5000)
     """
-    return _parts.energy_scores(predictions, targets, mask).mean()
+    return _parts.energy_scores(predictions, targets, mask, scores).mean()
 
 
 def wasserstein_to_samples(
-    predictions: Predictions, samples: Tensor, mask: Tensor | None = None, order: int = 1
+    predictions: Predictions,
+    samples: Tensor,
+    mask: Tensor | None = None,
+    order: int = 1,
+    *,
+    scores: ScoreObjective | None = None,
 ) -> Tensor:
     """Return the mean Wasserstein distance between scored hypotheses and samples of p(y | x).
 
@@ -184,6 +199,7 @@ def wasserstein_to_samples(
         samples: [..., samples, dim], equally weighted.
         mask: [..., samples], True where a sample is real; None when all are.
         order: 1 for the earth mover's distance, 2 for the quadratic one.
+        scores: how score logits are read, as they were trained; `SigmoidScores()` by default.
 
     Example:
         >>> import torch
@@ -193,4 +209,4 @@ def wasserstein_to_samples(
         tensor(0.5000)
     """
     check_positive_int("wasserstein_to_samples", "order", order)
-    return _parts.wasserstein_distances(predictions, samples, mask, order).mean()
+    return _parts.wasserstein_distances(predictions, samples, mask, order, scores).mean()

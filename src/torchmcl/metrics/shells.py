@@ -8,6 +8,7 @@ from torchmetrics import Metric
 
 from torchmcl._checks import check_positive_int
 from torchmcl.metrics import _parts
+from torchmcl.scoring import ScoreObjective
 from torchmcl.types import Matching, Predictions
 
 __all__ = [
@@ -75,22 +76,26 @@ class UsageEntropy(_OfMatching):
     part = staticmethod(_parts.sample_entropies)
 
 
-class _OfPredictions(MeanOfReal):
+class _OfScores(MeanOfReal):
     part: Any
     higher_is_better = False
 
+    def __init__(self, *, scores: ScoreObjective | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scores = scores
+
     def update(self, predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> None:
         """Add a batch."""
-        self._add(type(self).part(predictions, targets, mask))
+        self._add(type(self).part(predictions, targets, mask, self.scores))
 
 
-class EnergyScore(_OfPredictions):
+class EnergyScore(_OfScores):
     """`torchmcl.metrics.energy_score` over batches."""
 
     part = staticmethod(_parts.energy_scores)
 
 
-class RMSEOfMean(_OfPredictions):
+class RMSEOfMean(_OfScores):
     """`torchmcl.metrics.rmse_of_mean` over batches."""
 
     part = staticmethod(_parts.squared_errors_of_mean)
@@ -100,10 +105,18 @@ class RMSEOfMean(_OfPredictions):
         return super().compute().sqrt()
 
 
-class OracleRMSE(RMSEOfMean):
+class OracleRMSE(MeanOfReal):
     """`torchmcl.metrics.oracle_rmse` over batches."""
 
-    part = staticmethod(_parts.squared_errors_of_best)
+    higher_is_better = False
+
+    def update(self, predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> None:
+        """Add a batch."""
+        self._add(_parts.squared_errors_of_best(predictions, targets, mask))
+
+    def compute(self) -> Tensor:
+        """Return the root of the mean over everything seen."""
+        return super().compute().sqrt()
 
 
 class WassersteinToSamples(MeanOfReal):
@@ -112,14 +125,14 @@ class WassersteinToSamples(MeanOfReal):
     higher_is_better = False
     is_differentiable = False
 
-    def __init__(self, order: int = 1, **kwargs: Any) -> None:
+    def __init__(self, order: int = 1, *, scores: ScoreObjective | None = None, **kwargs: Any) -> None:
         check_positive_int("WassersteinToSamples", "order", order)
         super().__init__(**kwargs)
-        self.order = order
+        self.order, self.scores = order, scores
 
     def update(self, predictions: Predictions, samples: Tensor, mask: Tensor | None = None) -> None:
         """Add a batch."""
-        self._add(_parts.wasserstein_distances(predictions, samples, mask, self.order))
+        self._add(_parts.wasserstein_distances(predictions, samples, mask, self.order, self.scores))
 
 
 class HypothesisUsage(Metric):

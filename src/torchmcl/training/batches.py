@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchmcl import costs
@@ -58,27 +59,36 @@ def with_targets_axis(
         batch: with targets [..., targets, *event] or [..., *event], or class ids [..., targets] or [...]; a mask may
             lack the axis where the targets do.
         hypotheses: [..., hypotheses, *event], with the same leading axes.
-        cost_fn: decides how many axes a target has, if it is one of ours.
+        cost_fn: decides how many axes a target has, if it is one of ours. For other functions a target is an event,
+            or for integers the class ids of one.
         event_dims: axes of one hypothesis.
 
     Raises:
         ValueError: if the axis is missing and it is not clear where.
     """
     targets, mask, leading = batch.targets, batch.mask, hypotheses.shape[: -event_dims - 1]
-    n_axes = _axes_of_a_target(cost_fn, event_dims)
-    sequences = event_dims > 1
-    if n_axes is None or targets.ndim != len(leading) + n_axes:
+    known = _axes_of_a_target(cost_fn, event_dims)
+    ids = not targets.is_floating_point() and targets.dtype != torch.bool
+    n_axes = event_dims - ids if known is None else known
+    if targets.ndim != len(leading) + n_axes:
         scalars = n_axes == 1 and targets.shape == leading and hypotheses.shape[-1] == 1
         return (targets[..., None, None], _with_axis(mask, leading, ())) if scalars else (targets, mask)
     if targets.shape[: len(leading)] != leading:
-        return targets, mask  # the cost says what does not fit
-    if n_axes == event_dims and targets.shape[len(leading) :] != hypotheses.shape[-event_dims:]:
-        names = "steps, dim" if sequences else "dim"
-        rule = f"have shape [batch, targets, {names}] or [batch, {names}] for `hypotheses` {tuple(hypotheses.shape)}"
-        advice = "Add the missing axis: targets.unsqueeze(-1) for several targets of one dimension."
-        raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape), advice))
-    mask = _with_axis(mask, leading, targets.shape[len(leading) :])
-    return targets.unsqueeze(len(leading)), mask
+        return targets, mask  # the call of the cost names the shape that does not fit
+    event = targets.shape[len(leading) :]
+    if event != hypotheses.shape[-event_dims:][:n_axes]:
+        if known is None:
+            return targets, mask  # several targets, of fewer axes than a hypothesis
+        if known == event_dims:
+            raise ValueError(_unclear_axis(owner, targets, hypotheses, event_dims))
+    return targets.unsqueeze(len(leading)), _with_axis(mask, leading, event)
+
+
+def _unclear_axis(owner: str, targets: Tensor, hypotheses: Tensor, event_dims: int) -> str:
+    names = "steps, dim" if event_dims > 1 else "dim"
+    rule = f"have shape [batch, targets, {names}] or [batch, {names}] for `hypotheses` {tuple(hypotheses.shape)}"
+    advice = "Add the missing axis: targets.unsqueeze(-1) for several targets of one dimension."
+    return bad_value(owner, "targets", rule, tuple(targets.shape), advice)
 
 
 def _with_axis(mask: Tensor | None, leading: Sequence[int], event: Sequence[int]) -> Tensor | None:

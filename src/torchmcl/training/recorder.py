@@ -1,11 +1,12 @@
 """A recorder for any training loop: how an annealing proceeds, at little cost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_callable, check_positive_int
 from torchmcl.annealing import AnnealingRecords, measure
@@ -28,12 +29,14 @@ class Recorder:
 
     It records temperature, distortion, soft distortion, entropy, free energy, rate, usage, and hypotheses, from which
     the number of distinct ones follows. All but the hypotheses at `probes` come from what the step computed, and
-    nothing is read on the host until many records are waiting.
+    nothing is read on the host until many records are waiting. The model answers for the probes in evaluation mode,
+    whatever mode it is in: recording changes neither its statistics nor its random numbers.
 
     Args:
         every: steps between records.
         model: gives the hypotheses at `probes`.
-        probes: [probes, ...], inputs whose hypotheses are recorded; the first rows of the batch by default.
+        probes: [probes, ...], inputs whose hypotheses are recorded; the first rows of the batch by default, up to
+            four, where a batch of fewer rows than the first one repeats its rows.
         scores: how the score logits are read, as in `mcl_step`.
         path: a .jsonl file that is kept up to date, and complete at the end of a `with` block.
 
@@ -98,10 +101,16 @@ class Recorder:
         if isinstance(temperature, Tensor) and temperature.numel() != 1:
             shape = f"temperatures of shape {tuple(temperature.shape)}"
             raise ValueError(bad_value("Recorder", "rule", "have one temperature for the whole batch", shape))
-        measured = measure(output.matching, temperature)
-        seen, rows = output.predictions, slice(_N_ROWS)
+        seen = output.predictions
         if self._probes is not None and self._model is not None:
-            seen, rows = self._model(self._probes), slice(None)
+            with _evaluating(self._model):
+                seen = self._model(self._probes)
+        n_seen = len(seen.hypotheses)
+        if n_seen == 0:
+            return
+        measured = measure(output.matching, temperature)
+        n_rows = self._shape[0] or (min(n_seen, _N_ROWS) if self._probes is None else n_seen)
+        rows = torch.arange(n_rows, device=seen.hypotheses.device) % n_seen  # all records have the same shape
         hypotheses, logits = seen.hypotheses[rows], None if seen.score_logits is None else seen.score_logits[rows]
         self._shape = (hypotheses.shape[0], hypotheses.shape[1], hypotheses[0, 0].numel())
         scalars = torch.stack([getattr(measured, name) for name in SCALARS])
@@ -154,3 +163,16 @@ class Recorder:
         if self._waiting:
             self._done.append(torch.stack(self._waiting).cpu())
             self._waiting = []
+
+
+@contextmanager
+def _evaluating(model: Callable[[Tensor], Predictions]) -> Iterator[None]:
+    """Put a module into evaluation mode inside a `with` block, and each part of it back into its own mode after."""
+    modes = {part: part.training for part in model.modules()} if isinstance(model, nn.Module) else {}
+    for part in modes:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part, training in modes.items():
+            part.training = training

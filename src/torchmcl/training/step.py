@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_non_negative
+from torchmcl._checks import bad_value, check_boolean, check_callable, check_finite, check_mask, check_non_negative
 from torchmcl.assignment import AssignmentRule
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.costs._calling import call_cost
@@ -41,11 +41,12 @@ def mcl_step(
         batch: inputs, targets, mask and scene, or what a loader yields, see `torchmcl.training.as_batch`; the contents
             of padded targets and steps are ignored. Of one target per sample the axis of the targets may be missing:
             [batch, dim], [batch, steps, dim], or class ids [batch]. A mask with an axis of steps goes to the costs.
+            Missing targets need a mask: a NaN that is not masked gives a NaN loss, and an error inside `value_checks`.
             Samples of the same `scene` share their winners, see `SceneWinners`.
         rule: an assignment rule; of an annealed one, `rule(step)`, or `scheduler.rule` of a `RuleScheduler`.
         cost_fn: the matched cost, which the rule sees: any `pairwise_*` function, `pairwise(fn)`, or a function of
-            `hypotheses` and `targets`. Whichever of `mask`, `scale`, `score_logits` and `event_dims` (axes of one
-            hypothesis) it names, it gets as well.
+            `hypotheses` and `targets`, which always have their axis here. Whichever of `mask`, `scale`, `score_logits`
+            and `event_dims` (axes of one hypothesis) it names, it gets as well.
         loss_fn: the trained cost, which the weights of the rule multiply, for example `pairwise_laplace_nll` where
             `cost_fn` is `pairwise_ade`; the matched cost by default.
         scores: how scores are trained; `SoftmaxScores()` for a softmax over the hypotheses, and either takes the rule
@@ -89,6 +90,7 @@ def mcl_step(
     event_dims = predictions.hypotheses.ndim - 2 - stacked
     targets, mask = with_targets_axis("mcl_step", batch, predictions.hypotheses, cost_fn, event_dims)
     targets, mask, steps = _real_parts(targets, mask, 2 + stacked)
+    check_finite("mcl_step", "targets", targets, advice="Mark targets that are missing in the mask.")
     if mask is None and batch.scene is None and sample_weights is None and loss_fn is None and not stacked:
         fused = fused_step(predictions, targets, rule, cost_fn, scores, score_weight)
         if fused is not None:
@@ -113,6 +115,7 @@ def mcl_step(
         rule = SceneWinners(rule, batch.scene)
         scores = scores if scores.rule is None else replace(scores, rule=SceneWinners(scores.rule, batch.scene))
     matching = match(cost, rule, mask)
+    mask = matching.mask if cost.shape[-2] == 0 else mask  # no sample has a real target, mask or not
     trained = None if loss_fn is None else costs("loss_fn", loss_fn)
     axes = int(stacked)
     assignment_loss = mcl_loss(matching, trained_cost=trained, model_axes=axes, sample_weights=sample_weights)
