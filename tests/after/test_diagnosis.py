@@ -188,3 +188,15 @@ def test_masked_steps_say_nothing(shape):
     assert found.win_shares == expected.win_shares
     with pytest.raises(ValueError, match="`mask` must have shape"):
         diagnose(mcl.Predictions(hypotheses), targets.unsqueeze(1).expand(80, 2, 6, 2), real[:, None].expand(80, 2, 6))
+
+
+def test_hypotheses_between_two_modes_are_named_with_their_cost():
+    modes = torch.tensor([-1.0, 1.0, 5.0]).repeat(200).view(-1, 1)
+    targets = modes + 0.05 * torch.randn(600, 1, generator=torch.Generator().manual_seed(0))
+    lost = diagnose(mcl.Predictions(torch.tensor([[[0.0], [5.0], [5.02]]]).expand(600, 3, 1)), targets)
+    assert [split for _, split in lost.misplaced] == [0]
+    assert lost.distortion_of_moves < 0.01 < 0.6 < lost.distortion
+    assert "1 hypotheses lie between two modes" in "\n".join(lost.advice)
+    found = diagnose(mcl.Predictions(torch.tensor([[[-1.0], [1.0], [5.0]]]).expand(600, 3, 1)), targets)
+    assert found.misplaced == ()
+    assert found.distortion_of_moves == found.distortion

@@ -11,6 +11,7 @@ from torchmcl.after._inputs import Scored, Scores, as_tensor, finite_tensor, pai
 from torchmcl.after.calibration import score_error
 from torchmcl.after.reducing import reduce
 from torchmcl.annealing import AnnealingRecords, phase_transitions
+from torchmcl.annealing.moves import Samples, planned_moves
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.scoring import ScoreObjective
 from torchmcl.theory import critical_temperature_of_residuals
@@ -44,6 +45,8 @@ class Diagnosis:
         starved: hypotheses that win less than a tenth of an equal share.
         duplicated: pairs of hypotheses that are in the same place in all rows.
         collapsed: share of rows in which all hypotheses are in the same place.
+        misplaced: pairs of a hypothesis of little use and one that serves two modes, to which it should be moved.
+        distortion_of_moves: after these moves.
         score_error: calibration error of the scores, as `ScoreCalibration` has it; None without scores.
         distortion: mean squared distance of a target to the nearest hypothesis; in records the matched cost.
         distortion_of_mean: to the mean of the hypotheses by score.
@@ -61,10 +64,12 @@ class Diagnosis:
     starved: tuple[int, ...]
     duplicated: tuple[tuple[int, int], ...]
     collapsed: float
+    misplaced: tuple[tuple[int, int], ...] | None
     score_error: float | None
     distortion: float
     distortion_of_mean: float | None
     distortion_of_offsets: float | None
+    distortion_of_moves: float | None
     split_temperature: float | None
     final_temperature: float | None
     advice: tuple[str, ...]
@@ -76,8 +81,10 @@ class Diagnosis:
             "distortion": self.distortion,
             "  of the mean": self.distortion_of_mean,
             "  of fixed offsets": self.distortion_of_offsets,
+            "  after moves": self.distortion_of_moves if self.misplaced else None,
             "starved hypotheses": ", ".join(map(str, self.starved)) or "none",
             "duplicated hypotheses": pairs or "none",
+            "between two modes": ", ".join(f"{split}" for _, split in self.misplaced or ()) or None,
             "rows that collapsed": f"{self.collapsed:.1%}",
             "error of the scores": "no scores" if self.mean_scores is None else self.score_error,
             "temperature of a split": self.split_temperature,
@@ -159,6 +166,7 @@ def diagnose(
     has_scores = predictions.score_logits is not None or (scores is not None and not isinstance(scores, ScoreObjective))
     duplicated, collapsed = _together(flat, distortion, of_mean)
     mean_scores = given.probabilities.double().mean(dim=0)
+    misplaced, of_moves = _moves(flat, truth.flatten(2), real)
     numbers: dict[str, Any] = {
         "n_targets": int(real.sum()),
         "win_shares": tuple(shares.tolist()),
@@ -166,10 +174,12 @@ def diagnose(
         "starved": _starved(shares),
         "duplicated": duplicated,
         "collapsed": collapsed,
+        "misplaced": misplaced,
         "score_error": score_error(given.probabilities.double(), wins.double()) if has_scores else None,
         "distortion": distortion,
         "distortion_of_mean": of_mean,
         "distortion_of_offsets": _of_offsets(residuals, n_hypotheses),
+        "distortion_of_moves": of_moves,
         "split_temperature": float(critical_temperature_of_residuals(residuals)),
         "final_temperature": None,
     }
@@ -193,14 +203,27 @@ def _of_records(records: AnnealingRecords) -> Diagnosis:
         "starved": _starved(shares),
         "duplicated": duplicated,
         "collapsed": collapsed,
+        "misplaced": None,
         "score_error": None,
         "distortion": distortion,
         "distortion_of_mean": None,
         "distortion_of_offsets": None,
+        "distortion_of_moves": None,
         "split_temperature": max(splits, default=None),
         "final_temperature": float(records.temperature[-1]),
     }
     return Diagnosis(**numbers, advice=_advice(numbers, len(shares)))
+
+
+def _moves(hypotheses: Tensor, targets: Tensor, real: Tensor) -> tuple[tuple[tuple[int, int], ...], float]:
+    """Return the moves that would lower the distortion of [rows, hypotheses, dim], and the distortion after them."""
+    n_targets = targets.shape[1]
+    stacked = hypotheses.repeat_interleave(n_targets, dim=0).unsqueeze(0)
+    flat, is_real = targets.flatten(0, 1).unsqueeze(0), real.reshape(1, -1)
+    source, shift = planned_moves(Samples(stacked, flat, is_real), torch.ones(1, dtype=torch.bool, device=real.device))
+    moved = [(k, split) for k, split in enumerate(source[0].tolist()) if k != split]
+    cost = pair_cost("diagnose", pairwise_sq_euclidean, hypotheses[:, source[0]] + shift, targets)
+    return tuple(moved), float(cost.amin(dim=-1)[real].double().mean())
 
 
 def _starved(shares: Tensor) -> tuple[int, ...]:
@@ -293,6 +316,12 @@ def _advice(found: dict[str, Any], n_hypotheses: int) -> tuple[str, ...]:
         )
     if n_pairs and found["collapsed"] <= 0.5:
         lines.append(f"{n_pairs} pairs of hypotheses are in the same place. Cool further, or use fewer hypotheses.")
+    if found["misplaced"]:
+        saved = 1 - found["distortion_of_moves"] / max(found["distortion"], 1e-30)
+        lines.append(
+            f"{len(found['misplaced'])} hypotheses lie between two modes, and as many others are of little use: moving "
+            f"those would lower the distortion by {saved:.0%}. AutoAnnealing makes such moves in training."
+        )
     offsets = found["distortion_of_offsets"]
     if offsets is not None and found["distortion"] > offsets * 1.02:
         lines.append(
