@@ -163,8 +163,7 @@ def _check_fit(options: argparse.Namespace) -> None:
     options.read = read_table(_OWNER, options.table)
     options.schema = _schema(options)
     options.training = UnfinishedTraining.beside(options.out, options)
-    if not options.restart:
-        options.training.check(_OWNER)
+    options.training.check(_OWNER, restart=options.restart)
     if not options.quiet:
         print_decisions(options.schema, options)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import Commands, counts, device, names, positive
 from torchmcl.cli.speech import TRAINED
+from torchmcl.reports.page import check_page
 
 __all__ = ["add_reproduce_commands"]
 
@@ -133,19 +134,23 @@ def _check_uci(options: argparse.Namespace) -> None:
     on_cluster = [] if options.cluster is None else ["distributed", "joblib"]
     extra = "reproduce,cluster" if on_cluster else "reproduce"
     check_extra("matplotlib", "scipy", "safetensors", *on_cluster, extra=extra, needed_by="torchmcl reproduce uci")
+    check_page("torchmcl reproduce uci", options.out)
 
 
 def _check_separation(options: argparse.Namespace) -> None:
     check_extra(*TRAINED, "matplotlib", extra="separation", needed_by="torchmcl reproduce separation")
+    check_page("torchmcl reproduce separation", options.out)
 
 
 def _check_trajectories(options: argparse.Namespace) -> None:
     check_extra("matplotlib", "scipy", extra="reproduce", needed_by="torchmcl reproduce trajectories")
+    check_page("torchmcl reproduce trajectories", options.out)
 
 
 def _check_figures(options: argparse.Namespace) -> None:
     needed_by = f"torchmcl reproduce {options.figure}"
     check_extra("matplotlib", "scipy", "sklearn", extra="reproduce", needed_by=needed_by)
+    check_page(needed_by, options.out)
 
 
 def _reproduce_uci(options: argparse.Namespace) -> None:

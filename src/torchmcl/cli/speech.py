@@ -108,6 +108,7 @@ def _add_separate(tasks: Any) -> None:
     separate.add_argument("--voices", type=positive, help=voices)
     separate.add_argument("--chunk", type=_chunk, default=10.0, help="seconds of a chunk (default: %(default)s)")
     separate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    separate.add_argument("--overwrite", action="store_true", help="replace files that another command wrote")
     separate.add_argument("--quiet", action="store_true", help="no progress bar")
     separate.set_defaults(check=_check_separate, run=_separate)
 
@@ -237,6 +238,7 @@ def _separate(options: argparse.Namespace) -> None:
         n_voices=options.voices,
         chunk_seconds=options.chunk,
         device=options.device,
+        overwrite=options.overwrite,
         progress=not options.quiet,
     )
     for output in result["outputs"]:

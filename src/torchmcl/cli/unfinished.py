@@ -42,16 +42,24 @@ class UnfinishedTraining:
         place = out.resolve()
         return cls(place.with_name(f"{place.name}.checkpoint"), json.loads(json.dumps(command)))
 
-    def check(self, owner: str) -> None:
+    def check(self, owner: str, *, restart: bool = False) -> None:
         """Check that a saved state, if there is one, belongs to the command.
 
+        Args:
+            owner: named in the error.
+            restart: whether the saved state of another command may be discarded.
+
         Raises:
-            ValueError: if it belongs to another; the message names the options that differ.
+            ValueError: if it belongs to another command, whose differing options the message names, or the folder
+                holds something else.
         """
-        if not self._holds_state():
-            return
         path = self.folder / _COMMAND
-        before = read_json(owner, path) if path.is_file() else {}
+        if self.folder.exists() and not path.is_file() and not _is_empty(self.folder):
+            rule, got = "not have other files in the place of its checkpoint", repr(str(self.folder))
+            raise ValueError(bad_value(owner, "--out", rule, got, "Give another name, or remove them first."))
+        if restart or not self._holds_state():
+            return
+        before = read_json(owner, path)
         before = before if isinstance(before, dict) else {}
         names = sorted(k for k in {*before, *self.command} if before.get(k) != self.command.get(k))
         if names:
@@ -74,8 +82,13 @@ class UnfinishedTraining:
                 self.discard()
 
     def discard(self) -> None:
-        """Remove the saved state."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove the saved state; a folder of this name that somebody else made stays."""
+        if (self.folder / _COMMAND).is_file():
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _holds_state(self) -> bool:
         return self.folder.is_dir() and any(path.name != _COMMAND for path in self.folder.iterdir())
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
