@@ -39,9 +39,10 @@ def chosen_columns(options: argparse.Namespace) -> dict[str, Sequence[str]]:
     return {name: _value(options, option) for option, (name, _) in _OPTIONS.items()}
 
 
-def print_decisions(schema: "TableSchema", options: argparse.Namespace) -> None:
+def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: str = "") -> None:
     """Print, once and on standard error, what was decided about a table and what is suspicious."""
-    for title, lines in (("Decided about the table", schema.decisions()), ("Warning", schema.warnings())):
+    decided = [*schema.decisions(), *([split] if split else [])]
+    for title, lines in (("Decided about the table", decided), ("Warning", schema.warnings())):
         if lines:
             print(f"{title}:", *(f"  {line}" for line in lines), sep="\n", file=sys.stderr)
     if schema.suspicious:

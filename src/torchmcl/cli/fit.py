@@ -55,6 +55,13 @@ def add_fit_command(commands: Commands) -> None:
     fit.add_argument(
         "--test", type=fraction, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
     )
+    fit.add_argument(
+        "--split",
+        choices=("time", "group", "random"),
+        help="which rows to set apart: the last ones, whole groups, or some at random (default: the last ones where a "
+        "column has dates, else at random)",
+    )
+    fit.add_argument("--split-column", default="", help="column of times or groups for --split (default: of dates)")
     fit.add_argument("--seed", type=seed, default=0, help="(default: %(default)s)")
     fit.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     fit.add_argument("--overwrite", action="store_true", help="replace a model that is in the folder already")
@@ -123,7 +130,8 @@ classes. --task numbers or --task classes decides otherwise.
 
 Numbers, dates and categories are told apart by what columns hold; text that differs in most rows, constants and
 empty columns are dropped. What was decided is printed first, and `torchmcl describe` prints it without training.
-Missing values (empty cells, NA, NaN, null, ?) are fine. A tenth of the rows is set apart to measure the model on. Of
+Missing values (empty cells, NA, NaN, null, ?) are fine. A tenth of the rows is set apart to measure the model on: the
+last ones where a column has dates, since a model is used on later rows, else some at random (--split). Of
 the others a tenth decides when to stop and how far to trust each member, and another tenth calibrates the sets.
 
 By default numbers are answered by a blend: networks on the columns, networks on the columns with knots, and a forest,
@@ -151,6 +159,7 @@ def _check_fit(options: argparse.Namespace) -> None:
     from torchmcl.data.table import read_table
     from torchmcl.data.table.example import EXAMPLE, EXAMPLE_TARGET, write_example
     from torchmcl.data.table.places import check_folder
+    from torchmcl.data.table.splits import choose_split
 
     if options.example:
         options.table, options.target = options.table or Path(EXAMPLE), options.target or [EXAMPLE_TARGET]
@@ -164,8 +173,9 @@ def _check_fit(options: argparse.Namespace) -> None:
     options.schema = _schema(options)
     options.training = UnfinishedTraining.beside(options.out, options)
     options.training.check(_OWNER, restart=options.restart)
+    split = choose_split(_OWNER, options.read, options.schema, options.split, options.split_column)
     if not options.quiet:
-        print_decisions(options.schema, options)
+        print_decisions(options.schema, options, split.describe() if options.test else "")
 
 
 def _schema(options: argparse.Namespace) -> Any:
@@ -189,6 +199,8 @@ def _fit(options: argparse.Namespace) -> None:
         task=options.task,
         **chosen_columns(options),
         test_fraction=options.test,
+        split=options.split,
+        split_column=options.split_column,
         seed=options.seed,
         parameters=_parameters(options) | {"search": FleetSearch() if options.search else None},
     )
