@@ -229,17 +229,19 @@ def _fit(options: argparse.Namespace) -> None:
 
 
 def _judged(model: Any) -> Any:
-    """Return a model of numbers with a verdict, whether its sets fork and the shares of its members in the metrics."""
+    """Return a model with a verdict and, of numbers, whether sets fork and the shares of its members in the metrics."""
+    from torchmcl.reports.class_verdict import class_verdict
     from torchmcl.reports.verdict import forks, table_verdict
 
-    if model.schema.classes:
-        return model
-    found: dict[str, Any] = {"shares": getattr(model.estimator, "shares_", None), "verdict": None, "forks": None}
+    of_classes = bool(model.schema.classes)
+    found: dict[str, Any] = {"verdict": None}
+    if not of_classes:
+        found |= {"shares": getattr(model.estimator, "shares_", None), "forks": None}
     if model.metrics.get("set_apart"):
         records = records_of(_OWNER, model)
-        verdict = table_verdict(records)
+        verdict = (class_verdict if of_classes else table_verdict)(records)
         found["verdict"] = verdict._asdict() | {"reasons": list(verdict.reasons)}
-        found["forks"] = forks(records)
+        found |= {} if of_classes else {"forks": forks(records)}
     return replace(model, metrics=model.metrics | found)
 
 

@@ -45,6 +45,7 @@ def _check_report(options: argparse.Namespace) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     from torchmcl.estimators.table import load_table_model
+    from torchmcl.reports.class_verdict import class_verdict
     from torchmcl.reports.classes import write_class_page
     from torchmcl.reports.table import write_table_page
     from torchmcl.reports.verdict import table_verdict
@@ -55,6 +56,5 @@ def _report(options: argparse.Namespace) -> None:
     write = write_class_page if of_classes else write_table_page
     path = write(records, options.out or options.model / "report.html")
     if not options.quiet:
-        if not of_classes:
-            print(table_verdict(records).line)
+        print((class_verdict if of_classes else table_verdict)(records).line)
         print(f"Open the page: {path.resolve().as_uri()}   {spent()}")

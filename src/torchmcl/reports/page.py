@@ -89,7 +89,10 @@ def check_page(owner: str, folder: Path, *others: str) -> None:
                 return
     foreign = [name for name in (target.name, *others) if (folder / name).exists()]
     if foreign:
-        rule, got = "not hold files that torchmcl did not write", f"{str(folder)!r} with {', '.join(map(repr, foreign))}"
+        rule, got = (
+            "not hold files that torchmcl did not write",
+            f"{str(folder)!r} with {', '.join(map(repr, foreign))}",
+        )
         raise ValueError(bad_value(owner, "--out", rule, got, "Give another folder, or remove them first."))
 
 

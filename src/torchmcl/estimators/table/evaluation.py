@@ -12,6 +12,7 @@ from torchmcl.data.table import CategoryColumn, Column, Table
 from torchmcl.density import KernelMixture
 from torchmcl.estimators.table.answering import Answering
 from torchmcl.estimators.table.model import TableModel
+from torchmcl.estimators.table.over_time import over_time
 
 __all__ = ["evaluated", "summary_of_data", "trajectory"]
 
@@ -45,6 +46,7 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
     values, probabilities = model.regressor.predict_hypotheses(inputs)
     # Outputs of different units count alike: distances are in deviations of each target, as in training.
     scale = np.asarray(model.regressor._targets.scale)
+    means = np.einsum("rk,rko->ro", probabilities, values)
     costs = (((values - targets[:, None]) / scale) ** 2).sum(axis=-1)  # [rows, hypotheses]
     winners = costs.argmin(axis=1)
     shown = _spread(len(known), _N_SHOWN)
@@ -65,6 +67,7 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
         },
         "calibration": _calibration(winners, probabilities),
         "coverage": _coverage(model, inputs, targets),
+        "over_time": over_time(model, rows, means - targets, "error of the mean answer", power=2),
         "ambiguous": _ambiguous(
             model, rows, known if places is None else places[known], targets, values, probabilities
         ),
