@@ -1,8 +1,10 @@
 """Tables in files: every format gives the same table, and what is no table is refused with its reason."""
 
+import contextlib
 import datetime
 import gzip
 import json
+import math
 import sys
 import zlib
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from house_tables import houses, write_csv
 from torchmcl.data.table import Table, infer_schema, read_table, table_format, write_table
+from torchmcl.data.table.files import check_writable_columns
 
 
 def typed(rows):
@@ -54,6 +57,35 @@ def test_what_is_written_is_read_again(tmp_path, suffix):
     assert again.get_column("a").cast(pl.Float64).to_list() == [1.5, -2.0]
     assert again.get_column("b").to_list() == ["x,y", 'q"r\n']
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_infinite_numbers_of_json_lines_are_text_and_not_missing(tmp_path):
+    frame = pl.DataFrame({"low": [-math.inf, 1.5, None], "high": [math.inf, 2.5, 3.0], "name": ["ä", "b", "c"]})
+    write_table("test", tmp_path / "a.jsonl", frame)
+    rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert rows == [
+        {"low": "-inf", "high": "inf", "name": "ä"},
+        {"low": 1.5, "high": 2.5, "name": "b"},
+        {"low": None, "high": 3.0, "name": "c"},
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_columns_that_cannot_be_written_are_refused_and_all_others_are_written(tmp_path, suffix):
+    frame = many_types().with_columns(binary=pl.lit(b"a"), length=pl.lit(datetime.timedelta(1)))
+    path = tmp_path / f"out{suffix}"
+    for name in frame.columns:
+        one = Table("t.parquet", frame.select(name))
+        writable = True
+        with contextlib.suppress(ValueError):
+            writable = False
+            check_writable_columns("torchmcl predict", path, one, [name])
+            writable = True
+        if writable:
+            write_table("test", path, one.frame)
+            assert read_table("test", path).frame.height == frame.height
+    with pytest.raises(ValueError, match=rf"`--keep` must name columns that a {suffix[1:]} file can hold, got 'a' of"):
+        check_writable_columns("torchmcl predict", path, Table("t", pl.DataFrame({"a": [[1, 2]]})), ["a"])
 
 
 def many_types():

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmcl.cli import _parser
-from torchmcl.data.table import ColumnEncoder, NumberColumn, Table, TableError, Unfit, infer_schema
+from torchmcl.data.table import ColumnEncoder, NumberColumn, Table, TableError, Unfit, infer_schema, read_table
+from torchmcl.data.table.frames import as_polars
 
 
 def table(**columns):
@@ -310,3 +311,48 @@ def test_advised_options_can_be_pasted(name):
     (warning,) = schema.warnings()
     words = shlex.split(f"fit t.csv --target y -o model {warning[warning.rindex('--drop') :]}")
     assert _parser().parse_args(words).drop == [name]
+
+
+def categories_of(frame):
+    return [column.categories for column in infer_schema("test", Table("X", frame), []).categories]
+
+
+@pytest.mark.parametrize("values", [[3, 3, 5], [2.0, 2.0, 7.5]])
+def test_categories_of_numbers_stay_categories_in_every_kind_of_frame(tmp_path, values):
+    pandas, arrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    expected = [tuple(f"{value:g}" for value in (values[0], values[2]))]
+    frame = pandas.DataFrame({"c": pandas.Series(values * 4, dtype="category"), "x": range(12)})
+    assert categories_of(as_polars(frame)) == expected
+    table = arrow.table({"c": arrow.array(values * 4).dictionary_encode(), "x": range(12)})
+    assert categories_of(as_polars(table)) == expected
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert categories_of(read_table("test", tmp_path / "t.parquet").frame) == expected
+
+
+def test_numbers_made_of_nines_far_from_all_others_are_missing_and_it_is_said():
+    rng = np.random.default_rng(0)
+    far, near = rng.normal(20, 5, 200).round(1), rng.uniform(0, 990, 200).round(0)
+    far[::50], near[::50] = -9999, 999
+    data = table(far=far.astype(str), near=near, y=np.arange(200.0))
+    schema = schema_of(data, missing_codes=True)
+    assert np.isnan(schema.values("test", data)).sum(axis=0).tolist() == [4, 0]
+    assert schema.decisions() == ["far: numbers; -9999 counts as missing (as a number: --numeric far)"]
+    assert np.isnan(schema.values("test", table(far=["-9999.0", "3"], near=[1, 2]))[:, 0]).tolist() == [True, False]
+    assert not np.isnan(schema_of(data, missing_codes=True, numeric=["far"]).values("test", data)).any()
+
+
+def test_a_target_of_nines_is_missing_unless_it_is_named_as_numbers():
+    y = np.arange(200.0)
+    y[:3] = -999.9
+    data = table(x=np.arange(200.0) % 7, y=y)
+    assert np.isnan(schema_of(data, missing_codes=True).target_values("test", data)).sum() == 3
+    chosen = schema_of(data, missing_codes=True, numeric=["y"])
+    assert not np.isnan(chosen.target_values("test", data)).any()
+
+
+@pytest.mark.parametrize("cells", [["0.45", "0.3"], [0.45, 0.3]])
+def test_numbers_without_the_percent_sign_of_the_column_are_no_percentages(cells):
+    schema = schema_of(table(p=["45%", "12 %", "0", "7.5%"], y=Y))
+    assert schema.values("test", table(p=["30%", "0", "-2 %"])).ravel().tolist() == [30, 0, -2]
+    with pytest.raises(ValueError, match=r"column 'p'` must hold finite numbers in %, got '0.45' in row 1 and 1 more"):
+        schema.values("test", table(p=cells))

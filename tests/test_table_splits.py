@@ -76,7 +76,7 @@ def test_groups_are_set_apart_whole():
 
 def test_numbers_order_rows_when_told_so():
     data = table(year=2000 + np.arange(100) // 5)
-    split, train, test = split_of(data, "time", "year")
+    _, train, test = split_of(data, "time", "year")
     years = times_of(data, "year", infer_schema("test", data, ["y"]))
     assert years[train].max() < years[test].min()
 

@@ -86,7 +86,8 @@ REASONS = [
     (
         ("metrics", "split"),
         {"by": "random", "column": "", "dated": "day"},
-        "its rows are dated by day and were set apart at random, which says nothing about later rows (--split time does)",
+        "its rows are dated by day and were set apart at random, which says nothing about later rows "
+        "(--split time does)",
     ),
     (("shares", "ignorance"), 0.41, "it knows little: 41 % of its density is the same for every row"),
     (

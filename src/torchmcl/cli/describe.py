@@ -49,7 +49,9 @@ def _describe(options: argparse.Namespace) -> None:
 
     table = read_table(_OWNER, options.table)
     try:
-        schema = infer_schema(_OWNER, table, options.target, task=options.task, **chosen_columns(options))
+        schema = infer_schema(
+            _OWNER, table, options.target, task=options.task, missing_codes=True, **chosen_columns(options)
+        )
     except TableError as error:
         raise ValueError(with_command(error, options)) from error
     print(description(table, schema))

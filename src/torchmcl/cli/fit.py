@@ -185,7 +185,9 @@ def _schema(options: argparse.Namespace) -> Any:
 
     raise_problems(_OWNER, options.read.name, rows_problem(options.read))
     try:
-        return infer_schema(_OWNER, options.read, options.target, task=options.task, **chosen_columns(options))
+        return infer_schema(
+            _OWNER, options.read, options.target, task=options.task, missing_codes=True, **chosen_columns(options)
+        )
     except TableError as error:
         raise ValueError(with_command(error, options)) from error
 

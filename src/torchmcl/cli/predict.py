@@ -53,6 +53,7 @@ def _check_predict(options: argparse.Namespace) -> None:
     owner = "torchmcl predict"
     check_extra("polars", "sklearn", "safetensors", extra="table", needed_by=owner)
     from torchmcl.data.table import read_table, table_format
+    from torchmcl.data.table.files import check_writable_columns
     from torchmcl.data.table.places import check_file, check_model
 
     kind, _ = table_format(owner, options.out)
@@ -62,8 +63,7 @@ def _check_predict(options: argparse.Namespace) -> None:
     check_file(owner, options.out, options.table)
     check_model(owner, options.model)
     options.read = read_table(owner, options.table)
-    for name in options.keep:
-        options.read.column(owner, name, "--keep")
+    check_writable_columns(owner, options.out, options.read, options.keep)
 
 
 def _predict(options: argparse.Namespace) -> None:

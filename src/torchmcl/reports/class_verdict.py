@@ -35,8 +35,8 @@ def _evidence(found: dict[str, Any]) -> str:
     measures = found["measures"]
     return (
         f"on {found['n_rows']:,} rows the first guess is right in {percent(measures['accuracy'])} "
-        f"({percent(measures['most_common'])} by always naming the most common class), and the probabilities are better "
-        f"than the frequencies of the classes (log-loss {number(measures['log_loss'])} against "
+        f"({percent(measures['most_common'])} by always naming the most common class), and the probabilities are "
+        f"better than the frequencies of the classes (log-loss {number(measures['log_loss'])} against "
         f"{number(found['constant']['log_loss'])})"
     )
 

@@ -16,8 +16,8 @@ from torchmcl._limits import check_limit
 from torchmcl._optional import optional_import
 
 __all__ = [
-    "AudioInfo",
     "SILENCE",
+    "AudioInfo",
     "BadAudio",
     "Samples",
     "audio_files",

@@ -37,6 +37,7 @@ def infer_schema(
     numeric: Sequence[str] = (),
     date: Sequence[str] = (),
     keep: Sequence[str] = (),
+    missing_codes: bool = False,
 ) -> TableSchema:
     """Return the schema of a training table.
 
@@ -50,6 +51,8 @@ def infer_schema(
         numeric: columns to treat as numbers; other cells count as missing.
         date: columns to treat as dates; other cells count as missing.
         keep: columns to use that would be dropped: names of rows, constants.
+        missing_codes: take numbers like -9999, far from all others of a column, for missing values; the decisions of
+            the schema name them, and a column of `numeric` keeps them.
 
     Raises:
         ValueError: if the options or the targets cannot be used; the message names all problems.
@@ -63,7 +66,8 @@ def infer_schema(
     chosen = {"--categorical": categorical, "--numeric": numeric, "--date": date, "--keep-column": keep}
     problems = _problems_of_options(table, targets, {"--drop": drop, **chosen})
     commas = has_decimal_commas(table.frame, semicolons=table.has_semicolons)
-    kinds = Kinds(commas, {name: option for option, names in chosen.items() for name in names})
+    options_of = {name: option for option, names in chosen.items() for name in names}
+    kinds = Kinds(commas, options_of, missing_codes=missing_codes)
     known = [name for name in targets if name in table.frame.columns]
     target_columns = []
     for name in known:
@@ -109,10 +113,12 @@ def _problems_of_options(table: Table, targets: Sequence[str], options: dict[str
                 right = hint.removeprefix("Did you mean ").removesuffix("?").strip("'\"") if hint else ""
                 right = right if right in table.frame.columns else ""
                 problems.append(Problem(option, f"name a column of {table.name}", repr(name), hint, name, right))
-    claimed = [name for names in options.values() for name in names]
+    # A target may be named as numbers: that its cells are no classes, and that none of them is a missing value.
+    others = {option: names for option, names in options.items() if option != "--numeric"}
+    claimed = [name for names in others.values() for name in names]
     for name in dict.fromkeys(targets):
         if name in claimed or list(targets).count(name) > 1:
-            rule = "name each column once and none of " + ", ".join(options)
+            rule = "name each column once and none of " + ", ".join(others)
             problems.append(Problem("--target", rule, repr(name)))
     kinds = [name for option, names in options.items() if option != "--keep-column" for name in names]
     for name in dict.fromkeys(name for name in kinds if kinds.count(name) > 1):

@@ -72,6 +72,8 @@ def read_numbers(series: Any, form: NumberForm) -> tuple[Any, Any]:
     if series.dtype == pl.Boolean or series.dtype.is_numeric():
         values = series.cast(pl.Float64).fill_nan(None)
         failed = values.is_infinite().fill_null(False)
+        if form.unit == "%":  # 0.45 without a sign may be 45 %
+            failed = (values != 0).fill_null(False)
         return (values.set(failed, None) if failed.any() else values), failed
     if series.dtype != pl.String:
         series = series.cast(pl.String)
@@ -92,8 +94,12 @@ def _parsed(texts: Any, form: NumberForm) -> Any:
     if form == PLAIN:
         return texts.cast(pl.Float64, strict=False)
     texts = texts.str.replace_all(_SPACES, " ").str.replace_all(_MINUS, "-").str.replace_all("\u2019", "'")
+    given = texts
     if form.unit:
         texts = texts.str.replace(form.unit, "", literal=True)
+    if form.unit == "%":
+        unsigned = ~given.str.contains("%|^\\s*[+-]?0+(?:[.,]0*)?\\s*$").fill_null(False)
+        texts = texts.set(unsigned, None)
     texts = texts.str.replace(r"^\s*\((.+)\)\s*$", "-${1}").str.replace_all(r"^\s+|\s+$", "")
     texts = texts.str.replace(r"^([+-])\s+", "${1}")
     fits = texts.str.contains(form.pattern)
@@ -151,7 +157,9 @@ def _unit(texts: Any) -> str:
     unit, n_cells = counts.row(0)
     if len(unit) > _LONGEST_UNIT or re.search(r"\d", unit):
         return ""
-    if unit == "%" or _CURRENCIES.fullmatch(unit):
+    if unit == "%":  # 0.45 and 45% are the same or a hundredfold apart: the rarer way of writing is something else
+        return unit if 2 * n_cells >= len(texts) else ""
+    if _CURRENCIES.fullmatch(unit):
         return str(unit)
     begins = texts.str.contains(rf"^[{_SIGNS}(]*\s*\d").mean()
     return str(unit) if n_cells >= _SHARE_WITH_UNIT * len(texts) and begins >= _SHARE_WITH_UNIT else ""

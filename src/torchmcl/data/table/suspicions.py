@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from torchmcl.data.table.columns import CategoryColumn, Column, NumberColumn
 from torchmcl.data.table.files import Table
-from torchmcl.data.table.numbers import read_numbers
 from torchmcl.data.table.packages import polars
 from torchmcl.data.table.schema import Suspicion
 
@@ -64,7 +63,7 @@ def _names_the_class(frame: Any, column: Column, classes: CategoryColumn) -> boo
 
 
 def _numbers(frame: Any, column: NumberColumn) -> Any:
-    return read_numbers(frame.get_column(column.name), column.form)[0]
+    return polars().Series(column.read(frame.get_column(column.name)).values[:, 0], nan_to_null=True)
 
 
 def _evenly_spaced(values: Any) -> bool:

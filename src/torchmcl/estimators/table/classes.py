@@ -58,7 +58,8 @@ def set_apart_words(metrics: dict[str, Any]) -> str:
     """Return in words which rows were set apart.
 
     Example:
-        >>> set_apart_words({"rows": {"set_apart": 90}, "split": {"by": "time", "column": "day", "since": "2024-01-01"}})
+        >>> split = {"by": "time", "column": "day", "since": "2024-01-01"}
+        >>> set_apart_words({"rows": {"set_apart": 90}, "split": split})
         '90 rows set apart, the last by day (since 2024-01-01)'
     """
     rows, split = f"{metrics['rows']['set_apart']:,} rows set apart", metrics.get("split") or {}
