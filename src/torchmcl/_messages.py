@@ -4,15 +4,18 @@ import difflib
 import math
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterable
 
-__all__ = ["bad_value", "nearest_hint", "number_text", "option_text", "split_names"]
+__all__ = ["bad_value", "nearest_hint", "number_text", "option_text", "printable", "split_names"]
 
 # A name in double quotes, which doubles those inside, or anything up to the next comma.
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^,]*))(?:,|$)')
 
 # Numbers below 10^9 are written with all digits before the point, larger ones only if these tell them apart.
 _PLAIN_EXPONENTS = 9
+# Categories of characters that a terminal obeys instead of showing them: control, format, surrogates.
+_INVISIBLE = ("Cc", "Cf", "Cs")
 # A float has no more digits than these.
 _ALL_DIGITS = 17
 
@@ -55,6 +58,18 @@ def number_text(value: float | None, scale: float, *, digits: int = 4, grouped: 
     if exponent < _PLAIN_EXPONENTS:
         needed = max(needed, exponent + 1)
     return f"{value:{',' if grouped else ''}.{min(needed, _ALL_DIGITS)}g}"
+
+
+def printable(text: str) -> str:
+    r"""Return text for a terminal: control characters but line feeds and tabs, and marks of direction, as escapes.
+
+    Example:
+        >>> print(printable("price\x1b[2J\u202eX ü"))
+        price\x1b[2J\u202eX ü
+    """
+    return "".join(
+        mark if mark in "\n\t" or unicodedata.category(mark) not in _INVISIBLE else ascii(mark)[1:-1] for mark in text
+    )
 
 
 def split_names(text: str) -> list[str]:

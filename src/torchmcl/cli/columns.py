@@ -2,12 +2,12 @@
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchmcl._messages import option_text
 from torchmcl.cli.arguments import AddNames, names
+from torchmcl.cli.output import say
 
 if TYPE_CHECKING:  # reading tables is loaded by the commands that need it
     from torchmcl.data.table import TableError, TableSchema
@@ -44,10 +44,10 @@ def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: s
     decided = [*schema.decisions(), *([split] if split else [])]
     for title, lines in (("Decided about the table", decided), ("Warning", schema.warnings())):
         if lines:
-            print(f"{title}:", *(f"  {line}" for line in lines), sep="\n", file=sys.stderr)
+            say("\n".join([f"{title}:", *(f"  {line}" for line in lines)]), error=True)
     if schema.suspicious:
         dropped = option_text("--drop", *(column.name for column in schema.suspicious))
-        print(f"  Without all of these: {_command(options.words)} {dropped}", file=sys.stderr)
+        say(f"  Without all of these: {_command(options.words)} {dropped}", error=True)
 
 
 def with_command(error: "TableError", options: argparse.Namespace) -> str:

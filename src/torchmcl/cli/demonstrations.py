@@ -5,6 +5,7 @@ from pathlib import Path
 
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import Commands, device, positive
+from torchmcl.cli.output import say
 from torchmcl.cli.speech import DEFAULT_MODEL, MODEL_HELP, SEPARATED
 from torchmcl.reports.page import check_page
 
@@ -57,10 +58,10 @@ def _demo(options: argparse.Namespace) -> None:
     settings = DemoSettings(n_seeds=options.seeds, n_epochs=options.epochs)
     records = run_demo(options.out, settings, progress=not options.quiet)
     path = write_demo_page(options.out)
-    print(f"{'method':<26}{'distortion':>22}{'above k-means':>18}{'starved':>14}")
+    say(f"{'method':<26}{'distortion':>22}{'above k-means':>18}{'starved':>14}")
     for label, distortion, excess, starved in demo_summary(records):
-        print(f"{label:<26}{distortion:>22}{excess:>18}{starved:>14}")
-    print(f"Open the page: {path.resolve().as_uri()}")
+        say(f"{label:<26}{distortion:>22}{excess:>18}{starved:>14}")
+    say(f"Open the page: {path.resolve().as_uri()}")
 
 
 def _speech(options: argparse.Namespace) -> None:
@@ -75,5 +76,5 @@ def _speech(options: argparse.Namespace) -> None:
         progress=not options.quiet,
     )
     for voice in result["references"]:
-        print(f"{voice['name']}: SI-SDR {voice['before']:.1f} dB in the mixture, {voice['after']:.1f} dB separated")
-    print(f"Open the page: {write_separation_page(options.out).resolve().as_uri()}")
+        say(f"{voice['name']}: SI-SDR {voice['before']:.1f} dB in the mixture, {voice['after']:.1f} dB separated")
+    say(f"Open the page: {write_separation_page(options.out).resolve().as_uri()}")

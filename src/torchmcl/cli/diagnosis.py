@@ -5,6 +5,7 @@ from pathlib import Path
 
 from torchmcl._messages import bad_value
 from torchmcl.cli.arguments import Commands
+from torchmcl.cli.output import say
 
 __all__ = ["add_diagnose_command"]
 
@@ -48,9 +49,9 @@ def _run(options: argparse.Namespace) -> None:
         reader = SoftmaxScores() if options.softmax else SigmoidScores()
         scores = reader if saved.probabilities is None else saved.probabilities
         found = diagnose(saved.predictions, saved.targets, saved.mask, scores=scores)
-    print(found)
+    say(found)
     if options.out is not None:
         title = f"Diagnosis of {options.predictions.name}"
         body = f"<h1>{escape(title)}</h1><pre>{escape(found)}</pre>"
         write_atomically(options.out, page(title, body, command="torchmcl diagnose"))
-        print(f"Open the page: {options.out.resolve().as_uri()}")
+        say(f"Open the page: {options.out.resolve().as_uri()}")

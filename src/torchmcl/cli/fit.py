@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from torchmcl.cli.arguments import (
     sizes,
 )
 from torchmcl.cli.columns import add_column_options, chosen_columns, print_decisions, with_command
+from torchmcl.cli.output import say
 from torchmcl.cli.table_parts import FORMATS, new_command, records_of, spent
 from torchmcl.cli.unfinished import UnfinishedTraining
 
@@ -66,6 +66,11 @@ def add_fit_command(commands: Commands) -> None:
     fit.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     fit.add_argument("--overwrite", action="store_true", help="replace a model that is in the folder already")
     fit.add_argument("--restart", action="store_true", help="discard an unfinished training instead of resuming it")
+    fit.add_argument(
+        "--private",
+        action="store_true",
+        help="write a model without rows of the table: no evaluation.json, and blurred trees",
+    )
     fit.add_argument("--example", action="store_true", help="learn from a small real table, written to diabetes.csv")
     fit.add_argument("--quiet", action="store_true", help="no progress bar, decisions and summary")
     fit.set_defaults(check=_check_fit, run=_fit)
@@ -166,12 +171,14 @@ def _check_fit(options: argparse.Namespace) -> None:
     for argument, value in (("table", options.table), ("--target", options.target)):
         if not value:
             raise ValueError(bad_value(_OWNER, argument, "be given", "nothing", "Or add --example to try it out."))
-    check_folder(_OWNER, options.out, overwrite=options.overwrite)
+    check_folder(_OWNER, options.out)
     if options.example:
         write_example(_OWNER, options.table)
     options.read = read_table(_OWNER, options.table)
-    options.schema = _schema(options)
     options.training = UnfinishedTraining.beside(options.out, options)
+    # A model beside its own unfinished training was not measured yet.
+    check_folder(_OWNER, options.out, overwrite=options.overwrite or options.training.resumes())
+    options.schema = _schema(options)
     options.training.check(_OWNER, restart=options.restart)
     split = choose_split(_OWNER, options.read, options.schema, options.split, options.split_column)
     if not options.quiet:
@@ -210,24 +217,25 @@ def _fit(options: argparse.Namespace) -> None:
         model = train_table(
             _OWNER, options.read, how, schema=options.schema, progress=not options.quiet, checkpoint=checkpoint
         )
-        save_table_model(model, options.out)
+        # A failing evaluation can no longer lose the model; a signal or a kill leaves the training, to be measured again.
+        save_table_model(model, options.out, private=options.private)
+        try:
+            model = _judged(measure_table(_OWNER, model, options.read, how))
+        except Exception:
+            options.training.discard()
+            text = f"{_OWNER}: the model is trained and saved in {str(options.out)!r}, but it could not be measured:"
+            say(text, error=True)
+            raise
+        save_table_model(model, options.out, private=options.private)
     options.training.discard()
-    # The training is safe now, whatever happens to the measures of it.
-    try:
-        model = _judged(measure_table(_OWNER, model, options.read, how))
-    except Exception:
-        text = f"{_OWNER}: the model is trained and saved in {str(options.out)!r}, but it could not be measured:"
-        print(text, file=sys.stderr)
-        raise
-    save_table_model(model, options.out)
     if not options.quiet:
-        print(fit_summary(model))
+        say(fit_summary(model))
         if "verdict" in model.metrics:
-            print(_verdict_line(model.metrics["verdict"]))
-        print(f"Model: {options.out}   {spent()}")
+            say(_verdict_line(model.metrics["verdict"]))
+        say(f"Model: {options.out}   {spent()}")
         if options.example:
             words = ["predict", str(options.out), str(options.table), "-o", "answers.csv", "--interval", "0.9"]
-            print(f"Try: torchmcl {shlex.join(words)}")
+            say(f"Try: torchmcl {shlex.join(words)}")
 
 
 def _judged(model: Any) -> Any:

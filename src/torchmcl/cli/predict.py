@@ -7,6 +7,7 @@ from pathlib import Path
 from torchmcl._messages import bad_value
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import AddNames, Commands, names, probability
+from torchmcl.cli.output import say
 from torchmcl.cli.table_parts import FORMATS, new_command, spent
 
 __all__ = ["add_predict_command"]
@@ -72,16 +73,16 @@ def _predict(options: argparse.Namespace) -> None:
     from torchmcl.estimators.table import load_table_model
 
     owner = "torchmcl predict"
-    model = load_table_model(owner, options.model)
+    model = load_table_model(owner, options.model, records=False)
     answers = model.predict(
         owner,
         options.read,
         interval=options.interval,
         keep=options.keep,
         strict=options.strict,
-        notify=None if options.quiet else lambda notice: print(notice, file=sys.stderr),
+        notify=None if options.quiet else lambda notice: say(notice, error=True),
         progress=not options.quiet and sys.stderr.isatty(),
     )
     write_table(owner, options.out, escape_formulas(answers) if options.escape_formulas else answers)
     if not options.quiet:
-        print(f"Answers for {len(options.read):,} rows: {options.out}   {spent()}")
+        say(f"Answers for {len(options.read):,} rows: {options.out}   {spent()}")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import Commands
+from torchmcl.cli.output import say
 from torchmcl.cli.table_parts import new_command, records_of, spent
 
 __all__ = ["add_report_command"]
@@ -56,5 +57,5 @@ def _report(options: argparse.Namespace) -> None:
     write = write_class_page if of_classes else write_table_page
     path = write(records, options.out or options.model / "report.html")
     if not options.quiet:
-        print((class_verdict if of_classes else table_verdict)(records).line)
-        print(f"Open the page: {path.resolve().as_uri()}   {spent()}")
+        say((class_verdict if of_classes else table_verdict)(records).line)
+        say(f"Open the page: {path.resolve().as_uri()}   {spent()}")

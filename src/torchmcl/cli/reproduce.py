@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import Commands, counts, device, names, positive
+from torchmcl.cli.output import say
 from torchmcl.cli.speech import TRAINED
 from torchmcl.reports.page import check_page
 
@@ -177,8 +178,8 @@ def _reproduce_uci(options: argparse.Namespace) -> None:
 
         run_study_on_cluster(study, options.out, options.cluster, progress=not options.quiet)
     path = write_uci_page(options.out)
-    print(f"Records: {options.out / 'records.jsonl'}")
-    print(f"Open the page: {path.resolve().as_uri()}")
+    say(f"Records: {options.out / 'records.jsonl'}")
+    say(f"Open the page: {path.resolve().as_uri()}")
 
 
 def _reproduce_separation(options: argparse.Namespace) -> None:
@@ -198,8 +199,8 @@ def _reproduce_separation(options: argparse.Namespace) -> None:
         limit=options.limit,
         progress=not options.quiet,
     )
-    print(f"Records: {len(folders)} trainings in {options.out}")
-    print(f"Open the page: {write_separation_study_page(options.out).resolve().as_uri()}")
+    say(f"Records: {len(folders)} trainings in {options.out}")
+    say(f"Open the page: {write_separation_study_page(options.out).resolve().as_uri()}")
 
 
 def _reproduce_trajectories(options: argparse.Namespace) -> None:
@@ -218,8 +219,8 @@ def _reproduce_trajectories(options: argparse.Namespace) -> None:
     )
     studies.run_study(study, options.out, progress=not options.quiet)
     path = write_trajectories_page(options.out)
-    print(f"Records: {options.out / 'records.jsonl'}")
-    print(f"Open the page: {path.resolve().as_uri()}")
+    say(f"Records: {options.out / 'records.jsonl'}")
+    say(f"Open the page: {path.resolve().as_uri()}")
 
 
 def _reproduce_figures(options: argparse.Namespace) -> None:
@@ -235,7 +236,7 @@ def _reproduce_figures(options: argparse.Namespace) -> None:
             device=options.device,
             progress=not options.quiet,
         )
-        print(f"{name}: {write_figure(name, options.out)}")
+        say(f"{name}: {write_figure(name, options.out)}")
         for claim in claims:
-            print(f"  {'' if claim.holds else 'NOT BORNE OUT: '}{claim.text}")
-    print(f"Open the page: {write_figures_page(options.out).resolve().as_uri()}")
+            say(f"  {'' if claim.holds else 'NOT BORNE OUT: '}{claim.text}")
+    say(f"Open the page: {write_figures_page(options.out).resolve().as_uri()}")

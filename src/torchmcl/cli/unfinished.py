@@ -18,7 +18,7 @@ __all__ = ["UnfinishedTraining"]
 
 _COMMAND = "command.json"
 # Options that do not change what is learned; the rows count, not the name of their file.
-_FREE = ("table", "out", "quiet", "overwrite", "restart", "example", "device", "words")
+_FREE = ("table", "out", "quiet", "overwrite", "restart", "example", "device", "words", "private")
 
 
 @dataclass(frozen=True)
@@ -59,24 +59,43 @@ class UnfinishedTraining:
             raise ValueError(bad_value(owner, "--out", rule, got, "Give another name, or remove them first."))
         if restart or not self._holds_state():
             return
-        before = read_json(owner, path)
-        before = before if isinstance(before, dict) else {}
-        names = sorted(k for k in {*before, *self.command} if before.get(k) != self.command.get(k))
-        if names:
+        if names := self._differences(owner):
             differ = ", ".join("the table" if name == "table" else f"--{name.replace('_', '-')}" for name in names)
             rule = "not have an unfinished training by another command beside it"
             got = f"{str(self.folder)!r}, which differs in {differ}"
             advice = "Rerun that command to resume it, add --restart to discard it, or give another --out."
             raise ValueError(bad_value(owner, "--out", rule, got, advice))
 
+    def resumes(self) -> bool:
+        """Return whether a saved state belongs to the command."""
+        try:
+            return self._holds_state() and not self._differences("torchmcl fit")
+        except (ValueError, OSError):  # no command, or one that cannot be read
+            return False
+
+    def _differences(self, owner: str) -> list[str]:
+        """Return the options in which the command of the saved state differs."""
+        before = read_json(owner, self.folder / _COMMAND)
+        before = before if isinstance(before, dict) else {}
+        return sorted(k for k in {*before, *self.command} if before.get(k) != self.command.get(k))
+
     @contextlib.contextmanager
     def kept(self, *, restart: bool) -> Iterator[Path]:
-        """Yield the folder to save to; it is left behind if the work ends early and something was saved."""
+        """Yield the folder to save to; it is left behind if the work ends early and something was saved.
+
+        Raises:
+            Stopped: if a signal ended the work; its message says how to resume.
+        """
         if restart or not self._holds_state():
             self.discard()
             write_atomically(self.folder / _COMMAND, json.dumps(self.command))
         try:
             yield self.folder
+        except SystemExit as stopped:  # of a signal
+            if self._holds_state() and isinstance(stopped, _stopped()) and "resume" not in str(stopped):
+                hint = f"The training is saved in {str(self.folder)!r}: rerun the same command to resume."
+                raise type(stopped)(stopped.signal, hint) from None
+            raise
         finally:
             if not self._holds_state():
                 self.discard()
@@ -88,6 +107,12 @@ class UnfinishedTraining:
 
     def _holds_state(self) -> bool:
         return self.folder.is_dir() and any(path.name != _COMMAND for path in self.folder.iterdir())
+
+
+def _stopped() -> Any:
+    from torchmcl.checkpoints import Stopped  # which loads torch
+
+    return Stopped
 
 
 def _is_empty(folder: Path) -> bool:

@@ -73,7 +73,7 @@ def _frame(owner: str, path: Path, batch_size: int) -> tuple[Any, list[str]]:
         raise ValueError(bad_value(owner, "file", "be a Parquet file", got))
     columns = {series.name: series for series in frame}
     for field in schema:
-        if arrow.types.is_dictionary(field.type) or field.name in categories:  # also of numbers
+        if arrow.types.is_dictionary(field.type) or (field.name in categories and field.name in columns):
             columns[field.name] = columns[field.name].cast(pl.String).cast(pl.Categorical)
     for name, dtype in _empty(schema, sorted(nested)).schema.items():
         columns[name] = pl.Series(name, [None], dtype=dtype).new_from_index(0, n_rows)
