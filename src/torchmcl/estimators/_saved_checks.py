@@ -53,9 +53,10 @@ def check_estimator(estimator: Any) -> None:
         count = getattr(estimator, name, 1)
         if not isinstance(count, int) or not 1 <= count <= _MOST_POINTS:
             raise ValueError(bad_value("estimator", name, f"be an integer from 1 to {_MOST_POINTS:,}", repr(count)))
-    for name in ("bandwidth_", "temperature_"):
-        if (value := getattr(estimator, name, None)) is not None:
-            _check_numbers(name, np.asarray(value, dtype=np.float64), positive=True)
+    if (bandwidth := getattr(estimator, "bandwidth_", None)) is not None:
+        _check_numbers("the numbers of the bandwidth", np.array([bandwidth.floor, bandwidth.spread], dtype=np.float64))
+    if (temperature := getattr(estimator, "temperature_", None)) is not None:
+        _check_numbers("the temperatures", np.asarray(temperature, dtype=np.float64), positive=True)
     for module in getattr(estimator, "modules_", ()):
         if not all(bool(torch.isfinite(weight).all()) for weight in module.state_dict().values()):
             raise ValueError("the weights of a network are not finite")
