@@ -279,11 +279,12 @@ def test_decisions_are_quiet_if_asked(tmp_path, capsys, monkeypatch):
 
 def test_suspicious_columns_come_with_the_command_that_leaves_them_out(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    columns = {"no.": range(1, N + 1), "in dollars": [1.1 * p for p in PRICES], "area": AREAS}
+    columns = {"no.": range(100, N + 100), "row": range(N), "in dollars": [1.1 * p for p in PRICES], "area": AREAS}
     written(tmp_path, "a.csv", text(columns))
     assert main(["describe", "a.csv", "--target", "price"]) == 0
     told = capsys.readouterr().out
     assert "Warning: no.: it counts the rows; to leave it out: --drop no." in told
+    assert "it counts the rows (use it: --keep-column row)" in told
     assert "Warning: in dollars: it gives price away (rank correlation 1.0000)" in told
     assert main(["fit", "a.csv", "--target", "price", "-o", "model", *SMALL.split()]) == 0
     pasted = re.search(r"Without all of these: torchmcl (.+)", capsys.readouterr().err)[1]

@@ -38,7 +38,7 @@ def number_text(value: float | None, scale: float, *, digits: int = 4, grouped: 
         value: any number; None if it is not known.
         scale: how far apart such numbers lie, the standard deviation of a column for example; 0 for a single number.
         digits: of the differences between such numbers, and of the number itself at least.
-        grouped: separate thousands by commas.
+        grouped: separate thousands by commas, from five digits on: 2008 is as often a year.
 
     Example:
         >>> number_text(1700000003.1274, scale=10.0), number_text(1700000003.1274, scale=1e9)
@@ -57,7 +57,7 @@ def number_text(value: float | None, scale: float, *, digits: int = 4, grouped: 
         needed = 15
     if exponent < _PLAIN_EXPONENTS:
         needed = max(needed, exponent + 1)
-    return f"{value:{',' if grouped else ''}.{min(needed, _ALL_DIGITS)}g}"
+    return f"{value:{',' if grouped and exponent >= 4 else ''}.{min(needed, _ALL_DIGITS)}g}"
 
 
 def printable(text: str) -> str:

@@ -45,7 +45,7 @@ def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: s
     for title, lines in (("Decided about the table", decided), ("Warning", schema.warnings())):
         if lines:
             say("\n".join([f"{title}:", *(f"  {line}" for line in lines)]), error=True)
-    if schema.suspicious:
+    if 0 < len(schema.suspicious) < len(schema.columns):
         dropped = option_text("--drop", *(column.name for column in schema.suspicious))
         say(f"  Without all of these: {_command(options.words)} {dropped}", error=True)
 

@@ -51,7 +51,7 @@ def _describe(options: argparse.Namespace) -> None:
     table = read_table(_OWNER, options.table)
     try:
         schema = infer_schema(
-            _OWNER, table, options.target, task=options.task, missing_codes=True, **chosen_columns(options)
+            _OWNER, table, options.target, task=options.task, interpret=True, **chosen_columns(options)
         )
     except TableError as error:
         raise ValueError(with_command(error, options)) from error

@@ -193,7 +193,7 @@ def _schema(options: argparse.Namespace) -> Any:
     raise_problems(_OWNER, options.read.name, rows_problem(options.read))
     try:
         return infer_schema(
-            _OWNER, options.read, options.target, task=options.task, missing_codes=True, **chosen_columns(options)
+            _OWNER, options.read, options.target, task=options.task, interpret=True, **chosen_columns(options)
         )
     except TableError as error:
         raise ValueError(with_command(error, options)) from error
@@ -217,7 +217,7 @@ def _fit(options: argparse.Namespace) -> None:
         model = train_table(
             _OWNER, options.read, how, schema=options.schema, progress=not options.quiet, checkpoint=checkpoint
         )
-        # A failing evaluation can no longer lose the model; a signal or a kill leaves the training, to be measured again.
+        # A failing evaluation can no longer lose the model; a signal leaves the training, to be measured again.
         save_table_model(model, options.out, private=options.private)
         try:
             model = _judged(measure_table(_OWNER, model, options.read, how))

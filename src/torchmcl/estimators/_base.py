@@ -75,8 +75,8 @@ class MCLEstimator(DataFrames, Parameters):
 
         Args:
             folder: new, empty or with a saved model.
-            private: leave these rows out and blur the forest. Answers change a little, and `partial_fit` has no held-out
-                rows to begin with. Means, quantiles, bounds and categories stay.
+            private: leave these rows out and blur the forest. Answers change a little, and `partial_fit` has no
+                held-out rows to begin with. Means, quantiles, bounds and categories stay.
 
         Raises:
             ValueError: if the folder holds something else, or a parameter is not of the kind that JSON can hold.

@@ -17,8 +17,8 @@ _FEWEST_ROWS = 5
 def without_rows(estimator: Any) -> Any:
     """Return a copy of a fitted estimator that holds no row of the table.
 
-    Held-out rows, which only `partial_fit` needs, are left out. The trees of a forest are grown to the last row, so that
-    their leaves hold targets of single rows: each then answers with the mean of at least five. Means, quantiles,
+    Held-out rows, which only `partial_fit` needs, are left out. The trees of a forest are grown to the last row, so
+    that their leaves hold targets of single rows: each then answers with the mean of at least five. Means, quantiles,
     bounds, categories and the values of targets with few of them stay.
     """
     bare = copy.copy(estimator)

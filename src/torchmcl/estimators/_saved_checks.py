@@ -1,4 +1,4 @@
-"""Checks of fitted parts from a file: their numbers are finite, and no size asks for memory that the file does not need.
+"""Checks of fitted parts from a file: their numbers are finite, and no size asks for more memory than a fit needs.
 
 A file may have been written by others. What would only fail, or never end, when rows are answered for is found when the
 file is read.

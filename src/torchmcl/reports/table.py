@@ -97,8 +97,11 @@ def _head(records: dict[str, Any], targets: list[str]) -> str:
     nine = next((entry for entry in found["coverage"] if entry["level"] == 0.9), None)
     for place, name in enumerate(targets):
         of = f" ({escape(name)})" if len(targets) > 1 else ""
-        tiles.append((number(measures["rmse"][place]), f"error of the mean answer{of}"))
-        tiles.append((number(measures["nearest_rmse"][place]), f"error of the nearest of {n} answers{of}"))
+        same, nearest = measures.get("constant_rmse"), measures.get("constant_nearest_rmse")
+        without = "" if same is None else f"; {number(same[place])} with the mean of all rows"
+        tiles.append((number(measures["rmse"][place]), f"error of the mean answer{of}{without}"))
+        without = "" if nearest is None else f"; {number(nearest)} with the same {n} answers for every row"
+        tiles.append((number(measures["nearest_rmse"][place]), f"error of the nearest of {n} answers{of}{without}"))
         if nine is not None:
             tiles.append((percent(nine["covered"][place]), f"of the truth lies in the 90 % sets{of}"))
     cards = "".join(f'<div class="tile"><b>{value}</b><span>{text}</span></div>' for value, text in tiles)
@@ -178,7 +181,12 @@ def _trust(records: dict[str, Any]) -> str:
     left, right = calibration_figure(usage, calibration)
     idle = sum(wins == 0 for wins in usage["wins"])
     used = "All answers are used." if not idle else f"{idle} of {len(usage['wins'])} answers are never the nearest."
-    first = image(left, "Usage", f"How often each answer is the nearest (bars) and its mean probability (dots). {used}")
+    first = image(
+        left,
+        "Usage",
+        "How often each answer of a row, the most probable first, is the nearest (bars) and its mean probability "
+        f"(dots). {used}",
+    )
     second = image(
         right,
         "Calibration of the probabilities",
@@ -300,6 +308,10 @@ def training_section(
             ),
         )
     caption += f"{learned} and {watched} (blue). "
+    if found["validation"] and 0 <= kept < len(found["loss"]) - 1:
+        caption += (
+            "Where the blue line rises the network begins to learn single rows by heart; those epochs were discarded. "
+        )
     caption += f"The vertical line is epoch {kept + 1}, which was kept." if kept >= 0 else "The last epoch was kept."
     seconds = metrics.get("seconds", {}).get("training")
     spent = f"{escape(metrics['epochs'])} epochs over {metrics['rows']['learned_from']:,} rows"
@@ -317,4 +329,6 @@ def _data(records: dict[str, Any]) -> str:
         bars = Html(small_bars(target["histogram"]["counts"]))
         targets.append([target["name"], bars, mean, number(std), *numbers])
     header = ["target", "", "mean", "std", "min", "5 %", "median", "95 %", "max"]
-    return "<h2>The data</h2>\n" + table(header, targets, identity="targets") + columns_section(records)
+    measured = f"{records['evaluation']['n_rows']:,} measured rows"
+    note = f'<p class="note">Of the target in the {measured}; of the columns in the rows learned from.</p>\n'
+    return "<h2>The data</h2>\n" + note + table(header, targets, identity="targets") + columns_section(records)

@@ -62,7 +62,7 @@ class TableFit:
     def schema(self, owner: str, table: Table) -> TableSchema:
         """Return the schema of a table, as these options decide it."""
         chosen = {name: getattr(self, name) for name in ("drop", "categorical", "numeric", "date", "keep")}
-        return infer_schema(owner, table, self.targets, task=self.task, missing_codes=True, **chosen)
+        return infer_schema(owner, table, self.targets, task=self.task, interpret=True, **chosen)
 
     def how_to_split(self, owner: str, table: Table, schema: TableSchema) -> Split:
         """Return how rows are set apart, as these options and the columns decide it."""
