@@ -308,11 +308,9 @@ def training_section(
             ),
         )
     caption += f"{learned} and {watched} (blue). "
-    if found["validation"] and 0 <= kept < len(found["loss"]) - 1:
-        caption += (
-            "Where the blue line rises the network begins to learn single rows by heart; those epochs were discarded. "
-        )
     caption += f"The vertical line is epoch {kept + 1}, which was kept." if kept >= 0 else "The last epoch was kept."
+    if found["validation"] and 0 <= kept < len(found["loss"]) - 1:
+        caption += " The faint epochs after it were discarded: the network began to learn single rows by heart."
     seconds = metrics.get("seconds", {}).get("training")
     spent = f"{escape(metrics['epochs'])} epochs over {metrics['rows']['learned_from']:,} rows"
     note = (

@@ -123,12 +123,17 @@ def training_figure(found: dict[str, Any]) -> Any:
     known = [value for name in ("loss", "validation") for value in found[name] or () if value is not None]
     # Scores of densities may be negative; distortions never are.
     scale, words = ("log", "loss and distortion") if min(known, default=1.0) > 0 else ("linear", "score")
-    axis.set(xlabel="epoch", ylabel=words, yscale=scale, xlim=(1, max(len(found["loss"]), 2)))
-    _curve(axis, epochs, found["loss"], GREY, 1.2)
-    if found["validation"]:
-        _curve(axis, epochs, found["validation"], _BLUE, 1.8)
+    n_trained = max((epoch for epoch, value in zip(epochs, found["loss"], strict=True) if value is not None), default=2)
+    axis.set(xlabel="epoch", ylabel=words, yscale=scale, xlim=(1, max(n_trained, 2)))
+    kept = found["kept_epoch"] + 1 if found["kept_epoch"] >= 0 else len(found["loss"])
+    curves = [(found[name], *how) for name, *how in (("loss", GREY, 1.2), ("validation", _BLUE, 1.8)) if found[name]]
+    for values, color, width in curves:
+        _curve(axis, epochs[:kept], values[:kept], color, width)
+    axis.set_ylim(axis.get_ylim())  # discarded epochs are drawn faintly, and do not decide on the scale
+    for values, color, width in curves:
+        _curve(axis, epochs[kept - 1 :], values[kept - 1 :], color, width, alpha=0.3)
     if found["kept_epoch"] >= 0:
-        axis.axvline(found["kept_epoch"] + 1, color=INK, lw=0.8)
+        axis.axvline(kept, color=INK, lw=0.8)
     if found["temperature"]:
         other = axis.twinx()
         other.set(yscale="log")
