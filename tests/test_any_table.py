@@ -51,7 +51,7 @@ TABLES = {
         "a.csv",
         text({"area": [*AREAS[:-2], "unknown", "see notes"]}),
         {"area": "number"},
-        "2 cells that are not finite numbers count as missing",
+        "2 cells that are not numbers (up to 1e100) count as missing",
     ),
     "iso dates": ("a.csv", text({"sold": dates("%Y-%m-%d")}), {"sold": "date"}, "read as year, month, weekday, days"),
     "dates with zones": ("a.csv", text({"sold": dates("%Y-%m-%dT%H:%M:%S+02:00")}), {"sold": "date"}, "hour"),
@@ -356,7 +356,7 @@ def test_kept_columns_dates_and_numbers_can_be_chosen(tmp_path):
     table = read_table("test", written(tmp_path, "a.csv", text(columns)))
     schema = infer_schema("test", table, ["price"], date=["day"], numeric=["grade"], keep=["name"])
     assert [column.kind for column in schema.columns] == ["date", "number", "category"]
-    assert "20 cells that are not finite numbers count as missing" in schema.decisions()[1]
+    assert "20 cells that are not numbers (up to 1e100) count as missing" in schema.decisions()[1]
 
 
 def test_a_file_of_answers_that_does_not_fit_gets_one_message(tmp_path, capsys, monkeypatch):

@@ -200,7 +200,7 @@ def test_a_first_name_that_looks_like_a_compressed_file_is_a_name(tmp_path):
 def test_compressed_content_that_does_not_say_so_is_never_unpacked(tmp_path, name, pack):
     content = pack(b"a,b\n1,2\n")
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    with pytest.raises(ValueError, match="must be a table in"):
+    with pytest.raises(ValueError, match="must be a table in|must have one JSON object in each line"):
         read_table("test", tmp_path / name)
 
 
@@ -213,7 +213,21 @@ def test_compressed_content_that_does_not_say_so_is_never_unpacked(tmp_path, nam
         ("a.csv", b'a,b\n"1\n",2\n1,2,3\n1,2,3,4\n', r"got 3 in line 4 and in 1 more"),
         ("a.csv.gz", b"not gzip at all", r"must be a table in csv format"),
         ("a.parquet", b"PAR1 no, it is not", r"must be a Parquet file"),
-        ("a.jsonl", b'{"a": 1}\n{"a": \n', r"must be a table in jsonl format"),
+        (
+            "a.jsonl",
+            b'{"a": 1}\n{"a": \n',
+            r"one JSON object in each line, got '\{\"a\": ' in line 2, which is not JSON",
+        ),
+        ("a.jsonl", b'{"a": 1}\n[1, 2]\n', r"one JSON object in each line, got '\[1, 2\]' in line 2"),
+        (
+            "a.csv",
+            b'a,b\n1,x\n2,6" pipe\n3,y\n',
+            r"double quotes in pairs around whole fields, got a stray one in line 3",
+        ),
+        ("a.csv", b'a,b\n1,x\n2,"6" pipe\n3,y\n', r"got a stray one in line 3. Write a quote inside a field twice"),
+        ("a.csv", b'a,b\n1,"two\nlines"\n2,"pipe\n3,y\n', r"got a stray one in line 4"),
+        ("a.csv", gzip.compress(b"a,b\n1,2\n"), r"which is compressed with gzip. Name it a.csv.gz, or unpack it"),
+        ("a.csv", b"PK\x03\x04 a sheet", r"a ZIP archive or a spreadsheet. Unpack it, or save the sheet as CSV"),
         ("a.xlsx", b"", r"`file` must end in .csv, .tsv"),
         ("a.parquet.gz", b"", r"`file` must end in"),
         ("a", b"", r"`file` must end in"),
@@ -224,6 +238,14 @@ def test_what_is_no_table_is_refused_with_its_reason(tmp_path, name, content, me
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_table("test", path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_wide_encodings_are_read_and_named(tmp_path, encoding):
+    (tmp_path / "a.csv").write_bytes("a,b\nß,2\n".encode(encoding))
+    table = read_table("test", tmp_path / "a.csv")
+    assert table.frame.to_dict(as_series=False) == {"a": ["ß"], "b": ["2"]}
+    assert table.notes == (f"the file is in {encoding.upper()}",)
 
 
 def test_a_file_that_is_not_there_is_an_error_of_the_system(tmp_path):

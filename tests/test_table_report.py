@@ -167,7 +167,7 @@ def test_scores_below_zero_are_drawn_and_losses_above_it_on_a_logarithmic_scale(
     found = {"loss": [1.0, 0.2, -0.3], "validation": [1.1, None, -0.1], "temperature": None, "kept_epoch": 1}
     axis = training_figure(found).axes[0]
     assert axis.get_yscale() == "linear"
-    drawn = [line.get_ydata().tolist() for line in axis.lines]
+    drawn = [list(line.get_ydata()) for line in axis.lines]
     assert drawn[0] == [1.0, 0.2]
     assert [0.2, -0.3] in drawn  # the discarded epochs
     assert training_figure(found | {"loss": [2.0, 1.0, 0.5], "validation": None}).axes[0].get_yscale() == "log"

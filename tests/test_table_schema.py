@@ -108,7 +108,7 @@ def test_infinite_numbers_count_as_missing():
     for cells in (["1", "inf", "2", "3"], [1.0, float("-inf"), 2.0, 3.0]):
         schema = schema_of(table(a=cells, y=Y))
         assert schema.columns == (NumberColumn("a", missing=True, not_numbers=1),)
-        assert "1 cells that are not finite numbers count as missing" in schema.decisions()[0]
+        assert "1 cells that are not numbers (up to 1e100) count as missing" in schema.decisions()[0]
         assert np.isnan(schema.values("test", table(a=cells))[1, 0])
     with pytest.raises(ValueError, match=r"column 'a'` must hold finite numbers, got 'inf' in row 2"):
         schema_of(table(a=Y, y=Y)).values("test", table(a=["1", "inf"]))
@@ -385,3 +385,13 @@ def test_categories_that_give_numbers_away_are_suspicious():
     rate = 5 + grade + rng.uniform(-0.3, 0.3, 600)
     data = table(grade=[f"{'ABCDE'[g // 4]}{g % 4}" for g in grade], home=rng.choice(["rent", "own"], 600), y=rate)
     assert [column.name for column in schema_of(data).suspicious] == ["grade"]
+
+
+@pytest.mark.parametrize("cell", ["1e300", "-1e101", "inf"])
+def test_numbers_that_nothing_can_be_learned_from_count_as_missing_and_are_an_error_later(cell):
+    cells = [str(i / 7) for i in range(30)]
+    schema = schema_of(table(a=[*cells, cell], y=[*map(str, range(30)), "1e300"]))
+    assert [column.not_numbers for column in (*schema.columns, *schema.target_columns)] == [1, 1]
+    plain = schema_of(table(a=cells, y=range(30)))
+    with pytest.raises(ValueError, match=rf"column 'a'` must hold finite numbers, got '{cell}' in row 2"):
+        plain.values("test", table(a=["1", cell]))

@@ -332,6 +332,24 @@ def test_damaged_records_of_a_report_do_not_keep_a_model_from_answering(fitted, 
     assert "the model works without it: remove it, and report with --data" in capsys.readouterr().err
 
 
+def test_infinite_sets_are_told_with_the_largest_probability_that_can_be_asked_for(fitted, tmp_path, capsys):
+    table = write_csv(tmp_path / "new.csv", houses(5))
+    assert main(["predict", str(fitted), str(table), "-o", str(tmp_path / "a.csv"), "--interval", "0.999"]) == 0
+    told = re.search(
+        r"price: 5 of 5 sets are infinite, as \d+ rows calibrate them: enough for --interval ([\d.]+) at",
+        capsys.readouterr().err,
+    )
+    assert main(["predict", str(fitted), str(table), "-o", str(tmp_path / "a.csv"), "--interval", told[1]]) == 0
+    assert "infinite" not in capsys.readouterr().err
+
+
+def test_diagnose_names_a_file_that_holds_no_arrays(tmp_path, capsys):
+    for name in ("a.npz", "a.csv"):
+        (tmp_path / name).write_text("hello")
+        assert main(["diagnose", str(tmp_path / name)]) == 2
+        assert "must be an npz file of arrays, or records in .jsonl, got" in capsys.readouterr().err
+
+
 def test_a_private_model_holds_no_rows_and_answers(tmp_path, capsys):
     table = write_csv(tmp_path / "houses.csv", houses(60))
     assert main(["fit", str(table), "--target", "price", "-o", str(tmp_path / "model"), "--private", *FAST]) == 0

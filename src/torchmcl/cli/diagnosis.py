@@ -1,6 +1,7 @@
 """`torchmcl diagnose`: what is wrong with a network, from a file of its predictions."""
 
 import argparse
+import zipfile
 from pathlib import Path
 
 from torchmcl._messages import bad_value
@@ -32,6 +33,10 @@ def _check(options: argparse.Namespace) -> None:
     if not options.predictions.is_file():
         rule = "be a file"
         raise ValueError(bad_value("torchmcl diagnose", "PREDICTIONS.npz", rule, repr(str(options.predictions))))
+    if options.predictions.suffix != ".jsonl" and not zipfile.is_zipfile(options.predictions):
+        rule, got = "be an npz file of arrays, or records in .jsonl", f"{str(options.predictions)!r}, which is neither"
+        advice = "Write one with numpy.savez(path, hypotheses=..., targets=...)."
+        raise ValueError(bad_value("torchmcl diagnose", "PREDICTIONS.npz", rule, got, advice))
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -221,12 +221,12 @@ def _fit(options: argparse.Namespace) -> None:
         save_table_model(model, options.out, private=options.private)
         try:
             model = _judged(measure_table(_OWNER, model, options.read, how))
+            save_table_model(model, options.out, private=options.private)
         except Exception:
             options.training.discard()
             text = f"{_OWNER}: the model is trained and saved in {str(options.out)!r}, but it could not be measured:"
             say(text, error=True)
             raise
-        save_table_model(model, options.out, private=options.private)
     options.training.discard()
     if not options.quiet:
         say(fit_summary(model))

@@ -138,6 +138,7 @@ def read_table(owner: str, path: Path) -> Table:
             check_limit(owner, path.name, "table_bytes", path.stat().st_size)
             if path.stat().st_size == 0:
                 raise pl.exceptions.NoDataError("the file is empty")
+            _check_unpacked(owner, path, kind)
         table = replace(_read(owner, path, source, kind), path=str(path))
     except pl.exceptions.PanicException as error:  # not an Exception: a failed assertion inside polars
         raise ValueError(bad_value(owner, "file", "be a table", f"{str(path)!r} that cannot be read")) from error
@@ -150,6 +151,19 @@ def read_table(owner: str, path: Path) -> Table:
         raise ValueError(bad_value(owner, "file", "have at least one row under its header", repr(str(path))))
     check_limit(owner, path.name, "table_cells", frame.height * frame.width)
     return table
+
+
+def _check_unpacked(owner: str, path: Path, kind: str) -> None:
+    """Refuse packed content under the name of a text format, with the way to read it."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    rule = f"be a table in {kind} format, as its name says"
+    if kind != "parquet" and start.startswith(b"\x1f\x8b"):
+        got = f"{str(path)!r}, which is compressed with gzip"
+        raise ValueError(bad_value(owner, "file", rule, got, f"Name it {path.name}.gz, or unpack it."))
+    if start == b"PK\x03\x04":
+        got = f"{str(path)!r}, which is a ZIP archive or a spreadsheet"
+        raise ValueError(bad_value(owner, "file", rule, got, "Unpack it, or save the sheet as CSV."))
 
 
 def _read(owner: str, path: Path, source: Any, kind: str) -> Table:
@@ -179,15 +193,31 @@ def _read_lines(owner: str, path: Path, source: Any) -> Any:
         with opened(source) as file:
             content = file.read()
         check_limit(owner, path.name, "records_bytes", len(content))  # as objects of Python they take more memory
-        try:
-            rows = [json.loads(line) for line in content.splitlines() if line.strip()]
-        except (ValueError, RecursionError):
-            rows = []
-        if not rows or not all(isinstance(row, dict) for row in rows):
+        rows = []
+        for number, line in enumerate(content.splitlines(), start=1):
+            if line.strip():
+                rows.append(_row_of_line(owner, path, number, line))
+        if not rows:
             raise
     names = dict.fromkeys(name for row in rows for name in row)
     check_limit(owner, path.name, "table_cells", len(rows) * len(names))
     return pl.DataFrame({name: [_plain(row.get(name)) for row in rows] for name in names})
+
+
+def _row_of_line(owner: str, path: Path, number: int, line: bytes) -> dict[str, Any]:
+    rule = "have one JSON object in each line"
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        got = f"{_shown(line)} in line {number:,}, which is not JSON"
+        raise ValueError(bad_value(owner, path.name, rule, got, "Correct or remove the line.")) from error
+    if not isinstance(row, dict):
+        raise ValueError(bad_value(owner, path.name, rule, f"{_shown(line)} in line {number:,}"))
+    return row
+
+
+def _shown(line: bytes) -> str:
+    return repr(line[:40].decode("utf-8", errors="replace"))
 
 
 def _plain(value: Any) -> str | None:

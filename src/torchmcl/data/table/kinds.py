@@ -16,7 +16,7 @@ from torchmcl._messages import number_text, option_text
 from torchmcl.data.table.cells import NUMBER, texts_of, with_plain_numbers
 from torchmcl.data.table.columns import BOOLEANS, CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn
 from torchmcl.data.table.dates import PARTS, date_parts, find_date_format, read_dates
-from torchmcl.data.table.numbers import PLAIN, NumberForm, find_form, read_numbers
+from torchmcl.data.table.numbers import PLAIN, NumberForm, find_form, read_numbers, too_large
 from torchmcl.data.table.packages import polars
 from torchmcl.data.table.problems import Problem
 
@@ -243,9 +243,10 @@ def _counts(texts: Any) -> Any:
 
 
 def _only_infinite(cells: Cells, column: NumberColumn) -> bool:
-    """Return whether all cells that are not finite numbers are infinite ones."""
-    odd = cells.series.filter(cells.numbers(column.form)[1])
-    return bool(odd.str.contains(r"(?i)^\s*[+-]?inf(?:inity)?\s*$").all())
+    """Return whether all cells that are no numbers to learn from are infinite or far too large."""
+    odd = cells.series.filter(cells.numbers(column.form)[1]).str.strip_chars()
+    infinite = odd.str.contains(r"(?i)^[+-]?inf(?:inity)?$")
+    return bool((infinite | too_large(odd.cast(polars().Float64, strict=False))).all())
 
 
 def _useless(cells: Cells, column: Column) -> str:

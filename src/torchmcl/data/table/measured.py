@@ -81,7 +81,11 @@ class NumberColumn:
 
     def describe(self) -> str:
         """Return in words how the column is read."""
-        odd = f"; {self.not_numbers:,} cells that are not finite numbers count as missing" if self.not_numbers else ""
+        odd = (
+            f"; {self.not_numbers:,} cells that are not numbers (up to 1e100) count as missing"
+            if self.not_numbers
+            else ""
+        )
         codes = " and ".join(f"{code:g}" for code in self.codes)
         coded = f"; {codes} counts as missing (as a number: {option_text('--numeric', self.name)})" if codes else ""
         return f"numbers{f' {self.form}' if str(self.form) else ''}{odd}{coded}"

@@ -1,5 +1,6 @@
 """A model of a table: a regressor with all that it needs to answer for the rows of a file."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +69,19 @@ class TableModel(Answering):
                 made[f"{target}_set"] = _set_texts(lower, upper, scale)
         word = word_for_probability(self.schema.targets)
         return made | {f"{word}_{k + 1}": probabilities[:, k] for k in range(probabilities.shape[1])}
+
+    def _notices(self, answers: Any, interval: float) -> list[str]:
+        n_rows = self.regressor._conformity.shape[1]
+        notices = []
+        for target in self.schema.targets:
+            ends = (answers.get_column(f"{target}_{end}").is_infinite() for end in ("low", "high"))
+            n_infinite = int((next(ends) | next(ends)).sum())
+            if n_infinite and interval > n_rows / (n_rows + 1):
+                notices.append(
+                    f"{target}: {n_infinite:,} of {answers.height:,} sets are infinite, as {n_rows:,} rows calibrate "
+                    f"them: enough for --interval {math.floor(1000 * n_rows / (n_rows + 1)) / 1000:g} at most"
+                )
+        return notices
 
 
 def rounded(values: NDArray[Any], scale: float) -> NDArray[np.float64]:
