@@ -200,7 +200,7 @@ def test_a_first_name_that_looks_like_a_compressed_file_is_a_name(tmp_path):
 def test_compressed_content_that_does_not_say_so_is_never_unpacked(tmp_path, name, pack):
     content = pack(b"a,b\n1,2\n")
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    with pytest.raises(ValueError, match="must be a table in|must have one JSON object in each line"):
+    with pytest.raises(ValueError, match=r"must be a table in|must have one JSON object in each line"):
         read_table("test", tmp_path / name)
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from torchmcl._messages import bad_value
 from torchmcl.data.table.cells import texts_of
-from torchmcl.data.table.columns import DateColumn
+from torchmcl.data.table.columns import DateColumn, NumberColumn
 from torchmcl.data.table.dates import TIME_OF_DAY
 from torchmcl.data.table.files import Table
 from torchmcl.data.table.kinds import Cells, Kinds
@@ -112,7 +112,7 @@ def choose_split(owner: str, table: Table, schema: TableSchema, by: str | None =
 
 def times_of(table: Table, name: str, schema: TableSchema) -> NDArray[np.float64]:
     """Return when each row was [rows]: days since 1970, or the numbers of a column of numbers; NaN where missing."""
-    column = dating_columns(table, schema).get(name)
+    column: DateColumn | NumberColumn | None = dating_columns(table, schema).get(name)
     if column is None:
         cells = Cells(table.frame.get_column(name))
         kinds = _kinds(table)
@@ -175,7 +175,8 @@ def _groups(texts: Any, n_wanted: int, seed: int) -> NDArray[np.bool_] | None:
     """Return the rows of some groups, about as many as wanted; rows without a group are learned from."""
     names = texts.drop_nulls().unique().sort().to_list()
     counts = dict(texts.drop_nulls().value_counts(name="n").iter_rows())
-    chosen, n_rows = [], 0
+    chosen: list[str] = []
+    n_rows = 0
     for place in np.random.default_rng(seed).permutation(len(names)):
         size = counts[names[place]]
         if n_rows + size <= n_wanted or (not chosen and size <= _MOST * len(texts)):

@@ -35,7 +35,12 @@ _WIDE = (
     *((b"\xff\xfe\x00\x00", "utf-32"), (b"\x00\x00\xfe\xff", "utf-32")),  # begins like UTF-16
     *((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")),
 )
-_STARTS = {(1, 0, 1, 0): "utf-16-le", (0, 1, 0, 1): "utf-16-be", (1, 0, 0, 0): "utf-32-le", (0, 0, 0, 1): "utf-32-be"}
+_STARTS: dict[tuple[int, ...], str] = {
+    (1, 0, 1, 0): "utf-16-le",
+    (0, 1, 0, 1): "utf-16-be",
+    (1, 0, 0, 0): "utf-32-le",
+    (0, 0, 0, 1): "utf-32-be",
+}
 
 
 class TextTable(NamedTuple):
