@@ -112,7 +112,7 @@ def _add_figure(studies: Commands, name: str, text: str) -> None:
         "--preset",
         choices=("quick", "paper"),
         default="quick",
-        help="quick: two to six minutes on two cores; paper: the settings of the appendix, for a GPU (default: %(default)s)",
+        help="quick: two to six minutes on two cores; paper: as in the appendix, for a GPU (default: %(default)s)",
     )
     figure.add_argument("--epochs", type=positive, help="length of the training (default: that of the preset)")
     figure.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
