@@ -1,5 +1,6 @@
 """Recordings as they come: rates, channels, formats, lengths, silence, one voice, clipping, errors."""
 
+import contextlib
 import json
 import math
 
@@ -103,11 +104,11 @@ def test_clipped_and_loud_files_stay_below_full_scale(tmp_path, model):
 
 def test_a_mixture_above_full_scale_is_turned_down_and_not_clipped(tmp_path):
     sound = 1.5 * voice(1, 4000) / np.abs(voice(1, 4000)).max()  # its half fits
-    tracks = _Tracks(tmp_path, 8000, 8000)
     heard = torch.from_numpy(sound.astype(np.float32))
-    tracks.add(heard, heard.expand(2, -1) / 2)
-    tracks.add_last()
-    names, gain = tracks.write(["mixture.wav", "1.wav", "2.wav"], [0, 1], AudioInfo(8000, 1, 4000))
+    with contextlib.closing(_Tracks(tmp_path, 8000, 8000)) as tracks:
+        tracks.add(heard, heard.expand(2, -1) / 2)
+        tracks.add_last()
+        names, gain = tracks.write(["mixture.wav", "1.wav", "2.wav"], [0, 1], AudioInfo(8000, 1, 4000))
     assert gain == pytest.approx(0.99 / 1.5)
     assert np.abs(read_audio(tmp_path / names[0]) - gain * sound).max() < 1e-4
 
