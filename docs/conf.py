@@ -25,9 +25,8 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_gallery.gen_gallery",
-    "mathml",
+    "sphinx.ext.mathjax",
 ]
-html_math_renderer = "mathml"
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "sg_execution_times.rst"]
 # Single backticks, as in the docstrings, link to a name of the package where there is one.

@@ -51,7 +51,7 @@ TABLES = {
         "a.csv",
         text({"area": [*AREAS[:-2], "unknown", "see notes"]}),
         {"area": "number"},
-        "2 cells that are not finite numbers count as missing",
+        "2 cells that are not numbers (up to 1e100) count as missing",
     ),
     "iso dates": ("a.csv", text({"sold": dates("%Y-%m-%d")}), {"sold": "date"}, "read as year, month, weekday, days"),
     "dates with zones": ("a.csv", text({"sold": dates("%Y-%m-%dT%H:%M:%S+02:00")}), {"sold": "date"}, "hour"),
@@ -279,11 +279,12 @@ def test_decisions_are_quiet_if_asked(tmp_path, capsys, monkeypatch):
 
 def test_suspicious_columns_come_with_the_command_that_leaves_them_out(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    columns = {"no.": range(1, N + 1), "in dollars": [1.1 * p for p in PRICES], "area": AREAS}
+    columns = {"no.": range(100, N + 100), "row": range(N), "in dollars": [1.1 * p for p in PRICES], "area": AREAS}
     written(tmp_path, "a.csv", text(columns))
     assert main(["describe", "a.csv", "--target", "price"]) == 0
     told = capsys.readouterr().out
     assert "Warning: no.: it counts the rows; to leave it out: --drop no." in told
+    assert "it counts the rows (use it: --keep-column row)" in told
     assert "Warning: in dollars: it gives price away (rank correlation 1.0000)" in told
     assert main(["fit", "a.csv", "--target", "price", "-o", "model", *SMALL.split()]) == 0
     pasted = re.search(r"Without all of these: torchmcl (.+)", capsys.readouterr().err)[1]
@@ -355,7 +356,7 @@ def test_kept_columns_dates_and_numbers_can_be_chosen(tmp_path):
     table = read_table("test", written(tmp_path, "a.csv", text(columns)))
     schema = infer_schema("test", table, ["price"], date=["day"], numeric=["grade"], keep=["name"])
     assert [column.kind for column in schema.columns] == ["date", "number", "category"]
-    assert "20 cells that are not finite numbers count as missing" in schema.decisions()[1]
+    assert "20 cells that are not numbers (up to 1e100) count as missing" in schema.decisions()[1]
 
 
 def test_a_file_of_answers_that_does_not_fit_gets_one_message(tmp_path, capsys, monkeypatch):

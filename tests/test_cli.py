@@ -65,6 +65,14 @@ def test_an_output_that_cannot_be_written_gives_exit_code_2(tmp_path, capsys):
     assert blocked.read_text() == "not a folder"
 
 
+@pytest.mark.parametrize("words", [["demo"], ["reproduce", "figure1"], ["reproduce", "trajectories"]])
+def test_a_page_of_somebody_else_is_never_replaced(words, tmp_path, capsys):
+    (tmp_path / "index.html").write_text("<p>mine")
+    assert main([*words, "--out", str(tmp_path), "--quiet"]) == 2
+    assert "`--out` must not hold files that torchmcl did not write" in capsys.readouterr().err
+    assert (tmp_path / "index.html").read_text() == "<p>mine"
+
+
 def test_the_module_runs_as_a_script():
     run = subprocess.run([sys.executable, "-m", "torchmcl", "--help"], capture_output=True, text=True)
     assert run.returncode == 0

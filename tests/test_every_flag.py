@@ -23,9 +23,9 @@ RUNS = [
     f"{FIT} -o model --drop days --categorical rooms --hypotheses 2 --knots 3 --batch-size 16 --learning-rate 0.01 "
     "--weight-decay 0.1 --validation 0.3 --test 0.2 --seed 7 --device cpu",
     f"{FIT} --out model --overwrite --restart --rule mcl",
-    f"{FIT} -o relaxed --rule relaxed",
-    f"{FIT} -o annealed --rule annealed",
-    f"{FIT} -o auto --rule auto",
+    f"{FIT} -o relaxed --rule relaxed --split random --private",
+    f"{FIT} -o annealed --rule annealed --split group --split-column city",
+    f"{FIT} -o auto --rule auto --split time --split-column sold",
     f"{FIT} -o searched --search",
     f"fit --example -o example {SMALL}",
     f"fit houses.csv --target price -o chosen --numeric area --date sold --keep-column country {SMALL}",
@@ -58,7 +58,7 @@ RUNS = [
 ]
 SPEECH_RUNS = [
     "data pack {speech} --out {out}/speech.npz --quiet",
-    "demo speech --out {out}/demo --model two-speakers --device cpu --quiet",
+    "demo speech --out {out}/demo --model two-speakers --device cpu --overwrite --quiet",
     "reproduce separation --data {speech} --pack {out}/speech.npz --out {out}/study --parts automatic --seeds 1 "
     "--device cpu --quick --limit 1 --quiet",
 ]

@@ -1,5 +1,6 @@
 """Recordings as they come: rates, channels, formats, lengths, silence, one voice, clipping, errors."""
 
+import contextlib
 import json
 import math
 
@@ -11,13 +12,14 @@ soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("soxr")
 
 from torchmcl.cli import main  # noqa: E402
-from torchmcl.data.speech.audio import BadAudio, read_audio  # noqa: E402
+from torchmcl.data.speech.audio import AudioInfo, BadAudio, read_audio  # noqa: E402
 from torchmcl.data.speech.streams import Resampler, StoredSound, audio_blocks  # noqa: E402
 from torchmcl.nn import DPRNN, save_model, separate_long  # noqa: E402
 from torchmcl.nn.saved import load_model  # noqa: E402
 from torchmcl.reports.separation import write_separation_page  # noqa: E402
 from torchmcl.separation import separate_recording  # noqa: E402
 from torchmcl.separation.hearing import Hearing, _even_chunk  # noqa: E402
+from torchmcl.separation.separate import _Tracks  # noqa: E402
 from torchmcl.types import Predictions  # noqa: E402
 from voices import voice  # noqa: E402
 
@@ -44,7 +46,8 @@ def test_files_have_the_rate_and_length_of_the_recording(tmp_path, model, rate, 
     wanted = result["gain"] * read_audio(tmp_path / "a.wav", 8000)
     assert np.abs(heard[100:7900] - wanted[100:7900]).max() < 2e-3
     page = write_separation_page(tmp_path / "out").read_text()
-    assert "4 kHz" in page  # pictures end where the model hears nothing
+    assert "Separated by <code>model</code>, which hears up to 4 kHz" in page
+    assert "4 kHz</span>" in page  # pictures end where the model hears nothing
     assert "How many speak?" in page
 
 
@@ -97,6 +100,57 @@ def test_clipped_and_loud_files_stay_below_full_scale(tmp_path, model):
         sound = read_audio(tmp_path / "out" / output["file"])
         assert np.isfinite(sound).all()
         assert np.abs(sound).max() < 1
+
+
+def test_a_mixture_above_full_scale_is_turned_down_and_not_clipped(tmp_path):
+    sound = 1.5 * voice(1, 4000) / np.abs(voice(1, 4000)).max()  # its half fits
+    heard = torch.from_numpy(sound.astype(np.float32))
+    with contextlib.closing(_Tracks(tmp_path, 8000, 8000)) as tracks:
+        tracks.add(heard, heard.expand(2, -1) / 2)
+        tracks.add_last()
+        names, gain = tracks.write(["mixture.wav", "1.wav", "2.wav"], [0, 1], AudioInfo(8000, 1, 4000))
+    assert gain == pytest.approx(0.99 / 1.5)
+    assert np.abs(read_audio(tmp_path / names[0]) - gain * sound).max() < 1e-4
+
+
+@pytest.mark.parametrize("scale", [1e11, 1e19, 1e38])
+def test_samples_far_above_full_scale_are_refused_by_their_place(tmp_path, model, scale):
+    sound = np.zeros(3000)
+    sound[700] = scale
+    soundfile.write(tmp_path / "a.wav", sound, 8000, subtype="FLOAT")
+    for use in (read_audio, lambda path: separate_recording(path, tmp_path / "out", model)):
+        with pytest.raises(BadAudio, match=r"a\.wav: sample 700 is 1e\+\d+, louder than any recording"):
+            use(tmp_path / "a.wav")
+
+
+def test_channels_that_cancel_each_other_are_refused_and_not_called_silent(tmp_path, model):
+    sound = voice(1, 30000)
+    soundfile.write(tmp_path / "a.wav", np.stack([sound, -sound], axis=-1), 8000)
+    for use in (read_audio, lambda path: separate_recording(path, tmp_path / "out", model, chunk_seconds=1)):
+        with pytest.raises(BadAudio, match="channels cancel each other"):
+            use(tmp_path / "a.wav")
+
+
+def test_recordings_of_one_sample_per_second_get_a_page(tmp_path, model):
+    soundfile.write(tmp_path / "a.wav", voice(1, 3, 8000), 1)
+    separate_recording(tmp_path / "a.wav", tmp_path / "out", model)
+    assert write_separation_page(tmp_path / "out").is_file()
+
+
+@pytest.mark.parametrize("name", ["talk-1.wav", "talk-3.wav", "talk-mixture.wav", "index.html", "separation.json"])
+def test_files_of_somebody_else_are_never_replaced(tmp_path, model, capsys, name):
+    soundfile.write(tmp_path / "talk.wav", voice(1, 2000), 8000)
+    (tmp_path / name).write_text("{}")
+    command = ["separation", "separate", str(tmp_path / "talk.wav"), "-o", str(tmp_path), "--model", str(model)]
+    assert main(command) == 2
+    assert repr(name) in capsys.readouterr().err
+    assert (tmp_path / name).read_text() == "{}"
+    assert main([*command, "--overwrite", "--voices", "3"]) == 0
+    assert main([*command, "--voices", "3"]) == 0  # its own files
+    soundfile.write(tmp_path / "other.wav", voice(2, 2000), 8000)
+    command[2] = str(tmp_path / "other.wav")
+    assert main(command) == 2
+    assert "'separation.json', 'index.html'" in capsys.readouterr().err
 
 
 def test_a_sample_that_is_not_finite_is_named_by_its_place_and_no_file_is_left(tmp_path, model):

@@ -51,7 +51,7 @@ RUNS = [
     [*EVALUATE, "--out", "{out}", "--data", "mixed", "--part", "cv", "--limit", "1", "--all-pairs", "--quiet"],
     [*EVALUATE, "--out", "{out}", "--set", "data.sample_rate=8000", "--skip-bad", "--device", "cpu", "--quiet"],
     [*SEPARATE, "--out", "{out}"],
-    [*SEPARATE, "-o", "{out}", "--chunk", "0.25", "--device", "cpu", "--voices", "1", "--quiet"],
+    [*SEPARATE, "-o", "{out}", "--chunk", "0.25", "--device", "cpu", "--voices", "1", "--overwrite", "--quiet"],
     ["separation", "models"],
     ["separation", "models", "--json"],
     [*CALIBRATE],

@@ -10,6 +10,7 @@ from browser import console_errors, opened
 from test_separation_page import durations
 from torchmcl.cli import main
 from torchmcl.reports.separation import write_separation_page
+from torchmcl.separation.demonstration import run_speech_demo
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,13 @@ def test_both_voices_gain_and_are_credited(demo):
 
 
 @pytest.mark.slow
+def test_files_of_somebody_else_are_kept(tmp_path):
+    (tmp_path / "demo-true-man.wav").write_text("mine")
+    with pytest.raises(ValueError, match=r"`out` must not hold other files.*'demo-true-man\.wav'"):
+        run_speech_demo(tmp_path, progress=False)
+    assert (tmp_path / "demo-true-man.wav").read_text() == "mine"
+
+
 def test_the_page_plays_mixture_outputs_and_true_voices(demo):
     with opened(demo / "index.html") as driver:
         assert durations(driver) == pytest.approx([5.76] * 5)

@@ -1,8 +1,10 @@
 """Tables in files: every format gives the same table, and what is no table is refused with its reason."""
 
+import contextlib
 import datetime
 import gzip
 import json
+import math
 import sys
 import zlib
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from house_tables import houses, write_csv
 from torchmcl.data.table import Table, infer_schema, read_table, table_format, write_table
+from torchmcl.data.table.files import check_writable_columns
 
 
 def typed(rows):
@@ -54,6 +57,35 @@ def test_what_is_written_is_read_again(tmp_path, suffix):
     assert again.get_column("a").cast(pl.Float64).to_list() == [1.5, -2.0]
     assert again.get_column("b").to_list() == ["x,y", 'q"r\n']
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_infinite_numbers_of_json_lines_are_text_and_not_missing(tmp_path):
+    frame = pl.DataFrame({"low": [-math.inf, 1.5, None], "high": [math.inf, 2.5, 3.0], "name": ["ä", "b", "c"]})
+    write_table("test", tmp_path / "a.jsonl", frame)
+    rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert rows == [
+        {"low": "-inf", "high": "inf", "name": "ä"},
+        {"low": 1.5, "high": 2.5, "name": "b"},
+        {"low": None, "high": 3.0, "name": "c"},
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_columns_that_cannot_be_written_are_refused_and_all_others_are_written(tmp_path, suffix):
+    frame = many_types().with_columns(binary=pl.lit(b"a"), length=pl.lit(datetime.timedelta(1)))
+    path = tmp_path / f"out{suffix}"
+    for name in frame.columns:
+        one = Table("t.parquet", frame.select(name))
+        writable = True
+        with contextlib.suppress(ValueError):
+            writable = False
+            check_writable_columns("torchmcl predict", path, one, [name])
+            writable = True
+        if writable:
+            write_table("test", path, one.frame)
+            assert read_table("test", path).frame.height == frame.height
+    with pytest.raises(ValueError, match=rf"`--keep` must name columns that a {suffix[1:]} file can hold, got 'a' of"):
+        check_writable_columns("torchmcl predict", path, Table("t", pl.DataFrame({"a": [[1, 2]]})), ["a"])
 
 
 def many_types():
@@ -168,7 +200,7 @@ def test_a_first_name_that_looks_like_a_compressed_file_is_a_name(tmp_path):
 def test_compressed_content_that_does_not_say_so_is_never_unpacked(tmp_path, name, pack):
     content = pack(b"a,b\n1,2\n")
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    with pytest.raises(ValueError, match="must be a table in"):
+    with pytest.raises(ValueError, match=r"must be a table in|must have one JSON object in each line"):
         read_table("test", tmp_path / name)
 
 
@@ -181,7 +213,21 @@ def test_compressed_content_that_does_not_say_so_is_never_unpacked(tmp_path, nam
         ("a.csv", b'a,b\n"1\n",2\n1,2,3\n1,2,3,4\n', r"got 3 in line 4 and in 1 more"),
         ("a.csv.gz", b"not gzip at all", r"must be a table in csv format"),
         ("a.parquet", b"PAR1 no, it is not", r"must be a Parquet file"),
-        ("a.jsonl", b'{"a": 1}\n{"a": \n', r"must be a table in jsonl format"),
+        (
+            "a.jsonl",
+            b'{"a": 1}\n{"a": \n',
+            r"one JSON object in each line, got '\{\"a\": ' in line 2, which is not JSON",
+        ),
+        ("a.jsonl", b'{"a": 1}\n[1, 2]\n', r"one JSON object in each line, got '\[1, 2\]' in line 2"),
+        (
+            "a.csv",
+            b'a,b\n1,x\n2,6" pipe\n3,y\n',
+            r"double quotes in pairs around whole fields, got a stray one in line 3",
+        ),
+        ("a.csv", b'a,b\n1,x\n2,"6" pipe\n3,y\n', r"got a stray one in line 3. Write a quote inside a field twice"),
+        ("a.csv", b'a,b\n1,"two\nlines"\n2,"pipe\n3,y\n', r"got a stray one in line 4"),
+        ("a.csv", gzip.compress(b"a,b\n1,2\n"), r"which is compressed with gzip. Name it a.csv.gz, or unpack it"),
+        ("a.csv", b"PK\x03\x04 a sheet", r"a ZIP archive or a spreadsheet. Unpack it, or save the sheet as CSV"),
         ("a.xlsx", b"", r"`file` must end in .csv, .tsv"),
         ("a.parquet.gz", b"", r"`file` must end in"),
         ("a", b"", r"`file` must end in"),
@@ -192,6 +238,14 @@ def test_what_is_no_table_is_refused_with_its_reason(tmp_path, name, content, me
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_table("test", path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_wide_encodings_are_read_and_named(tmp_path, encoding):
+    (tmp_path / "a.csv").write_bytes("a,b\nß,2\n".encode(encoding))
+    table = read_table("test", tmp_path / "a.csv")
+    assert table.frame.to_dict(as_series=False) == {"a": ["ß"], "b": ["2"]}
+    assert table.notes == (f"the file is in {encoding.upper()}",)
 
 
 def test_a_file_that_is_not_there_is_an_error_of_the_system(tmp_path):

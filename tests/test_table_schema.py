@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmcl.cli import _parser
-from torchmcl.data.table import ColumnEncoder, NumberColumn, Table, TableError, Unfit, infer_schema
+from torchmcl.data.table import ColumnEncoder, NumberColumn, Table, TableError, Unfit, infer_schema, read_table
+from torchmcl.data.table.frames import as_polars
 
 
 def table(**columns):
@@ -107,7 +108,7 @@ def test_infinite_numbers_count_as_missing():
     for cells in (["1", "inf", "2", "3"], [1.0, float("-inf"), 2.0, 3.0]):
         schema = schema_of(table(a=cells, y=Y))
         assert schema.columns == (NumberColumn("a", missing=True, not_numbers=1),)
-        assert "1 cells that are not finite numbers count as missing" in schema.decisions()[0]
+        assert "1 cells that are not numbers (up to 1e100) count as missing" in schema.decisions()[0]
         assert np.isnan(schema.values("test", table(a=cells))[1, 0])
     with pytest.raises(ValueError, match=r"column 'a'` must hold finite numbers, got 'inf' in row 2"):
         schema_of(table(a=Y, y=Y)).values("test", table(a=["1", "inf"]))
@@ -306,7 +307,91 @@ def test_advised_options_can_be_pasted(name):
     ).dropped
     words = shlex.split(f"fit t.csv --target y -o model {dropped.option}")
     assert _parser().parse_args(words).keep_column == [name]
-    schema = schema_of(table(**{name: range(60)}, y=[i % 7 for i in range(60)]), keep=[name])
+    schema = schema_of(table(**{name: [1.5 * i for i in range(60)]}, b=[i * i % 7 for i in range(60)], y=range(60)))
     (warning,) = schema.warnings()
     words = shlex.split(f"fit t.csv --target y -o model {warning[warning.rindex('--drop') :]}")
     assert _parser().parse_args(words).drop == [name]
+
+
+def categories_of(frame):
+    return [column.categories for column in infer_schema("test", Table("X", frame), []).categories]
+
+
+@pytest.mark.parametrize("values", [[3, 3, 5], [2.0, 2.0, 7.5]])
+def test_categories_of_numbers_stay_categories_in_every_kind_of_frame(tmp_path, values):
+    pandas, arrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    expected = [tuple(f"{value:g}" for value in (values[0], values[2]))]
+    frame = pandas.DataFrame({"c": pandas.Series(values * 4, dtype="category"), "x": range(12)})
+    assert categories_of(as_polars(frame)) == expected
+    table = arrow.table({"c": arrow.array(values * 4).dictionary_encode(), "x": range(12)})
+    assert categories_of(as_polars(table)) == expected
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert categories_of(read_table("test", tmp_path / "t.parquet").frame) == expected
+
+
+def test_numbers_made_of_nines_far_from_all_others_are_missing_and_it_is_said():
+    rng = np.random.default_rng(0)
+    far, near = rng.normal(20, 5, 200).round(1), rng.uniform(0, 990, 200).round(0)
+    far[::50], near[::50] = -9999, 999
+    data = table(far=far.astype(str), near=near, y=np.arange(200.0))
+    schema = schema_of(data, interpret=True)
+    assert np.isnan(schema.values("test", data)).sum(axis=0).tolist() == [4, 0]
+    assert schema.decisions() == ["far: numbers; -9999 counts as missing (as a number: --numeric far)"]
+    assert np.isnan(schema.values("test", table(far=["-9999.0", "3"], near=[1, 2]))[:, 0]).tolist() == [True, False]
+    assert not np.isnan(schema_of(data, interpret=True, numeric=["far"]).values("test", data)).any()
+
+
+def test_a_target_of_nines_is_missing_unless_it_is_named_as_numbers():
+    y = np.arange(200.0)
+    y[:3] = -999.9
+    data = table(x=np.arange(200.0) % 7, y=y)
+    assert np.isnan(schema_of(data, interpret=True).target_values("test", data)).sum() == 3
+    chosen = schema_of(data, interpret=True, numeric=["y"])
+    assert not np.isnan(chosen.target_values("test", data)).any()
+
+
+@pytest.mark.parametrize("cells", [["0.45", "0.3"], [0.45, 0.3]])
+def test_numbers_without_the_percent_sign_of_the_column_are_no_percentages(cells):
+    schema = schema_of(table(p=["45%", "12 %", "0", "7.5%"], y=Y))
+    assert schema.values("test", table(p=["30%", "0", "-2 %"])).ravel().tolist() == [30, 0, -2]
+    with pytest.raises(ValueError, match=r"column 'p'` must hold finite numbers in %, got '0.45' in row 1 and 1 more"):
+        schema.values("test", table(p=cells))
+
+
+def test_columns_that_number_the_rows_are_dropped_unless_kept_or_alone():
+    data = table(
+        n=range(1, 31), down=range(29, -1, -1), x=[i * i % 11 for i in range(30)], y=[i % 7 for i in range(30)]
+    )
+    schema = schema_of(data, interpret=True, task="numbers")
+    assert schema.features == ("x",)
+    assert schema.decisions() == [
+        "n: dropped, it counts the rows (use it: --keep-column n)",
+        "down: dropped, it counts the rows (use it: --keep-column down)",
+    ]
+    kept = schema_of(data, interpret=True, task="numbers", keep=["n"])
+    assert (kept.features, kept.suspicious) == (("n", "x"), ())
+    alone = table(height=range(58, 73), y=[115.0, 117, 120, 123, 126, 129, 132, 135, 139, 142, 146, 150, 154, 159, 164])
+    found = schema_of(alone, interpret=True)
+    assert found.features == ("height",)
+    assert not any("--drop" in warning for warning in found.warnings())
+    assert schema_of(table(t=range(30), y=[i % 7 for i in range(30)]), interpret=True, task="numbers").features == (
+        "t",
+    )
+
+
+def test_categories_that_give_numbers_away_are_suspicious():
+    rng = np.random.default_rng(0)
+    grade = rng.integers(0, 20, 600)
+    rate = 5 + grade + rng.uniform(-0.3, 0.3, 600)
+    data = table(grade=[f"{'ABCDE'[g // 4]}{g % 4}" for g in grade], home=rng.choice(["rent", "own"], 600), y=rate)
+    assert [column.name for column in schema_of(data).suspicious] == ["grade"]
+
+
+@pytest.mark.parametrize("cell", ["1e300", "-1e101", "inf"])
+def test_numbers_that_nothing_can_be_learned_from_count_as_missing_and_are_an_error_later(cell):
+    cells = [str(i / 7) for i in range(30)]
+    schema = schema_of(table(a=[*cells, cell], y=[*map(str, range(30)), "1e300"]))
+    assert [column.not_numbers for column in (*schema.columns, *schema.target_columns)] == [1, 1]
+    plain = schema_of(table(a=cells, y=range(30)))
+    with pytest.raises(ValueError, match=rf"column 'a'` must hold finite numbers, got '{cell}' in row 2"):
+        plain.values("test", table(a=["1", cell]))

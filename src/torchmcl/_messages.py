@@ -4,15 +4,18 @@ import difflib
 import math
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterable
 
-__all__ = ["bad_value", "nearest_hint", "number_text", "option_text", "split_names"]
+__all__ = ["bad_value", "nearest_hint", "number_text", "option_text", "printable", "split_names"]
 
 # A name in double quotes, which doubles those inside, or anything up to the next comma.
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^,]*))(?:,|$)')
 
 # Numbers below 10^9 are written with all digits before the point, larger ones only if these tell them apart.
 _PLAIN_EXPONENTS = 9
+# Categories of characters that a terminal obeys instead of showing them: control, format, surrogates.
+_INVISIBLE = ("Cc", "Cf", "Cs")
 # A float has no more digits than these.
 _ALL_DIGITS = 17
 
@@ -35,7 +38,7 @@ def number_text(value: float | None, scale: float, *, digits: int = 4, grouped: 
         value: any number; None if it is not known.
         scale: how far apart such numbers lie, the standard deviation of a column for example; 0 for a single number.
         digits: of the differences between such numbers, and of the number itself at least.
-        grouped: separate thousands by commas.
+        grouped: separate thousands by commas, from five digits on: 2008 is as often a year.
 
     Example:
         >>> number_text(1700000003.1274, scale=10.0), number_text(1700000003.1274, scale=1e9)
@@ -54,7 +57,19 @@ def number_text(value: float | None, scale: float, *, digits: int = 4, grouped: 
         needed = 15
     if exponent < _PLAIN_EXPONENTS:
         needed = max(needed, exponent + 1)
-    return f"{value:{',' if grouped else ''}.{min(needed, _ALL_DIGITS)}g}"
+    return f"{value:{',' if grouped and exponent >= 4 else ''}.{min(needed, _ALL_DIGITS)}g}"
+
+
+def printable(text: str) -> str:
+    r"""Return text for a terminal: control characters but line feeds and tabs, and marks of direction, as escapes.
+
+    Example:
+        >>> print(printable("price\x1b[2J\u202eX ü"))
+        price\x1b[2J\u202eX ü
+    """
+    return "".join(
+        mark if mark in "\n\t" or unicodedata.category(mark) not in _INVISIBLE else ascii(mark)[1:-1] for mark in text
+    )
 
 
 def split_names(text: str) -> list[str]:

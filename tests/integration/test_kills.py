@@ -1,5 +1,6 @@
 """Trainings that are killed or stopped at any moment end as if nobody had disturbed them."""
 
+import argparse
 import json
 import os
 import signal
@@ -13,8 +14,9 @@ import pytest
 
 import torchmcl as mcl
 from signals import signal_when
-from torchmcl.checkpoints import read_checkpoint
+from torchmcl.checkpoints import Stopped, read_checkpoint
 from torchmcl.cli import main
+from torchmcl.cli.unfinished import UnfinishedTraining
 
 pytest.importorskip("polars")
 pytest.importorskip("sklearn")
@@ -81,6 +83,56 @@ def test_a_signal_ends_fit_with_its_code_and_the_same_command_goes_on(tmp_path, 
     assert main(fit_command(tmp_path, "stopped")) == 0
     assert numbers(tmp_path / "stopped") == numbers(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stopped", "table.csv", "whole"]
+
+
+def test_a_signal_while_the_model_is_measured_is_told_and_the_same_command_measures_it(tmp_path, capsys):
+    write_table(tmp_path / "table.csv")
+    model = tmp_path / "model"
+    sent = signal_when((model / "model.safetensors").is_file, signal.SIGTERM)
+    assert main(fit_command(tmp_path, "model")) == 143
+    sent.join()
+    assert "rerun the same command to resume" in capsys.readouterr().err
+    assert not (model / "evaluation.json").exists()
+    assert main(fit_command(tmp_path, "model")) == 0  # without --overwrite
+    assert (model / "evaluation.json").is_file()
+    assert main(fit_command(tmp_path, "model")) == 2
+    assert "--overwrite" in capsys.readouterr().err
+
+
+def test_a_signal_between_two_trainings_comes_with_the_way_to_resume(tmp_path):
+    write_table(tmp_path / "table.csv")
+    options = argparse.Namespace(table=tmp_path / "table.csv", hidden=(4,))
+    training = UnfinishedTraining.beside(tmp_path / "model", options)
+    (training.folder / "kind-0").mkdir(parents=True)
+    (training.folder / "command.json").write_text(json.dumps(training.command))
+    with pytest.raises(Stopped, match="rerun the same command to resume"), training.kept(restart=False):
+        raise Stopped(signal.SIGINT)
+    assert training.resumes()
+    with pytest.raises(Stopped, match=r"^Stopped by SIGINT\.$"), training.kept(restart=True):
+        raise Stopped(signal.SIGINT)
+    assert not training.folder.exists()
+
+
+def test_a_folder_of_somebody_else_in_the_place_of_the_checkpoint_is_kept(tmp_path, capsys):
+    write_table(tmp_path / "table.csv")
+    theirs = tmp_path / "model.checkpoint" / "notes.txt"
+    theirs.parent.mkdir()
+    theirs.write_text("mine")
+    assert main([*fit_command(tmp_path, "model"), "--restart"]) == 2
+    assert "`--out` must not have other files in the place of its checkpoint" in capsys.readouterr().err
+    assert theirs.read_text() == "mine"
+
+
+@pytest.mark.parametrize("package", ["polars", "torch"])
+def test_ctrl_c_while_packages_are_loaded_ends_in_a_line(tmp_path, package):
+    write_table(tmp_path / "table.csv")
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / f"{package}.py").write_text("raise KeyboardInterrupt\n")
+    path = os.pathsep.join([str(tmp_path / "packages"), str(Path(mcl.__file__).parents[1])])
+    command = [sys.executable, "-m", "torchmcl", *fit_command(tmp_path, "model")]
+    ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (130, "torchmcl: Stopped by SIGINT.")
+    assert "Traceback" not in ended.stderr
 
 
 def test_the_shell_sees_the_conventional_code(tmp_path):

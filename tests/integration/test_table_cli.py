@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -319,6 +320,62 @@ def test_the_same_command_resumes_whatever_the_file_is_called(tmp_path, monkeypa
     (tmp_path / "houses.csv").rename(tmp_path / "moved.csv")
     assert main(["fit", str(tmp_path / "moved.csv"), *command[2:], "--quiet"]) == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "moved.csv"]
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "\x00"])
+def test_damaged_records_of_a_report_do_not_keep_a_model_from_answering(fitted, tmp_path, capsys, content):
+    model = shutil.copytree(fitted, tmp_path / "model")
+    (model / "evaluation.json").write_text(content)
+    table = write_csv(tmp_path / "new.csv", houses(5))
+    assert main(["predict", str(model), str(table), "-o", str(tmp_path / "answers.csv"), "--quiet"]) == 0
+    assert main(["report", str(model)]) == 2
+    assert "the model works without it: remove it, and report with --data" in capsys.readouterr().err
+
+
+def test_infinite_sets_are_told_with_the_largest_probability_that_can_be_asked_for(fitted, tmp_path, capsys):
+    table = write_csv(tmp_path / "new.csv", houses(5))
+    assert main(["predict", str(fitted), str(table), "-o", str(tmp_path / "a.csv"), "--interval", "0.999"]) == 0
+    told = re.search(
+        r"price: 5 of 5 sets are infinite, as \d+ rows calibrate them: enough for --interval ([\d.]+) at",
+        capsys.readouterr().err,
+    )
+    assert main(["predict", str(fitted), str(table), "-o", str(tmp_path / "a.csv"), "--interval", told[1]]) == 0
+    assert "infinite" not in capsys.readouterr().err
+
+
+def test_diagnose_names_a_file_that_holds_no_arrays(tmp_path, capsys):
+    for name in ("a.npz", "a.csv"):
+        (tmp_path / name).write_text("hello")
+        assert main(["diagnose", str(tmp_path / name)]) == 2
+        assert "must be an npz file of arrays, or records in .jsonl, got" in capsys.readouterr().err
+
+
+def test_a_private_model_holds_no_rows_and_answers(tmp_path, capsys):
+    table = write_csv(tmp_path / "houses.csv", houses(60))
+    assert main(["fit", str(table), "--target", "price", "-o", str(tmp_path / "model"), "--private", *FAST]) == 0
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["metrics.json", "model.safetensors"]
+    assert main(["predict", str(tmp_path / "model"), str(table), "-o", str(tmp_path / "answers.csv"), "--quiet"]) == 0
+    assert main(["report", str(tmp_path / "model"), "--data", str(table), "--quiet"]) == 0
+
+
+def test_names_and_cells_cannot_command_the_terminal(fitted, tmp_path, capsys):
+    evil = "x\x1b[2J\x9b31m\u202e"
+    rows = [row | {evil: evil if i % 2 else "b"} for i, row in enumerate(houses(60))]
+    table = write_csv(tmp_path / "t.csv", rows)
+    commands = [
+        ["describe", str(table), "--target", "price"],
+        ["describe", str(table), "--target", f"prize{evil}"],
+        ["fit", str(table), "--target", "price", "--numeric", evil, "-o", str(tmp_path / "m"), *FAST[:-1]],
+        ["fit", str(table), "--target", evil, "-o", str(tmp_path / "m"), *FAST[:-1]],
+        ["report", str(tmp_path / "m")],
+        ["predict", str(fitted), str(table), "-o", str(tmp_path / "a.csv"), "--keep", f"{evil}y"],
+    ]
+    for command in commands:
+        main(command)
+        said = "".join(capsys.readouterr())
+        assert "x\\x1b[2J" in said or "report" in command
+        shown = said.replace("\x1b[A", "")  # of the progress bar
+        assert not {"\x1b", "\x9b", "\u202e"} & set(shown)
 
 
 FORMULAS = ["=cmd|' /C calc'!A0", "@SUM(1)", "+1+cmd", "-3.5", "-x", "fine", "\t=1", "1e-5", None, "+4"]

@@ -9,6 +9,7 @@ from torchmcl._version import __version__
 from torchmcl.cli.arguments import CommandParser
 from torchmcl.cli.demonstrations import add_demo_commands
 from torchmcl.cli.diagnosis import add_diagnose_command
+from torchmcl.cli.output import say
 from torchmcl.cli.reproduce import add_reproduce_commands
 from torchmcl.cli.speech import add_speech_commands
 from torchmcl.cli.tables import add_table_commands
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     options.words = list(sys.argv[1:] if arguments is None else arguments)
     if options.version:
-        print("\n".join(_versions()) if options.verbose else f"torchmcl {__version__}")
+        say("\n".join(_versions()) if options.verbose else f"torchmcl {__version__}")
         parser.exit()
     if options.verbose:
         parser.error("--verbose goes with --version")
@@ -36,11 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.check is not None:  # input that cannot be used is found before torch is loaded, which takes seconds
             options.check(options)
         return _run(options)
+    except KeyboardInterrupt:  # before signals are waited for, while packages are loaded
+        say("torchmcl: Stopped by SIGINT.", error=True)
+        return 130
     except FloatingPointError as error:  # a loss that is not finite
-        print(f"torchmcl: {error}", file=sys.stderr)
+        say(f"torchmcl: {error}", error=True)
         return 1
     except (ValueError, ImportError, OSError) as error:
-        print(error if str(error).startswith("torchmcl ") else f"torchmcl: {error}", file=sys.stderr)
+        say(error if str(error).startswith("torchmcl ") else f"torchmcl: {error}", error=True)
         return 2
 
 
@@ -51,7 +55,7 @@ def _run(options: argparse.Namespace) -> int:
         with stop_on_signals():
             options.run(options)
     except Stopped as stopped:
-        print(f"torchmcl: {stopped}", file=sys.stderr)
+        say(f"torchmcl: {stopped}", error=True)
         return stopped.code
     return 0
 
@@ -97,4 +101,4 @@ def _play(options: argparse.Namespace) -> None:
 
     address = write_play_page(options.out).resolve().as_uri()
     opened = options.open and webbrowser.open(address)
-    print(f"{'Opened' if opened else 'Open the page:'} {address}")
+    say(f"{'Opened' if opened else 'Open the page:'} {address}")

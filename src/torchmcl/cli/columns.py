@@ -2,12 +2,12 @@
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchmcl._messages import option_text
 from torchmcl.cli.arguments import AddNames, names
+from torchmcl.cli.output import say
 
 if TYPE_CHECKING:  # reading tables is loaded by the commands that need it
     from torchmcl.data.table import TableError, TableSchema
@@ -39,14 +39,15 @@ def chosen_columns(options: argparse.Namespace) -> dict[str, Sequence[str]]:
     return {name: _value(options, option) for option, (name, _) in _OPTIONS.items()}
 
 
-def print_decisions(schema: "TableSchema", options: argparse.Namespace) -> None:
+def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: str = "") -> None:
     """Print, once and on standard error, what was decided about a table and what is suspicious."""
-    for title, lines in (("Decided about the table", schema.decisions()), ("Warning", schema.warnings())):
+    decided = [*schema.decisions(), *([split] if split else [])]
+    for title, lines in (("Decided about the table", decided), ("Warning", schema.warnings())):
         if lines:
-            print(f"{title}:", *(f"  {line}" for line in lines), sep="\n", file=sys.stderr)
-    if schema.suspicious:
+            say("\n".join([f"{title}:", *(f"  {line}" for line in lines)]), error=True)
+    if 0 < len(schema.suspicious) < len(schema.columns):
         dropped = option_text("--drop", *(column.name for column in schema.suspicious))
-        print(f"  Without all of these: {_command(options.words)} {dropped}", file=sys.stderr)
+        say(f"  Without all of these: {_command(options.words)} {dropped}", error=True)
 
 
 def with_command(error: "TableError", options: argparse.Namespace) -> str:

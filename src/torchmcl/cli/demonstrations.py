@@ -5,7 +5,9 @@ from pathlib import Path
 
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import Commands, device, positive
+from torchmcl.cli.output import say
 from torchmcl.cli.speech import DEFAULT_MODEL, MODEL_HELP, SEPARATED
+from torchmcl.reports.page import check_page
 
 __all__ = ["add_demo_commands"]
 
@@ -35,12 +37,14 @@ def add_demo_commands(commands: Commands) -> None:
     speech.add_argument("--out", type=Path, default=Path("out/speech"), help="folder (default: %(default)s)")
     speech.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} (default: %(default)s)")
     speech.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    speech.add_argument("--overwrite", action="store_true", help="replace files that another command wrote")
     speech.add_argument("--quiet", action="store_true", help="no progress bar")
     speech.set_defaults(check=_check_speech, run=_speech)
 
 
 def _check_demo(options: argparse.Namespace) -> None:
     check_extra("matplotlib", "sklearn", extra="demo", needed_by="torchmcl demo")
+    check_page("torchmcl demo", options.out, "records.json", "film.gif")
 
 
 def _check_speech(options: argparse.Namespace) -> None:
@@ -54,17 +58,23 @@ def _demo(options: argparse.Namespace) -> None:
     settings = DemoSettings(n_seeds=options.seeds, n_epochs=options.epochs)
     records = run_demo(options.out, settings, progress=not options.quiet)
     path = write_demo_page(options.out)
-    print(f"{'method':<26}{'distortion':>22}{'above k-means':>18}{'starved':>14}")
+    say(f"{'method':<26}{'distortion':>22}{'above k-means':>18}{'starved':>14}")
     for label, distortion, excess, starved in demo_summary(records):
-        print(f"{label:<26}{distortion:>22}{excess:>18}{starved:>14}")
-    print(f"Open the page: {path.resolve().as_uri()}")
+        say(f"{label:<26}{distortion:>22}{excess:>18}{starved:>14}")
+    say(f"Open the page: {path.resolve().as_uri()}")
 
 
 def _speech(options: argparse.Namespace) -> None:
     from torchmcl.reports.separation import write_separation_page
     from torchmcl.separation.demonstration import run_speech_demo
 
-    result = run_speech_demo(options.out, options.model, device=options.device, progress=not options.quiet)
+    result = run_speech_demo(
+        options.out,
+        options.model,
+        device=options.device,
+        overwrite=options.overwrite,
+        progress=not options.quiet,
+    )
     for voice in result["references"]:
-        print(f"{voice['name']}: SI-SDR {voice['before']:.1f} dB in the mixture, {voice['after']:.1f} dB separated")
-    print(f"Open the page: {write_separation_page(options.out).resolve().as_uri()}")
+        say(f"{voice['name']}: SI-SDR {voice['before']:.1f} dB in the mixture, {voice['after']:.1f} dB separated")
+    say(f"Open the page: {write_separation_page(options.out).resolve().as_uri()}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import AddNames, Commands, names
 from torchmcl.cli.columns import add_column_options, chosen_columns, with_command
+from torchmcl.cli.output import say
 
 __all__ = ["add_describe_command"]
 
@@ -49,10 +50,12 @@ def _describe(options: argparse.Namespace) -> None:
 
     table = read_table(_OWNER, options.table)
     try:
-        schema = infer_schema(_OWNER, table, options.target, task=options.task, **chosen_columns(options))
+        schema = infer_schema(
+            _OWNER, table, options.target, task=options.task, interpret=True, **chosen_columns(options)
+        )
     except TableError as error:
         raise ValueError(with_command(error, options)) from error
-    print(description(table, schema))
+    say(description(table, schema))
     raise_problems(_OWNER, table.name, rows_problem(table))
 
 

@@ -1,10 +1,12 @@
 """`torchmcl diagnose`: what is wrong with a network, from a file of its predictions."""
 
 import argparse
+import zipfile
 from pathlib import Path
 
 from torchmcl._messages import bad_value
 from torchmcl.cli.arguments import Commands
+from torchmcl.cli.output import say
 
 __all__ = ["add_diagnose_command"]
 
@@ -31,6 +33,10 @@ def _check(options: argparse.Namespace) -> None:
     if not options.predictions.is_file():
         rule = "be a file"
         raise ValueError(bad_value("torchmcl diagnose", "PREDICTIONS.npz", rule, repr(str(options.predictions))))
+    if options.predictions.suffix != ".jsonl" and not zipfile.is_zipfile(options.predictions):
+        rule, got = "be an npz file of arrays, or records in .jsonl", f"{str(options.predictions)!r}, which is neither"
+        advice = "Write one with numpy.savez(path, hypotheses=..., targets=...)."
+        raise ValueError(bad_value("torchmcl diagnose", "PREDICTIONS.npz", rule, got, advice))
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -48,9 +54,9 @@ def _run(options: argparse.Namespace) -> None:
         reader = SoftmaxScores() if options.softmax else SigmoidScores()
         scores = reader if saved.probabilities is None else saved.probabilities
         found = diagnose(saved.predictions, saved.targets, saved.mask, scores=scores)
-    print(found)
+    say(found)
     if options.out is not None:
         title = f"Diagnosis of {options.predictions.name}"
         body = f"<h1>{escape(title)}</h1><pre>{escape(found)}</pre>"
         write_atomically(options.out, page(title, body, command="torchmcl diagnose"))
-        print(f"Open the page: {options.out.resolve().as_uri()}")
+        say(f"Open the page: {options.out.resolve().as_uri()}")

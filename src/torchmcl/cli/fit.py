@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from torchmcl.cli.arguments import (
     sizes,
 )
 from torchmcl.cli.columns import add_column_options, chosen_columns, print_decisions, with_command
+from torchmcl.cli.output import say
 from torchmcl.cli.table_parts import FORMATS, new_command, records_of, spent
 from torchmcl.cli.unfinished import UnfinishedTraining
 
@@ -55,10 +55,22 @@ def add_fit_command(commands: Commands) -> None:
     fit.add_argument(
         "--test", type=fraction, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
     )
+    fit.add_argument(
+        "--split",
+        choices=("time", "group", "random"),
+        help="which rows to set apart: the last ones, whole groups, or some at random (default: the last ones where a "
+        "column has dates, else at random)",
+    )
+    fit.add_argument("--split-column", default="", help="column of times or groups for --split (default: of dates)")
     fit.add_argument("--seed", type=seed, default=0, help="(default: %(default)s)")
     fit.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     fit.add_argument("--overwrite", action="store_true", help="replace a model that is in the folder already")
     fit.add_argument("--restart", action="store_true", help="discard an unfinished training instead of resuming it")
+    fit.add_argument(
+        "--private",
+        action="store_true",
+        help="write a model without rows of the table: no evaluation.json, and blurred trees",
+    )
     fit.add_argument("--example", action="store_true", help="learn from a small real table, written to diabetes.csv")
     fit.add_argument("--quiet", action="store_true", help="no progress bar, decisions and summary")
     fit.set_defaults(check=_check_fit, run=_fit)
@@ -123,7 +135,8 @@ classes. --task numbers or --task classes decides otherwise.
 
 Numbers, dates and categories are told apart by what columns hold; text that differs in most rows, constants and
 empty columns are dropped. What was decided is printed first, and `torchmcl describe` prints it without training.
-Missing values (empty cells, NA, NaN, null, ?) are fine. A tenth of the rows is set apart to measure the model on. Of
+Missing values (empty cells, NA, NaN, null, ?) are fine. A tenth of the rows is set apart to measure the model on: the
+last ones where a column has dates, since a model is used on later rows, else some at random (--split). Of
 the others a tenth decides when to stop and how far to trust each member, and another tenth calibrates the sets.
 
 By default numbers are answered by a blend: networks on the columns, networks on the columns with knots, and a forest,
@@ -151,22 +164,25 @@ def _check_fit(options: argparse.Namespace) -> None:
     from torchmcl.data.table import read_table
     from torchmcl.data.table.example import EXAMPLE, EXAMPLE_TARGET, write_example
     from torchmcl.data.table.places import check_folder
+    from torchmcl.data.table.splits import choose_split
 
     if options.example:
         options.table, options.target = options.table or Path(EXAMPLE), options.target or [EXAMPLE_TARGET]
     for argument, value in (("table", options.table), ("--target", options.target)):
         if not value:
             raise ValueError(bad_value(_OWNER, argument, "be given", "nothing", "Or add --example to try it out."))
-    check_folder(_OWNER, options.out, overwrite=options.overwrite)
+    check_folder(_OWNER, options.out)
     if options.example:
         write_example(_OWNER, options.table)
     options.read = read_table(_OWNER, options.table)
-    options.schema = _schema(options)
     options.training = UnfinishedTraining.beside(options.out, options)
-    if not options.restart:
-        options.training.check(_OWNER)
+    # A model beside its own unfinished training was not measured yet.
+    check_folder(_OWNER, options.out, overwrite=options.overwrite or options.training.resumes())
+    options.schema = _schema(options)
+    options.training.check(_OWNER, restart=options.restart)
+    split = choose_split(_OWNER, options.read, options.schema, options.split, options.split_column)
     if not options.quiet:
-        print_decisions(options.schema, options)
+        print_decisions(options.schema, options, split.describe() if options.test else "")
 
 
 def _schema(options: argparse.Namespace) -> Any:
@@ -176,7 +192,9 @@ def _schema(options: argparse.Namespace) -> Any:
 
     raise_problems(_OWNER, options.read.name, rows_problem(options.read))
     try:
-        return infer_schema(_OWNER, options.read, options.target, task=options.task, **chosen_columns(options))
+        return infer_schema(
+            _OWNER, options.read, options.target, task=options.task, interpret=True, **chosen_columns(options)
+        )
     except TableError as error:
         raise ValueError(with_command(error, options)) from error
 
@@ -190,6 +208,8 @@ def _fit(options: argparse.Namespace) -> None:
         task=options.task,
         **chosen_columns(options),
         test_fraction=options.test,
+        split=options.split,
+        split_column=options.split_column,
         seed=options.seed,
         parameters=_parameters(options) | {"search": FleetSearch() if options.search else None},
     )
@@ -197,38 +217,41 @@ def _fit(options: argparse.Namespace) -> None:
         model = train_table(
             _OWNER, options.read, how, schema=options.schema, progress=not options.quiet, checkpoint=checkpoint
         )
-        save_table_model(model, options.out)
+        # A failing evaluation can no longer lose the model; a signal leaves the training, to be measured again.
+        save_table_model(model, options.out, private=options.private)
+        try:
+            model = _judged(measure_table(_OWNER, model, options.read, how))
+            save_table_model(model, options.out, private=options.private)
+        except Exception:
+            options.training.discard()
+            text = f"{_OWNER}: the model is trained and saved in {str(options.out)!r}, but it could not be measured:"
+            say(text, error=True)
+            raise
     options.training.discard()
-    # The training is safe now, whatever happens to the measures of it.
-    try:
-        model = _judged(measure_table(_OWNER, model, options.read, how))
-    except Exception:
-        text = f"{_OWNER}: the model is trained and saved in {str(options.out)!r}, but it could not be measured:"
-        print(text, file=sys.stderr)
-        raise
-    save_table_model(model, options.out)
     if not options.quiet:
-        print(fit_summary(model))
+        say(fit_summary(model))
         if "verdict" in model.metrics:
-            print(_verdict_line(model.metrics["verdict"]))
-        print(f"Model: {options.out}   {spent()}")
+            say(_verdict_line(model.metrics["verdict"]))
+        say(f"Model: {options.out}   {spent()}")
         if options.example:
             words = ["predict", str(options.out), str(options.table), "-o", "answers.csv", "--interval", "0.9"]
-            print(f"Try: torchmcl {shlex.join(words)}")
+            say(f"Try: torchmcl {shlex.join(words)}")
 
 
 def _judged(model: Any) -> Any:
-    """Return a model of numbers with a verdict, whether its sets fork and the shares of its members in the metrics."""
+    """Return a model with a verdict and, of numbers, whether sets fork and the shares of its members in the metrics."""
+    from torchmcl.reports.class_verdict import class_verdict
     from torchmcl.reports.verdict import forks, table_verdict
 
-    if model.schema.classes:
-        return model
-    found: dict[str, Any] = {"shares": getattr(model.estimator, "shares_", None), "verdict": None, "forks": None}
+    of_classes = bool(model.schema.classes)
+    found: dict[str, Any] = {"verdict": None}
+    if not of_classes:
+        found |= {"shares": getattr(model.estimator, "shares_", None), "forks": None}
     if model.metrics.get("set_apart"):
         records = records_of(_OWNER, model)
-        verdict = table_verdict(records)
+        verdict = (class_verdict if of_classes else table_verdict)(records)
         found["verdict"] = verdict._asdict() | {"reasons": list(verdict.reasons)}
-        found["forks"] = forks(records)
+        found |= {} if of_classes else {"forks": forks(records)}
     return replace(model, metrics=model.metrics | found)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from torchmcl._messages import bad_value
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import AddNames, Commands, names, probability
+from torchmcl.cli.output import say
 from torchmcl.cli.table_parts import FORMATS, new_command, spent
 
 __all__ = ["add_predict_command"]
@@ -53,6 +54,7 @@ def _check_predict(options: argparse.Namespace) -> None:
     owner = "torchmcl predict"
     check_extra("polars", "sklearn", "safetensors", extra="table", needed_by=owner)
     from torchmcl.data.table import read_table, table_format
+    from torchmcl.data.table.files import check_writable_columns
     from torchmcl.data.table.places import check_file, check_model
 
     kind, _ = table_format(owner, options.out)
@@ -62,8 +64,7 @@ def _check_predict(options: argparse.Namespace) -> None:
     check_file(owner, options.out, options.table)
     check_model(owner, options.model)
     options.read = read_table(owner, options.table)
-    for name in options.keep:
-        options.read.column(owner, name, "--keep")
+    check_writable_columns(owner, options.out, options.read, options.keep)
 
 
 def _predict(options: argparse.Namespace) -> None:
@@ -72,16 +73,16 @@ def _predict(options: argparse.Namespace) -> None:
     from torchmcl.estimators.table import load_table_model
 
     owner = "torchmcl predict"
-    model = load_table_model(owner, options.model)
+    model = load_table_model(owner, options.model, records=False)
     answers = model.predict(
         owner,
         options.read,
         interval=options.interval,
         keep=options.keep,
         strict=options.strict,
-        notify=None if options.quiet else lambda notice: print(notice, file=sys.stderr),
+        notify=None if options.quiet else lambda notice: say(notice, error=True),
         progress=not options.quiet and sys.stderr.isatty(),
     )
     write_table(owner, options.out, escape_formulas(answers) if options.escape_formulas else answers)
     if not options.quiet:
-        print(f"Answers for {len(options.read):,} rows: {options.out}   {spent()}")
+        say(f"Answers for {len(options.read):,} rows: {options.out}   {spent()}")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import Commands
+from torchmcl.cli.output import say
 from torchmcl.cli.table_parts import new_command, records_of, spent
 
 __all__ = ["add_report_command"]
@@ -45,6 +46,7 @@ def _check_report(options: argparse.Namespace) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     from torchmcl.estimators.table import load_table_model
+    from torchmcl.reports.class_verdict import class_verdict
     from torchmcl.reports.classes import write_class_page
     from torchmcl.reports.table import write_table_page
     from torchmcl.reports.verdict import table_verdict
@@ -55,6 +57,5 @@ def _report(options: argparse.Namespace) -> None:
     write = write_class_page if of_classes else write_table_page
     path = write(records, options.out or options.model / "report.html")
     if not options.quiet:
-        if not of_classes:
-            print(table_verdict(records).line)
-        print(f"Open the page: {path.resolve().as_uri()}   {spent()}")
+        say((class_verdict if of_classes else table_verdict)(records).line)
+        say(f"Open the page: {path.resolve().as_uri()}   {spent()}")

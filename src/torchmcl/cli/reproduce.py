@@ -6,7 +6,9 @@ from pathlib import Path
 
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import Commands, counts, device, names, positive
+from torchmcl.cli.output import say
 from torchmcl.cli.speech import TRAINED
+from torchmcl.reports.page import check_page
 
 __all__ = ["add_reproduce_commands"]
 
@@ -110,7 +112,7 @@ def _add_figure(studies: Commands, name: str, text: str) -> None:
         "--preset",
         choices=("quick", "paper"),
         default="quick",
-        help="quick: two cores, two minutes; paper: the settings of the appendix, for a GPU (default: %(default)s)",
+        help="quick: two to six minutes on two cores; paper: as in the appendix, for a GPU (default: %(default)s)",
     )
     figure.add_argument("--epochs", type=positive, help="length of the training (default: that of the preset)")
     figure.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
@@ -133,19 +135,23 @@ def _check_uci(options: argparse.Namespace) -> None:
     on_cluster = [] if options.cluster is None else ["distributed", "joblib"]
     extra = "reproduce,cluster" if on_cluster else "reproduce"
     check_extra("matplotlib", "scipy", "safetensors", *on_cluster, extra=extra, needed_by="torchmcl reproduce uci")
+    check_page("torchmcl reproduce uci", options.out)
 
 
 def _check_separation(options: argparse.Namespace) -> None:
     check_extra(*TRAINED, "matplotlib", extra="separation", needed_by="torchmcl reproduce separation")
+    check_page("torchmcl reproduce separation", options.out)
 
 
 def _check_trajectories(options: argparse.Namespace) -> None:
     check_extra("matplotlib", "scipy", extra="reproduce", needed_by="torchmcl reproduce trajectories")
+    check_page("torchmcl reproduce trajectories", options.out)
 
 
 def _check_figures(options: argparse.Namespace) -> None:
     needed_by = f"torchmcl reproduce {options.figure}"
     check_extra("matplotlib", "scipy", "sklearn", extra="reproduce", needed_by=needed_by)
+    check_page(needed_by, options.out)
 
 
 def _reproduce_uci(options: argparse.Namespace) -> None:
@@ -172,8 +178,8 @@ def _reproduce_uci(options: argparse.Namespace) -> None:
 
         run_study_on_cluster(study, options.out, options.cluster, progress=not options.quiet)
     path = write_uci_page(options.out)
-    print(f"Records: {options.out / 'records.jsonl'}")
-    print(f"Open the page: {path.resolve().as_uri()}")
+    say(f"Records: {options.out / 'records.jsonl'}")
+    say(f"Open the page: {path.resolve().as_uri()}")
 
 
 def _reproduce_separation(options: argparse.Namespace) -> None:
@@ -193,8 +199,8 @@ def _reproduce_separation(options: argparse.Namespace) -> None:
         limit=options.limit,
         progress=not options.quiet,
     )
-    print(f"Records: {len(folders)} trainings in {options.out}")
-    print(f"Open the page: {write_separation_study_page(options.out).resolve().as_uri()}")
+    say(f"Records: {len(folders)} trainings in {options.out}")
+    say(f"Open the page: {write_separation_study_page(options.out).resolve().as_uri()}")
 
 
 def _reproduce_trajectories(options: argparse.Namespace) -> None:
@@ -213,8 +219,8 @@ def _reproduce_trajectories(options: argparse.Namespace) -> None:
     )
     studies.run_study(study, options.out, progress=not options.quiet)
     path = write_trajectories_page(options.out)
-    print(f"Records: {options.out / 'records.jsonl'}")
-    print(f"Open the page: {path.resolve().as_uri()}")
+    say(f"Records: {options.out / 'records.jsonl'}")
+    say(f"Open the page: {path.resolve().as_uri()}")
 
 
 def _reproduce_figures(options: argparse.Namespace) -> None:
@@ -230,7 +236,7 @@ def _reproduce_figures(options: argparse.Namespace) -> None:
             device=options.device,
             progress=not options.quiet,
         )
-        print(f"{name}: {write_figure(name, options.out)}")
+        say(f"{name}: {write_figure(name, options.out)}")
         for claim in claims:
-            print(f"  {'' if claim.holds else 'NOT BORNE OUT: '}{claim.text}")
-    print(f"Open the page: {write_figures_page(options.out).resolve().as_uri()}")
+            say(f"  {'' if claim.holds else 'NOT BORNE OUT: '}{claim.text}")
+    say(f"Open the page: {write_figures_page(options.out).resolve().as_uri()}")

@@ -9,6 +9,7 @@ from typing import Any
 from torchmcl._limits import SHORTEST_CHUNK_SECONDS
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import device, device_or_auto, non_negative_number, positive, positive_number
+from torchmcl.cli.output import say
 from torchmcl.cli.speech_data import AUDIO, PARTS, add_data_commands
 
 __all__ = ["DEFAULT_MODEL", "MODEL_HELP", "SEPARATED", "TRAINED", "add_speech_commands"]
@@ -108,6 +109,7 @@ def _add_separate(tasks: Any) -> None:
     separate.add_argument("--voices", type=positive, help=voices)
     separate.add_argument("--chunk", type=_chunk, default=10.0, help="seconds of a chunk (default: %(default)s)")
     separate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    separate.add_argument("--overwrite", action="store_true", help="replace files that another command wrote")
     separate.add_argument("--quiet", action="store_true", help="no progress bar")
     separate.set_defaults(check=_check_separate, run=_separate)
 
@@ -193,8 +195,8 @@ def _train(options: argparse.Namespace) -> None:
         show_records=options.json,
         compile_model=options.compile,
     )
-    print(f"Records: {out / 'records.jsonl'}")
-    print(f"Best model: {model}")
+    say(f"Records: {out / 'records.jsonl'}")
+    say(f"Best model: {model}")
 
 
 def _trained_with(options: argparse.Namespace, changes: list[str]) -> Any:
@@ -222,7 +224,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         device=options.device,
         progress=not options.quiet,
     )
-    print(evaluation_table(records, speaker_genders(config.data.root), all_pairs=options.all_pairs))
+    say(evaluation_table(records, speaker_genders(config.data.root), all_pairs=options.all_pairs))
 
 
 def _separate(options: argparse.Namespace) -> None:
@@ -237,18 +239,19 @@ def _separate(options: argparse.Namespace) -> None:
         n_voices=options.voices,
         chunk_seconds=options.chunk,
         device=options.device,
+        overwrite=options.overwrite,
         progress=not options.quiet,
     )
     for output in result["outputs"]:
-        print(f"{out / output['file']}  {result['ordered_by']} {output['score']:.3f}")
+        say(f"{out / output['file']}  {result['ordered_by']} {output['score']:.3f}")
     if result["silent"]:
-        print("The recording is silent: there are no voices in it.")
+        say("The recording is silent: there are no voices in it.")
     elif not result["outputs"]:
-        print("No output is likely to be a voice. Write them all the same with --voices 1.")
+        say("No output is likely to be a voice. Write them all the same with --voices 1.")
     if result["speakers"] is not None:
         shown = ", ".join(f"{number}: {100 * chance:.0f} %" for number, chance in enumerate(result["speakers"]))
-        print(f"How many speak? {shown}")
-    print(f"Open the page: {write_separation_page(out).resolve().as_uri()}")
+        say(f"How many speak? {shown}")
+    say(f"Open the page: {write_separation_page(out).resolve().as_uri()}")
 
 
 def _calibrate(options: argparse.Namespace) -> None:
@@ -262,7 +265,7 @@ def _calibrate(options: argparse.Namespace) -> None:
         device=options.device,
         progress=not options.quiet,
     )
-    print(
+    say(
         f"Temperature {found['temperature']:.2f}, saved in {options.model}. Of {found['mixtures']} mixtures the number "
         f"of voices is right in {100 * found['accuracy']:.0f} %; log-loss {found['log_loss_before']:.3f} before, "
         f"{found['log_loss']:.3f} now."
@@ -274,4 +277,4 @@ def _models(options: argparse.Namespace) -> None:
     from torchmcl.separation.tables import models_table
 
     cards = [model_card(name) for name in shipped_models()]
-    print(json.dumps(cards, indent=1) if options.json else models_table(cards))
+    say(json.dumps(cards, indent=1) if options.json else models_table(cards))

@@ -6,6 +6,7 @@ from typing import Any
 
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import names, positive, seed
+from torchmcl.cli.output import say
 
 __all__ = ["AUDIO", "PARTS", "add_data_commands"]
 
@@ -92,7 +93,7 @@ def _mix(options: argparse.Namespace) -> None:
 
     plan = MixPlan(options.speakers, options.counts, options.sample_rate, seed=options.seed)
     made = write_mixtures(options.folder, options.out, plan, skip_bad=options.skip_bad, progress=not options.quiet)
-    print(f"{sum(made.values())} mixtures in {options.out}: {', '.join(f'{n} {part}' for part, n in made.items())}")
+    say(f"{sum(made.values())} mixtures in {options.out}: {', '.join(f'{n} {part}' for part, n in made.items())}")
 
 
 def _pack(options: argparse.Namespace) -> None:
@@ -109,6 +110,4 @@ def _pack(options: argparse.Namespace) -> None:
         progress=not options.quiet,
     )
     size = pack.save(options.out)
-    print(
-        f"{len(pack.names)} recordings in {options.out}: {size / 2**20:.1f} MiB ({pack.n_bytes / 2**20:.1f} as int16)"
-    )
+    say(f"{len(pack.names)} recordings in {options.out}: {size / 2**20:.1f} MiB ({pack.n_bytes / 2**20:.1f} as int16)")

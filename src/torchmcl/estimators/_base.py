@@ -67,17 +67,23 @@ class MCLEstimator(DataFrames, Parameters):
 
     # ------------------------------------------------------------------ saving
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, *, private: bool = False) -> None:
         """Write the fitted estimator to a folder: `model.safetensors`.
 
-        A saved model in it is replaced; nothing half-written is ever left.
+        A saved model in it is replaced; nothing half-written is ever left. By default the file holds rows of the table:
+        those that were held out, and of a forest nearly all targets.
+
+        Args:
+            folder: new, empty or with a saved model.
+            private: leave these rows out and blur the forest. Answers change a little, and `partial_fit` has no
+                held-out rows to begin with. Means, quantiles, bounds and categories stay.
 
         Raises:
             ValueError: if the folder holds something else, or a parameter is not of the kind that JSON can hold.
             OSError: if it cannot be written.
         """
         check_is_fitted(self)
-        save_estimator(self, Path(folder))
+        save_estimator(self, Path(folder), private=private)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

@@ -149,7 +149,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
         """Train on a table.
 
         Args:
-            X: [rows, features], an array or a data frame of numbers without missing values.
+            X: [rows, features], an array of numbers (NaN where one is missing), or a data frame of pandas, polars or
+                Arrow as it is.
             y: [rows], or [rows, outputs] for several outputs.
             sample_weight: [rows], how often each row occurs relative to the others; only the ratios matter.
             groups: [rows], labels of rows that belong together (of one patient, one place, one scene): they are held
@@ -157,7 +158,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
             checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
 
         Raises:
-            ValueError: for a parameter out of range, a table with missing or infinite values, or a constant target.
+            ValueError: for a parameter out of range, a table with infinite values, or a target that is missing
+                or constant.
         """
         self._check_parameters()
         rows = self._validated(X, y, sample_weight, reset=True, n_needed=2)

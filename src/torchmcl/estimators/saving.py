@@ -21,7 +21,9 @@ from torchmcl.data.table.schema import RECORDS
 from torchmcl.estimators._blend import Blend
 from torchmcl.estimators._forest import Forest
 from torchmcl.estimators._inputs import Bends, Gaps, Scaler
+from torchmcl.estimators._private import without_rows
 from torchmcl.estimators._rows import Rows
+from torchmcl.estimators._saved_checks import check_estimator, check_record
 from torchmcl.fleet.search import Candidate, FleetSearch
 from torchmcl.nn import MultiHypothesisMLP
 
@@ -68,15 +70,22 @@ def from_state(state: Any, tensors: dict[str, Tensor], kinds: dict[str, type[Any
             raise ValueError(f"{name!r} is not a fitted attribute")
         setattr(estimator, name, value)
     estimator._complete()
+    check_estimator(estimator)
     return estimator
 
 
-def save_estimator(estimator: Any, folder: Path) -> None:
-    """Write a fitted estimator into a folder, which must be new, empty or hold a saved model."""
+def save_estimator(estimator: Any, folder: Path, *, private: bool = False) -> None:
+    """Write a fitted estimator into a folder, which must be new, empty or hold a saved model.
+
+    Args:
+        estimator: to write.
+        folder: to write to.
+        private: leave out the rows that it learned from, see `without_rows`.
+    """
     owner = f"{type(estimator).__name__}.save"
     optional_import("safetensors.torch", extra="sklearn", needed_by=owner)
     check_free(owner, folder, "`save`")
-    state, tensors = to_state(estimator)
+    state, tensors = to_state(without_rows(estimator) if private else estimator)
     write_checkpoint(folder / MODEL_FILE, _KIND, state=state, tensors=tensors)
 
 
@@ -126,13 +135,21 @@ def _encode_known(value: Any, part: Any) -> Any:
     return {"$known": name} if _KNOWN.get(name) is value else NotImplemented
 
 
+def _checked_form(kind: type[Any]) -> Form:
+    """Return the form of a dataclass whose contents are checked when they are read."""
+    form = record_form(kind)
+    read = form.decoders[kind.__name__]
+    return Form(form.encode, {kind.__name__: lambda contents, part: check_record(read(contents, part))})
+
+
 _RECORDS = [kind for kind in _KNOWN.values() if is_dataclass(kind) or hasattr(kind, "_fields")]
 _OWN = (Bends, Blend, Candidate, FleetSearch, Forest, Gaps, Rows, Scaler)
 _BY_NAME = Form(_encode_known, {"known": lambda contents, part: _KNOWN[contents]})
 _CODEC = Codec(
     {
         **FORMS,
-        **{kind: record_form(kind) for kind in (*_RECORDS, *RECORDS, AutoAnnealing, *_OWN)},
+        **{kind: record_form(kind) for kind in (*_RECORDS, *RECORDS, AutoAnnealing)},
+        **{kind: _checked_form(kind) for kind in _OWN},
         MultiHypothesisMLP: Form(_encode_network, {"network": _decode_network}),
         type: _BY_NAME,
         FunctionType: _BY_NAME,

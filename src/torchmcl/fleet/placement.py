@@ -186,7 +186,11 @@ def in_threads(work: Callable[[_Item], _Result], items: Sequence[_Item], n_threa
         return work(item)
 
     with _one_core(), ThreadPoolExecutor(n_threads) as threads:
-        return list(threads.map(on_one_core, items))
+        try:
+            return list(threads.map(on_one_core, items))
+        except BaseException:  # a signal, too, ends the work after the items that are being worked on
+            threads.shutdown(cancel_futures=True)
+            raise
 
 
 def _current(device: torch.device) -> AbstractContextManager[object]:

@@ -1,4 +1,4 @@
-"""The pictures of the page about classes. They contain no text from outside: the page shows names, escaped."""
+"""The pictures of the page about classes. Names of classes are drawn as plain text, cut short."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +9,8 @@ from torchmcl.reports.table_figures import axes
 __all__ = ["calibration_of_classes", "confusion_figure", "top_figure"]
 
 _BLUE, _ORANGE, *_ = PALETTE
+# Characters of a label, of all labels in a line, and classes whose cells have room for numbers.
+_LONGEST, _WIDEST, _MOST_NUMBERS = 18, 60, 12
 
 
 def top_figure(found: dict[str, Any]) -> Any:
@@ -36,10 +38,25 @@ def calibration_of_classes(found: dict[str, Any]) -> Any:
     return figure
 
 
-def confusion_figure(counts: Sequence[Sequence[int]]) -> Any:
+def confusion_figure(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Any:
     """Return the share of each class (rows) that is taken for each (columns)."""
-    figure, axis = axes()
+    figure, axis = axes((6.2, 5.6))
     shares = [[count / max(sum(row), 1) for count in row] for row in counts]
     axis.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="equal")
-    axis.set(xlabel="guess", ylabel="truth", xticks=[], yticks=[])
+    axis.set(xlabel="guess", ylabel="truth", xticks=range(len(names)), yticks=range(len(names)))
+    labels = [_label(name) for name in names]
+    turned = sum(map(len, labels)) > _WIDEST
+    axis.set_xticklabels(labels, rotation=90 if turned else 0, fontsize=8, parse_math=False)
+    axis.set_yticklabels(labels, fontsize=8, parse_math=False)
+    if len(names) <= _MOST_NUMBERS:
+        for row, of_row in enumerate(shares):
+            for column, share in enumerate(of_row):
+                color = "white" if share > 0.6 else INK
+                axis.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=8, color=color)
     return figure
+
+
+def _label(name: str) -> str:
+    """Return the name of a class as a label: printable characters, cut short."""
+    text = "".join(mark if mark.isprintable() else "?" for mark in name)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -6,9 +6,10 @@ from typing import Any
 from torchmcl._files import write_atomically
 from torchmcl._reading import as_written
 from torchmcl.reports.class_figures import calibration_of_classes, confusion_figure, top_figure
+from torchmcl.reports.class_verdict import class_verdict
 from torchmcl.reports.numbers import number, percent
 from torchmcl.reports.page import Html, escape, image, page, side_by_side, table
-from torchmcl.reports.table import TABLE_STYLE, training_section
+from torchmcl.reports.table import TABLE_STYLE, over_time_section, training_section, verdict_box, where_measured
 from torchmcl.reports.table_columns import columns_section
 from torchmcl.reports.table_figures import small_bars
 
@@ -42,6 +43,7 @@ def class_page(records: dict[str, Any]) -> str:
         _guesses(records),
         _trust(records),
         _confusion(records),
+        over_time_section(records, [target]),
         _ambiguous(records),
         training_section(records, "log-loss on rows that were held out", learned="Training loss (grey)"),
         _data(records, target),
@@ -66,10 +68,10 @@ def _head(records: dict[str, Any], target: str) -> str:
         (number(measures["log_loss"]), "log-loss; 0 is certainty that is always right"),
     ]
     cards = "".join(f'<div class="tile"><b>{value}</b><span>{text}</span></div>' for value, text in tiles)
-    where = " that were set apart before the training" if records["set_apart"] else ""
     return f"""<h1>Which <i>{escape(target)}</i>? {n_guesses} guesses</h1>
+{verdict_box(class_verdict(records))}
 <p class="lead">A model of <code>{escape(records["source"])}</code> that tells {n_classes} classes apart, with a
-probability for each. Measured here on rows of <code>{escape(found["source"])}</code>{where}.</p>
+probability for each. Measured here on rows of <code>{escape(found["source"])}</code>{where_measured(records)}.</p>
 <div class="tiles">{cards}</div>"""
 
 
@@ -114,10 +116,10 @@ def _confusion(records: dict[str, Any]) -> str:
         rows.append([name, *(f"{count:,}" if count else "" for count in row), right])
     numbers = table(["truth", *names, "right"], rows, identity="confusion")
     picture = image(
-        confusion_figure(counts),
+        confusion_figure(counts, names),
         "Confusion of the classes",
-        "Each row is a class, in the order of the table; the darker a cell, the more of the class is taken for that of "
-        "the column.",
+        "Each row is a true class, each column a guess; the darker a cell, the more of the class is taken for that of "
+        "the column. In the cells, the share of the class in percent.",
     )
     return "<h2>Which classes are taken for each other?</h2>\n" + side_by_side([picture, numbers])
 

@@ -5,13 +5,15 @@ import hashlib
 import html
 import io
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from torchmcl._messages import bad_value
 from torchmcl._optional import optional_import
 from torchmcl._version import __version__
 from torchmcl.reports.plot_values import PLOT_SCRIPT, PLOT_STYLE, plot_values
 
-__all__ = ["Html", "escape", "image", "page", "side_by_side", "table"]
+__all__ = ["Html", "check_page", "escape", "image", "page", "side_by_side", "table"]
 
 _STYLE = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --paper: #ffffff; --accent: #0b6e99; --wash: #f4f6f8; }
@@ -56,6 +58,10 @@ _POLICY = (
 _PLOT = '<div class="plot" data-plot="'  # escaped text cannot contain it
 
 
+# In the head of every page; pages are recognized by it.
+_SIGNATURE, _SIGNED_BYTES = "<span>made by <code>torchmcl", 1 << 16
+
+
 class Html(str):
     """Text that is HTML already; what comes from outside has been escaped in it."""
 
@@ -63,6 +69,31 @@ class Html(str):
 def escape(text: object) -> str:
     """Return text that a browser shows as it is, whatever it contains."""
     return html.escape(str(text), quote=True)
+
+
+def check_page(owner: str, folder: Path, *others: str) -> None:
+    """Check that the page of a folder can be written without replacing a file of somebody else.
+
+    Args:
+        owner: named in the error.
+        folder: for `index.html`; it may not exist.
+        *others: further files that are replaced together with the page.
+
+    Raises:
+        ValueError: if one of them exists without a page that torchmcl wrote.
+    """
+    target = folder / "index.html"
+    if target.is_file():
+        with target.open("rb") as file:
+            if _SIGNATURE in file.read(_SIGNED_BYTES).decode(errors="replace"):
+                return
+    foreign = [name for name in (target.name, *others) if (folder / name).exists()]
+    if foreign:
+        rule, got = (
+            "not hold files that torchmcl did not write",
+            f"{str(folder)!r} with {', '.join(map(repr, foreign))}",
+        )
+        raise ValueError(bad_value(owner, "--out", rule, got, "Give another folder, or remove them first."))
 
 
 def page(title: str, body: str, script: str = "", *, command: str = "torchmcl", style: str = "") -> str:

@@ -69,6 +69,7 @@ def _page(folder: Path, records: dict[str, Any]) -> str:
     body = f"""
 <h1>{_shown(name)}</h1>
 <p class="lead">{_time(records["seconds"], records["seconds"])} of sound and {found}{silent}</p>
+<p>{_separator(records)}</p>
 {_speakers(records)}
 {_numbers(records)}
 {cards}
@@ -126,6 +127,21 @@ def _numbers(records: dict[str, Any]) -> str:
     rows = [[name, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}"] for name, before, after in measured]
     header = ["voice", "SI-SDR in the mixture | dB", "SI-SDR of its output | dB", "improvement | dB"]
     return table(header, rows, identity="references")
+
+
+def _separator(records: dict[str, Any]) -> str:
+    """Return which model separated the recording, and up to which frequency it hears."""
+    name = Path(str(records["model"])).name if "model" in records else "a model"
+    heard = f"Separated by <code>{_shown(name)}</code>"
+    if "model_rate" not in records:
+        return f"{heard}."
+    heard += f", which hears up to {records['model_rate'] / 2000:g} kHz"
+    duller = records["sample_rate"] > records["model_rate"]
+    return (
+        f"{heard}: the files sound duller than the recording, which holds higher frequencies."
+        if duller
+        else f"{heard}."
+    )
 
 
 def _about(records: dict[str, Any]) -> str:

@@ -78,7 +78,7 @@ def decibels_over_time(samples: Sound, sample_rate: int) -> Array:
     """
     size = max(2, round(_WINDOW_SECONDS * sample_rate))
     # Half a window of silence on both sides: the first and the last sample are in the middle of one.
-    n_wanted = max(1, len(samples) // (size // 4))
+    n_wanted = max(1, len(samples) // max(1, size // 4))
     per_column = min(_FRAMES_A_COLUMN, -(-n_wanted // _N_COLUMNS))
     n_columns = min(_N_COLUMNS, n_wanted)
     starts = np.linspace(0, len(samples), n_columns * per_column).astype(int) - size // 2

@@ -1,5 +1,6 @@
 """The page about a model of a table, from its records: how far to trust it, and which rows are ambiguous."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from torchmcl.reports.table_figures import (
     coverage_figure,
     line_of_answers,
     number_figure,
+    over_time_figure,
     small_bars,
     training_figure,
 )
-from torchmcl.reports.verdict import forks, table_verdict
+from torchmcl.reports.verdict import Verdict, forks, table_verdict
 
-__all__ = ["TABLE_STYLE", "training_section", "write_table_page"]
+__all__ = ["TABLE_STYLE", "over_time_section", "training_section", "verdict_box", "where_measured", "write_table_page"]
 
 TABLE_STYLE = """
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
@@ -77,6 +79,7 @@ def table_page(records: dict[str, Any]) -> str:
         join([_answers(records, targets), _bynumber(records)]),
         _trust(records),
         _coverage(records, targets),
+        over_time_section(records, targets),
         _ambiguous(records),
         _members(records),
         _training(records),
@@ -94,30 +97,43 @@ def _head(records: dict[str, Any], targets: list[str]) -> str:
     nine = next((entry for entry in found["coverage"] if entry["level"] == 0.9), None)
     for place, name in enumerate(targets):
         of = f" ({escape(name)})" if len(targets) > 1 else ""
-        tiles.append((number(measures["rmse"][place]), f"error of the mean answer{of}"))
-        tiles.append((number(measures["nearest_rmse"][place]), f"error of the nearest of {n} answers{of}"))
+        same, nearest = measures.get("constant_rmse"), measures.get("constant_nearest_rmse")
+        without = "" if same is None else f"; {number(same[place])} with the mean of all rows"
+        tiles.append((number(measures["rmse"][place]), f"error of the mean answer{of}{without}"))
+        without = "" if nearest is None else f"; {number(nearest)} with the same {n} answers for every row"
+        tiles.append((number(measures["nearest_rmse"][place]), f"error of the nearest of {n} answers{of}{without}"))
         if nine is not None:
             tiles.append((percent(nine["covered"][place]), f"of the truth lies in the 90 % sets{of}"))
     cards = "".join(f'<div class="tile"><b>{value}</b><span>{text}</span></div>' for value, text in tiles)
     what = " and ".join(f"<i>{escape(name)}</i>" for name in targets)
     return f"""<h1>{n} answers for {what}</h1>
-{_verdict(records)}
+{verdict_box(table_verdict(records), forks(records))}
 <p class="lead">A model of <code>{escape(records["source"])}</code> that gives {n} plausible outcomes for each row, each
-with a probability. Measured here on rows of <code>{escape(found["source"])}</code>{
-        " that were set apart before the training" if records["set_apart"] else ""
-    }.</p>
+with a probability. Measured here on rows of <code>{escape(found["source"])}</code>{where_measured(records)}.</p>
 <div class="tiles">{cards}</div>
 <p class="note">Errors are root mean squares, in the units of the target. {_gain(measures, n)}</p>"""
 
 
-def _verdict(records: dict[str, Any]) -> str:
-    verdict = table_verdict(records)
+def where_measured(records: dict[str, Any]) -> str:
+    """Return which rows of the table were measured."""
+    split = records["metrics"].get("split") or {}
+    if not records["set_apart"]:
+        return ""
+    if _are_last(records):
+        return f", the last by <i>{escape(split['column'])}</i> (since {escape(split['since'])})"
+    groups = f", in whole groups of <i>{escape(split['column'])}</i>" if split.get("by") == "group" else ""
+    return f" that were set apart before the training{groups}"
+
+
+def verdict_box(verdict: Verdict, more: str = "") -> str:
+    """Return the verdict for the top of a page, with a sentence below it."""
     if not verdict.reasons:
         said = f"<p><b>Verdict: {verdict.word}.</b> {escape(verdict.evidence.capitalize())}.</p>"
     else:
         items = "".join(f"<li>{escape(reason)}</li>" for reason in verdict.reasons)
         said = f"<p><b>Verdict: {verdict.word}</b>, because</p><ul>{items}</ul>"
-    return f'<div class="verdict {verdict.word}">{said}<p>{escape(forks(records))}</p></div>'
+    below = f"<p>{escape(more)}</p>" if more else ""
+    return f'<div class="verdict {verdict.word}">{said}{below}</div>'
 
 
 def _gain(measures: dict[str, Any], n: int) -> str:
@@ -144,10 +160,11 @@ def _answers(records: dict[str, Any], targets: list[str]) -> str:
 def _bynumber(records: dict[str, Any]) -> str:
     found = records["evaluation"]["by_number"]
     floor = (
-        "The dashed line is the rate-distortion floor: no n answers could do better, if the model's own density were "
-        "the truth."
+        "The dashed line is the least distortion of any n answers that the model itself expects (the rate-distortion "
+        "bound of its density). Points below it mean that the model is less sure than it could be, points far above it "
+        "that it is too sure."
         if found["floor"] and any(value is not None for value in found["floor"])
-        else "The rate-distortion floor is computed for a single target only."
+        else "The distortion that the model itself expects is computed for a single target only."
     )
     caption = (
         "Distortion (mean squared distance to the nearest answer, in variances of the target) when only n answers of "
@@ -164,7 +181,12 @@ def _trust(records: dict[str, Any]) -> str:
     left, right = calibration_figure(usage, calibration)
     idle = sum(wins == 0 for wins in usage["wins"])
     used = "All answers are used." if not idle else f"{idle} of {len(usage['wins'])} answers are never the nearest."
-    first = image(left, "Usage", f"How often each answer is the nearest (bars) and its mean probability (dots). {used}")
+    first = image(
+        left,
+        "Usage",
+        "How often each answer of a row, the most probable first, is the nearest (bars) and its mean probability "
+        f"(dots). {used}",
+    )
     second = image(
         right,
         "Calibration of the probabilities",
@@ -179,8 +201,8 @@ def _coverage(records: dict[str, Any], targets: list[str]) -> str:
     picture = image(
         coverage_figure(found, len(targets)),
         "Coverage of the sets",
-        "Share of the truth inside the sets, against the share that was promised; the band is two standard errors of "
-        f"{found[0]['n_rows']:,} rows.",
+        "Share of the truth inside the sets, against the share that was promised; chance explains what lies in the "
+        f"band, for {found[0]['n_rows']:,} rows. Outside of it the verdict is careful.",
     )
     rows = []
     for entry in found:
@@ -195,6 +217,32 @@ def _coverage(records: dict[str, Any], targets: list[str]) -> str:
     promises = table([*header, "in pieces"], rows, identity="coverage")
     note = f'<p class="note">The sets are calibrated on rows that nothing else has seen. {escape(forks(records))}</p>'
     return "<h2>Do the sets hold what they promise?</h2>\n" + side_by_side([picture, promises + note])
+
+
+def over_time_section(records: dict[str, Any], targets: Sequence[str]) -> str:
+    """Return the error along the time of the rows, nothing where no column dates them."""
+    found = records["evaluation"].get("over_time")
+    if not found:
+        return ""
+    split = records["metrics"].get("split") or {}
+    apart = "They come after all rows that it learned from. " if _are_last(records) else ""
+    pictures = [
+        image(
+            over_time_figure(found, [errors[place] for errors in found["errors"]], found["measure"]),
+            f"Error over time for {name}",
+            f"<i>{escape(name)}</i>: {escape(found['measure'])} of the measured rows in parts of equal size, in the "
+            f"order of <i>{escape(found['column'])}</i>. {apart}An error that grows with time means that the model "
+            "grows old.",
+        )
+        for place, name in enumerate(targets)
+    ]
+    since = f" (since {escape(split['since'])})" if _are_last(records) else ""
+    return f"<h2>Error over time{since}</h2>\n" + "\n".join(pictures)
+
+
+def _are_last(records: dict[str, Any]) -> bool:
+    split = records["metrics"].get("split") or {}
+    return bool(records["set_apart"] and split.get("by") == "time" and "since" in split)
 
 
 def _ambiguous(records: dict[str, Any]) -> str:
@@ -261,6 +309,8 @@ def training_section(
         )
     caption += f"{learned} and {watched} (blue). "
     caption += f"The vertical line is epoch {kept + 1}, which was kept." if kept >= 0 else "The last epoch was kept."
+    if found["validation"] and 0 <= kept < len(found["loss"]) - 1:
+        caption += " The faint epochs after it were discarded: the network began to learn single rows by heart."
     seconds = metrics.get("seconds", {}).get("training")
     spent = f"{escape(metrics['epochs'])} epochs over {metrics['rows']['learned_from']:,} rows"
     note = (
@@ -277,4 +327,6 @@ def _data(records: dict[str, Any]) -> str:
         bars = Html(small_bars(target["histogram"]["counts"]))
         targets.append([target["name"], bars, mean, number(std), *numbers])
     header = ["target", "", "mean", "std", "min", "5 %", "median", "95 %", "max"]
-    return "<h2>The data</h2>\n" + table(header, targets, identity="targets") + columns_section(records)
+    measured = f"{records['evaluation']['n_rows']:,} measured rows"
+    note = f'<p class="note">Of the target in the {measured}; of the columns in the rows learned from.</p>\n'
+    return "<h2>The data</h2>\n" + note + table(header, targets, identity="targets") + columns_section(records)

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from torchmcl.reports.numbers import number
 from torchmcl.reports.page import escape
 from torchmcl.reports.pictures import GREY, INK, PALETTE, new_figure
+from torchmcl.reports.verdict import chance_band
 
 __all__ = [
     "answers_figure",
@@ -14,6 +17,7 @@ __all__ = [
     "coverage_figure",
     "line_of_answers",
     "number_figure",
+    "over_time_figure",
     "small_bars",
     "training_figure",
 ]
@@ -49,14 +53,14 @@ def answers_figure(found: dict[str, Any], place: int) -> Any:
 
 
 def number_figure(found: dict[str, Any], mean: float) -> Any:
-    """Return distortion by the number of answers, with the floor where it is known."""
+    """Return distortion by the number of answers, with the least that the model itself expects where it is known."""
     figure, axis = axes()
     axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="n of the answers")
     axis.axhline(mean, color=GREY, ls=":", lw=1.5, label="the mean answer")
     if min(found["distortion"]) > 0:
         axis.set_yscale("log")
     if found["floor"]:
-        _curve(axis, found["numbers"], found["floor"], INK, 1.2, ls="--", label="R(D) floor")
+        _curve(axis, found["numbers"], found["floor"], INK, 1.2, ls="--", label="expected at best")
     axis.set(xlabel="number of answers", ylabel="distortion")
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(frameon=False, fontsize=9)
@@ -90,14 +94,25 @@ def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
     """Return coverage against what was promised."""
     figure, axis = axes()
     levels = [entry["level"] for entry in found]
-    errors = [2 * (level * (1 - level) / found[0]["n_rows"]) ** 0.5 for level in levels]
-    low, high = ([level + sign * e for level, e in zip(levels, errors, strict=True)] for sign in (-1, 1))
+    low, high = zip(*(chance_band(entry["level"], entry["n_rows"]) for entry in found), strict=True)
     axis.fill_between(levels, low, high, color=GREY, alpha=0.25, linewidth=0)
     axis.plot(levels, levels, color=INK, lw=0.8)
     for place in range(n_targets):
         covered = [entry["covered"][place] for entry in found]
         axis.plot(levels, covered, marker="o", lw=1.6, color=PALETTE[place % len(PALETTE)])
     axis.set(xlabel="promised", ylabel="held")
+    return figure
+
+
+def over_time_figure(found: dict[str, Any], errors: Sequence[float], words: str) -> Any:
+    """Return an error along the time of the rows, with the mean of all parts."""
+    figure, axis = axes((8.4, 3.6))
+    times = np.array(found["times"])
+    if found["dates"]:
+        times = np.datetime64("1970-01-01") + (times * 86_400).round().astype("timedelta64[s]")
+    axis.plot(times, errors, color=_BLUE, marker="o", lw=1.6)
+    axis.set(xlabel="time", ylabel=words, ylim=(0, None))
+    axis.tick_params(axis="x", rotation=20)
     return figure
 
 
@@ -108,12 +123,17 @@ def training_figure(found: dict[str, Any]) -> Any:
     known = [value for name in ("loss", "validation") for value in found[name] or () if value is not None]
     # Scores of densities may be negative; distortions never are.
     scale, words = ("log", "loss and distortion") if min(known, default=1.0) > 0 else ("linear", "score")
-    axis.set(xlabel="epoch", ylabel=words, yscale=scale, xlim=(1, max(len(found["loss"]), 2)))
-    _curve(axis, epochs, found["loss"], GREY, 1.2)
-    if found["validation"]:
-        _curve(axis, epochs, found["validation"], _BLUE, 1.8)
+    n_trained = max((epoch for epoch, value in zip(epochs, found["loss"], strict=True) if value is not None), default=2)
+    axis.set(xlabel="epoch", ylabel=words, yscale=scale, xlim=(1, max(n_trained, 2)))
+    kept = found["kept_epoch"] + 1 if found["kept_epoch"] >= 0 else len(found["loss"])
+    curves = [(found[name], *how) for name, *how in (("loss", GREY, 1.2), ("validation", _BLUE, 1.8)) if found[name]]
+    for values, color, width in curves:
+        _curve(axis, epochs[:kept], values[:kept], color, width)
+    axis.set_ylim(axis.get_ylim())  # discarded epochs are drawn faintly, and do not decide on the scale
+    for values, color, width in curves:
+        _curve(axis, epochs[kept - 1 :], values[kept - 1 :], color, width, alpha=0.3)
     if found["kept_epoch"] >= 0:
-        axis.axvline(found["kept_epoch"] + 1, color=INK, lw=0.8)
+        axis.axvline(kept, color=INK, lw=0.8)
     if found["temperature"]:
         other = axis.twinx()
         other.set(yscale="log")

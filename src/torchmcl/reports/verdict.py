@@ -6,18 +6,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmcl._optional import optional_import
 from torchmcl.reports.numbers import percent
 
-__all__ = ["Verdict", "forks", "table_verdict"]
+__all__ = ["Verdict", "chance_band", "forks", "reasons_about_rows", "suspicious_columns", "table_verdict"]
 
 _LEVEL = 0.9
 # Below these numbers of rows little can be learned, or measured.
 _FEW_LEARNED, _FEW_MEASURED = 100, 30
-# Coverage that chance explains this rarely, on either side, is not what was promised.
-_CHANCE = 0.005
+# Coverage that chance explains this rarely is not what was promised: below the level that people use, below the other
+# levels, and above any level, where sets are only wider than needed.
+_CHANCE_BELOW, _CHANCE = 0.025, 0.005
 # Answers are better than constant ones if their gain is this many standard errors.
 _STANDARD_ERRORS = 2.0
 _MOSTLY_IGNORANT = 0.3
+# A set of this share of the range holds nearly all values.
+_EVERYTHING = 0.9
 # A target with this many different values or fewer is answered by values: pieces of its sets are no forks.
 _FEW_VALUES = 64
 
@@ -50,11 +54,12 @@ class Verdict(NamedTuple):
 def table_verdict(records: dict[str, Any]) -> Verdict:
     """Return the verdict on records of `torchmcl.estimators.table.table_records`, to which `shares` may be added."""
     reasons = (
-        *_too_few(records),
+        *reasons_about_rows(records),
         *_not_better(records["evaluation"]),
         *_not_covered(records["evaluation"]),
+        *_upside_down(records["evaluation"]["calibration"]),
         *_ignorant(records),
-        *_suspicious(records),
+        *suspicious_columns(records),
     )
     return Verdict("careful", reasons, "") if reasons else Verdict("good", (), _evidence(records["evaluation"]))
 
@@ -89,7 +94,8 @@ def _nine(found: dict[str, Any]) -> dict[str, Any] | None:
     return next((entry for entry in found["coverage"] if entry["level"] == _LEVEL), None)
 
 
-def _too_few(records: dict[str, Any]) -> list[str]:
+def reasons_about_rows(records: dict[str, Any]) -> list[str]:
+    """Return what is wrong with the rows that were learned from and measured: too few, known, or set apart wrongly."""
     learned, measured = records["metrics"]["rows"]["learned_from"], records["evaluation"]["n_rows"]
     reasons = []
     if learned < _FEW_LEARNED:
@@ -98,6 +104,12 @@ def _too_few(records: dict[str, Any]) -> list[str]:
         reasons.append(f"it was measured on {measured:,} rows only, so that all measures are rough")
     if not records["set_apart"] and records["evaluation"]["source"] == records["source"]:
         reasons.append(f"it was measured on {records['source']}, which may hold the rows that it learned from")
+    split = records["metrics"].get("split") or {}
+    if records["set_apart"] and split.get("by") == "random" and split.get("dated"):
+        reasons.append(
+            f"its rows are dated by {split['dated']} and were set apart at random, which says nothing about later rows "
+            "(--split time does)"
+        )
     return reasons
 
 
@@ -148,39 +160,59 @@ def _constant_distances(truth: NDArray[np.float64], n_answers: int) -> NDArray[n
 
 
 def _not_covered(found: dict[str, Any]) -> list[str]:
-    entry, reasons = _nine(found), []
-    if entry is None:
-        return []
-    truth, n_rows = _columns(found["answers"]["truth"]), entry["n_rows"]
+    truth = _columns(found["answers"]["truth"])
+    # One reason for each target: about the sets that people use, else about others.
+    entries = sorted(found["coverage"], key=lambda entry: abs(entry["level"] - _LEVEL))
+    reasons = []
     for place, target in enumerate(found["targets"]):
-        share, name = entry["covered"][place], target["name"]
-        held = round(share * n_rows)
-        if entry["width"][place] is None:
-            reasons.append(f"the 90 % sets for {name} are infinite, as too few rows were left to calibrate them")
-        elif _at_most(held, n_rows) < _CHANCE:
-            reasons.append(f"the 90 % sets for {name} hold only {percent(share)} of the truth")
-        elif _at_most(n_rows - held, n_rows, 1 - _LEVEL) < _CHANCE and not _takes_few_values(truth[:, [place]]):
-            reasons.append(f"the 90 % sets for {name} hold {percent(share)} of the truth: they are wider than needed")
+        few = _takes_few_values(truth[:, [place]])
+        told = (_coverage_reason(entry, place, target["name"], truth[:, place], few) for entry in entries)
+        reasons += [reason for reason in told if reason][:1]
     return reasons
 
 
-def _at_most(count: int, n_rows: int, probability: float = _LEVEL) -> float:
-    """Return how likely a binomial variable is at most a count.
+def _coverage_reason(entry: dict[str, Any], place: int, name: str, truth: NDArray[np.float64], few: bool) -> str:
+    """Return what is wrong with the sets of a level for a target, empty if nothing is."""
+    share, width, sets = (
+        entry["covered"][place],
+        entry["width"][place],
+        f"the {percent(entry['level'])} sets for {name}",
+    )
+    low, high = chance_band(entry["level"], entry["n_rows"])
+    if width is None:
+        infinite = f"{sets} are infinite, as too few rows were left to calibrate them"
+        return infinite if entry["level"] <= _LEVEL else ""  # no table has enough rows for all levels
+    if share < low:
+        return f"{sets} hold only {percent(share)} of the truth"
+    if few:  # a set of few values holds more than was asked for, as it cannot hold a part of a value
+        everything = entry["level"] == _LEVEL and len(truth) > 1 and width >= _EVERYTHING * np.ptp(truth)
+        return f"{sets} hold nearly all of its values" if everything else ""
+    return f"{sets} hold {percent(share)} of the truth: they are wider than needed" if share > high else ""
+
+
+def chance_band(level: float, n_rows: int) -> tuple[float, float]:
+    """Return the lowest and the highest coverage of a number of rows that chance explains where a level is true.
 
     Example:
-        >>> round(_at_most(0, 2), 4), round(_at_most(1, 2), 4), _at_most(2, 2)
-        (0.01, 0.19, 1.0)
+        >>> [round(23 * share) for share in chance_band(0.9, 23)]
+        [18, 23]
     """
-    logs = math.log(probability), math.log1p(-probability)
-    terms = (
-        math.lgamma(n_rows + 1)
-        - math.lgamma(k + 1)
-        - math.lgamma(n_rows - k + 1)
-        + k * logs[0]
-        + (n_rows - k) * logs[1]
-        for k in range(count + 1)
-    )
-    return 1.0 if count >= n_rows else min(1.0, math.fsum(map(math.exp, terms)))
+    special = optional_import("scipy.special", extra="table", needed_by="The verdict on a model")
+    counts = np.arange(n_rows + 1)
+    at_most = special.bdtr(counts, n_rows, level)
+    at_least = special.bdtr(n_rows - counts, n_rows, 1 - level)
+    below = _CHANCE_BELOW if level == _LEVEL else _CHANCE
+    return float(counts[at_most >= below][0] / n_rows), float(counts[at_least >= _CHANCE][-1] / n_rows)
+
+
+def _upside_down(found: dict[str, Any]) -> list[str]:
+    """Return whether answers of higher probability are clearly less often the nearest."""
+    given, won, count = (np.asarray(found[name], dtype=np.float64) for name in ("given", "won", "count"))
+    apart = given - np.average(given, weights=count)
+    slope, deviation = (count * apart * won).sum(), math.sqrt((count * apart**2 * won * (1 - won)).sum())
+    if slope < 0 and abs(slope) > _STANDARD_ERRORS * deviation:
+        return ["its probabilities are upside down: answers of higher probability are less often the nearest"]
+    return []
 
 
 def _ignorant(records: dict[str, Any]) -> list[str]:
@@ -190,7 +222,8 @@ def _ignorant(records: dict[str, Any]) -> list[str]:
     return [f"it knows little: {percent(share)} of its density is the same for every row"]
 
 
-def _suspicious(records: dict[str, Any]) -> list[str]:
+def suspicious_columns(records: dict[str, Any]) -> list[str]:
+    """Return a reason for each column that should perhaps not be learned from."""
     columns = records["schema"].get("suspicious", ())
     return [f"the column {c['name']} should perhaps not be learned from: {c['reason']}" for c in columns]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmcl._checks import available_device, bad_value
 from torchmcl._limits import SHORTEST_CHUNK_SECONDS
 from torchmcl._progress import Progress
-from torchmcl.data.speech.audio import BadAudio, audio_info, check_samples
+from torchmcl.data.speech.audio import SILENCE, BadAudio, audio_info, check_samples
 from torchmcl.data.speech.streams import Resampler, audio_blocks
 from torchmcl.nn.long_recordings import StreamingSeparator
 from torchmcl.separation.counting import count_probabilities, score_temperature
@@ -23,8 +23,6 @@ __all__ = ["CHUNK_SECONDS", "Hearing"]
 CHUNK_SECONDS = 10.0
 # What chunks share: a few words tell voices apart, and more of it is work done twice.
 _OVERLAP_SECONDS = 1.0
-# A recording below one step of 16 bits is silent: nothing of it would be in the files that are written.
-_SILENCE = 2.0**-15
 
 
 class Hearing:
@@ -49,7 +47,7 @@ class Hearing:
             raise ValueError(bad_value(owner, "chunk_seconds", rule, repr(chunk_seconds)))
         available_device(owner, device)
         separator, self.notes = load_separator(model)
-        self.recording, self.device = recording, device
+        self.recording, self.device, self._owner = recording, device, owner
         self.info, self.model_rate = audio_info(recording), int(self.notes.get("sample_rate", 8000))
         check_samples(recording, self.info.length_at(self.model_rate))
         if self.info.length_at(self.model_rate) < 1:
@@ -80,16 +78,23 @@ class Hearing:
                 heard = torch.from_numpy(resample(samples, last=n_read >= info.length))
                 if len(heard):
                     self._peak = max(self._peak, float(heard.abs().max()))
-                    yield heard, stream.push(heard.unsqueeze(0).to(self.device))[0].float().cpu()
+                    yield heard, self._finite(stream.push(heard.unsqueeze(0).to(self.device)))
                 seconds = math.ceil(n_read / info.sample_rate)
                 bar.step(seconds - shown)
                 shown = seconds
-            yield torch.empty(0), stream.finish()[0].float().cpu()
+            yield torch.empty(0), self._finite(stream.finish())
+
+    def _finite(self, outputs: Tensor) -> Tensor:
+        """Return outputs [1, outputs, n] as [outputs, n] on the CPU."""
+        outputs = outputs[0].float().cpu()
+        if not outputs.isfinite().all():
+            raise ValueError(bad_value(self._owner, "model", "give finite outputs", "NaN or infinity"))
+        return outputs
 
     @property
     def is_silent(self) -> bool:
         """Whether nothing was heard."""
-        return self._peak < _SILENCE
+        return self._peak < SILENCE
 
     @property
     def score_logits(self) -> Tensor | None:

@@ -13,6 +13,7 @@ from torchmcl._files import write_atomically
 from torchmcl.data.speech.audio import AudioInfo
 from torchmcl.data.speech.streams import Resampler, Track16
 from torchmcl.separation.hearing import CHUNK_SECONDS, Hearing
+from torchmcl.separation.places import RECORD_FILE, check_places, file_names
 from torchmcl.separation.shipped import DEFAULT_MODEL
 
 __all__ = ["count_speakers", "separate_recording"]
@@ -29,6 +30,7 @@ def separate_recording(
     n_voices: int | None = None,
     chunk_seconds: float = CHUNK_SECONDS,
     device: str = "cpu",
+    overwrite: bool = False,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Write one WAV file for each voice, one for the mixture as the model heard it, and `separation.json` about them.
@@ -45,6 +47,8 @@ def separate_recording(
         n_voices: how many outputs to write; by default as many as the model believes in, or all if it does not tell.
         chunk_seconds: longer recordings are taken in chunks of this length at most, which share a second.
         device: where to compute; on a GPU, in the precision of the training.
+        overwrite: whether to replace files of these names, and an `index.html`, that no earlier separation of this
+            recording wrote.
         progress: whether to show a bar.
 
     Returns:
@@ -52,8 +56,8 @@ def separate_recording(
         of voices, from 0 on; silence has 0 voices.
 
     Raises:
-        ValueError: if the recording or the model cannot be used, there are fewer outputs than voices, or the chunk is
-            too short to tell speakers apart.
+        ValueError: if the recording or the model cannot be used, there are fewer outputs than voices, the chunk is
+            too short to tell speakers apart, or the folder has other files of the same names.
     """
     owner = "separate_recording"
     hearing = Hearing(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
@@ -61,6 +65,9 @@ def separate_recording(
         check_positive_int(owner, "n_voices", n_voices)
         check_at_most(owner, "n_voices", n_voices, hearing.n_outputs, "the outputs of the model")
     out = Path(out)
+    names = file_names(recording, hearing.n_outputs)
+    if not overwrite:
+        check_places(owner, out, recording, names)
     out.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(_Tracks(out, hearing.info.sample_rate, hearing.model_rate)) as tracks:
         for heard, outputs in hearing.pieces(progress=progress):
@@ -70,7 +77,7 @@ def separate_recording(
         scores = tracks.shares() if logits is None else torch.sigmoid(logits)
         likely = hearing.n_outputs if speakers is None else speakers.index(max(speakers))
         order = scores.argsort(descending=True, stable=True).tolist()[: likely if n_voices is None else n_voices]
-        files, gain = tracks.write(Path(recording).stem, order, hearing.info)
+        files, gain = tracks.write(names, order, hearing.info)
     result = hearing.facts() | {
         "model": str(model),
         "model_rate": hearing.model_rate,
@@ -83,7 +90,7 @@ def separate_recording(
             for file, index in zip(files[1:], order, strict=True)
         ],
     }
-    write_atomically(out / "separation.json", json.dumps(result, indent=1) + "\n")
+    write_atomically(out / RECORD_FILE, json.dumps(result, indent=1, allow_nan=False) + "\n")
     return result
 
 
@@ -150,12 +157,12 @@ class _Tracks:
         """Return the share of the energy that each output has; they sum to 1 where anything is heard."""
         return self.energy / self.energy.sum().clamp_min(torch.finfo(self.energy.dtype).tiny)
 
-    def write(self, stem: str, order: list[int], info: AudioInfo) -> tuple[list[str], float]:
-        """Write the mixture and some outputs, in an order; return the names, the mixture first, and the gain."""
+    def write(self, names: list[str], order: list[int], info: AudioInfo) -> tuple[list[str], float]:
+        """Write the mixture and some outputs, in an order, by as many of the names; return these and the gain."""
         tracks = [self.tracks[0], *(self.tracks[1 + index] for index in order)]
-        loudest = max((track.peak for track in tracks[1:]), default=0.0)
-        gain = 1.0 if loudest < 1 else 0.99 / loudest
-        names = [f"{stem}-mixture.wav", *(f"{stem}-{place}.wav" for place in range(1, len(tracks)))]
+        loudest = max(track.peak for track in tracks)
+        gain = 1.0 if loudest <= 1 else 0.99 / loudest
+        names = names[: len(tracks)]
         for name, track in zip(names, tracks, strict=True):
             track.write(self.folder / name, info.sample_rate, info.length, gain)
         return names, gain

@@ -16,13 +16,16 @@ from torchmcl._limits import check_limit
 from torchmcl._optional import optional_import
 
 __all__ = [
+    "SILENCE",
     "AudioInfo",
     "BadAudio",
     "Samples",
     "audio_files",
     "audio_info",
+    "check_cancellation",
     "check_samples",
     "is_recording",
+    "mixed_down",
     "name_on_disk",
     "read_audio",
     "warn_skipped",
@@ -32,6 +35,10 @@ __all__ = [
 Samples = npt.NDArray[np.float32]
 
 _SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
+#: A recording below one step of 16 bits is silent: a file of 16 bits would hold zeros.
+SILENCE = 2.0**-15
+# Louder samples are no sound: files of integers kept as floats reach 2**31, and energies of more overflow in float32.
+_LOUDEST = 1e10
 # Chunk sizes that writers of streams leave in the header: they say nothing about the length.
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF)
 
@@ -92,7 +99,8 @@ def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
         Samples [length], full scale at 1.
 
     Raises:
-        BadAudio: if the file is missing, unreadable, cut short or holds NaN or infinite samples.
+        BadAudio: if the file is missing, unreadable, cut short, holds samples that are not finite or far above full
+            scale, or has channels that cancel each other.
     """
     info = audio_info(path)
     if sample_rate is not None:
@@ -104,13 +112,50 @@ def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
         raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
     if len(samples) < info.length:
         raise BadAudio(f"{path}: is cut short; {len(samples)} of {info.length} samples could be read.")
-    mono: Samples = samples[:, 0] if info.n_channels == 1 else samples.mean(axis=1)
-    if not np.isfinite(mono).all():
-        raise BadAudio(f"{path}: sample {int(np.flatnonzero(~np.isfinite(mono))[0])} is not finite.")
+    mono = mixed_down(path, samples)
+    check_cancellation(path, _peak(samples), _peak(mono))
     if sample_rate is not None and info.sample_rate != sample_rate:
         soxr = optional_import("soxr", extra="speech", needed_by=f"Resampling {path} to {sample_rate} Hz")
         mono = soxr.resample(mono, info.sample_rate, sample_rate, quality="VHQ")
     return np.ascontiguousarray(mono, dtype=np.float32)
+
+
+def mixed_down(path: Path | str, samples: Samples, first: int = 0) -> Samples:
+    """Return the mean [length] of channels [length, channels].
+
+    Args:
+        path: named in the error.
+        samples: a recording, or a block of it.
+        first: the place of the block in the recording.
+
+    Raises:
+        BadAudio: if a sample is not finite or far above full scale.
+    """
+    bad = ~(np.abs(samples) <= _LOUDEST).all(axis=1)
+    if bad.any():
+        place = int(bad.argmax())
+        value = max(samples[place].tolist(), key=lambda sample: abs(sample) if np.isfinite(sample) else np.inf)
+        if not np.isfinite(value):
+            raise BadAudio(f"{path}: sample {first + place} is not finite.")
+        advice = "Scale the recording: full scale is 1."
+        raise BadAudio(f"{path}: sample {first + place} is {value:g}, louder than any recording. {advice}")
+    mono: Samples = samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
+    return mono
+
+
+def check_cancellation(path: Path | str, loudest_channel: float, loudest_mono: float) -> None:
+    """Check that something is left of the channels after mixing them down.
+
+    Raises:
+        BadAudio: if the mean of channels that hold sound is silent.
+    """
+    if loudest_mono < SILENCE <= loudest_channel:
+        advice = "Invert one of them, or save one channel as a mono file."
+        raise BadAudio(f"{path}: its channels cancel each other, so that their mean is silent. {advice}")
+
+
+def _peak(samples: Samples) -> float:
+    return float(np.abs(samples).max(initial=0.0))
 
 
 def check_samples(path: Path | str, n_samples: int, name: str = "audio_samples") -> None:

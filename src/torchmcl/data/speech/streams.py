@@ -10,7 +10,14 @@ import numpy as np
 
 from torchmcl._files import replaced_file
 from torchmcl._optional import optional_import
-from torchmcl.data.speech.audio import BadAudio, Samples, audio_info, name_on_disk
+from torchmcl.data.speech.audio import (
+    BadAudio,
+    Samples,
+    audio_info,
+    check_cancellation,
+    mixed_down,
+    name_on_disk,
+)
 
 __all__ = ["Resampler", "StoredSound", "Track16", "audio_blocks"]
 
@@ -43,23 +50,24 @@ def audio_blocks(path: Path | str, n_samples: int = _BLOCK) -> Iterator[Samples]
     """Yield a recording in blocks of float32 [at most n_samples], mixed down to mono, at its own rate.
 
     Raises:
-        BadAudio: if the file is missing, unreadable, cut short or holds NaN or infinite samples.
+        BadAudio: if the file is missing, unreadable, cut short, holds samples that are not finite or far above full
+            scale; after the last block, if its channels cancel each other.
     """
     info = audio_info(path)
     soundfile = optional_import("soundfile", extra="speech", needed_by="Reading audio files")
-    n_read = 0
+    n_read, channel_peak, mono_peak = 0, 0.0, 0.0
     try:
         for block in soundfile.blocks(name_on_disk(path), blocksize=n_samples, dtype="float32", always_2d=True):
-            mono: Samples = block[:, 0] if info.n_channels == 1 else block.mean(axis=1)
-            if not np.isfinite(mono).all():
-                place = n_read + int(np.flatnonzero(~np.isfinite(mono))[0])
-                raise BadAudio(f"{path}: sample {place} is not finite.")
+            mono = mixed_down(path, block, n_read)
             n_read += len(mono)
+            channel_peak = max(channel_peak, float(np.abs(block).max(initial=0.0)))
+            mono_peak = max(mono_peak, float(np.abs(mono).max(initial=0.0)))
             yield np.ascontiguousarray(mono, dtype=np.float32)
     except soundfile.LibsndfileError as error:
         raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
     if n_read < info.length:
         raise BadAudio(f"{path}: is cut short; {n_read} of {info.length} samples could be read.")
+    check_cancellation(path, channel_peak, mono_peak)
 
 
 class StoredSound:

@@ -4,6 +4,7 @@ The Parquet reader of polars ends the process when a damaged file asks for more 
 error. Its result is fully validated (offsets, UTF-8) before polars, which assumes that it is valid, sees it.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def _frame(owner: str, path: Path, batch_size: int) -> tuple[Any, list[str]]:
     arrow, parquet, pl = _package("pyarrow"), _package("pyarrow.parquet"), _package("polars")
     with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
         schema, n_rows = file.schema_arrow, file.metadata.num_rows
+        categories = _categories(schema)
         nested = {
             field.name for field in schema if arrow.types.is_nested(getattr(field.type, "storage_type", field.type))
         }
@@ -71,11 +73,20 @@ def _frame(owner: str, path: Path, batch_size: int) -> tuple[Any, list[str]]:
         raise ValueError(bad_value(owner, "file", "be a Parquet file", got))
     columns = {series.name: series for series in frame}
     for field in schema:
-        if arrow.types.is_dictionary(field.type) and columns[field.name].dtype == pl.String:
-            columns[field.name] = columns[field.name].cast(pl.Categorical)
+        if arrow.types.is_dictionary(field.type) or (field.name in categories and field.name in columns):
+            columns[field.name] = columns[field.name].cast(pl.String).cast(pl.Categorical)
     for name, dtype in _empty(schema, sorted(nested)).schema.items():
         columns[name] = pl.Series(name, [None], dtype=dtype).new_from_index(0, n_rows)
     return pl.DataFrame([columns[name] for name in schema.names]), notes
+
+
+def _categories(schema: Any) -> set[str]:
+    """Return the columns that pandas wrote as categories: of numbers, Arrow itself does not keep that."""
+    try:
+        notes = json.loads((schema.metadata or {})[b"pandas"])
+        return {str(column["name"]) for column in notes["columns"] if column["pandas_type"] == "categorical"}
+    except (LookupError, TypeError, ValueError, RecursionError):  # no notes of pandas
+        return set()
 
 
 def _empty(schema: Any, names: list[str]) -> Any:

@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 from torchmcl.data.table.cells import texts_of
 from torchmcl.data.table.packages import polars
 
-__all__ = ["ISO", "PARTS", "date_parts", "find_date_format", "read_dates"]
+__all__ = ["ISO", "PARTS", "TIME_OF_DAY", "date_parts", "find_date_format", "read_dates"]
 
 # Numbers of a date, in this order; "days" is the time since 1970, with the time of day as a fraction.
 PARTS = ("year", "month", "weekday", "hour", "days")
 ISO = "%Y-%m-%d"
-_TIME, _MONTHS, _DIGITS = "%H:%M", "%Y-%m", "%Y%m%d"
+TIME_OF_DAY, _MONTHS, _DIGITS = "%H:%M", "%Y-%m", "%Y%m%d"
 # Formats of the day. Where two fit, the first is taken: 03/04/2024 is in March, or in April with decimal commas.
 _FORMATS = (
     *(ISO, "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%m-%d-%Y"),
     *("%d %b %Y", "%d-%b-%Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y"),
-    *("%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%d-%b-%y", _TIME, _MONTHS),
+    *("%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%d-%b-%y", TIME_OF_DAY, _MONTHS),
 )
 _DAY_FIRST = {"%m/%d/%Y": "%d/%m/%Y", "%m/%d/%y": "%d/%m/%y"}
 _CLOCKS = ("", " %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p")
@@ -57,7 +57,7 @@ def _parsed(texts: Any, form: str) -> Any:
     """Return texts as dates without a time zone (that of UTC if they name one), null where the form does not fit."""
     pl = polars()
     texts = texts.str.replace(r"(\d)T(\d)", "${1} ${2}").str.replace(r"\s*(?:Z|UTC|GMT)$", "+00:00")
-    if form == _TIME:
+    if form == TIME_OF_DAY:
         texts, form = "1970-01-01 " + texts, ISO
     elif form == _MONTHS:
         texts, form = texts.str.replace(r"^(\d{4}-\d{2})$", "${1}-01"), ISO
@@ -91,7 +91,7 @@ def find_date_format(series: Any, *, day_first: bool = False, chosen: bool = Fal
     """
     pl = polars()
     if series.dtype.is_temporal() and series.dtype != pl.Duration:
-        return _TIME if series.dtype == pl.Time else ISO
+        return TIME_OF_DAY if series.dtype == pl.Time else ISO
     if series.dtype != pl.String and not (chosen and series.dtype.is_numeric()):
         return None
     cells = (series.cast(pl.Int64, strict=False) if series.dtype.is_float() else series).drop_nulls()

@@ -9,6 +9,7 @@ from torchmcl._messages import number_text
 from torchmcl.data.table.columns import CategoryColumn, Column, DateColumn
 from torchmcl.data.table.files import Table
 from torchmcl.data.table.schema import TableSchema
+from torchmcl.data.table.splits import choose_split, moment_text
 
 __all__ = ["description"]
 
@@ -49,6 +50,8 @@ def description(table: Table, schema: TableSchema) -> str:
         lines.append(f"{_cut(name, _LONGEST_NAME):<{wide}}  {kind:<8}  {missing:>7.0%}  {words}")
     if schema.classes:
         lines.append(schema.what_is_told_apart())
+    if apart := choose_split("describe", table, schema).describe():
+        lines.append(f"Rows: {apart}")
     lines += [f"Warning: {line}" for line in schema.warnings()]
     return "\n".join([*lines, _OVERRIDES])
 
@@ -79,8 +82,7 @@ def _values(column: Column, values: NDArray[np.float64]) -> str:
 
 def _end(column: Any, value: float, scale: float) -> str:
     if isinstance(column, DateColumn):
-        moment = np.datetime64("1970-01-01T00:00:00") + np.timedelta64(round(value * 86_400), "s")
-        return str(moment).replace("T", " ").removesuffix(" 00:00:00")
+        return moment_text(value)
     return number_text(value, scale)
 
 

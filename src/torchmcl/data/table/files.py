@@ -8,8 +8,10 @@ import csv
 import gzip
 import io
 import json
+import math
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from torchmcl.data.table.arrow import read_parquet
 from torchmcl.data.table.packages import polars
 from torchmcl.data.table.text import PACKED, in_utf8, never_unpacked, opened, read_text
 
-__all__ = ["FORMATS", "Table", "read_table", "table_format", "write_table"]
+__all__ = ["FORMATS", "Table", "check_writable_columns", "read_table", "table_format", "write_table"]
 
 # The format of each ending of a file name.
 FORMATS = {
@@ -34,6 +36,8 @@ FORMATS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }
+# Rows that become objects of Python at once.
+_ROWS_AT_ONCE = 65_536
 _MARK = "\ufeff".encode()
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _BRACKETS = re.compile(rb"[\[\]{}]")
@@ -134,6 +138,7 @@ def read_table(owner: str, path: Path) -> Table:
             check_limit(owner, path.name, "table_bytes", path.stat().st_size)
             if path.stat().st_size == 0:
                 raise pl.exceptions.NoDataError("the file is empty")
+            _check_unpacked(owner, path, kind)
         table = replace(_read(owner, path, source, kind), path=str(path))
     except pl.exceptions.PanicException as error:  # not an Exception: a failed assertion inside polars
         raise ValueError(bad_value(owner, "file", "be a table", f"{str(path)!r} that cannot be read")) from error
@@ -146,6 +151,19 @@ def read_table(owner: str, path: Path) -> Table:
         raise ValueError(bad_value(owner, "file", "have at least one row under its header", repr(str(path))))
     check_limit(owner, path.name, "table_cells", frame.height * frame.width)
     return table
+
+
+def _check_unpacked(owner: str, path: Path, kind: str) -> None:
+    """Refuse packed content under the name of a text format, with the way to read it."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    rule = f"be a table in {kind} format, as its name says"
+    if kind != "parquet" and start.startswith(b"\x1f\x8b"):
+        got = f"{str(path)!r}, which is compressed with gzip"
+        raise ValueError(bad_value(owner, "file", rule, got, f"Name it {path.name}.gz, or unpack it."))
+    if start == b"PK\x03\x04":
+        got = f"{str(path)!r}, which is a ZIP archive or a spreadsheet"
+        raise ValueError(bad_value(owner, "file", rule, got, "Unpack it, or save the sheet as CSV."))
 
 
 def _read(owner: str, path: Path, source: Any, kind: str) -> Table:
@@ -175,15 +193,31 @@ def _read_lines(owner: str, path: Path, source: Any) -> Any:
         with opened(source) as file:
             content = file.read()
         check_limit(owner, path.name, "records_bytes", len(content))  # as objects of Python they take more memory
-        try:
-            rows = [json.loads(line) for line in content.splitlines() if line.strip()]
-        except (ValueError, RecursionError):
-            rows = []
-        if not rows or not all(isinstance(row, dict) for row in rows):
+        rows = []
+        for number, line in enumerate(content.splitlines(), start=1):
+            if line.strip():
+                rows.append(_row_of_line(owner, path, number, line))
+        if not rows:
             raise
     names = dict.fromkeys(name for row in rows for name in row)
     check_limit(owner, path.name, "table_cells", len(rows) * len(names))
     return pl.DataFrame({name: [_plain(row.get(name)) for row in rows] for name in names})
+
+
+def _row_of_line(owner: str, path: Path, number: int, line: bytes) -> dict[str, Any]:
+    rule = "have one JSON object in each line"
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        got = f"{_shown(line)} in line {number:,}, which is not JSON"
+        raise ValueError(bad_value(owner, path.name, rule, got, "Correct or remove the line.")) from error
+    if not isinstance(row, dict):
+        raise ValueError(bad_value(owner, path.name, rule, f"{_shown(line)} in line {number:,}"))
+    return row
+
+
+def _shown(line: bytes) -> str:
+    return repr(line[:40].decode("utf-8", errors="replace"))
 
 
 def _plain(value: Any) -> str | None:
@@ -206,6 +240,22 @@ def _check_nesting(owner: str, path: Path, source: Any) -> None:
                 raise ValueError(bad_value(owner, path.name, rule, f"{deepest} in line {number}"))
 
 
+def check_writable_columns(owner: str, path: Path, table: Table, names: Sequence[str]) -> None:
+    """Check that columns of a table can be copied into a file, before work is done for the rest of it.
+
+    Raises:
+        ValueError: if the format of the file cannot hold one of them, or it was not read.
+    """
+    pl = polars()
+    kind, _ = table_format(owner, path)
+    for name in names:
+        series = table.column(owner, name, "--keep")
+        impossible = {"parquet": (), "jsonl": (pl.Binary,)}.get(kind, (pl.Binary, pl.Duration))
+        if series.dtype.is_nested() or series.dtype in (pl.Object, *impossible):
+            rule, got = f"name columns that a {kind} file can hold", f"{name!r} of type {series.dtype}"
+            raise ValueError(bad_value(owner, "--keep", rule, got, "Leave it out, or make text of it first."))
+
+
 def write_table(owner: str, path: Path, frame: Any) -> None:
     """Write a polars data frame in the format of the file's name; a half-written file is never left behind.
 
@@ -222,10 +272,29 @@ def write_table(owner: str, path: Path, frame: Any) -> None:
             _write(frame, kind, file)
 
 
+def _write_lines(frame: Any, target: Any) -> None:
+    """Write JSON lines. JSON has no infinite numbers: they are written as the text "inf", since null means missing."""
+    infinite = [series.name for series in frame if series.dtype.is_float() and series.is_infinite().any()]
+    if not infinite:
+        frame.write_ndjson(target)
+        return
+    for low in range(0, frame.height, _ROWS_AT_ONCE):
+        part = frame.slice(low, _ROWS_AT_ONCE)
+        buffer = io.BytesIO()
+        part.write_ndjson(buffer)
+        ends = {name: part.get_column(name).to_list() for name in infinite}
+        lines = []
+        for place, line in enumerate(buffer.getvalue().splitlines()):
+            row = json.loads(line)
+            row |= {name: str(values[place]) for name, values in ends.items() if values[place] in (math.inf, -math.inf)}
+            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+        target.write("".join(lines).encode())
+
+
 def _write(frame: Any, kind: str, target: Any) -> None:
     if kind == "parquet":
         frame.write_parquet(target)
     elif kind == "jsonl":
-        frame.write_ndjson(target)
+        _write_lines(frame, target)
     else:
         frame.write_csv(target, separator="\t" if kind == "tsv" else ",")

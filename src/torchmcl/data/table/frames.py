@@ -41,19 +41,28 @@ def as_polars(frame: Any) -> Any:
         return frame
     if _package(frame) == "pyarrow":
         names, _ = named([str(name) for name in frame.schema.names])
-        return pl.from_arrow(frame.rename_columns(names))
+        columns = [_arrow_series(name, frame.column(place)) for place, name in enumerate(names)]
+        return pl.DataFrame(columns)
     names, _ = named([str(name) for name in frame.columns])
     columns = [_series(name, frame.iloc[:, place]) for place, name in enumerate(names)]
     return pl.DataFrame([column.alias(name) for name, column in zip(names, columns, strict=True)])
+
+
+def _arrow_series(name: str, column: Any) -> Any:
+    """Return a column of Arrow; a dictionary holds categories, whatever its values are."""
+    pl = polars()
+    series = pl.Series(name, column)
+    is_dictionary = type(column.type).__name__ == "DictionaryType"
+    return series.cast(pl.String).cast(pl.Categorical) if is_dictionary else series
 
 
 def _series(name: str, column: Any) -> Any:
     """Return a column of pandas; what is neither a number nor a date becomes text."""
     pl = polars()
     kind = getattr(column.dtype, "kind", "O")
-    if str(column.dtype) == "category":
-        column = column.astype(object)
-        kind = "O"
+    if str(column.dtype) == "category":  # also of numbers: whoever makes categories means them
+        cells = [None if missing else str(cell) for cell, missing in zip(column, column.isna(), strict=True)]
+        return pl.Series(name, cells, dtype=pl.Categorical)
     if kind in "biuf":
         plain = column.to_numpy() if isinstance(column.dtype, np.dtype) else column.to_numpy(float, na_value=np.nan)
         return pl.Series(name, plain, nan_to_null=plain.dtype.kind == "f")

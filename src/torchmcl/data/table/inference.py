@@ -9,7 +9,7 @@ from torchmcl.data.table.kinds import Cells, Kinds
 from torchmcl.data.table.numbers import has_decimal_commas
 from torchmcl.data.table.problems import Problem, raise_problems
 from torchmcl.data.table.schema import TableSchema
-from torchmcl.data.table.suspicions import find_suspicions
+from torchmcl.data.table.suspicions import counts_rows, find_suspicions
 from torchmcl.data.table.targets import target_column
 
 __all__ = ["MIN_ROWS", "infer_schema", "rows_problem"]
@@ -37,6 +37,7 @@ def infer_schema(
     numeric: Sequence[str] = (),
     date: Sequence[str] = (),
     keep: Sequence[str] = (),
+    interpret: bool = False,
 ) -> TableSchema:
     """Return the schema of a training table.
 
@@ -50,6 +51,9 @@ def infer_schema(
         numeric: columns to treat as numbers; other cells count as missing.
         date: columns to treat as dates; other cells count as missing.
         keep: columns to use that would be dropped: names of rows, constants.
+        interpret: take numbers like -9999, far from all others of a column, for missing values (but in columns of
+            `numeric`), and drop columns that number the rows (but those of `keep`). For callers that print the
+            decisions of the schema.
 
     Raises:
         ValueError: if the options or the targets cannot be used; the message names all problems.
@@ -63,7 +67,8 @@ def infer_schema(
     chosen = {"--categorical": categorical, "--numeric": numeric, "--date": date, "--keep-column": keep}
     problems = _problems_of_options(table, targets, {"--drop": drop, **chosen})
     commas = has_decimal_commas(table.frame, semicolons=table.has_semicolons)
-    kinds = Kinds(commas, {name: option for option, names in chosen.items() for name in names})
+    options_of = {name: option for option, names in chosen.items() for name in names}
+    kinds = Kinds(commas, options_of, missing_codes=interpret)
     known = [name for name in targets if name in table.frame.columns]
     target_columns = []
     for name in known:
@@ -86,6 +91,7 @@ def infer_schema(
             problems.append(found)
         else:
             decided.append(found)
+    decided = _without_counters(table, decided, kinds) if interpret else decided
     dropped = tuple(column for column in decided if isinstance(column, DroppedColumn))
     columns = tuple(column for column in decided if not isinstance(column, DroppedColumn))
     if not columns and not problems:
@@ -95,8 +101,37 @@ def infer_schema(
         advice = f"Keep columns with {option_text('--keep-column', *can_stay)}" if can_stay else ""
         problems.append(Problem(table.name, "have a column besides the targets to learn from", why, advice))
     raise_problems(owner, table.name, problems)
-    suspicious = find_suspicions(table, columns, tuple(target_columns))
+    suspicious = find_suspicions(table, columns, tuple(target_columns), frozenset(keep))
     return TableSchema(columns, tuple(target_columns), dropped, suspicious, table.notes)
+
+
+def _without_counters(
+    table: Table, decided: list[Column | DroppedColumn], kinds: Kinds
+) -> list[Column | DroppedColumn]:
+    """Return the columns, those dropped that number the rows from 0 or 1 on; the only column to learn from stays."""
+    counters = [
+        column.name
+        for column in decided
+        if not isinstance(column, DroppedColumn)
+        and column.name not in kinds.chosen
+        and counts_rows(table, column)
+        and _ends(table, column) & {0.0, 1.0}
+    ]
+    n_columns = sum(not isinstance(column, DroppedColumn) for column in decided)
+    if n_columns == len(counters):
+        return decided
+    return [
+        DroppedColumn(column.name, "it counts the rows", option_text("--keep-column", column.name))
+        if column.name in counters
+        else column
+        for column in decided
+    ]
+
+
+def _ends(table: Table, column: Column) -> set[float]:
+    """Return the first and the last number of a column."""
+    values = column.read(table.frame.get_column(column.name)).values[:, 0]
+    return {float(values[0]), float(values[-1])}
 
 
 def _problems_of_options(table: Table, targets: Sequence[str], options: dict[str, Sequence[str]]) -> list[Problem]:
@@ -109,10 +144,12 @@ def _problems_of_options(table: Table, targets: Sequence[str], options: dict[str
                 right = hint.removeprefix("Did you mean ").removesuffix("?").strip("'\"") if hint else ""
                 right = right if right in table.frame.columns else ""
                 problems.append(Problem(option, f"name a column of {table.name}", repr(name), hint, name, right))
-    claimed = [name for names in options.values() for name in names]
+    # A target may be named as numbers: that its cells are no classes, and that none of them is a missing value.
+    others = {option: names for option, names in options.items() if option != "--numeric"}
+    claimed = [name for names in others.values() for name in names]
     for name in dict.fromkeys(targets):
         if name in claimed or list(targets).count(name) > 1:
-            rule = "name each column once and none of " + ", ".join(options)
+            rule = "name each column once and none of " + ", ".join(others)
             problems.append(Problem("--target", rule, repr(name)))
     kinds = [name for option, names in options.items() if option != "--keep-column" for name in names]
     for name in dict.fromkeys(name for name in kinds if kinds.count(name) > 1):

@@ -6,6 +6,7 @@ and nearly all are numbers. Columns that nothing can be learned from are dropped
 """
 
 import re
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,11 +16,11 @@ from torchmcl._messages import number_text, option_text
 from torchmcl.data.table.cells import NUMBER, texts_of, with_plain_numbers
 from torchmcl.data.table.columns import BOOLEANS, CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn
 from torchmcl.data.table.dates import PARTS, date_parts, find_date_format, read_dates
-from torchmcl.data.table.numbers import PLAIN, NumberForm, find_form, read_numbers
+from torchmcl.data.table.numbers import PLAIN, NumberForm, find_form, read_numbers, too_large
 from torchmcl.data.table.packages import polars
 from torchmcl.data.table.problems import Problem
 
-__all__ = ["Cells", "Kinds"]
+__all__ = ["Cells", "Kinds", "with_missing_codes"]
 
 # Only common categories get their own input; the others of a column share one.
 _MAX_CATEGORIES = 50
@@ -28,6 +29,8 @@ _MANY_TEXTS = 20
 _NEARLY_ALL = 0.9
 # Names of columns whose numbers name the rows.
 _IDENTIFIER = re.compile(r"(?i:(?:.*[_\s.-])?(?:ids?|uuid|guid|identifier))|.*[a-z]I[Dd]")
+# Numbers that stand for a missing value are made of nines. Few other numbers cannot show that one is far from them.
+_CODE, _FEWEST_OTHERS = re.compile(r"-?999+(?:\.9+)?|-?99\.9+"), 3
 # Forms are found with some of the cells, and used on all of them. If less than half of these are numbers, the column
 # has no numbers.
 _SAMPLE, _HALF = 1000, 0.5
@@ -107,11 +110,13 @@ class Kinds:
     Args:
         commas: whether the table has decimal commas.
         chosen: the option that names a column, by its name.
+        missing_codes: whether numbers like -9999, far from all others, stand for missing values.
     """
 
-    def __init__(self, commas: bool, chosen: dict[str, str]) -> None:
+    def __init__(self, commas: bool, chosen: dict[str, str], *, missing_codes: bool = False) -> None:
         self.commas = commas
         self.chosen = chosen
+        self.missing_codes = missing_codes
 
     def column(self, cells: Cells) -> Column | DroppedColumn | Problem:
         """Return what a column is."""
@@ -127,6 +132,8 @@ class Kinds:
             got = f"{cells.name!r} with {str(cells.series.drop_nulls()[0])[:40]!r}"
             return self.date(cells, chosen=True) or Problem(option, "name a column of dates, as 2024-12-31", got)
         column = self._by_cells(cells)
+        if isinstance(column, NumberColumn) and self.missing_codes:
+            column = with_missing_codes(column, cells)
         if option or not (why := _useless(cells, column)):
             return column
         return DroppedColumn(cells.name, why, option_text("--keep-column", cells.name))
@@ -139,6 +146,8 @@ class Kinds:
             return self.number(cells)
         if dtype.is_temporal():
             return self.date(cells) or self.category(cells)
+        if dtype in (pl.Categorical, pl.Enum):
+            return self.category(cells, chosen=True)
         number = self.number(cells) if cells.is_text and self._may_be_numbers(cells) else None
         if number is not None and (not number.not_numbers or _only_infinite(cells, number)):
             return number
@@ -203,20 +212,47 @@ class Kinds:
         return CategoryColumn(cells.name, tuple(common), cells.n_given < len(cells.texts), is_open, numeric)
 
 
+def with_missing_codes(column: NumberColumn, cells: Cells) -> NumberColumn:
+    """Return a column of numbers for which numbers like -9999, far from all others, stand for missing values.
+
+    They are the lowest or the highest number, come more than once, and lie further from the others than these from each
+    other: a network would learn little but the difference between them and the rest.
+    """
+    values = cells.numbers(column.form)[0].drop_nulls()
+    codes: list[float] = []
+    for _ in range(2):  # one at each end at most
+        others = values.filter(~values.is_in(codes)) if codes else values
+        if not len(others):
+            break
+        ends = [float(others.min()), float(others.max())]
+        codes += [end for end in ends if end not in codes and _is_code(end, others)][:1]
+    return replace(column, missing=True, codes=tuple(sorted(codes))) if codes else column
+
+
+def _is_code(value: float, values: Any) -> bool:
+    n_cells = int((values == value).sum())
+    if not _CODE.fullmatch(f"{value:.10g}") or n_cells < 2 or n_cells > _HALF * len(values):
+        return False
+    others = values.filter(values != value)
+    low, high = float(others.min()), float(others.max())
+    return bool(others.n_unique() >= _FEWEST_OTHERS and max(low - value, value - high) > high - low)
+
+
 def _counts(texts: Any) -> Any:
     return texts.drop_nulls().alias("text").value_counts(name="n")
 
 
 def _only_infinite(cells: Cells, column: NumberColumn) -> bool:
-    """Return whether all cells that are not finite numbers are infinite ones."""
-    odd = cells.series.filter(cells.numbers(column.form)[1])
-    return bool(odd.str.contains(r"(?i)^\s*[+-]?inf(?:inity)?\s*$").all())
+    """Return whether all cells that are no numbers to learn from are infinite or far too large."""
+    odd = cells.series.filter(cells.numbers(column.form)[1]).str.strip_chars()
+    infinite = odd.str.contains(r"(?i)^[+-]?inf(?:inity)?$")
+    return bool((infinite | too_large(odd.cast(polars().Float64, strict=False))).all())
 
 
 def _useless(cells: Cells, column: Column) -> str:
     """Return why nothing can be learned from a column, empty if something can."""
     if isinstance(column, NumberColumn):
-        return _useless_numbers(cells.numbers(column.form)[0], column)
+        return _useless_numbers(polars().Series(column.read(cells.series).values[:, 0], nan_to_null=True), column)
     if isinstance(column, DateColumn):
         days = column.read(cells.series).values[:, -1]
         return "" if column.missing or np.ptp(days) else "all of its dates are the same"

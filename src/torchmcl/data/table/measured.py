@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmcl._messages import option_text
 from torchmcl.data.table.dates import ISO, PARTS, date_parts, read_dates
 from torchmcl.data.table.numbers import PLAIN, NumberForm, read_numbers
 from torchmcl.data.table.readings import Reading, odd_cells
@@ -31,12 +32,14 @@ class NumberColumn:
         form: how the numbers are written where they are text.
         not_numbers: cells of the training table that hold something else and count as missing; where there were none,
             such a cell is an error in other tables.
+        codes: numbers that stand for a missing value, as -9999.
     """
 
     name: str
     missing: bool
     form: NumberForm = PLAIN
     not_numbers: int = 0
+    codes: tuple[float, ...] = ()
 
     is_scaled = True
     kind = "number"
@@ -59,6 +62,8 @@ class NumberColumn:
     def read(self, series: Any) -> Reading:
         """Return the numbers of a column of any table."""
         values, failed = read_numbers(series, self.form)
+        if self.codes:
+            values = values.set(values.is_in(list(self.codes)).fill_null(False), None)
         return Reading(values.to_numpy()[:, None], odd_cells(series, failed))
 
     def encode(self, values: NDArray[np.float64], inputs: NDArray[np.float32]) -> None:
@@ -72,12 +77,18 @@ class NumberColumn:
     @property
     def is_plain(self) -> bool:
         """Whether there is nothing to tell about it."""
-        return self.form == PLAIN and not self.not_numbers
+        return self.form == PLAIN and not self.not_numbers and not self.codes
 
     def describe(self) -> str:
         """Return in words how the column is read."""
-        odd = f"; {self.not_numbers:,} cells that are not finite numbers count as missing" if self.not_numbers else ""
-        return f"numbers{f' {self.form}' if str(self.form) else ''}{odd}"
+        odd = (
+            f"; {self.not_numbers:,} cells that are not numbers (up to 1e100) count as missing"
+            if self.not_numbers
+            else ""
+        )
+        codes = " and ".join(f"{code:g}" for code in self.codes)
+        coded = f"; {codes} counts as missing (as a number: {option_text('--numeric', self.name)})" if codes else ""
+        return f"numbers{f' {self.form}' if str(self.form) else ''}{odd}{coded}"
 
 
 @dataclass(frozen=True)

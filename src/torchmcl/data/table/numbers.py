@@ -7,7 +7,7 @@ from typing import Any
 from torchmcl.data.table.cells import MISSING
 from torchmcl.data.table.packages import polars
 
-__all__ = ["PLAIN", "NumberForm", "find_form", "has_decimal_commas", "read_numbers"]
+__all__ = ["PLAIN", "NumberForm", "find_form", "has_decimal_commas", "read_numbers", "too_large"]
 
 _CURRENCIES = re.compile(
     r"(?:US|CA|AU|NZ|HK|R|A|C)?\$|[€£¥₹₩₽₺฿₫₪₴]|Rs\.?|kr\.?|zł|Kč|Ft|USD|EUR|GBP|JPY|CHF|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|BRL"
@@ -19,6 +19,7 @@ _CORE = r"\d[\d.,'\u2019 ]*(?:[eE][+-]?\d{1,4})?"
 _LONGEST_UNIT = 8
 # A unit other than a currency must come with nearly all cells: otherwise the texts are names that end alike.
 _SHARE_WITH_UNIT = 0.9
+_LARGEST = 1e100
 # Cells that show how a table writes numbers.
 _SAMPLE = 1000
 _POINTS = ((".", ""), (".", ","), (".", " "), (".", "'"))
@@ -64,14 +65,16 @@ PLAIN = NumberForm()
 def read_numbers(series: Any, form: NumberForm) -> tuple[Any, Any]:
     """Return a column as numbers, null where there is none, and where a cell holds something else.
 
-    Infinite numbers are something else.
+    Infinite numbers, and those beyond 1e100, whose squares soon overflow, are something else.
     """
     pl = polars()
     if series.dtype == pl.Duration:
         series = series.dt.total_microseconds() / 1e6
     if series.dtype == pl.Boolean or series.dtype.is_numeric():
         values = series.cast(pl.Float64).fill_nan(None)
-        failed = values.is_infinite().fill_null(False)
+        failed = too_large(values)
+        if form.unit == "%":  # 0.45 without a sign may be 45 %
+            failed = (values != 0).fill_null(False)
         return (values.set(failed, None) if failed.any() else values), failed
     if series.dtype != pl.String:
         series = series.cast(pl.String)
@@ -82,8 +85,13 @@ def read_numbers(series: Any, form: NumberForm) -> tuple[Any, Any]:
         values = _parsed(stripped, form)
         failed = values.is_null() & series.is_not_null() & ~stripped.is_in(list(MISSING)).fill_null(False)
     values = values.fill_nan(None)
-    infinite = values.is_infinite().fill_null(False)
+    infinite = too_large(values)
     return (values.set(infinite, None), failed | infinite) if infinite.any() else (values, failed)
+
+
+def too_large(values: Any) -> Any:
+    """Return where numbers are infinite or beyond the largest that can be learned from."""
+    return (values.abs() > _LARGEST).fill_null(False)
 
 
 def _parsed(texts: Any, form: NumberForm) -> Any:
@@ -92,8 +100,12 @@ def _parsed(texts: Any, form: NumberForm) -> Any:
     if form == PLAIN:
         return texts.cast(pl.Float64, strict=False)
     texts = texts.str.replace_all(_SPACES, " ").str.replace_all(_MINUS, "-").str.replace_all("\u2019", "'")
+    given = texts
     if form.unit:
         texts = texts.str.replace(form.unit, "", literal=True)
+    if form.unit == "%":
+        unsigned = ~given.str.contains("%|^\\s*[+-]?0+(?:[.,]0*)?\\s*$").fill_null(False)
+        texts = texts.set(unsigned, None)
     texts = texts.str.replace(r"^\s*\((.+)\)\s*$", "-${1}").str.replace_all(r"^\s+|\s+$", "")
     texts = texts.str.replace(r"^([+-])\s+", "${1}")
     fits = texts.str.contains(form.pattern)
@@ -151,7 +163,9 @@ def _unit(texts: Any) -> str:
     unit, n_cells = counts.row(0)
     if len(unit) > _LONGEST_UNIT or re.search(r"\d", unit):
         return ""
-    if unit == "%" or _CURRENCIES.fullmatch(unit):
+    if unit == "%":  # 0.45 and 45% are the same or a hundredfold apart: the rarer way of writing is something else
+        return unit if 2 * n_cells >= len(texts) else ""
+    if _CURRENCIES.fullmatch(unit):
         return str(unit)
     begins = texts.str.contains(rf"^[{_SIGNS}(]*\s*\d").mean()
     return str(unit) if n_cells >= _SHARE_WITH_UNIT * len(texts) and begins >= _SHARE_WITH_UNIT else ""

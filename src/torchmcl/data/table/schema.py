@@ -135,6 +135,8 @@ class TableSchema:
 
     def warnings(self) -> list[str]:
         """Return a line for each suspicious column."""
+        if len(self.suspicious) == len(self.columns):  # without them nothing is left to learn from
+            return [f"{c.name}: {c.reason}" for c in self.suspicious]
         return [f"{c.name}: {c.reason}; to leave it out: {option_text('--drop', c.name)}" for c in self.suspicious]
 
 

@@ -7,23 +7,27 @@ from numpy.typing import NDArray
 
 from torchmcl.data.table.columns import CategoryColumn, Column, NumberColumn
 from torchmcl.data.table.files import Table
-from torchmcl.data.table.numbers import read_numbers
 from torchmcl.data.table.packages import polars
 from torchmcl.data.table.schema import Suspicion
 
-__all__ = ["find_suspicions"]
+__all__ = ["counts_rows", "find_suspicions"]
 
 # Ranks that agree as well as this are the target in other units.
 _CORRELATION = 0.999
+# Categories that tell this share of the variance are the target in classes.
+_TOLD = 0.99
 # Rows that are compared: of more, evenly spaced ones.
 _N_COMPARED = 5000
 _FEWEST = 10
 
 
 def find_suspicions(
-    table: Table, columns: tuple[Column, ...], targets: tuple[NumberColumn | CategoryColumn, ...]
+    table: Table,
+    columns: tuple[Column, ...],
+    targets: tuple[NumberColumn | CategoryColumn, ...],
+    kept: frozenset[str] = frozenset(),
 ) -> tuple[Suspicion, ...]:
-    """Return the suspicious columns, with the reason."""
+    """Return the suspicious columns, with the reason; those of `kept` may number the rows."""
     spaced = table.frame.gather_every(max(1, len(table) // _N_COMPARED))
     truths = {t.name: _ranks(_numbers(spaced, t)) for t in targets if isinstance(t, NumberColumn)}
     classes = next((target for target in targets if isinstance(target, CategoryColumn)), None)
@@ -34,10 +38,15 @@ def find_suspicions(
                 Suspicion(column.name, f"it gives {classes.name} away (each of its values goes with one class)")
             )
             continue
+        if isinstance(column, CategoryColumn):
+            told = next((name for name, truth in truths.items() if _tells(spaced, column, truth)), None)
+            if told is not None:
+                found.append(Suspicion(column.name, f"it gives {told} away (its categories tell 99 % of the variance)"))
+            continue
         if not isinstance(column, NumberColumn):
             continue
         values = _numbers(spaced, column)
-        if _evenly_spaced(values) and _counts_up(_numbers(table.frame, column)):
+        if len(columns) > 1 and column.name not in kept and counts_rows(table, column):
             found.append(Suspicion(column.name, "it counts the rows"))
             continue
         ranks = _ranks(values)
@@ -46,6 +55,26 @@ def find_suspicions(
                 found.append(Suspicion(column.name, f"it gives {name} away (rank correlation {agreement:.4f})"))
                 break
     return tuple(found)
+
+
+def counts_rows(table: Table, column: Column) -> bool:
+    """Return whether the numbers of a column go up, or down, by one from row to row."""
+    if not isinstance(column, NumberColumn):
+        return False
+    steps = np.diff(column.read(table.frame.get_column(column.name)).values[:, 0])
+    return len(steps) >= _FEWEST and steps[0] in (1, -1) and bool((steps == steps[0]).all())
+
+
+def _tells(frame: Any, column: CategoryColumn, ranks: NDArray[np.float64]) -> bool:
+    """Return whether categories of many rows each leave next to nothing of the variance of the target's ranks."""
+    codes = column.read(frame.get_column(column.name)).values[:, 0]
+    both = np.isfinite(ranks)
+    groups, of_row = np.unique(codes[both], return_inverse=True)
+    known, counts = ranks[both], np.bincount(of_row.ravel(), minlength=len(groups))
+    if len(groups) < 2 or _FEWEST * len(groups) > len(known) or not known.std():
+        return False
+    means = np.bincount(of_row.ravel(), weights=known, minlength=len(groups)) / counts
+    return bool(((known - means[of_row.ravel()]) ** 2).mean() < (1 - _TOLD) * known.var())
 
 
 def _names_the_class(frame: Any, column: Column, classes: CategoryColumn) -> bool:
@@ -64,16 +93,7 @@ def _names_the_class(frame: Any, column: Column, classes: CategoryColumn) -> boo
 
 
 def _numbers(frame: Any, column: NumberColumn) -> Any:
-    return read_numbers(frame.get_column(column.name), column.form)[0]
-
-
-def _evenly_spaced(values: Any) -> bool:
-    steps = np.diff(values.to_numpy())
-    return len(steps) >= _FEWEST and bool((steps == steps[0]).all()) and steps[0] != 0
-
-
-def _counts_up(values: Any) -> bool:
-    return bool((np.abs(np.diff(values.to_numpy())) == 1).all())
+    return polars().Series(column.read(frame.get_column(column.name)).values[:, 0], nan_to_null=True)
 
 
 def _ranks(values: Any) -> NDArray[np.float64]:

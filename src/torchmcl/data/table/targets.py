@@ -4,7 +4,7 @@ from torchmcl._messages import number_text
 from torchmcl.data.table.cells import short
 from torchmcl.data.table.columns import CategoryColumn, NumberColumn
 from torchmcl.data.table.files import Table
-from torchmcl.data.table.kinds import Cells, Kinds
+from torchmcl.data.table.kinds import Cells, Kinds, with_missing_codes
 from torchmcl.data.table.packages import polars
 from torchmcl.data.table.problems import Problem
 
@@ -36,6 +36,10 @@ def target_column(table: Table, name: str, kinds: Kinds, task: str | None) -> tu
         got = "no value at all" if "missing" in why else why
         return NumberColumn(name, True), [Problem(subject, "hold numbers or classes", got, _others(table, name))]
     column = kinds.number(cells)
+    if kinds.chosen.get(name) == "--numeric":
+        task = "numbers"
+    elif kinds.missing_codes:
+        column = with_missing_codes(column, cells)
     if task == "classes" or (task is None and _holds_classes(cells, column, kinds)):
         return _classes(table, cells, kinds, subject)
     return column, _problems_of_numbers(table, cells, column, kinds, subject)
@@ -43,7 +47,8 @@ def target_column(table: Table, name: str, kinds: Kinds, task: str | None) -> tu
 
 def _holds_classes(cells: Cells, column: NumberColumn, kinds: Kinds) -> bool:
     """Return whether cells are text, booleans, or integers with few different values."""
-    if cells.series.dtype == polars().Boolean:
+    pl = polars()
+    if cells.series.dtype in (pl.Boolean, pl.Categorical, pl.Enum):
         return True
     if column.not_numbers > (1 - _NEARLY_ALL) * cells.n_given:
         if kinds.date(cells) is not None:

@@ -31,7 +31,16 @@ _LONGEST_LINE = 1 << 16
 PACKED = (b"\x1f\x8b", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
 _CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 # Encodings by how a file begins: a byte order mark, or plain letters with a zero beside each.
-_WIDE = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+_WIDE = (
+    *((b"\xff\xfe\x00\x00", "utf-32"), (b"\x00\x00\xfe\xff", "utf-32")),  # begins like UTF-16
+    *((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")),
+)
+_STARTS: dict[tuple[int, ...], str] = {
+    (1, 0, 1, 0): "utf-16-le",
+    (0, 1, 0, 1): "utf-16-be",
+    (1, 0, 0, 0): "utf-32-le",
+    (0, 0, 0, 1): "utf-32-be",
+}
 
 
 class TextTable(NamedTuple):
@@ -76,6 +85,10 @@ def _raw(owner: str, path: Path, source: Any, separators: tuple[str, ...]) -> tu
     try:
         frame = pl.read_csv(never_unpacked(source), has_header=False, infer_schema=False, separator=separator)
     except pl.exceptions.ComputeError as error:
+        if line := _stray_quote(source, separator):
+            rule, got = "have double quotes in pairs around whole fields", f"a stray one in line {line:,}"
+            advice = 'Write a quote inside a field twice, and the field in quotes: "6"" pipe".'
+            raise ValueError(bad_value(owner, path.name, rule, got, advice)) from error
         if "more fields" not in str(error):
             raise
         raise ValueError(_ragged(owner, path, source, separator)) from error
@@ -114,6 +127,20 @@ def _n_fields(line: str, mark: str) -> int:
     return line.count(mark) + 1
 
 
+def _stray_quote(source: Any, separator: str) -> int:
+    """Return the first line with a quote inside a field, else the one of a quote that is never closed; 0 for none."""
+    mark = re.escape(separator.encode())
+    stray = re.compile(rb'[^"' + mark + rb'\r\n]"[^"' + mark + rb"\r\n]")
+    opened_in = 0
+    with opened(source) as file:
+        for number, line in enumerate(file, start=1):
+            if stray.search(line.replace(b'""', b"").strip()):
+                return number
+            if line.count(b'"') % 2:
+                opened_in = 0 if opened_in else number
+    return opened_in
+
+
 def _ragged(owner: str, path: Path, source: Any, separator: str) -> str:
     """Return the message about lines with more fields than the header."""
     first, count, n_names, n_fields = 0, 0, 0, 0
@@ -136,10 +163,7 @@ def in_utf8(owner: str, path: Path, source: Any) -> tuple[Any, str]:
     with opened(source) as file:
         start = file.read(4)
         encoding = next((name for mark, name in _WIDE if start.startswith(mark)), "")
-        if not encoding and len(start) == 4 and start[0] and start[2] and not start[1] and not start[3]:
-            encoding = "utf-16-le"
-        if not encoding and len(start) == 4 and start[1] and start[3] and not start[0] and not start[2]:
-            encoding = "utf-16-be"
+        encoding = encoding or _STARTS.get(tuple(int(byte > 0) for byte in start), "")
         if not encoding:
             return source, ""
         return _converted(owner, path, start + file.read(), encoding), encoding.upper()

@@ -99,9 +99,16 @@ class Answering(ABC):
             for notice in unfit.notices():
                 notify(notice)
         answers = pl.concat(parts)
+        if notify is not None and interval is not None:
+            for notice in self._notices(answers, interval):
+                notify(notice)
         taken = {*answers.columns, *keep}
         kept = [series.alias(_free(series.name, taken)) if series.name in answers else series for series in kept]
         return answers if not kept else pl.DataFrame(kept).hstack(answers)
+
+    def _notices(self, answers: Any, interval: float) -> list[str]:
+        """Return sentences about the sets of answers."""
+        return []
 
     def _n_threads(self) -> int:
         return 1 if torch.device(self.estimator.device).type == "cuda" else torch.get_num_threads()

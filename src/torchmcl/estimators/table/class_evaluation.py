@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torchmcl._messages import bad_value
 from torchmcl.data.table import Table
 from torchmcl.estimators.table.class_model import ClassModel, likely_sets
+from torchmcl.estimators.table.over_time import over_time
 
 __all__ = ["class_trajectory", "evaluated_classes", "measures_of_classes"]
 
@@ -48,6 +49,9 @@ def evaluated_classes(
         "classes": names,
         "shares": [float((truth == place).mean()) for place in range(len(names))],
         "measures": measures_of_classes(probabilities, truth, int(model.classifier.n_hypotheses)),
+        "constant": _against_constant(probabilities, truth),
+        "first": _first_guesses(probabilities, truth, names),
+        "over_time": over_time(model, rows, 1.0 - (probabilities.argmax(axis=1) == truth)[:, None], "share of errors"),
         "top": _top(probabilities, truth),
         "calibration": _calibration(probabilities, truth),
         "coverage": _coverage(probabilities, truth),
@@ -59,15 +63,48 @@ def evaluated_classes(
 def measures_of_classes(probabilities: NDArray[np.float64], truth: NDArray[np.int64], n_guesses: int) -> dict[str, Any]:
     """Return accuracy, log-loss and the like; a class that was never learned, -1, is never right."""
     right = probabilities.argmax(axis=1) == truth
-    given = np.where(truth >= 0, probabilities[np.arange(len(truth)), truth], 0.0)
     common = np.bincount(truth[truth >= 0], minlength=probabilities.shape[1]).max() / len(truth)
     return {
         "accuracy": float(right.mean()),
-        "log_loss": float(-np.log(np.maximum(given, 1e-12)).mean()),
+        "log_loss": float(_log_losses(probabilities, truth).mean()),
         "top_accuracy": _top(probabilities, truth)["covered"][min(n_guesses, probabilities.shape[1]) - 1],
         "most_common": float(common),
         "calibration_error": _calibration(probabilities, truth)["error"],
     }
+
+
+def _against_constant(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[str, float]:
+    """Return the log-loss of the frequencies of the classes, and by how much the probabilities gain on it.
+
+    The frequencies for each half of the rows are those of the other half, so that no row is foreseen by itself.
+    """
+    n_classes = probabilities.shape[1]
+    constant = np.empty(len(truth))
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        others = np.delete(truth, np.arange(len(truth))[half])
+        counts = np.bincount(others[others >= 0], minlength=n_classes) + 1.0 / n_classes
+        constant[half] = _log_losses(np.broadcast_to(counts / counts.sum(), (len(truth[half]), n_classes)), truth[half])
+    gains = constant - _log_losses(probabilities, truth)
+    error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else 0.0
+    return {"log_loss": float(constant.mean()), "gain": float(gains.mean()), "error": float(error)}
+
+
+def _first_guesses(probabilities: NDArray[np.float64], truth: NDArray[np.int64], names: list[str]) -> dict[str, Any]:
+    """Return how often first guesses are right and were promised to be, and the guess if it is always the same."""
+    guesses, given = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    return {
+        "right": float((guesses == truth).mean()),
+        "promised": float(given.mean()),
+        "variance": float((given * (1 - given)).mean()),
+        "only_guess": names[guesses[0]] if (guesses == guesses[0]).all() else None,
+    }
+
+
+def _log_losses(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the log-loss of each row; a class that was never learned, -1, has no probability."""
+    given = np.where(truth >= 0, probabilities[np.arange(len(truth)), truth], 0.0)
+    losses: NDArray[np.float64] = -np.log(np.maximum(given, 1e-12))
+    return losses
 
 
 def _top(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[str, Any]:

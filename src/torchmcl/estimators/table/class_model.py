@@ -53,7 +53,7 @@ class ClassModel(Answering):
             counts = likely_sets(ranked, interval)
             made[f"{target}_set"] = [" or ".join(row[:n]) for row, n in zip(names.tolist(), counts, strict=True)]
         word = word_for_probability(self.schema.targets)
-        return made | {f"{word}_{k + 1}": ranked[:, k] for k in range(n_guesses)}
+        return made | {f"{word}_{k + 1}": ranked[:, k].round(8) for k in range(n_guesses)}
 
 
 def likely_sets(ranked: NDArray[np.float64], level: float) -> NDArray[np.int64]:

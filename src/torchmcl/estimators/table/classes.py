@@ -12,7 +12,7 @@ from torchmcl.estimators.classifier import MCLClassifier
 from torchmcl.estimators.table.class_evaluation import class_trajectory, evaluated_classes
 from torchmcl.estimators.table.class_model import ClassModel
 
-__all__ = ["class_summary", "fitted_classifier", "measured_classes"]
+__all__ = ["class_summary", "fitted_classifier", "measured_classes", "set_apart_words"]
 
 
 def fitted_classifier(
@@ -43,12 +43,26 @@ def measured_classes(
 
 def class_summary(model: ClassModel) -> str:
     """Return the lines of `torchmcl fit` about the rows that were set apart."""
-    rows, measures = model.metrics["rows"], model.metrics["set_apart"]
+    measures = model.metrics["set_apart"]
     n_guesses = min(int(model.classifier.n_hypotheses), len(model.classifier.classes_))
     what = f"{len(model.classifier.classes_)} classes of {model.schema.targets[0]}"
     return (
-        f"On {rows['set_apart']:,} rows set apart, {what}:\n"
+        f"On {set_apart_words(model.metrics)}, {what}:\n"
         f"  the first guess is right in {measures['accuracy']:.1%} (the most common class: "
         f"{measures['most_common']:.1%}), one of {n_guesses} in {measures['top_accuracy']:.1%}; "
         f"log-loss {measures['log_loss']:.3g}, calibration off by {100 * measures['calibration_error']:.1f} points"
     )
+
+
+def set_apart_words(metrics: dict[str, Any]) -> str:
+    """Return in words which rows were set apart.
+
+    Example:
+        >>> split = {"by": "time", "column": "day", "since": "2024-01-01"}
+        >>> set_apart_words({"rows": {"set_apart": 90}, "split": split})
+        '90 rows set apart, the last by day (since 2024-01-01)'
+    """
+    rows, split = f"{metrics['rows']['set_apart']:,} rows set apart", metrics.get("split") or {}
+    if split.get("by") == "time" and "since" in split:
+        return f"{rows}, the last by {split['column']} (since {split['since']})"
+    return f"{rows}, whole groups of {split['column']}" if split.get("by") == "group" else rows

@@ -12,6 +12,7 @@ from torchmcl.data.table import CategoryColumn, Column, Table
 from torchmcl.density import KernelMixture
 from torchmcl.estimators.table.answering import Answering
 from torchmcl.estimators.table.model import TableModel
+from torchmcl.estimators.table.over_time import over_time
 
 __all__ = ["evaluated", "summary_of_data", "trajectory"]
 
@@ -45,6 +46,7 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
     values, probabilities = model.regressor.predict_hypotheses(inputs)
     # Outputs of different units count alike: distances are in deviations of each target, as in training.
     scale = np.asarray(model.regressor._targets.scale)
+    means = np.einsum("rk,rko->ro", probabilities, values)
     costs = (((values - targets[:, None]) / scale) ** 2).sum(axis=-1)  # [rows, hypotheses]
     winners = costs.argmin(axis=1)
     shown = _spread(len(known), _N_SHOWN)
@@ -59,16 +61,21 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
             for name, part in (("truth", targets), ("hypotheses", values), ("probabilities", probabilities))
         },
         "by_number": _by_number(model, inputs, values / scale, costs, probabilities),
-        "usage": {
-            "wins": _lists(np.bincount(winners, minlength=costs.shape[1]) / len(costs)),
-            "probability": _lists(probabilities.mean(axis=0)),
-        },
+        "usage": _usage(winners, probabilities),
         "calibration": _calibration(winners, probabilities),
         "coverage": _coverage(model, inputs, targets),
+        "over_time": over_time(model, rows, means - targets, "error of the mean answer", power=2),
         "ambiguous": _ambiguous(
             model, rows, known if places is None else places[known], targets, values, probabilities
         ),
     }
+
+
+def _usage(winners: NDArray[np.int64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
+    """Return how often each answer is the nearest and its mean probability, the most probable of each row first."""
+    order = np.argsort(-probabilities, axis=1, kind="stable")
+    ranked = np.take_along_axis(probabilities, order, axis=1)
+    return {"wins": _lists((order == winners[:, None]).mean(axis=0)), "probability": _lists(ranked.mean(axis=0))}
 
 
 def _measures(
@@ -87,8 +94,34 @@ def _measures(
         "nearest_rmse": _lists(np.sqrt((off_nearest**2).mean(axis=0))),
         "distortion": float(costs.min(axis=1).mean()),
         "mean_distortion": float(((off_mean / model.regressor._targets.scale) ** 2).sum(axis=1).mean()),
+        "constant_rmse": _lists(targets.std(axis=0)),
+        "constant_nearest_rmse": constant_nearest_rmse(targets, costs.shape[1]),
         "log_likelihood": float(model.regressor.log_prob(inputs[some].astype(np.float64), targets[some]).mean()),
     }
+
+
+def constant_nearest_rmse(targets: NDArray[np.float64], n_answers: int) -> float | None:
+    """Return the error of the nearest of the same answers for every row; None for several targets.
+
+    The answers for each half of the rows are made from the other half, by Lloyd's algorithm from quantiles.
+
+    Example:
+        >>> constant_nearest_rmse(np.array([[0.0], [0.0], [8.0], [8.0]]), 2)
+        0.0
+    """
+    if targets.shape[1] != 1 or len(targets) < 2:
+        return None
+    errors = np.empty(len(targets))
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        others = np.sort(np.delete(targets[:, 0], np.arange(len(targets))[half]))
+        answers = np.array([group.mean() for group in np.array_split(others, min(n_answers, len(others)))])
+        for _ in range(20):
+            nearest = np.abs(others[:, None] - answers).argmin(axis=1)
+            counts = np.bincount(nearest, minlength=len(answers))
+            sums = np.bincount(nearest, weights=others, minlength=len(answers))
+            answers = np.where(counts > 0, sums / np.maximum(counts, 1), answers)
+        errors[half] = np.abs(targets[half] - answers).min(axis=1)
+    return float(np.sqrt((errors**2).mean()))
 
 
 def summary_of_data(owner: str, model: Answering, table: Table) -> list[dict[str, Any]]:

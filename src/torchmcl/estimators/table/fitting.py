@@ -13,11 +13,12 @@ from torchmcl._messages import bad_value, number_text
 from torchmcl.data.table import ColumnEncoder, Table, TableSchema, infer_schema
 from torchmcl.data.table.inference import MIN_ROWS, rows_problem
 from torchmcl.data.table.problems import raise_problems
+from torchmcl.data.table.splits import Split, choose_split, dating_columns, moment_text, times_of
 from torchmcl.estimators.classifier import MCLClassifier
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.table.class_evaluation import class_trajectory, evaluated_classes
 from torchmcl.estimators.table.class_model import ClassModel
-from torchmcl.estimators.table.classes import class_summary, fitted_classifier, measured_classes
+from torchmcl.estimators.table.classes import class_summary, fitted_classifier, measured_classes, set_apart_words
 from torchmcl.estimators.table.evaluation import evaluated, summary_of_data, trajectory
 from torchmcl.estimators.table.model import TableModel
 
@@ -40,6 +41,8 @@ class TableFit:
         test_fraction: share of the rows that is set apart, seen by nothing but the evaluation.
         seed: of the set-apart rows and of the estimator.
         task: what to predict, "classes" or "numbers"; by default decided by the cells of the targets.
+        split: how rows are set apart, "time", "group" or "random"; by default the last ones where a column dates them.
+        split_column: that orders or groups the rows; by default the column of dates.
         parameters: of `MCLRegressor` or `MCLClassifier`.
     """
 
@@ -52,12 +55,18 @@ class TableFit:
     test_fraction: float = 0.1
     seed: int = 0
     task: str | None = None
+    split: str | None = None
+    split_column: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def schema(self, owner: str, table: Table) -> TableSchema:
         """Return the schema of a table, as these options decide it."""
         chosen = {name: getattr(self, name) for name in ("drop", "categorical", "numeric", "date", "keep")}
-        return infer_schema(owner, table, self.targets, task=self.task, **chosen)
+        return infer_schema(owner, table, self.targets, task=self.task, interpret=True, **chosen)
+
+    def how_to_split(self, owner: str, table: Table, schema: TableSchema) -> Split:
+        """Return how rows are set apart, as these options and the columns decide it."""
+        return choose_split(owner, table, schema, self.split, self.split_column)
 
 
 def fit_table(
@@ -107,7 +116,7 @@ def train_table(
     start = time.perf_counter()
     schema = schema or how.schema(owner, table)
     targets = schema.target_values(owner, table)
-    known, train, test = _rows(owner, table, targets, how)
+    known, train, test = _rows(owner, table, schema, targets, how)
     values = schema.values(owner, table)[train]
     encoder = ColumnEncoder(schema).fit(values)
     inputs = encoder(values)
@@ -125,6 +134,7 @@ def train_table(
     end = time.perf_counter()
     metrics = {
         "rows": {"learned_from": len(train), "set_apart": len(test), "without_target": len(table) - len(known)},
+        "split": _split_facts(owner, table, schema, how, test),
         "inputs": len(encoder.names),
         "seconds": {"epochs": estimator.seconds_, "training": end - begin, "all": end - start},
         "epochs": estimator.n_epochs_,
@@ -152,20 +162,31 @@ def _fitted_regressor(
 
 
 def _rows(
-    owner: str, table: Table, targets: NDArray[np.float64], how: TableFit
+    owner: str, table: Table, schema: TableSchema, targets: NDArray[np.float64], how: TableFit
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the places of the rows with all targets, and of those to learn from and to set apart."""
     known = np.flatnonzero(~np.isnan(targets).any(axis=1))
     if len(known) < MIN_ROWS:
         raise ValueError(bad_value(owner, table.name, f"have a target in at least {MIN_ROWS} rows", len(known)))
-    shuffled = np.random.default_rng(how.seed).permutation(known)
-    n_test = round(how.test_fraction * len(known))
-    return known, np.sort(shuffled[n_test:]), np.sort(shuffled[:n_test])
+    split = how.how_to_split(owner, table, schema)
+    return known, *split.rows(owner, table, schema, known, how.test_fraction, how.seed)
+
+
+def _split_facts(
+    owner: str, table: Table, schema: TableSchema, how: TableFit, test: NDArray[np.int64]
+) -> dict[str, Any]:
+    """Return how rows were set apart and, of the last ones, since when, as JSON can hold it."""
+    split = how.how_to_split(owner, table, schema)
+    facts: dict[str, Any] = asdict(split)
+    if split.by == "time" and len(test):
+        first = float(times_of(table, split.column, schema)[test].min())
+        facts["since"] = moment_text(first) if split.column in dating_columns(table, schema) else f"{first:g}"
+    return facts
 
 
 def measure_table(owner: str, model: TableModel | ClassModel, table: Table, how: TableFit) -> TableModel | ClassModel:
     """Return a model of `train_table` with records of the rows that were set apart, and of those it learned from."""
-    _, train, test = _rows(owner, table, model.schema.target_values(owner, table), how)
+    _, train, test = _rows(owner, table, model.schema, model.schema.target_values(owner, table), how)
     columns = summary_of_data(owner, model, table.take(train))
     if isinstance(model, ClassModel):
         return measured_classes(owner, model, table.take(test), test, columns)
@@ -223,7 +244,7 @@ def fit_summary(model: TableModel | ClassModel) -> str:
     if measures is not None and isinstance(model, ClassModel):
         lines.append(class_summary(model))
     elif measures is not None:
-        lines.append(f"On {rows['set_apart']:,} rows set apart, for each target:")
+        lines.append(f"On {set_apart_words(model.metrics)}, for each target:")
         for place, name in enumerate(schema.targets):
             mean, nearest = (
                 number_text(error, error, grouped=True) for error in (measures[key][place] for key in _ERRORS)

@@ -1,9 +1,11 @@
 """Models of tables on disk: a folder with a checkpoint, and metrics and evaluation as JSON. No pickle.
 
-The evaluation holds rows of the table. It is a file that can be removed before the model is passed on.
+The evaluation holds rows of the table, and the forest of a model nearly all of its targets: a model for people who may
+not see them is saved with `private`.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torchmcl.checkpoints.files import digest_of_json, read_saved, write_checkpo
 from torchmcl.data.table import ColumnEncoder, TableSchema
 from torchmcl.data.table.places import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
 from torchmcl.data.table.schema import RECORDS
+from torchmcl.estimators._private import without_rows
 from torchmcl.estimators.classifier import MCLClassifier
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.saving import from_state, to_state
@@ -25,12 +28,18 @@ from torchmcl.estimators.table.model import TableModel
 __all__ = ["load_table_model", "save_table_model"]
 
 _METRICS, _EVALUATION = "metrics.json", "evaluation.json"
+_WITHOUT = "the model works without it: remove it, and report with --data"
 _KINDS: dict[str, type[Any]] = {"MCLRegressor": MCLRegressor, "MCLClassifier": MCLClassifier}
 _CODEC = Codec({**FORMS, **{kind: record_form(kind) for kind in RECORDS}})
 
 
-def save_table_model(model: TableModel | ClassModel, folder: Path) -> None:
+def save_table_model(model: TableModel | ClassModel, folder: Path, *, private: bool = False) -> None:
     """Write the model to a folder: `model.safetensors`, `metrics.json` and `evaluation.json`.
+
+    Args:
+        model: to write.
+        folder: new, empty or with a model.
+        private: write no row of the table: no `evaluation.json`, and a forest whose leaves are means of several rows.
 
     Raises:
         ValueError: if the folder exists and holds something else.
@@ -38,7 +47,8 @@ def save_table_model(model: TableModel | ClassModel, folder: Path) -> None:
     """
     optional_import("safetensors.torch", extra="table", needed_by="torchmcl fit")
     check_folder("torchmcl fit", folder)
-    estimator, weights = to_state(model.estimator)
+    estimator, weights = to_state(without_rows(model.estimator) if private else model.estimator)
+    model = replace(model, evaluation=None) if private else model
     evaluation, metrics = _json(model.evaluation), _json(model.metrics)
     content = {
         "format": MODEL_FORMAT,
@@ -59,8 +69,13 @@ def save_table_model(model: TableModel | ClassModel, folder: Path) -> None:
     write_atomically(folder / _METRICS, metrics)
 
 
-def load_table_model(owner: str, folder: Path) -> TableModel | ClassModel:
+def load_table_model(owner: str, folder: Path, *, records: bool = True) -> TableModel | ClassModel:
     """Return the model in a folder.
+
+    Args:
+        owner: named in errors.
+        folder: of `torchmcl fit`.
+        records: read the records for a report, too; answers need none, so that a damaged file does not matter to them.
 
     Raises:
         ValueError: if the folder holds none, a damaged one, or one of another version.
@@ -68,7 +83,8 @@ def load_table_model(owner: str, folder: Path) -> TableModel | ClassModel:
     optional_import("safetensors.torch", extra="table", needed_by=owner)
     check_model(owner, folder)
     _, state, tensors, _ = read_saved(owner, folder, MODEL_KIND, "`torchmcl fit`")
-    evaluation = read_json(owner, folder / _EVALUATION) if (folder / _EVALUATION).is_file() else None
+    kept = records and (folder / _EVALUATION).is_file()
+    evaluation = _read_evaluation(owner, folder) if kept else None
     with as_written(owner, "folder", "`torchmcl fit`"):
         estimator = from_state(state.pop("classifier" if "classifier" in state else "regressor"), tensors, _KINDS)
         content = _CODEC.decode(state, tensors)
@@ -76,12 +92,19 @@ def load_table_model(owner: str, folder: Path) -> TableModel | ClassModel:
         if not isinstance(schema, TableSchema) or not isinstance(metrics, dict):
             raise TypeError("the schema or the metrics are missing")
         if evaluation is not None and digest_of_json(evaluation) != content["evaluation"]:
-            raise ValueError(f"{_EVALUATION} has changed since it was written; the model works without it")
+            raise ValueError(f"{_EVALUATION} has changed since it was written; {_WITHOUT}")
         encoder = ColumnEncoder.from_state(schema, content["encoder"])
         if isinstance(estimator, MCLClassifier) != bool(schema.classes):
             raise TypeError("the estimator does not fit the targets")
         kind = ClassModel if schema.classes else TableModel
         return kind(schema, encoder, estimator, content["source"], metrics, evaluation)
+
+
+def _read_evaluation(owner: str, folder: Path) -> Any:
+    try:
+        return read_json(owner, folder / _EVALUATION)
+    except ValueError as error:
+        raise ValueError(f"{error} It is damaged; {_WITHOUT}.") from error
 
 
 def _word(model: TableModel | ClassModel) -> str:
