@@ -126,9 +126,9 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
         X, y, weights = self._validated(X, y, sample_weight, reset=True)
         self.classes_ = np.unique(y if weights is None else y[weights > 0])
         ids = self._class_ids(y, weights)
-        weights = self._with_class_weights(ids, y, weights)
+        factors = self._class_factors(ids, y, weights)
         seed = self._seed()
-        rows = split_rows(X, ids, weights, seed=seed, groups=self._checked_groups(groups, X)).train
+        rows = split_rows(X, ids, weights, seed=seed, groups=self._checked_groups(groups, X), factors=factors).train
         self._inputs = self._encoder(rows)
         training = self._train_folds(rows, seed, checkpoint)
         if self.final_fit_on_all_rows and self.validation_fraction:
@@ -203,7 +203,8 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
             self._state_seed, self._moments, self._annealing = self._seed(), None, None
             self.temperature_ = 1.0
         ids = self._class_ids(y, weights)
-        rows = split_rows(X, ids, self._with_class_weights(ids, y, weights), seed=self._state_seed).train
+        factors = self._class_factors(ids, y, weights)
+        rows = split_rows(X, ids, weights, seed=self._state_seed, factors=factors).train
         if first:
             self._inputs = self._encoder(rows, default=0)
         self._train_more(rows)
@@ -226,19 +227,19 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
             raise ValueError(bad_value("MCLClassifier", "y", rule, repr(y[unknown][0])))
         return ids.astype(np.int64)
 
-    def _with_class_weights(
+    def _class_factors(
         self, ids: NDArray[np.int64], y: NDArray[Any], weights: NDArray[np.float64] | None
     ) -> NDArray[np.float64] | None:
+        """Return what `class_weight` multiplies the weight of each row by, [rows]; None for nothing."""
         if self.class_weight is None:
-            return weights
+            return None
         given = dict(self.class_weight) if isinstance(self.class_weight, Mapping) else self.class_weight
         counted = self.classes_[ids] == y  # rows without weight may have other labels
         classes = np.unique(y[counted])
         counts = None if weights is None else weights[counted]
         found = compute_class_weight(given, classes=classes, y=y[counted], sample_weight=counts)
         own = dict(zip(classes, found, strict=True))
-        factors = np.array([own.get(label, 0.0) for label in self.classes_])[ids]
-        return factors if weights is None else factors * weights
+        return np.array([own.get(label, 0.0) for label in self.classes_])[ids]
 
     def _encoded_targets(self, rows: Rows) -> NDArray[Any]:
         return rows.targets
