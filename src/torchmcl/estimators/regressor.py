@@ -169,7 +169,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
         self._borders = split.borders
         self._inputs = self._encoder(split.train)
         self._targets = Scaler.of(split.train.targets, split.train.weights)
-        self._bounds = never_left(split.train.joined(split.selection).joined(split.calibration), self._targets)
+        self._limits = never_left(split.train.joined(split.selection))
         self._n_train, self._n_points = len(split.train), int(self.n_hypotheses)
         split = (self._fit_blend if self._blends else self._fit_rule)(split, seed, checkpoint)
         self._calibrate(split.calibration)
@@ -197,7 +197,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
         rows = self._validated(X, y, sample_weight, reset=first, n_needed=1)
         if first:
             self._state_seed, self._moments, self._annealing = self._seed(), None, None
-            self._blend, self._n_train, self._n_points = None, 0, int(self.n_hypotheses)
+            self._blend, self._few, self._n_train, self._n_points = None, None, 0, int(self.n_hypotheses)
             selecting, calibrating = self._held_out_shares()
             self._borders = fixed_borders(selecting=selecting, calibrating=calibrating)
         split = split_rows(*rows, seed=self._state_seed, borders=self._borders)
@@ -207,8 +207,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
             self._inputs = self._encoder(split.train, default=0)
             self._targets = Scaler.of(split.train.targets, split.train.weights)
             self._held_out = split.selection.head(0), split.calibration.head(0)
-            self._bounds = unbounded(self.n_outputs_)
-        self._believe_less(self._targets(rows[1], np.float64))
+            self._limits = unbounded(self.n_outputs_)
+        self._believe_less(rows[1])
         both = zip(self._held_out, split.held_out, strict=True)
         self._held_out = selection, calibration = tuple(old.joined(new).latest() for old, new in both)
         if len(split.train):
