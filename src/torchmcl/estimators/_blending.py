@@ -13,8 +13,8 @@ from torchmcl._checks import bad_value
 from torchmcl.assignment import WTA
 from torchmcl.costs import mixture_score
 from torchmcl.density import VoronoiKernels
-from torchmcl.estimators._base import MANY_ROWS, N_KNOTS, N_RESTARTS, seeds_of
 from torchmcl.estimators._atoms import atoms_of
+from torchmcl.estimators._base import MANY_ROWS, N_KNOTS, N_RESTARTS, seeds_of
 from torchmcl.estimators._blend import Blend, known
 from torchmcl.estimators._forecasts import Forecasts
 from torchmcl.estimators._forest import Forest

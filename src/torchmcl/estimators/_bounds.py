@@ -38,7 +38,7 @@ def still_never_left(bounds: NDArray[np.float64], targets: NDArray[np.float64]) 
 
 
 def _piled_up(distances: NDArray[np.float64], weights: NDArray[np.float64]) -> bool:
-    """Return whether so many rows lie at an end, by their distance from it, that it is one that targets do not leave."""
+    """Return whether so many rows lie at an end, by their distance from it, that targets do not leave it."""
     there = distances == 0
     if there.sum() < _MIN_ROWS or weights[there].sum() < _PILED_UP:
         return False

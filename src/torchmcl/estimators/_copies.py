@@ -20,6 +20,8 @@ __all__ = ["coincide_by_chance"]
 # Fewer further rows than this are not expected: that there are any is no chance. The estimate errs by factors of ten
 # where columns depend on several others, and is smaller by many more where a table is fine.
 _FEWEST = 0.05
+# Among copies a row is there by chance if this share of its number was expected.
+_EXPECTED_SHARE = 0.1
 # Nobody copies a row more often than this, and than there are different rows.
 _MOST_COPIES = 10
 # Pairs of rows by which the dependence of columns is measured, and those needed to believe in it.
@@ -33,14 +35,14 @@ def coincide_by_chance(columns: Sequence[NDArray[Any]], counts: NDArray[np.int64
 
     If chance explains most of the further rows, it is taken to explain all: a category that is rare and always goes
     with the same answer stands in one row only, and cannot be judged by itself. Else it explains those rows of which
-    as many are expected as there are.
+    about as many are expected as there are.
 
     Args:
         columns: of different rows: [rows] each, inputs and targets; NaN where a value is missing.
         counts: [rows], how often each row is met.
 
     Example:
-        >>> coarse, fine = np.array([[0, 0, 1, 1], [0, 1, 0, 1]]), np.array([[0.2, 0.5, 0.9, 0.4], [0.8, 0.1, 0.3, 0.7]])
+        >>> coarse, fine = [[0, 0, 1, 1], [0, 1, 0, 1]], [[0.2, 0.5, 0.9, 0.4], [0.8, 0.1, 0.3, 0.7]]
         >>> coincide_by_chance(coarse, np.full(4, 3)), coincide_by_chance(fine, np.full(4, 3))
         (array([ True,  True,  True,  True]), array([False, False, False, False]))
     """
@@ -53,7 +55,7 @@ def coincide_by_chance(columns: Sequence[NDArray[Any]], counts: NDArray[np.int64
     if 2 * further[sure | (expected >= _FEWEST)].sum() >= further.sum():
         return np.ones_like(more)
     by_chance = more.copy()
-    by_chance[more] = sure | (2 * expected >= counts[more])
+    by_chance[more] = sure | (expected >= _EXPECTED_SHARE * counts[more])
     return by_chance
 
 

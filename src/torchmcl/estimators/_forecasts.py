@@ -36,6 +36,12 @@ _ROWS_AT_ONCE = 32_768
 _ENOUGH_TO_SELECT = 20
 
 
+# Targets whose squares, and those of the narrowest kernels, are numbers in double precision.
+_LEAST_SPREAD, _MOST_SPREAD = 1e-120, 1e120
+# Means this many deviations away are those of networks that diverged, judged by this many rows.
+_DIVERGED, _JUDGED_ROWS = 1e4, 256
+
+
 class Forecasts(MCLEstimator):
     """From networks to densities, in standardised units of the targets, and back to the units of y."""
 
@@ -90,6 +96,11 @@ class Forecasts(MCLEstimator):
                 advice = "There is nothing to learn; leave the column out."
                 got = f"the constant {column[0]:g} in column {name!r}"
                 raise ValueError(bad_value("MCLRegressor", "y", "vary", got, advice))
+            spread = float(np.ptp(column / 2))  # half of it is a number however large the values are
+            if not _LEAST_SPREAD < spread < _MOST_SPREAD:
+                rule = f"differ by more than {_LEAST_SPREAD:g} and less than {_MOST_SPREAD:g}"
+                advice = "Squares of such numbers are not numbers; give it in other units."
+                raise ValueError(bad_value("MCLRegressor", "y", rule, f"{2 * spread:g} in column {name!r}", advice))
 
     @property
     def _out_features(self) -> int:
@@ -186,6 +197,14 @@ class Forecasts(MCLEstimator):
             self._train_on_all(training, split.train.joined(selection))
             split = split._replace(selection=selection.head(0))  # they cannot select any more
         return split
+
+    def _check_converged(self, train: Rows) -> None:
+        """Raise an error where nothing was learned but infinity."""
+        means = self._means(train.head(_JUDGED_ROWS).inputs.astype(np.float64)).abs().median()
+        if not means < _DIVERGED:
+            self._forget()
+            rule, advice = "let the training converge", "All networks diverged; try 0.01."
+            raise ValueError(bad_value("MCLRegressor", "learning_rate", rule, repr(self.learning_rate), advice))
 
     def _select(self, selection: Rows, train: Rows) -> None:
         """Choose again what held-out rows choose, where there are enough of them."""

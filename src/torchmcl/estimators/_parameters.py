@@ -147,6 +147,13 @@ class Parameters(BaseEstimator):
     def _complete(self) -> None:
         """Add the attributes that a model of an earlier version was saved without."""
 
+    def _forget(self) -> None:
+        """Remove what an earlier fit has learned: with other parameters not all of it would be replaced."""
+        learned = [name for name in vars(self) if name.endswith("_") or name.startswith("_")]
+        for name in learned:
+            if not name.startswith(("_sklearn", "_metadata", "__")):  # options of scikit-learn
+                delattr(self, name)
+
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 

@@ -55,7 +55,9 @@ class Predicting(Forecasts):
         rows = blocks(self._checked_inputs(X))
         if self._few is not None:
             values = torch.from_numpy(self._few)
-            answers = [best_atoms(values, self._masses(block, knowing=True), n_hypotheses or self._n_points) for block in rows]
+            answers = [
+                best_atoms(values, self._masses(block, knowing=True), n_hypotheses or self._n_points) for block in rows
+            ]
             places, probabilities = (torch.cat(part).numpy() for part in zip(*answers, strict=True))
             return Hypotheses(self._few[places][..., None], probabilities)
         parts = [self._answers(block, n_hypotheses)[:2] for block in rows]
@@ -72,7 +74,8 @@ class Predicting(Forecasts):
         They are highest-density sets, calibrated by split conformal prediction on rows that were used for nothing
         else: unions of intervals where the density has several modes. For several outputs each has its own. With
         too few calibration rows for `alpha` (fewer than 1 / alpha - 1) they are infinite; copies of a row count as one,
-        and so do the rows of a group. After a fit with weights they hold for rows drawn in proportion to those.
+        and so do the rows of a group. After a fit with weights they hold for rows drawn in proportion to those. A set
+        reaches to the mean of its row if next to nothing lies between; that of a skewed density may lie outside.
 
         Args:
             X: [rows, features]

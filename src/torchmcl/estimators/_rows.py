@@ -7,8 +7,8 @@ What is split are *units*: a row with all its copies, or a group with all its ro
 of fresh rows if copies of its rows were trained on. Units are dealt by their number and not by their weight, so that
 each is as likely as any other to calibrate, which is what conformal prediction asks for.
 
-Equal rows of a coarse table are not copies (see `_copies`): each of them is a unit. A row of weight 2 is two rows there,
-if all weights are multiples of one number.
+Equal rows of a coarse table are not copies (see `_copies`): each of them is a unit. There a row of weight 2 is two
+rows, if all weights are multiples of one number.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from scipy.sparse.csgraph import connected_components
 
 from torchmcl.estimators._copies import coincide_by_chance
 
-__all__ = ["Rows", "Split", "fixed_borders", "split_rows", "target_names"]
+__all__ = ["Rows", "Split", "fixed_borders", "split_rows", "target_names", "units_of"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -30,7 +30,8 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _MAX_CALIBRATING, _MAX_SELECTING = 5_000, 10_000
 # Where a table can spare them, this many units calibrate at least.
 _MIN_CALIBRATING, _MOST_SPARED = 19, 1 / 6
-# Weights are numbers of rows if they are multiples of the smallest one divided by at most this, up to this many rows.
+# Weights are numbers of rows if they are integers, or multiples of the smallest one divided by at most this; they stand
+# for this many rows at most.
 _MOST_PARTS, _ROUNDING, _MOST_ROWS = 10, 1e-6, 100_000
 # This many held-out rows of each kind are kept for partial_fit.
 _HELD_OUT_ROWS = 4096
@@ -136,7 +137,7 @@ def split_rows(
         groups: [rows], labels of rows that belong together, and so into the same share.
         strata: [rows], ids of classes that are split alike, to a unit more or less. A group counts for the class of its
             first row.
-        factors: [rows], of the weights, the same for equal rows: they say how much a row counts, not how often it occurs.
+        factors: [rows], of the weights, the same for equal rows: how much a row counts, not how often it occurs.
         borders: of another split, to put the same rows into the same shares again, instead of `selecting` and
             `calibrating`. There may be nothing left to train on then.
     """
@@ -162,6 +163,29 @@ def split_rows(
     below = (each[:, None] < borders[stratum])[own.ravel()]
     calibrates, selects = below[:, 0], below[:, 1] & ~below[:, 0]
     return Split(rows.take(~calibrates & ~selects), rows.take(selects), rows.take(calibrates), borders, largest)
+
+
+def units_of(inputs: NDArray[Any], targets: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the unit of each row, [rows]: the same number for copies, and for nothing else.
+
+    Args:
+        inputs: [rows, features]; NaN where a value is missing.
+        targets: [rows, outputs] or [rows]
+    """
+    keys = _hashed(inputs, targets, 0)
+    order = np.argsort(keys, kind="stable")
+    first = _are_new(inputs, targets, keys, order)
+    heads, cells = order[first], np.cumsum(first) - 1
+    if len(heads) == len(order):
+        return np.arange(len(order))
+    apart = coincide_by_chance(_columns(inputs[heads], targets[heads]), np.bincount(cells))[cells]
+    units = np.empty(len(order), dtype=np.int64)
+    units[order] = np.where(apart, len(heads) + np.arange(len(order)), cells)
+    return units
+
+
+def _columns(inputs: NDArray[Any], targets: NDArray[Any]) -> list[NDArray[Any]]:
+    return [*inputs.T, *(targets.T if targets.ndim == 2 else [targets])]
 
 
 def _are_new(
@@ -196,11 +220,9 @@ def _units(
         weights: [copies]
         groups: [copies], labels; None without any.
     """
-    inputs, targets = rows
-    columns = [*inputs.T, *(targets.T if targets.ndim == 2 else [targets])]
     counts = _numbers_of_rows(weights)
     totals = np.bincount(cells, counts).astype(np.int64)
-    by_chance = coincide_by_chance(columns, totals // np.gcd.reduce(totals))
+    by_chance = coincide_by_chance(_columns(*rows), totals // np.gcd.reduce(totals))
     unit_of = cells if groups is None else _joined_groups(cells, groups, by_chance)
     n_units = int(unit_of.max()) + 1
     pairs, place = np.unique(cells * n_units + unit_of, return_inverse=True)
@@ -208,25 +230,26 @@ def _units(
     merged, number = (np.bincount(place.ravel(), each) for each in (weights, counts))
     number = number.astype(np.int64)
     times = np.where(by_chance[cell], number // np.gcd.reduce(number), 1)  # a table that stands twice is one table
-    cell, merged, unit = (np.repeat(each, times) for each in (cell, merged / times, unit))
-    return cell, merged, np.arange(len(cell)) if groups is None else unit
+    cell, unit, merged = np.repeat(cell, times), np.repeat(unit, times), np.repeat(merged / times, times)
+    return cell, merged, np.arange(len(cell), dtype=np.int64) if groups is None else unit
 
 
 def _numbers_of_rows(weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return how many rows each weight stands for: multiples of one number for as many, other weights for one each."""
-    ratios = weights / weights.min()
-    for parts in range(1, _MOST_PARTS + 1):
-        exact = parts * ratios
+    """Return how many rows each weight stands for: integers, and multiples of one number, for as many; others for one.
+
+    Only the ratios of the numbers matter.
+    """
+    smallest = float(weights.min())
+    for unit in (1.0, *(smallest / parts for parts in range(1, _MOST_PARTS + 1))):
+        exact = weights / unit
         counts = np.rint(exact)
-        if counts.max() * _ROUNDING < 0.1 and (np.abs(exact - counts) <= _ROUNDING * exact).all():
+        if counts.min() >= 1 and counts.max() < 1 / _ROUNDING and (np.abs(exact - counts) <= _ROUNDING * exact).all():
             most = max(_MOST_ROWS, len(counts))
             return np.maximum(1, counts * min(1.0, most / counts.sum())).astype(np.int64)
     return np.ones(len(weights), dtype=np.int64)
 
 
-def _joined_groups(
-    cells: NDArray[np.int64], groups: NDArray[Any], by_chance: NDArray[np.bool_]
-) -> NDArray[np.int64]:
+def _joined_groups(cells: NDArray[np.int64], groups: NDArray[Any], by_chance: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the unit of each copy, [copies]: its group, with all groups that have copies of the same row."""
     labels, group = np.unique(groups, return_inverse=True)
     group = group.ravel()
@@ -318,9 +341,8 @@ def _hash_at(share: float) -> int:
 def _hashed(inputs: NDArray[Any], targets: NDArray[Any], seed: int) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each row, column by column so that memory stays small."""
     total = np.full(len(inputs), seed, dtype=np.uint64)
-    columns = [*inputs.T, *(targets.T if targets.ndim == 2 else [targets])]
     with np.errstate(over="ignore"):
-        for number, column in enumerate(columns):
+        for number, column in enumerate(_columns(inputs, targets)):
             # One bit pattern for zero, and one for missing values.
             numbers = column.astype(np.float64) + 0.0
             numbers[np.isnan(numbers)] = np.nan

@@ -45,9 +45,14 @@ class TableModel(Answering):
         """What gives the answers."""
         return self.regressor
 
+    @property
+    def n_answers(self) -> int:
+        """How many answers a row has: fewer than were asked for if the target takes fewer values."""
+        return self.regressor._n_answers()
+
     def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
         values, probabilities = self.regressor.predict_hypotheses(inputs)
-        means = np.einsum("rk,rko->ro", probabilities, values)
+        means = self.regressor.predict(inputs).reshape(len(values), -1)
         order = np.argsort(-probabilities, axis=1, kind="stable")
         probabilities = np.take_along_axis(probabilities, order, axis=1)
         made: dict[str, Any] = {}
