@@ -94,3 +94,31 @@ def test_negative_targets_that_come_later_are_believed():
     for _ in range(8):
         model.partial_fit(X, -np.abs(y))
     assert model.predict(X).min() < -0.5
+
+
+def test_the_bound_itself_belongs_to_the_sets():
+    # Moved back from standardised units, 0 was 1e-17, and no zero was covered.
+    covered = []
+    for seed in range(8):
+        rng = np.random.default_rng(5000 + seed)
+        X = rng.normal(size=(200, 3))
+        y = np.where(rng.uniform(size=200) < 0.4, 0.0, np.exp(X[:, 0] + rng.normal(size=200)))
+        sets = MCLRegressor(**{**SHORT, "random_state": seed}).fit(X, y).predict_interval(X)
+        assert sets.contains(np.zeros(200))[sets.hull[0] <= 1e-9].all()
+        covered.append(sets.contains(y).mean())
+    assert np.mean(covered) > 0.8
+
+
+def test_sets_of_too_few_calibrating_rows_hold_everything():
+    X, y = noisy(60)
+    sets = MCLRegressor(**SHORT).fit(X, np.abs(y)).predict_interval(X, alpha=0.01)
+    assert np.isneginf(sets.lower).all()
+    assert np.isposinf(sets.upper).all()
+
+
+def test_calibrating_rows_beyond_the_bounds_widen_the_sets():
+    X, y = noisy(200)
+    model = MCLRegressor(**SHORT).fit(X, np.abs(y))
+    beyond = Rows(X[:40], -np.abs(y[:40, None]), np.ones(40), np.arange(40))
+    model._calibrate(beyond)
+    assert np.isinf(model.predict_interval(X).upper).all()

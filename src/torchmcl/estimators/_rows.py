@@ -231,7 +231,7 @@ def _units(
     number = number.astype(np.int64)
     times = np.where(by_chance[cell], number // np.gcd.reduce(number), 1)  # a table that stands twice is one table
     cell, unit, merged = np.repeat(cell, times), np.repeat(unit, times), np.repeat(merged / times, times)
-    return cell, merged, np.arange(len(cell), dtype=np.int64) if groups is None else unit
+    return np.asarray(cell), np.asarray(merged), np.asarray(np.arange(len(cell)) if groups is None else unit)
 
 
 def _numbers_of_rows(weights: NDArray[np.float64]) -> NDArray[np.int64]:

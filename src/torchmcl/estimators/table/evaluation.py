@@ -54,7 +54,7 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
         "n_rows": len(known),
         "n_without_target": len(table) - len(known),
         "targets": [{"name": n} | _distribution(c) for n, c in zip(model.schema.targets, targets.T, strict=True)],
-        "measures": _measures(model, inputs, targets, values, costs),
+        "measures": _measures(model, inputs, targets, values, probabilities, costs),
         "answers": {
             name: _lists(part[shown])
             for name, part in (("truth", targets), ("hypotheses", values), ("probabilities", probabilities))
@@ -77,9 +77,10 @@ def _measures(
     inputs: NDArray[np.float32],
     targets: NDArray[np.float64],
     values: NDArray[np.float64],
+    probabilities: NDArray[np.float64],
     costs: NDArray[np.float64],
 ) -> dict[str, Any]:
-    off_mean = model.regressor.predict(inputs).reshape(targets.shape) - targets
+    off_mean = model.means(inputs, values, probabilities) - targets
     off_nearest = values[np.arange(len(values)), costs.argmin(axis=1)] - targets
     some = slice(0, _N_LIKELIHOODS)
     return {
