@@ -148,11 +148,9 @@ class Parameters(BaseEstimator):
         """Add the attributes that a model of an earlier version was saved without."""
 
     def _forget(self) -> None:
-        """Remove what an earlier fit has learned: with other parameters not all of it would be replaced."""
-        learned = [name for name in vars(self) if name.endswith("_") or name.startswith("_")]
-        for name in learned:
-            if not name.startswith(("_sklearn", "_metadata", "__")):  # options of scikit-learn
-                delattr(self, name)
+        """Remove the attributes of an earlier fit: with other parameters not all of them would be replaced."""
+        for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
+            delattr(self, name)
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
