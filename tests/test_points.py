@@ -182,3 +182,16 @@ def test_other_densities_and_numbers_are_refused():
         best_points(other, 2)
     with pytest.raises(ValueError, match="best_points: `n_points` must be >= 1, got 0"):
         best_points(mixture(1, 2), 0)
+
+
+def test_a_thousand_points_are_as_good_as_sixty_four_by_their_number():
+    density = KernelMixture(
+        torch.tensor([[-2.0], [0.0], [0.5]]), torch.tensor([0.2, 0.5, 0.3]), torch.tensor([0.1, 0.4, 1.0])
+    )
+    # The distortion of many points falls with the square of their number.
+    scaled = []
+    for n_points in (64, 65, 1000):
+        points, masses, deviations = best_points(density, n_points)
+        assert (points.diff(dim=-2) > 0).all()
+        scaled.append(n_points**2 * float((masses * deviations.square()).sum()))
+    assert scaled[1:] == pytest.approx([scaled[0]] * 2, rel=0.1)

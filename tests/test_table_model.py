@@ -23,6 +23,7 @@ from torchmcl.estimators.table import (
     table_records,
 )
 from torchmcl.estimators.table.evaluation import _representatives
+from torchmcl.estimators.table.fitting import _rows
 from torchmcl.reports.table import write_table_page
 
 
@@ -304,7 +305,7 @@ def test_records_are_measures_of_the_rows_set_apart(model, path):
 def test_two_answers_that_stand_for_all_are_one_from_each_branch():
     values = np.array([[[0.0], [0.1], [0.2], [9.0], [9.2]]])
     probabilities = np.array([[0.3, 0.3, 0.2, 0.1, 0.1]])
-    order = _representatives(values, probabilities)[0]
+    order = _representatives(values, probabilities, 5)[0]
     assert sorted(order) == list(range(5))
     assert {int(order[0]) < 3, int(order[1]) < 3} == {True, False}
 
@@ -378,3 +379,27 @@ def test_a_model_of_another_format_is_refused_with_the_way_out(model, tmp_path):
     forge(tmp_path / "model", format=1)
     with pytest.raises(ValueError, match=r"hold a model of format 2, got .* with format 1. Fit it again"):
         load_table_model("test", tmp_path / "model")
+
+
+def _set_apart(frame, **how):
+    table = Table("made", frame)
+    options = TableFit(["y"], parameters={"n_epochs": 1, "n_restarts": 1, "hidden": (4,)}, **how)
+    schema = options.schema("test", table)
+    values, targets = schema.values("test", table), schema.target_values("test", table)
+    return [np.c_[values, targets][rows] for rows in _rows("test", table, values, targets, options)[1:]]
+
+
+def test_copies_of_rows_are_set_apart_together():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 2)).repeat(3, axis=0)
+    train, test = _set_apart(pl.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": X.sum(axis=1)}), test_fraction=0.2)
+    assert (len(train), len(test)) == (240, 60)
+    assert not {tuple(row) for row in train} & {tuple(row) for row in test}
+
+
+def test_equal_rows_of_a_coarse_table_are_set_apart_one_by_one():
+    rng = np.random.default_rng(0)
+    answers = rng.integers(1, 4, size=(400, 3))
+    train, test = _set_apart(pl.DataFrame(answers, schema=["a", "b", "y"]), test_fraction=0.2)
+    assert (len(train), len(test)) == (320, 80)
+    assert {tuple(row) for row in test} <= {tuple(row) for row in train}

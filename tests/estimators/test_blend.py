@@ -6,7 +6,8 @@ import torch
 from tables import QUICK, forked, noisy
 
 from torchmcl.estimators import MCLRegressor
-from torchmcl.estimators._blend import Blend, at_atoms, atoms_of, forest_kernels, ignorant, known, mixed
+from torchmcl.estimators._atoms import at_atoms, atoms_of
+from torchmcl.estimators._blend import Blend, forest_kernels, ignorant, known, mixed
 from torchmcl.estimators._judging import (
     blended,
     fitted_stretch,
@@ -255,7 +256,7 @@ def test_order_copies_and_equal_weights_do_not_matter_to_the_last_bit(integers):
         (MCLRegressor(**quick).fit(X, y), MCLRegressor(**quick).fit(X, y, np.full(80, 3))),
     ]:
         assert one.shares_ == two.shares_
-        np.testing.assert_array_equal(one._bounds, two._bounds)
+        np.testing.assert_array_equal(one._limits, two._limits)
         np.testing.assert_array_equal(one.transform(X), two.transform(X))
         for left, right in zip(one.predict_interval(X), two.predict_interval(X), strict=True):
             np.testing.assert_array_equal(left, right)

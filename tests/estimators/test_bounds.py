@@ -6,7 +6,6 @@ from tables import QUICK, noisy
 
 from torchmcl.estimators import MCLRegressor
 from torchmcl.estimators._bounds import never_left, still_never_left, unbounded
-from torchmcl.estimators._inputs import Scaler
 from torchmcl.estimators._rows import Rows
 
 SHORT = {**QUICK, "n_epochs": 5, "n_restarts": 1, "n_knots": 0}
@@ -17,13 +16,12 @@ def bounds(targets, weights=None):
     targets = targets[:, None] if targets.ndim == 1 else targets
     n = len(targets)
     weights = np.ones(n) if weights is None else np.asarray(weights, dtype=float)
-    scaler = Scaler.of(targets, weights)
-    return scaler.inverse(never_left(Rows(targets, targets, weights, np.arange(n)), scaler))
+    return never_left(Rows(targets, targets, weights, np.arange(n)))
 
 
 def test_targets_that_are_never_negative_stay_so():
-    np.testing.assert_allclose(bounds([0.1, 1, 5])[:, 0], [0, np.inf], atol=1e-12)
-    np.testing.assert_allclose(bounds([-0.1, -1, -5])[:, 0], [-np.inf, 0], atol=1e-12)
+    assert bounds([0.1, 1, 5])[:, 0].tolist() == [0, np.inf]
+    assert bounds([-0.1, -1, -5])[:, 0].tolist() == [-np.inf, 0]
 
 
 def test_targets_of_both_signs_are_unbounded():
@@ -31,25 +29,31 @@ def test_targets_of_both_signs_are_unbounded():
 
 
 def test_an_end_at_which_targets_pile_up_is_not_left():
-    censored = np.r_[np.linspace(-1, 1, 50), [2.0, 2.0]]
-    np.testing.assert_allclose(bounds(censored)[:, 0], [-np.inf, 2.0])
-    assert bounds(censored[:-1])[1, 0] == np.inf  # once is chance
-    rare = np.r_[np.linspace(-1, 1, 500), [2.0, 2.0]]
+    censored = np.r_[np.linspace(-1, 1, 50), [2.0] * 5]
+    assert bounds(censored)[:, 0].tolist() == [-np.inf, 2.0]
+    rare = np.r_[np.linspace(-1, 1, 500), [2.0] * 5]
     assert bounds(rare)[1, 0] == np.inf
 
 
+def test_tied_extremes_are_no_bounds():
+    miles = [10.4, 10.4, 13.3, 14.3, 14.7, 15.0, 15.2, 15.2, 15.5, 15.8, 16.4, 17.3, 17.8, 18.1, 18.7, 19.2, 19.2, 33.9]
+    assert bounds(np.array(miles) - 20)[:, 0].tolist() == [-np.inf, np.inf]
+    rounded = np.random.default_rng(0).normal(size=400).round(0)  # every value is as common as its neighbors
+    assert bounds(rounded)[:, 0].tolist() == [-np.inf, np.inf]
+
+
 def test_weights_count_as_copies_and_their_scale_does_not_matter():
-    targets, weights = np.r_[np.linspace(-1, 1, 300), [2.0, 2.0]], np.ones(302)
-    weights[-2:] = 5
+    targets, weights = np.r_[np.linspace(-1, 1, 700), [2.0] * 5], np.ones(705)
+    weights[-5:] = 5
     for factor in (1, 1e-6):
-        np.testing.assert_allclose(bounds(targets, factor * weights)[1, 0], 2.0)
-    assert bounds(targets, np.ones(302))[1, 0] == np.inf
+        assert bounds(targets, factor * weights)[1, 0] == 2.0
+    assert bounds(targets, np.ones(705))[1, 0] == np.inf
 
 
 def test_each_output_has_its_own():
     targets = np.stack([np.linspace(1, 2, 9), np.linspace(-2, -1, 9), np.linspace(-1, 1, 9)], axis=1)
     expected = [[0, -np.inf, -np.inf], [np.inf, 0, np.inf]]
-    np.testing.assert_allclose(bounds(targets), expected, atol=1e-12)
+    np.testing.assert_array_equal(bounds(targets), expected)
 
 
 def test_bounds_that_further_targets_leave_are_given_up():
@@ -67,19 +71,19 @@ def test_answers_and_sets_of_counts_are_never_negative(rule):
     y = rng.exponential(0.2 + X[:, 0])
     model = MCLRegressor(**SHORT, rule=rule).fit(X, y)
     far = rng.normal(scale=5, size=(100, 2))
-    assert (model.predict(far) >= -1e-12).all()
-    assert (model.predict_interval(far).hull[0] >= -1e-12).all()
+    assert (model.predict(far) >= 0).all()
+    assert (model.predict_interval(far).hull[0] >= 0).all()
     if rule is None:
-        assert (model.predict_hypotheses(far).values >= -1e-12).all()
+        assert (model.predict_hypotheses(far).values >= 0).all()
 
 
 def test_a_censored_scale_is_not_left_at_its_end():
     X, y = noisy(300)
     y = np.minimum(y, 2.5)
     model = MCLRegressor(**SHORT).fit(X, y)
-    assert model.predict_hypotheses(X).values.max() <= 2.5 + 1e-9
-    sets = model.predict_interval(X, 0.02)
-    assert sets.upper.max() <= 2.5 + 1e-9
+    assert model.predict_hypotheses(X).values.max() <= 2.5
+    sets = model.predict_interval(X)
+    assert sets.upper.max() == 2.5
     assert sets.contains(y).mean() > 0.9  # the end itself belongs to the sets
 
 
@@ -90,3 +94,31 @@ def test_negative_targets_that_come_later_are_believed():
     for _ in range(8):
         model.partial_fit(X, -np.abs(y))
     assert model.predict(X).min() < -0.5
+
+
+def test_the_bound_itself_belongs_to_the_sets():
+    # Moved back from standardised units, 0 was 1e-17, and no zero was covered.
+    covered = []
+    for seed in range(8):
+        rng = np.random.default_rng(5000 + seed)
+        X = rng.normal(size=(200, 3))
+        y = np.where(rng.uniform(size=200) < 0.4, 0.0, np.exp(X[:, 0] + rng.normal(size=200)))
+        sets = MCLRegressor(**{**SHORT, "random_state": seed}).fit(X, y).predict_interval(X)
+        assert sets.contains(np.zeros(200))[sets.hull[0] <= 1e-9].all()
+        covered.append(sets.contains(y).mean())
+    assert np.mean(covered) > 0.8
+
+
+def test_sets_of_too_few_calibrating_rows_hold_everything():
+    X, y = noisy(60)
+    sets = MCLRegressor(**SHORT).fit(X, np.abs(y)).predict_interval(X, alpha=0.01)
+    assert np.isneginf(sets.lower).all()
+    assert np.isposinf(sets.upper).all()
+
+
+def test_calibrating_rows_beyond_the_bounds_widen_the_sets():
+    X, y = noisy(200)
+    model = MCLRegressor(**SHORT).fit(X, np.abs(y))
+    beyond = Rows(X[:40], -np.abs(y[:40, None]), np.ones(40), np.arange(40))
+    model._calibrate(beyond)
+    assert np.isinf(model.predict_interval(X).upper).all()

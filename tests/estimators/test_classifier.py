@@ -180,3 +180,22 @@ def test_bad_input_is_named(model):
         model.oracle_score(X, y[:19])
     with pytest.raises(ValueError, match="Unknown label type"):
         MCLClassifier().fit(X, np.linspace(0, 1, 20))
+
+
+def test_a_coarse_table_is_learned_row_by_row():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2, size=2000)
+    y = rng.uniform(size=2000) < np.where(x == 1, 0.9, 0.1)
+    shares = MCLClassifier(**QUICK).fit(x[:, None], y).predict_proba([[0], [1]])[:, 1]
+    np.testing.assert_allclose(shares, [y[x == 0].mean(), y[x == 1].mean()], atol=0.03)
+
+
+def test_a_table_of_frequencies_is_the_table_of_its_rows():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 3, size=(300, 2)).astype(float)
+    y = (rng.uniform(size=300) < 0.2 + 0.3 * X[:, 0]).astype(int)
+    cells, counts = np.unique(np.c_[X, y], axis=0, return_counts=True)
+    settings = {**QUICK, "n_epochs": 4, "class_weight": "balanced"}
+    rows = MCLClassifier(**settings).fit(X, y)
+    frequencies = MCLClassifier(**settings).fit(cells[:, :2], cells[:, 2].astype(int), sample_weight=counts)
+    np.testing.assert_array_equal(rows.predict_proba(X), frequencies.predict_proba(X))

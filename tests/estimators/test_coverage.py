@@ -131,3 +131,31 @@ def test_groups_that_do_not_fit_are_named():
     X, y = rough(np.random.default_rng(0), 20)
     with pytest.raises(ValueError, match=r"MCLRegressor: `groups` must have a label for each of 20 rows, got"):
         MCLRegressor(**QUICK).fit(X, y, groups=np.arange(19))
+
+
+def zero_inflated(rng, n):
+    X = rng.normal(size=(n, 3))
+    return X, np.where(rng.uniform(size=n) < 0.4, 0.0, np.exp(X[:, 0] + rng.normal(size=n)))
+
+
+def counts(rng, n):
+    X = rng.normal(size=(n, 3))
+    return X, rng.poisson(np.exp(1 + 0.5 * X[:, 0])).astype(float)
+
+
+def coarse_counts(rng, n):
+    X = rng.integers(0, [3, 4], size=(n, 2)).astype(float)
+    return X, rng.poisson(1 + X[:, 0]).astype(float)
+
+
+@pytest.mark.parametrize("make", [zero_inflated, counts, coarse_counts])
+def test_targets_with_ties_are_covered_as_often_as_others(make):
+    covered = []
+    for seed in range(N_TABLES):
+        rng = np.random.default_rng(seed)
+        model = MCLRegressor(**{**BY_HEART, "n_epochs": 5, "random_state": seed}).fit(*make(rng, 250))
+        fresh, truth = make(rng, 300)
+        sets = model.predict_interval(fresh)
+        assert np.isfinite(sets.hull).all()
+        covered.append(sets.contains(truth).mean())
+    assert 0.86 < np.mean(covered) < 0.96

@@ -465,3 +465,39 @@ def test_progress_shows_a_bar_with_the_name_of_the_estimator(capsys):
     assert "MCLRegressor" in capsys.readouterr().err
     MCLRegressor(**{**QUICK, "n_epochs": 3}).fit(X, y)
     assert capsys.readouterr().err == ""
+
+
+def test_a_refit_leaves_nothing_of_an_earlier_fit():
+    X, y = noisy(100)
+    model = MCLRegressor(**{**QUICK, "n_epochs": 3, "n_restarts": 1}).fit(X, y).set_output(transform="pandas")
+    model.rule = "annealed"
+    assert not hasattr(model.fit(X, y), "shares_")
+    model.rule = None
+    assert not hasattr(model.fit(X, y), "bandwidth_")
+    assert hasattr(model.transform(X), "columns")  # what the user chose is kept
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e-200, 1e308])
+def test_targets_whose_squares_are_no_numbers_are_refused_before_the_training(scale):
+    X, y = noisy(50)
+    with pytest.raises(ValueError, match=r"MCLRegressor: `y` must differ by more than 1e-120 .* Squares"):
+        MCLRegressor().fit(X, scale * (y / np.abs(y).max()))
+
+
+@pytest.mark.parametrize("rule", [None, "annealed"])
+@pytest.mark.filterwarnings("ignore")
+def test_networks_that_all_diverge_are_no_model(rule):
+    X, y = noisy(100)
+    model = MCLRegressor(**{**QUICK, "learning_rate": 1e30, "rule": rule, "validation_fraction": 0.0, "n_restarts": 1})
+    with pytest.raises(ValueError, match=r"`learning_rate` must let the training converge, got 1e\+30"):
+        model.fit(X, y)
+    assert not hasattr(model, "modules_")
+
+
+def test_wide_tables_have_no_knots_by_default():
+    rng = np.random.default_rng(0)
+    wide = rng.normal(size=(60, 200))
+    settings = {**QUICK, "n_epochs": 1, "n_restarts": 1}
+    assert "networks with knots" not in MCLRegressor(**settings).fit(wide, wide[:, 0]).shares_
+    mostly_flags = np.c_[wide[:, :20], wide[:, 20:] > 0]
+    assert "networks with knots" in MCLRegressor(**settings).fit(mostly_flags, wide[:, 0]).shares_

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmcl.estimators._rows import fixed_borders, n_calibrating, split_rows
+from torchmcl.estimators._rows import fixed_borders, n_calibrating, split_rows, units_of
 
 
 def table(n, seed=0):
@@ -154,3 +154,80 @@ def test_the_borders_of_a_split_put_any_part_of_the_rows_into_the_same_shares(fi
     for some, all_rows in zip(part.shares, whole.shares, strict=True):
         assert set(map(tuple, some.inputs)) <= set(map(tuple, all_rows.inputs))
     assert 10 < len(whole.calibration) < 35
+
+
+# ---------------------------------------------------------------------- coarse tables
+
+
+def coarse(n=600, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 3, size=(n, 2)).astype(float)
+    return X, (rng.uniform(size=(n, 1)) < 0.2 + 0.3 * X[:, :1]).astype(float)
+
+
+def test_rows_of_a_coarse_table_are_split_one_by_one():
+    X, y = coarse()
+    parts = split(X, y, share=0.2)
+    assert [len(part) for part in parts.shares] == [361, 120, 119]
+    for part in parts.shares:
+        assert len(np.unique(np.c_[part.inputs, part.targets], axis=0)) >= 17  # each holds about every kind of row
+        assert not part.in_groups
+        np.testing.assert_array_equal(part.weights, 1)
+
+
+def test_order_weights_and_copies_of_a_coarse_table_do_not_matter():
+    X, y = coarse()
+    rows, counts = np.unique(np.c_[X, y], axis=0, return_counts=True)
+    whole = split(X, y)
+    assert_same(whole, split(X[::-1], y[::-1]))
+    assert_same(whole, split(rows[:, :2], rows[:, 2:], 0.7 * counts))  # the table as one of frequencies
+    assert_same(whole, split(X.repeat(2, axis=0), y.repeat(2, axis=0)))
+    assert_same(whole, split(X, y, np.full(len(X), 5.0)))
+
+
+def test_other_weights_of_a_coarse_table_keep_the_weight_of_each_kind_of_row():
+    X, y = coarse()
+    weights = np.random.default_rng(0).uniform(0.1, 3, size=len(X))
+    parts = split(X, y, weights)
+    assert sum(map(len, parts.shares)) == len(X)
+    found = sum((part.weights * (part.inputs[:, 0] == 1)).sum() for part in parts.shares) * parts.largest
+    assert found == pytest.approx(weights[X[:, 0] == 1].sum(), rel=1e-5)
+
+
+def test_frequencies_of_millions_are_so_many_rows_as_settle_anything():
+    X, y = coarse()
+    rows, counts = np.unique(np.c_[X, y], axis=0, return_counts=True)
+    parts = split(rows[:, :2], rows[:, 2:], 10_000.0 * counts + np.arange(18))
+    assert 90_000 < sum(map(len, parts.shares)) <= 100_000
+
+
+def test_factors_of_weights_are_no_numbers_of_rows():
+    X, y = coarse()
+    parts = split(X, y, factors=np.where(y[:, 0] == 1, 3.0, 1.0))
+    assert sum(map(len, parts.shares)) == len(X)
+    np.testing.assert_allclose(parts.train.weights, np.where(parts.train.targets[:, 0] == 1, 1, 1 / 3), rtol=1e-6)
+
+
+def test_groups_of_a_coarse_table_stay_apart():
+    X, y = coarse()
+    parts = split(X, y, groups=np.arange(600) // 10, share=0.2)
+    assert [len(np.unique(part.units)) for part in parts.shares] == [39, 12, 9]
+    assert sum(part.weights.sum() for part in parts.shares) * parts.largest == pytest.approx(600)
+
+
+def test_large_groups_are_held_out_as_often_as_small_ones():
+    X, y = table(440)
+    groups = np.r_[np.arange(40), 40 + np.arange(400) // 10]  # 40 of one row, 40 of ten
+    n_large = 0
+    for seed in range(40):
+        held = split(X, y, groups=groups, share=0.2, seed=seed).calibration
+        n_large += (np.unique(held.units, return_counts=True)[1] == 10).sum()
+    assert 0.4 < n_large / (40 * n_calibrating(80, 0.2)) < 0.6
+
+
+def test_units_of_rows_join_copies_and_nothing_else():
+    X, y = table(30)
+    units = units_of(X.repeat(2, axis=0), y.repeat(2, axis=0))
+    assert (units[::2] == units[1::2]).all()
+    assert len(np.unique(units)) == 30
+    assert len(np.unique(units_of(*coarse()))) == 600

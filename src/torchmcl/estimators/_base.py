@@ -36,6 +36,8 @@ _LAST_SHARE, _LAST_RATE = 0.3, 0.25
 N_RESTARTS, MANY_ROWS = 5, 50_000
 # Of tables whose values repeat, by default: this many knots in a column, and then half of the steps do.
 N_KNOTS = 33
+# Of tables with more columns that take more than two values there are none: networks would have too many inputs.
+_MAX_KNOTTED = 128
 _N_STEPS, _N_STEPS_WITH_KNOTS = 1500, 750
 # The horizon of schedules for partial_fit, where no number of epochs is known.
 _PARTIAL_EPOCHS = 200
@@ -126,6 +128,8 @@ class MCLEstimator(DataFrames, Parameters):
         n_knots = default if self.n_knots is None else int(self.n_knots)
         if n_knots is None:
             n_knots = N_KNOTS if len(train) < MANY_ROWS and values_repeat(filled) else 0
+        if self.n_knots is None and n_knots and _n_knotted(filled) > _MAX_KNOTTED:
+            n_knots = 0
         encoder = Bends.of(scaler, filled, train.weights, n_knots) if n_knots else scaler
         return encoder if gaps is None else gaps.before(encoder)
 
@@ -294,6 +298,14 @@ class MCLEstimator(DataFrames, Parameters):
         self._annealing = state
         rules: list[AssignmentRule] = [AnnealedWTA(t) if t > 0 else WTA() for t in values.temperature.tolist()]
         return rules, [least] * len(self.modules_)
+
+
+def _n_knotted(rows: NDArray[Any]) -> int:
+    """Return how many columns take more than two values, as far as matters."""
+    if rows.shape[1] <= _MAX_KNOTTED:
+        return rows.shape[1]
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    return int(((rows > low) & (rows < high)).any(axis=0).sum())
 
 
 def seeds_of(seed: int, n_networks: int) -> list[int]:

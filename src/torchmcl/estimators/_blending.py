@@ -13,8 +13,9 @@ from torchmcl._checks import bad_value
 from torchmcl.assignment import WTA
 from torchmcl.costs import mixture_score
 from torchmcl.density import VoronoiKernels
+from torchmcl.estimators._atoms import atoms_of
 from torchmcl.estimators._base import MANY_ROWS, N_KNOTS, N_RESTARTS, seeds_of
-from torchmcl.estimators._blend import Blend, atoms_of, known
+from torchmcl.estimators._blend import Blend, known
 from torchmcl.estimators._forecasts import Forecasts
 from torchmcl.estimators._forest import Forest
 from torchmcl.estimators._inputs import Bends, Gaps, Scaler
@@ -105,12 +106,11 @@ class Blending(Forecasts):
         self._blend = Blend(kinds, n_networks, np.full(len(kinds) + 1, 1 / (len(kinds) + 1)))
         if not self.ensemble:
             self._keep_one(scores)
+        self._few = atoms_of(split.train.targets, split.selection.targets)
+        if self._few is not None:
+            self._blend = replace(self._blend, atoms=self._targets(self._few[:, None], np.float64)[:, 0])
         forest = self.ensemble and len(split.train) < MANY_ROWS
         self._choose_shares(split, _N_TREES if forest else 0, seed)
-        atoms = atoms_of(
-            self._targets(split.train.targets, np.float64), self._targets(split.selection.targets, np.float64)
-        )
-        self._blend = replace(self._blend, atoms=atoms)
         self._choose_fill(split.selection)
         self._state_seed = seed
         return split
@@ -194,12 +194,20 @@ class Blending(Forecasts):
 
     def _judge(self, members: list[Kernels], targets: Tensor, weights: Tensor) -> None:
         """Choose shares, and what answers leave out, by the kernels of members for rows that trained none of them."""
+        assert self._blend is not None
+        members = [self._blend.at_atoms(member) for member in members]
         shares = blended(members, targets, weights)
         self._use_shares(shares)
         if self.n_outputs_ == 1:
-            assert self._blend is not None
-            trim = fitted_trim(known(members, shares), targets, weights, self._n_points)
+            whole = self._blend.at_atoms(known(members, shares))
+            trim = fitted_trim(whole, targets, weights, self._n_points, self._atoms)
             self._blend = replace(self._blend, trim=trim)
+
+    @property
+    def _atoms(self) -> Tensor | None:
+        """The only values of the targets, in standardised units."""
+        assert self._blend is not None
+        return None if self._blend.atoms is None else torch.from_numpy(self._blend.atoms)
 
     def _use_shares(self, shares: NDArray[np.float64]) -> None:
         assert self._blend is not None
@@ -215,7 +223,8 @@ class Blending(Forecasts):
         members = self._blend.members(self.modules_, judges.inputs.astype(np.float64), self.device)
         known, weights = self._known(judges), torch.from_numpy(judges.weights)
         kinds = members[: len(self._blend.encoders)]
-        self._blend = replace(self._blend, stretches=np.array([fitted_stretch(kind, known, weights) for kind in kinds]))
+        stretches = np.array([fitted_stretch(kind, known, weights, self._atoms) for kind in kinds])
+        self._blend = replace(self._blend, stretches=stretches)
 
     def _choose_again(self, selection: Rows, train: Rows) -> None:
         """Choose the shares again, by other rows; the forest stays as it is."""
@@ -245,7 +254,7 @@ class Blending(Forecasts):
         values, spreads = forest.answers(inputs[len(train) :])
         unseen: NDArray[np.bool_] = ~seen[len(train) :]
         factor, floor, kernels = fitted_widths(
-            values, spreads, unseen, self._known(judges), torch.from_numpy(judges.weights)
+            values, spreads, unseen, self._known(judges), torch.from_numpy(judges.weights), self._atoms
         )
         self._blend = replace(self._blend, factor=factor, floor=floor)
         return [kernels]

@@ -3,45 +3,48 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl.estimators._inputs import Scaler
 from torchmcl.estimators._rows import Rows
 
 __all__ = ["never_left", "still_never_left", "unbounded"]
 
-# An end at which at least this share of the rows lies exactly is the end of the scale, not of the sample.
-_PILED_UP = 0.01
+# An end at which at least this share of the rows lies exactly, and so many, is the end of the scale, not of the sample,
+# if none of the values beside it, in this share of the rows, is a third as common: values that are rounded repeat, too.
+_PILED_UP, _MIN_ROWS, _BESIDE = 0.01, 5, 0.1
 
 
-def never_left(rows: Rows, scaler: Scaler) -> NDArray[np.float64]:
-    """Return the lowest and highest value that each output can take, [2, outputs], in standardised units.
+def never_left(rows: Rows) -> NDArray[np.float64]:
+    """Return the lowest and highest value that each output can take, [2, outputs].
 
     A target that is never negative cannot become so, and one that is never positive neither. An end at which targets
     pile up is one that they do not leave. Everything else is unbounded.
 
     Args:
-        rows: all of them; copies are one row.
-        scaler: of the targets.
+        rows: those that calibrate must not be among them, or sets would hold these more surely than others.
     """
-    low, high = rows.targets.min(axis=0), rows.targets.max(axis=0)
-    lower = np.where(_piled_up(rows, low), low, np.where(low >= 0, 0.0, -np.inf))
-    upper = np.where(_piled_up(rows, high), high, np.where(high <= 0, 0.0, np.inf))
-    return (np.stack([lower, upper]) - scaler.mean) / scaler.scale
+    weights = rows.weights / rows.weights.sum()
+    found = []
+    for column in rows.targets.T:
+        low, high = column.min(), column.max()
+        lower = low if _piled_up(column - low, weights) else 0.0 if low >= 0 else -np.inf
+        upper = high if _piled_up(high - column, weights) else 0.0 if high <= 0 else np.inf
+        found.append((lower, upper))
+    return np.array(found, dtype=np.float64).T
 
 
 def still_never_left(bounds: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the bounds [2, outputs] without those that further targets [rows, outputs] have left.
-
-    Both are in standardised units.
-    """
+    """Return the bounds [2, outputs] without those that further targets [rows, outputs] have left."""
     left = np.stack([(targets < bounds[0]).any(axis=0), (targets > bounds[1]).any(axis=0)])
     return np.where(left, unbounded(bounds.shape[1]), bounds)
 
 
-def _piled_up(rows: Rows, end: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return whether several rows, and not too small a share of all, lie exactly at an end, [outputs]."""
-    there = rows.targets == end
-    share = rows.weights @ there / rows.weights.sum()
-    return np.asarray((there.sum(axis=0) >= 2) & (share >= _PILED_UP))
+def _piled_up(distances: NDArray[np.float64], weights: NDArray[np.float64]) -> bool:
+    """Return whether so many rows lie at an end, by their distance from it, that targets do not leave it."""
+    there = distances == 0
+    if there.sum() < _MIN_ROWS or weights[there].sum() < _PILED_UP:
+        return False
+    beside = np.sort(distances[~there])[: max(1, round(_BESIDE * len(distances)))]
+    most = np.unique(beside, return_counts=True)[1].max(initial=0)
+    return bool(there.sum() >= 3 * most)
 
 
 def unbounded(n_outputs: int) -> NDArray[np.float64]:

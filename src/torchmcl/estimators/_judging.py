@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchmcl.costs.mixtures import mean_distance
 from torchmcl.density import best_points
+from torchmcl.estimators._atoms import at_atoms, best_atoms
 from torchmcl.estimators._blend import forest_kernels
 from torchmcl.estimators._kernels import Kernels
 
@@ -30,8 +31,8 @@ _STRETCH_DOUBT = 5.0
 _TRIMS, _TRIM, _TRIM_DOUBT = (0.0, 0.003, 0.01, 0.03, 0.07, 0.12, 0.2), 0.01, 20.0
 # Shares are held near equal ones as if by this many more rows.
 _ROWS_OF_DOUBT = 4.0
-# Below this a CRPS, in standardised units, is rounding.
-_LEAST_CRPS = 1e-9
+# Below this a CRPS, in standardised units, is rounding, and so is a squared distance.
+_LEAST_CRPS, _LEAST_DISTORTION = 1e-9, 1e-12
 
 
 def fitted_widths(
@@ -40,6 +41,7 @@ def fitted_widths(
     unseen: NDArray[np.bool_],
     targets: Tensor,
     weights: Tensor,
+    atoms: Tensor | None = None,
 ) -> tuple[float, float, Kernels]:
     """Return factor and floor of the forest's widths with the best log score on held-out rows, and the kernels there.
 
@@ -49,6 +51,7 @@ def fitted_widths(
         unseen: [rows, trees], whether a tree has not been grown on a row: the others must not be asked.
         targets: [rows, outputs]
         weights: [rows]
+        atoms: the only values of the targets, whose masses are judged then.
     """
     judged = np.maximum(unseen, ~unseen.any(axis=1, keepdims=True))  # a row that all have seen is judged by all
     shares = torch.from_numpy(judged / judged.sum(axis=1, keepdims=True))
@@ -57,24 +60,26 @@ def fitted_widths(
         return forest_kernels(values, spreads, factor, floor)._replace(probabilities=shares)
 
     def score(pair: tuple[float, float]) -> float:
-        return float((weights * log_density(kernels(*pair), targets)).sum())
+        return float((weights * log_density(kernels(*pair), targets, atoms)).sum())
 
     best = max(((factor, floor) for factor in _FACTORS for floor in _FLOORS), key=score)
     return *best, kernels(*best)
 
 
-def fitted_stretch(kernels: Kernels, targets: Tensor, weights: Tensor) -> float:
+def fitted_stretch(kernels: Kernels, targets: Tensor, weights: Tensor, atoms: Tensor | None = None) -> float:
     """Return the factor of all widths with the best log score on held-out rows; without much evidence near 1."""
     counts = weights / weights.mean()
 
     def loss(stretch: float) -> float:
-        score = (counts * log_density(kernels.stretched(stretch), targets)).sum()
+        score = (counts * log_density(kernels.stretched(stretch), targets, atoms)).sum()
         return _STRETCH_DOUBT * math.log(stretch) ** 2 - float(score)
 
     return min(_STRETCHES, key=loss)
 
 
-def fitted_trim(kernels: Kernels, targets: Tensor, weights: Tensor, n_points: int) -> float:
+def fitted_trim(
+    kernels: Kernels, targets: Tensor, weights: Tensor, n_points: int, atoms: Tensor | None = None
+) -> float:
     """Return the share to leave out at each end for which points stand best for held-out targets of one output.
 
     A kernel far from all others needs little probability to draw a point to itself, and little is hard to get right.
@@ -84,19 +89,26 @@ def fitted_trim(kernels: Kernels, targets: Tensor, weights: Tensor, n_points: in
         targets: [rows, 1]
         weights: [rows]
         n_points: how many answers there will be.
+        atoms: the only values of the targets, at which the kernels are then.
     """
 
+    def points_of(trimmed: Kernels) -> Tensor:
+        if atoms is None:
+            return best_points(trimmed.density(), n_points).points
+        return atoms[best_atoms(atoms, trimmed.probabilities, n_points)[0]].unsqueeze(-1)
+
     def loss(trim: float) -> float:
-        points = best_points(kernels.trimmed(trim).density(), n_points).points
+        points = points_of(kernels.trimmed(trim))
         distortion = (weights * (points - targets.unsqueeze(1)).square().sum(dim=-1).amin(dim=1)).sum() / weights.sum()
         doubt = abs(math.log((trim + _TRIMS[1]) / (_TRIM + _TRIMS[1])))
-        return len(targets) * math.log(max(float(distortion), 1e-300)) + _TRIM_DOUBT * doubt
+        return len(targets) * math.log(max(float(distortion), _LEAST_DISTORTION)) + _TRIM_DOUBT * doubt
 
     return min(_TRIMS, key=loss)
 
 
-def log_density(kernels: Kernels, targets: Tensor) -> Tensor:
-    """Return the log density of targets [rows, outputs], [rows]."""
+def log_density(kernels: Kernels, targets: Tensor, atoms: Tensor | None = None) -> Tensor:
+    """Return the log density of targets [rows, outputs], [rows]; of kernels at atoms, where there are any."""
+    kernels = kernels if atoms is None else at_atoms(kernels, atoms)
     z = (targets.unsqueeze(1) - kernels.values) / kernels.widths
     logs = -0.5 * z.square() - kernels.widths.log() - 0.5 * math.log(2 * math.pi)
     return (kernels.probabilities.log() + logs.sum(dim=-1)).logsumexp(dim=-1)

@@ -147,6 +147,11 @@ class Parameters(BaseEstimator):
     def _complete(self) -> None:
         """Add the attributes that a model of an earlier version was saved without."""
 
+    def _forget(self) -> None:
+        """Remove the attributes of an earlier fit: with other parameters not all of them would be replaced."""
+        for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
+            delattr(self, name)
+
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 

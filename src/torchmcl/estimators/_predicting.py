@@ -9,6 +9,7 @@ from sklearn.utils import check_random_state
 
 from torchmcl._checks import bad_value, check_positive_int, check_real
 from torchmcl.density import HypothesisDensity, KernelMixture
+from torchmcl.estimators._atoms import best_atoms
 from torchmcl.estimators._conformal import PredictionIntervals, quantile
 from torchmcl.estimators._forecasts import Forecasts, blocks
 from torchmcl.estimators._regions import PredictionRegions
@@ -33,9 +34,12 @@ class Predicting(Forecasts):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the conditional mean of each row, [rows] or [rows, outputs]."""
-        parts = [self._kernels(rows, knowing=True) for rows in blocks(self._checked_inputs(X))]
-        means = [(part.probabilities.unsqueeze(-1) * part.values).sum(dim=1) for part in parts]
-        return self._like_y(self._targets.inverse(self._bounded(torch.cat(means)).numpy()))
+        rows = blocks(self._checked_inputs(X))
+        if self._few is not None:
+            few = torch.from_numpy(self._few)
+            means = torch.cat([self._masses(block, knowing=True) @ few for block in rows]).unsqueeze(1).numpy()
+            return self._like_y(means)
+        return self._like_y(self._of_y(torch.cat([self._means(block) for block in rows]).numpy()))
 
     def predict_hypotheses(self, X: Any, n_hypotheses: int | None = None) -> Hypotheses:
         """Return the answers for each row and their probabilities.
@@ -43,13 +47,22 @@ class Predicting(Forecasts):
         Args:
             X: [rows, features]
             n_hypotheses: how many answers; by default as many as the model was fitted for. They are points that stand
-                for the density, so any number can be had of one fit (but for a single network that a rule trained).
+                for the density, so any number can be had of one fit (but for a single network that a rule trained). A
+                target that takes few values is answered by different ones of them, at most by all.
         """
         if n_hypotheses is not None:
             check_positive_int("MCLRegressor", "n_hypotheses", n_hypotheses)
-        parts = [self._answers(rows, n_hypotheses)[:2] for rows in blocks(self._checked_inputs(X))]
+        rows = blocks(self._checked_inputs(X))
+        if self._few is not None:
+            values = torch.from_numpy(self._few)
+            answers = [
+                best_atoms(values, self._masses(block, knowing=True), n_hypotheses or self._n_points) for block in rows
+            ]
+            places, probabilities = (torch.cat(part).numpy() for part in zip(*answers, strict=True))
+            return Hypotheses(self._few[places][..., None], probabilities)
+        parts = [self._answers(block, n_hypotheses)[:2] for block in rows]
         standardised, probabilities = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
-        return Hypotheses(self._targets.inverse(standardised), probabilities)
+        return Hypotheses(self._of_y(standardised), probabilities)
 
     def predict_distribution(self, X: Any) -> HypothesisDensity:
         """Return the density of y at each row: a torch distribution with batch shape [rows], events [outputs]."""
@@ -61,7 +74,8 @@ class Predicting(Forecasts):
         They are highest-density sets, calibrated by split conformal prediction on rows that were used for nothing
         else: unions of intervals where the density has several modes. For several outputs each has its own. With
         too few calibration rows for `alpha` (fewer than 1 / alpha - 1) they are infinite; copies of a row count as one,
-        and so do the rows of a group. After a fit with weights they hold for rows drawn in proportion to those.
+        and so do the rows of a group. After a fit with weights they hold for rows drawn in proportion to those. A set
+        reaches to the mean of its row if next to nothing lies between; that of a skewed density may lie outside.
 
         Args:
             X: [rows, features]
@@ -98,6 +112,8 @@ class Predicting(Forecasts):
         density = self.predict_distribution(X)
         generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
         samples = density.sample((n_samples,), generator).movedim(0, 1).numpy()
+        if self._few is not None:
+            samples = self._few[np.searchsorted((self._few[1:] + self._few[:-1]) / 2, samples)]
         return samples[..., 0] if self._flat_y else samples
 
     def log_prob(self, X: Any, y: Any) -> NDArray[Any]:

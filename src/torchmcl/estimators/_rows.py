@@ -6,6 +6,9 @@ depends neither on the order of the rows nor on whether a row stands twice or ha
 What is split are *units*: a row with all its copies, or a group with all its rows. A share that calibrates says nothing
 of fresh rows if copies of its rows were trained on. Units are dealt by their number and not by their weight, so that
 each is as likely as any other to calibrate, which is what conformal prediction asks for.
+
+Equal rows of a coarse table are not copies (see `_copies`): each of them is a unit. There a row of weight 2 is two
+rows, if all weights are multiples of one number.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +19,9 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-__all__ = ["Rows", "Split", "fixed_borders", "split_rows", "target_names"]
+from torchmcl.estimators._copies import coincide_by_chance
+
+__all__ = ["Rows", "Split", "fixed_borders", "split_rows", "target_names", "units_of"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -25,6 +30,9 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _MAX_CALIBRATING, _MAX_SELECTING = 5_000, 10_000
 # Where a table can spare them, this many units calibrate at least.
 _MIN_CALIBRATING, _MOST_SPARED = 19, 1 / 6
+# Weights are numbers of rows if they are integers, or multiples of the smallest one divided by at most this; they stand
+# for this many rows at most.
+_MOST_PARTS, _ROUNDING, _MOST_ROWS = 10, 1e-6, 100_000
 # This many held-out rows of each kind are kept for partial_fit.
 _HELD_OUT_ROWS = 4096
 
@@ -114,6 +122,7 @@ def split_rows(
     calibrating: float = 0.0,
     groups: NDArray[Any] | None = None,
     strata: NDArray[np.int64] | None = None,
+    factors: NDArray[np.float64] | None = None,
     borders: NDArray[np.uint64] | None = None,
 ) -> Split:
     """Return the shares.
@@ -128,27 +137,55 @@ def split_rows(
         groups: [rows], labels of rows that belong together, and so into the same share.
         strata: [rows], ids of classes that are split alike, to a unit more or less. A group counts for the class of its
             first row.
+        factors: [rows], of the weights, the same for equal rows: how much a row counts, not how often it occurs.
         borders: of another split, to put the same rows into the same shares again, instead of `selecting` and
             `calibrating`. There may be nothing left to train on then.
     """
     weights = np.ones(len(inputs)) if weights is None else weights
     keys = _hashed(inputs, targets, seed)
     order = np.argsort(keys, kind="stable")
-    order = order[weights[order] > 0]
+    order = order[(weights if factors is None else weights * factors)[order] > 0]
     first = _are_new(inputs, targets, keys, order)
-    merged = np.bincount(np.cumsum(first) - 1, weights[order])
-    heads = np.arange(len(merged)) if groups is None else _first_of_units(np.cumsum(first) - 1, groups[order])
-    chosen = order[first]
-    keys = keys[chosen][heads]
+    heads = order[first]
+    cell, merged, unit = _units(
+        (inputs[heads], targets[heads]), np.cumsum(first) - 1, weights[order], None if groups is None else groups[order]
+    )
+    row_keys, unit_keys = _keys_of(keys[heads][cell], merged, unit)
+    place = np.argsort(row_keys, kind="stable")
+    chosen, merged, unit_keys = heads[cell[place]], merged[place], unit_keys[place]
+    merged = merged if factors is None else merged * factors[chosen]
     largest = float(merged.max())
-    rows = Rows(inputs[chosen], targets[chosen], _rounded(merged / largest), keys.view(np.int64))
-    stratum = np.zeros(len(chosen), dtype=np.int64) if strata is None else strata[chosen][heads]
+    rows = Rows(inputs[chosen], targets[chosen], _rounded(merged / largest), unit_keys.view(np.int64))
+    each, alone, own = np.unique(unit_keys, return_index=True, return_inverse=True)
+    stratum = np.zeros(len(each), dtype=np.int64) if strata is None else strata[chosen[alone]]
     if borders is None:
-        alone = heads == np.arange(len(heads))
-        borders = _borders(keys[alone], stratum[alone], selecting, calibrating)
-    calibrates = keys < borders[stratum, 0]
-    selects = ~calibrates & (keys < borders[stratum, 1])
+        borders = _borders(each, stratum, selecting, calibrating)
+    below = (each[:, None] < borders[stratum])[own.ravel()]
+    calibrates, selects = below[:, 0], below[:, 1] & ~below[:, 0]
     return Split(rows.take(~calibrates & ~selects), rows.take(selects), rows.take(calibrates), borders, largest)
+
+
+def units_of(inputs: NDArray[Any], targets: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the unit of each row, [rows]: the same number for copies, and for nothing else.
+
+    Args:
+        inputs: [rows, features]; NaN where a value is missing.
+        targets: [rows, outputs] or [rows]
+    """
+    keys = _hashed(inputs, targets, 0)
+    order = np.argsort(keys, kind="stable")
+    first = _are_new(inputs, targets, keys, order)
+    heads, cells = order[first], np.cumsum(first) - 1
+    if len(heads) == len(order):
+        return np.arange(len(order))
+    apart = coincide_by_chance(_columns(inputs[heads], targets[heads]), np.bincount(cells))[cells]
+    units = np.empty(len(order), dtype=np.int64)
+    units[order] = np.where(apart, len(heads) + np.arange(len(order)), cells)
+    return units
+
+
+def _columns(inputs: NDArray[Any], targets: NDArray[Any]) -> list[NDArray[Any]]:
+    return [*inputs.T, *(targets.T if targets.ndim == 2 else [targets])]
 
 
 def _are_new(
@@ -169,22 +206,85 @@ def _differ(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(differ.any(axis=1))
 
 
-def _first_of_units(rows: NDArray[np.int64], groups: NDArray[Any]) -> NDArray[np.int64]:
-    """Return for each row the first row of its unit.
-
-    Copies of a row may stand in several groups, and then these are one unit.
+def _units(
+    rows: tuple[NDArray[Any], NDArray[Any]],
+    cells: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    groups: NDArray[Any] | None,
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return the rows of the table: which of the different rows each is, its weight, and its unit.
 
     Args:
-        rows: [copies], the row that each is a copy of.
-        groups: [copies], labels.
+        rows: inputs and targets of the different rows.
+        cells: [copies], the row that each is a copy of, increasing.
+        weights: [copies]
+        groups: [copies], labels; None without any.
     """
+    counts = _numbers_of_rows(weights)
+    totals = np.bincount(cells, counts).astype(np.int64)
+    by_chance = coincide_by_chance(_columns(*rows), totals // np.gcd.reduce(totals))
+    unit_of = cells if groups is None else _joined_groups(cells, groups, by_chance)
+    n_units = int(unit_of.max()) + 1
+    pairs, place = np.unique(cells * n_units + unit_of, return_inverse=True)
+    cell, unit = pairs // n_units, pairs % n_units
+    merged, number = (np.bincount(place.ravel(), each) for each in (weights, counts))
+    number = number.astype(np.int64)
+    times = np.where(by_chance[cell], number // np.gcd.reduce(number), 1)  # a table that stands twice is one table
+    cell, unit, merged = np.repeat(cell, times), np.repeat(unit, times), np.repeat(merged / times, times)
+    return np.asarray(cell), np.asarray(merged), np.asarray(np.arange(len(cell)) if groups is None else unit)
+
+
+def _numbers_of_rows(weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return how many rows each weight stands for: integers, and multiples of one number, for as many; others for one.
+
+    Only the ratios of the numbers matter.
+    """
+    smallest = float(weights.min())
+    for unit in (1.0, *(smallest / parts for parts in range(1, _MOST_PARTS + 1))):
+        exact = weights / unit
+        counts = np.rint(exact)
+        if counts.min() >= 1 and counts.max() < 1 / _ROUNDING and (np.abs(exact - counts) <= _ROUNDING * exact).all():
+            most = max(_MOST_ROWS, len(counts))
+            return np.maximum(1, counts * min(1.0, most / counts.sum())).astype(np.int64)
+    return np.ones(len(weights), dtype=np.int64)
+
+
+def _joined_groups(cells: NDArray[np.int64], groups: NDArray[Any], by_chance: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the unit of each copy, [copies]: its group, with all groups that have copies of the same row."""
     labels, group = np.unique(groups, return_inverse=True)
-    n_rows = int(rows[-1]) + 1
-    size = n_rows + len(labels)
-    edges = coo_array((np.ones(len(rows)), (rows, n_rows + group.ravel())), shape=(size, size))
-    _, unit = connected_components(edges, directed=False)
-    _, first, own = np.unique(unit[:n_rows], return_index=True, return_inverse=True)
-    return np.asarray(first[own.ravel()])
+    group = group.ravel()
+    size = len(labels) + len(by_chance)
+    linked = ~by_chance[cells]
+    ends = group[linked], len(labels) + cells[linked]
+    _, unit = connected_components(coo_array((np.ones(len(ends[0])), ends), shape=(size, size)), directed=False)
+    return np.asarray(unit[: len(labels)][group], dtype=np.int64)
+
+
+def _keys_of(
+    cell_keys: NDArray[np.uint64], weights: NDArray[np.float64], unit: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return a hash for each row by its content, and for its unit by the content of all its rows; all different.
+
+    A sum of hashes is as likely to be small for a large unit as for a small one, so that each is held out as often.
+    """
+    sums, heavy = np.zeros(int(unit.max()) + 1, dtype=np.uint64), np.bincount(unit, weights)
+    np.add.at(sums, unit, cell_keys)
+    unit_keys = _told_apart(sums, heavy)[unit]
+    if len(sums) == len(unit):
+        return unit_keys, unit_keys
+    return _told_apart(cell_keys, unit_keys), unit_keys
+
+
+def _told_apart(keys: NDArray[np.uint64], ranks: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return other hashes for all but the first of equal ones, in the order of their ranks."""
+    order = np.lexsort((ranks, keys))
+    ordered = keys[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    ordinal = np.arange(len(keys)) - np.repeat(starts, np.diff(np.r_[starts, len(keys)]))
+    apart = np.empty_like(keys)
+    with np.errstate(over="ignore"):
+        apart[order] = np.where(ordinal == 0, ordered, _mixed(ordered + ordinal.astype(np.uint64) * _GOLDEN))
+    return apart
 
 
 def _rounded(weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -241,9 +341,8 @@ def _hash_at(share: float) -> int:
 def _hashed(inputs: NDArray[Any], targets: NDArray[Any], seed: int) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each row, column by column so that memory stays small."""
     total = np.full(len(inputs), seed, dtype=np.uint64)
-    columns = [*inputs.T, *(targets.T if targets.ndim == 2 else [targets])]
     with np.errstate(over="ignore"):
-        for number, column in enumerate(columns):
+        for number, column in enumerate(_columns(inputs, targets)):
             # One bit pattern for zero, and one for missing values.
             numbers = column.astype(np.float64) + 0.0
             numbers[np.isnan(numbers)] = np.nan

@@ -41,6 +41,8 @@ _MAX_EPOCHS, _N_STEPS, _ROWS_PER_STEP = 90, 1500, 20
 _MAX_DECAY, _MIN_DECAY, _FEW_ROWS = 2.0, 0.05, 200
 # By default a training without improvement for this share of its epochs, and this many, ends.
 _PATIENT_SHARE, _MIN_PATIENCE = 0.2, 20
+# Rows by which networks that diverged are found out.
+_JUDGED_ROWS = 256
 
 
 class Guesses(NamedTuple):
@@ -64,7 +66,8 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
     with, and in the end each from those that it explains. Below 50 000 rows there are five networks, each of which
     holds out another fifth of the rows. The epoch with the lowest log-loss on all held-out rows is kept, and the
     temperature that makes the probabilities fit those rows. The fit does not depend on the order of the rows, and
-    weighting a row with 2 is the same as having it twice.
+    weighting a row with 2 is the same as having it twice. Copies of a row are held out together, but for tables so
+    coarse that rows coincide by chance: there each is a row of its own.
 
     The parameters and attributes are those of `MCLRegressor`, except for these:
 
@@ -123,16 +126,21 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
             checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
         """
         self._check_parameters()
+        self._forget()
         X, y, weights = self._validated(X, y, sample_weight, reset=True)
         self.classes_ = np.unique(y if weights is None else y[weights > 0])
         ids = self._class_ids(y, weights)
-        weights = self._with_class_weights(ids, y, weights)
+        factors = self._class_factors(ids, y, weights)
         seed = self._seed()
-        rows = split_rows(X, ids, weights, seed=seed, groups=self._checked_groups(groups, X)).train
+        rows = split_rows(X, ids, weights, seed=seed, groups=self._checked_groups(groups, X), factors=factors).train
         self._inputs = self._encoder(rows)
         training = self._train_folds(rows, seed, checkpoint)
         if self.final_fit_on_all_rows and self.validation_fraction:
             self._train_on_all(training, rows)
+        if not np.isfinite(self._probabilities(rows.head(_JUDGED_ROWS).inputs)).all():
+            self._forget()
+            rule, advice = "let the training converge", "The networks diverged; try 0.02."
+            raise ValueError(bad_value("MCLClassifier", "learning_rate", rule, repr(self.learning_rate), advice))
         return self
 
     def _train_folds(self, rows: Rows, seed: int, checkpoint: str | Path | None) -> ClassTraining:
@@ -203,7 +211,8 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
             self._state_seed, self._moments, self._annealing = self._seed(), None, None
             self.temperature_ = 1.0
         ids = self._class_ids(y, weights)
-        rows = split_rows(X, ids, self._with_class_weights(ids, y, weights), seed=self._state_seed).train
+        factors = self._class_factors(ids, y, weights)
+        rows = split_rows(X, ids, weights, seed=self._state_seed, factors=factors).train
         if first:
             self._inputs = self._encoder(rows, default=0)
         self._train_more(rows)
@@ -226,19 +235,19 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
             raise ValueError(bad_value("MCLClassifier", "y", rule, repr(y[unknown][0])))
         return ids.astype(np.int64)
 
-    def _with_class_weights(
+    def _class_factors(
         self, ids: NDArray[np.int64], y: NDArray[Any], weights: NDArray[np.float64] | None
     ) -> NDArray[np.float64] | None:
+        """Return what `class_weight` multiplies the weight of each row by, [rows]; None for nothing."""
         if self.class_weight is None:
-            return weights
+            return None
         given = dict(self.class_weight) if isinstance(self.class_weight, Mapping) else self.class_weight
         counted = self.classes_[ids] == y  # rows without weight may have other labels
         classes = np.unique(y[counted])
         counts = None if weights is None else weights[counted]
         found = compute_class_weight(given, classes=classes, y=y[counted], sample_weight=counts)
         own = dict(zip(classes, found, strict=True))
-        factors = np.array([own.get(label, 0.0) for label in self.classes_])[ids]
-        return factors if weights is None else factors * weights
+        return np.array([own.get(label, 0.0) for label in self.classes_])[ids]
 
     def _encoded_targets(self, rows: Rows) -> NDArray[Any]:
         return rows.targets
@@ -279,7 +288,9 @@ class MCLClassifier(ClassifierMixin, MCLEstimator):
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probability of each class, [rows, classes]."""
-        X = self._checked_inputs(X)
+        return self._probabilities(self._checked_inputs(X))
+
+    def _probabilities(self, X: NDArray[Any]) -> NDArray[Any]:
         said = log_shares(self.modules_, torch.from_numpy(self._inputs(X, X.dtype)), self.device)
         mixed: NDArray[Any] = (said / self.temperature_).softmax(dim=-1).mean(dim=0).numpy()
         return mixed / mixed.sum(axis=1, keepdims=True)

@@ -30,7 +30,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
     forest whose leaves are kernels, and a wide kernel for what nobody knows, each with the share that foresees held-out
     rows best. Answers are the `n_hypotheses` points that stand best for the density, intervals its calibrated
     highest-density sets; these have gaps only where held-out rows support them, and neither leaves bounds that the
-    targets keep. Targets with few values are answered by those values.
+    targets keep. A target that takes few values (at most 64, nearly all of them more than once) is answered by those
+    values only, and by fewer answers if there are fewer values; its sets begin and end with them, or with the mean.
 
     With `rule` (or `search`) networks are trained by multiple choice learning instead: each gives `n_hypotheses`
     answers with scores, and one bandwidth makes a density of all of them. Choose it for the method itself: a
@@ -39,7 +40,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
     A part of the rows trains nothing: two thirds of it select (when to stop, shares, widths, gaps; with a rule the
     bandwidth), the others calibrate the intervals and are touched by nothing else. The fit does not depend on the
     order of the rows, weighting a row with 2 is the same as having it twice, and weighting all rows alike is the same
-    as not weighting them.
+    as not weighting them. Copies of a row are held out together. In a table so coarse that rows coincide by chance,
+    each is a row of its own: the values of different rows decide which of the two it is.
 
     Args:
         n_hypotheses: how many answers to give for each row. The blend has more kernels than that.
@@ -53,7 +55,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
         n_knots: places in each column at which the answers may bend, at its quantiles; 0 for none. By default the blend
             has networks with 0 and with 33 below 50 000 rows to train on, and with 0 above; a number is for all of its
             networks. With a rule the default is 33, if there are fewer than 50 000 rows and in half of the columns or
-            more values repeat (each stands in two different rows on average), else none. None for `partial_fit`.
+            more values repeat (each stands in two different rows on average), else none. None for `partial_fit`, and by
+            default none for more than 128 columns that take more than two values.
         n_epochs: passes over the rows, at most. By default 2500 to 3000 optimizer steps for the blend, by the number of
             rows, and 12 epochs from 50 000 rows on; with a rule about 1500 steps (750 with knots), between 20 and 1000
             epochs.
@@ -150,7 +153,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
 
         Args:
             X: [rows, features], an array of numbers (NaN where one is missing), or a data frame of pandas, polars or
-                Arrow as it is.
+                Arrow with any columns.
             y: [rows], or [rows, outputs] for several outputs.
             sample_weight: [rows], how often each row occurs relative to the others; only the ratios matter.
             groups: [rows], labels of rows that belong together (of one patient, one place, one scene): they are held
@@ -158,10 +161,11 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
             checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
 
         Raises:
-            ValueError: for a parameter out of range, a table with infinite values, or a target that is missing
-                or constant.
+            ValueError: for a parameter out of range, a table with infinite values, a target that is missing, constant,
+                or as small as 1e-120 or as large as 1e120, or a learning rate at which all networks diverge.
         """
         self._check_parameters()
+        self._forget()
         rows = self._validated(X, y, sample_weight, reset=True, n_needed=2)
         self._check_targets_vary(rows[1])
         seed = self._seed()
@@ -171,9 +175,10 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
         self._borders = split.borders
         self._inputs = self._encoder(split.train)
         self._targets = Scaler.of(split.train.targets, split.train.weights)
-        self._bounds = never_left(split.train.joined(split.selection).joined(split.calibration), self._targets)
+        self._limits = never_left(split.train.joined(split.selection))
         self._n_train, self._n_points = len(split.train), int(self.n_hypotheses)
         split = (self._fit_blend if self._blends else self._fit_rule)(split, seed, checkpoint)
+        self._check_converged(split.train)
         self._calibrate(split.calibration)
         self._held_out = tuple(share.latest() for share in split.held_out)
         return self
@@ -199,7 +204,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
         rows = self._validated(X, y, sample_weight, reset=first, n_needed=1)
         if first:
             self._state_seed, self._moments, self._annealing = self._seed(), None, None
-            self._blend, self._n_train, self._n_points = None, 0, int(self.n_hypotheses)
+            self._blend, self._few, self._n_train, self._n_points = None, None, 0, int(self.n_hypotheses)
             selecting, calibrating = self._held_out_shares()
             self._borders = fixed_borders(selecting=selecting, calibrating=calibrating)
         split = split_rows(*rows, seed=self._state_seed, borders=self._borders)
@@ -209,8 +214,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, Predicting, Blending):
             self._inputs = self._encoder(split.train, default=0)
             self._targets = Scaler.of(split.train.targets, split.train.weights)
             self._held_out = split.selection.head(0), split.calibration.head(0)
-            self._bounds = unbounded(self.n_outputs_)
-        self._believe_less(self._targets(rows[1], np.float64))
+            self._limits = unbounded(self.n_outputs_)
+        self._believe_less(rows[1])
         both = zip(self._held_out, split.held_out, strict=True)
         self._held_out = selection, calibration = tuple(old.joined(new).latest() for old, new in both)
         if len(split.train):

@@ -10,6 +10,10 @@ static int64_t n_borders(const Line *line) {
     return (wanted + 15) / 16 * 16;
 }
 
+/* Dynamic programming takes time with the cube of the points. So many points lie as densely as the cube root of the
+   density already, and so do the borders: every fourth is taken. */
+static int are_many(const Line *line) { return line->n_columns > 64; }
+
 /* Integrals of 1, y and y^2 from the left up to a place, and the density there. */
 typedef struct {
     double sum[3];
@@ -19,7 +23,8 @@ typedef struct {
 /* Memory: costs [borders][borders], lowest costs [points][borders + 1], integrals, and what Newton's method needs. */
 static int64_t line_points_memory(const Line *line) {
     const int64_t n = n_borders(line), k = line->n_columns;
-    return n * n + (k + 1) * (n + 16) + 2 * n + (n + 1) * (int64_t)sizeof(Below) / 4 + 2 * 6 * (k + 1) +
+    const int64_t choosing = are_many(line) ? 0 : n * n + (k + 1) * (n + 16);
+    return choosing + 2 * n + (n + 1) * (int64_t)sizeof(Below) / 4 + 2 * 6 * (k + 1) +
            (k + 1) * (int64_t)sizeof(Below) / 4 + (n + 1) + 64;
 }
 
@@ -34,8 +39,8 @@ typedef struct {
 static Quantizer quantizer_in(const Line *line, float *memory) {
     const int64_t n = n_borders(line), k = line->n_columns;
     Quantizer q;
-    q.cost = memory, memory += n * n;
-    q.best = memory, memory += (k + 1) * (n + 16);
+    q.cost = memory, memory += are_many(line) ? 0 : n * n;
+    q.best = memory, memory += are_many(line) ? 0 : (k + 1) * (n + 16);
     q.mass = memory, q.mean = memory + n, memory += 2 * n;
     q.borders = (Below *)(memory + (uintptr_t)memory / 4 % 2), memory = (float *)(q.borders + n + 1);
     q.cells = (Below *)memory, memory = (float *)(q.cells + k + 1);
@@ -296,8 +301,12 @@ static void line_points(const Line *line) {
         add_up(&row);
         const double *last = row.sums + 3 * row.n_cells, mean = last[1] / last[0];
         set_borders(&row, &q, n);
-        set_costs(&q, n);
-        choose_borders(&q, n, k);
+        if (are_many(line)) {
+            for (int64_t p = 0; p < k; p++) q.at[p] = (p + 1) * n / k;
+        } else {
+            set_costs(&q, n);
+            choose_borders(&q, n, k);
+        }
         settle(&row, &q, k, sqrt(last[2] / last[0] - mean * mean));
         write_points(line, &row, &q, r);
     }

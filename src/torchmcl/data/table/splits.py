@@ -48,7 +48,14 @@ class Split:
         return ""
 
     def rows(
-        self, owner: str, table: Table, schema: TableSchema, known: NDArray[np.int64], fraction: float, seed: int
+        self,
+        owner: str,
+        table: Table,
+        schema: TableSchema,
+        known: NDArray[np.int64],
+        fraction: float,
+        seed: int,
+        units: NDArray[Any] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the places of the rows to learn from and of those to set apart, both sorted.
 
@@ -59,14 +66,15 @@ class Split:
             known: places of the rows that can be used.
             fraction: of them to set apart, about.
             seed: of rows and groups at random.
+            units: labels of the known rows; at random, rows of one label stay together. Each is alone by default.
 
         Raises:
             ValueError: if the column leaves no rows to learn from, or none to set apart.
         """
         n_test = round(fraction * len(known))
         if self.by == "random" or not n_test:
-            shuffled = np.random.default_rng(seed).permutation(known)
-            return np.sort(shuffled[n_test:]), np.sort(shuffled[:n_test])
+            last = _units(np.arange(len(known)) if units is None else units, n_test, seed)
+            return known[~last], known[last]
         if self.by == "time":
             last = _last(times_of(table, self.column, schema)[known], n_test)
         else:
@@ -169,6 +177,18 @@ def _last(times: NDArray[np.float64], n_wanted: int) -> NDArray[np.bool_] | None
         return None
     n_moments = 1 + int(possible[np.abs(totals[possible] - n_wanted).argmin()])
     return np.asarray(times >= moments[-n_moments])
+
+
+def _units(units: NDArray[Any], n_wanted: int, seed: int) -> NDArray[np.bool_]:
+    """Return the rows of units drawn at random, about as many as wanted."""
+    order = np.random.default_rng(seed).permutation(len(units))
+    _, first, unit, sizes = np.unique(units[order], return_index=True, return_inverse=True, return_counts=True)
+    drawn = np.argsort(first)
+    chosen = np.zeros(len(sizes), dtype=bool)
+    chosen[drawn[np.cumsum(sizes[drawn]) <= n_wanted]] = True
+    rows = np.zeros(len(units), dtype=bool)
+    rows[order] = chosen[unit.ravel()]
+    return rows
 
 
 def _groups(texts: Any, n_wanted: int, seed: int) -> NDArray[np.bool_] | None:

@@ -43,6 +43,11 @@ class Answering(ABC):
     def estimator(self) -> Any:
         """What gives the answers."""
 
+    @property
+    @abstractmethod
+    def n_answers(self) -> int:
+        """How many answers a row has."""
+
     @abstractmethod
     def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
         """Return the columns of the answers for some rows."""

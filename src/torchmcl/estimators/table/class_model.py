@@ -41,9 +41,14 @@ class ClassModel(Answering):
         """What gives the answers."""
         return self.classifier
 
+    @property
+    def n_answers(self) -> int:
+        """How many classes are named for a row."""
+        return min(int(self.classifier.n_hypotheses), len(self.classifier.classes_))
+
     def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
         probabilities = self.classifier.predict_proba(inputs)
-        n_guesses = min(int(self.classifier.n_hypotheses), probabilities.shape[1])
+        n_guesses = self.n_answers
         order = np.argsort(-probabilities, axis=1, kind="stable")
         ranked = np.take_along_axis(probabilities, order, axis=1)
         names = self.classifier.classes_[order]

@@ -44,12 +44,11 @@ def measured_classes(
 def class_summary(model: ClassModel) -> str:
     """Return the lines of `torchmcl fit` about the rows that were set apart."""
     measures = model.metrics["set_apart"]
-    n_guesses = min(int(model.classifier.n_hypotheses), len(model.classifier.classes_))
     what = f"{len(model.classifier.classes_)} classes of {model.schema.targets[0]}"
     return (
         f"On {set_apart_words(model.metrics)}, {what}:\n"
         f"  the first guess is right in {measures['accuracy']:.1%} (the most common class: "
-        f"{measures['most_common']:.1%}), one of {n_guesses} in {measures['top_accuracy']:.1%}; "
+        f"{measures['most_common']:.1%}), one of {model.n_answers} in {measures['top_accuracy']:.1%}; "
         f"log-loss {measures['log_loss']:.3g}, calibration off by {100 * measures['calibration_error']:.1f} points"
     )
 

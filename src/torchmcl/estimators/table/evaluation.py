@@ -23,6 +23,7 @@ _N_LIKELIHOODS = 50_000
 _N_BINS = 24
 _LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _MOST_CELLS = 8
+_MOST_ANSWERS = 64  # of the curve of distortion by the number of answers
 
 
 def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.int64] | None = None) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def _measures(
     probabilities: NDArray[np.float64],
     costs: NDArray[np.float64],
 ) -> dict[str, Any]:
-    off_mean = np.einsum("rk,rko->ro", probabilities, values) - targets
+    off_mean = model.means(inputs, values, probabilities) - targets
     off_nearest = values[np.arange(len(values)), costs.argmin(axis=1)] - targets
     some = slice(0, _N_LIKELIHOODS)
     return {
@@ -178,9 +179,9 @@ def _by_number(
     probabilities: NDArray[np.float64],
 ) -> dict[str, Any]:
     """Return distortion when only n answers are kept, those that best stand for all, and the floor for any n."""
-    n_hypotheses = costs.shape[1]
-    some = _spread(len(costs), max(1000, 4_000_000 // n_hypotheses**2))
-    order = _representatives(values[some], probabilities[some])
+    n_hypotheses = min(costs.shape[1], _MOST_ANSWERS)
+    some = _spread(len(costs), max(4, 4_000_000 // costs.shape[1] ** 2))
+    order = _representatives(values[some], probabilities[some], n_hypotheses)
     kept = np.minimum.accumulate(np.take_along_axis(costs[some], order, axis=1), axis=1)
     numbers = list(range(1, n_hypotheses + 1))
     made: dict[str, Any] = {"numbers": numbers, "distortion": _lists(kept.mean(axis=0)), "floor": None}
@@ -191,8 +192,8 @@ def _by_number(
     return made
 
 
-def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the answers of each row in an order in which each lowers the expected distortion most, [rows, answers].
+def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.float64], n_kept: int) -> NDArray[np.int64]:
+    """Return the first answers of each row in an order in which each lowers the expected distortion most, [rows, kept].
 
     Expected as the probabilities say, with the answers themselves as outcomes: the truth is not looked at.
     """
@@ -201,8 +202,8 @@ def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.floa
     every = np.arange(n_rows)
     nearest = np.full((n_rows, n_hypotheses), np.inf)
     taken = np.zeros((n_rows, n_hypotheses), dtype=bool)
-    order = np.empty((n_rows, n_hypotheses), dtype=np.int64)
-    for place in range(n_hypotheses):
+    order = np.empty((n_rows, n_kept), dtype=np.int64)
+    for place in range(n_kept):
         expected = np.einsum("rk,rkj->rj", probabilities, np.minimum(nearest[:, :, None], apart))
         chosen = np.where(taken, np.inf, expected).argmin(axis=1)
         taken[every, chosen] = True

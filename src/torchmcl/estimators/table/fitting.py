@@ -14,6 +14,7 @@ from torchmcl.data.table import ColumnEncoder, Table, TableSchema, infer_schema
 from torchmcl.data.table.inference import MIN_ROWS, rows_problem
 from torchmcl.data.table.problems import raise_problems
 from torchmcl.data.table.splits import Split, choose_split, dating_columns, moment_text, times_of
+from torchmcl.estimators._rows import units_of
 from torchmcl.estimators.classifier import MCLClassifier
 from torchmcl.estimators.regressor import MCLRegressor
 from torchmcl.estimators.table.class_evaluation import class_trajectory, evaluated_classes
@@ -116,8 +117,9 @@ def train_table(
     start = time.perf_counter()
     schema = schema or how.schema(owner, table)
     targets = schema.target_values(owner, table)
-    known, train, test = _rows(owner, table, schema, targets, how)
-    values = schema.values(owner, table)[train]
+    values = schema.values(owner, table)
+    known, train, test = _rows(owner, table, schema, values, targets, how)
+    values = values[train]
     encoder = ColumnEncoder(schema).fit(values)
     inputs = encoder(values)
     del values  # of a large table they are as large as the inputs
@@ -162,14 +164,23 @@ def _fitted_regressor(
 
 
 def _rows(
-    owner: str, table: Table, schema: TableSchema, targets: NDArray[np.float64], how: TableFit
+    owner: str,
+    table: Table,
+    schema: TableSchema,
+    values: NDArray[np.float64],
+    targets: NDArray[np.float64],
+    how: TableFit,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the places of the rows with all targets, and of those to learn from and to set apart."""
+    """Return the places of the rows with all targets, and of those to learn from and to set apart.
+
+    Copies of a row stay together: a model that has learned from one of them is not measured on the others.
+    """
     known = np.flatnonzero(~np.isnan(targets).any(axis=1))
     if len(known) < MIN_ROWS:
         raise ValueError(bad_value(owner, table.name, f"have a target in at least {MIN_ROWS} rows", len(known)))
     split = how.how_to_split(owner, table, schema)
-    return known, *split.rows(owner, table, schema, known, how.test_fraction, how.seed)
+    units = units_of(values[known], targets[known]) if split.by == "random" else None
+    return known, *split.rows(owner, table, schema, known, how.test_fraction, how.seed, units)
 
 
 def _split_facts(
@@ -186,7 +197,8 @@ def _split_facts(
 
 def measure_table(owner: str, model: TableModel | ClassModel, table: Table, how: TableFit) -> TableModel | ClassModel:
     """Return a model of `train_table` with records of the rows that were set apart, and of those it learned from."""
-    _, train, test = _rows(owner, table, model.schema, model.schema.target_values(owner, table), how)
+    values, targets = model.schema.values(owner, table), model.schema.target_values(owner, table)
+    _, train, test = _rows(owner, table, model.schema, values, targets, how)
     columns = summary_of_data(owner, model, table.take(train))
     if isinstance(model, ClassModel):
         return measured_classes(owner, model, table.take(test), test, columns)
@@ -220,7 +232,7 @@ def table_records(owner: str, model: TableModel | ClassModel, data: Table | None
         "schema": asdict(model.schema),
         "decisions": model.schema.decisions(),
         "warnings": model.schema.warnings(),
-        "parameters": {"n_hypotheses": int(model.estimator.n_hypotheses), "rule": str(model.estimator.rule)},
+        "parameters": {"n_hypotheses": model.n_answers, "rule": str(model.estimator.rule)},
         "metrics": model.metrics,
         "columns": stored.get("columns", []),
         "training": stored.get("training")

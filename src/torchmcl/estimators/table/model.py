@@ -49,9 +49,22 @@ class TableModel(Answering):
         """What gives the answers."""
         return self.regressor
 
+    @property
+    def n_answers(self) -> int:
+        """How many answers a row has: fewer than were asked for if the target takes fewer values."""
+        return self.regressor._n_answers()
+
+    def means(
+        self, inputs: NDArray[np.float32], values: NDArray[np.float64], probabilities: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the mean of each row, [rows, targets]: that of its answers, unless these are some of few values."""
+        if self.regressor._few is not None:
+            return self.regressor.predict(inputs).reshape(len(values), -1)
+        return np.einsum("rk,rko->ro", probabilities, values)
+
     def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
         values, probabilities = self.regressor.predict_hypotheses(inputs)
-        means = np.einsum("rk,rko->ro", probabilities, values)
+        means = self.means(inputs, values, probabilities)
         order = np.argsort(-probabilities, axis=1, kind="stable")
         probabilities = np.take_along_axis(probabilities, order, axis=1)
         probabilities = probabilities.round(_PROBABILITY_DIGITS)
