@@ -73,8 +73,8 @@ class Split:
         """
         n_test = round(fraction * len(known))
         if self.by == "random" or not n_test:
-            last = _units(np.arange(len(known)) if units is None else units, n_test, seed)
-            return known[~last], known[last]
+            drawn = _units(np.arange(len(known)) if units is None else units, n_test, seed)
+            return known[~drawn], known[drawn]
         if self.by == "time":
             last = _last(times_of(table, self.column, schema)[known], n_test)
         else:
