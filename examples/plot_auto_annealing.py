@@ -2,9 +2,9 @@
 Annealing that needs no tuning
 ==============================
 
-When to cool, from where and how fast? :class:`~torchmcl.annealing.AutoAnnealing` decides by what it measures in
-training: it waits while a single answer keeps improving, then cools from the critical temperature. Two tables with the
-same architecture and the same settings get very different schedules.
+When to cool, from where and how fast? :class:`~torchmcl.annealing.AutoAnnealing` decides by measurements in training: it
+waits while a single answer keeps improving, and cools at once where a single answer explains little. Two tables with
+the same architecture and the same settings get very different schedules.
 """
 
 import matplotlib.pyplot as plt
@@ -37,7 +37,7 @@ history = fleet.fit(data, n_epochs=600, batch_size="all", progress=False)
 
 # %%
 # The temperatures that were decided on. Near branches: the temperature follows the falling error of the single answer
-# for most of the training. Far branches: nothing is to be gained by waiting.
+# as long as that keeps improving. Far branches: a single answer explains little, and the hold ends after its probe.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2))
 for model, distance in enumerate(tables):
