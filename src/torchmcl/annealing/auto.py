@@ -74,6 +74,8 @@ _SMALLEST_SPREAD = 1e-3
 # A distance may come out below 0 by rounding, relative to the size of distances.
 _ROUNDING = 1e-5
 _TINY = torch.finfo(torch.float32).tiny
+# The slow mean of the distortion forgets as the elapsed time to this power.
+_MEMORY = 2
 
 
 class AutoValues(NamedTuple):
@@ -231,12 +233,13 @@ class AutoAnnealing:
         holds, known = begun < 0, measured.mean.isfinite()
         scale = torch.where(holds & known, measured.mean.float(), state["scale"])
         lowest = torch.minimum(state["lowest"], scale)
-        # The mean of the logarithm over about the last half of the time. It is p / 2 above the present value of a
-        # distortion that falls as t^-p, which a doubling of the time lowers by p log(2). Of the lowest distortion so
-        # far: that of single measurements jumps.
+        # `slow` is the mean of the logarithm over about the last half of the time before the last measurement. If the
+        # distortion falls as t^-p, it was p / 2 above the value then, and is that plus p log(t / t_then) above the one
+        # now; a doubling of the time gains p log(2). Of the lowest distortion so far: single measurements jump.
         level = lowest.clamp_min(_TINY).log()
-        slow = state["slow"] + (2 * (epoch - state["seen"]) / epoch).clamp(max=1) * (level - state["slow"])
-        doubling = 2 * math.log(2) * (slow - level)
+        earlier = state["seen"] / epoch
+        doubling = math.log(2) * (state["slow"] - level) / (1 / _MEMORY - earlier.log())
+        slow = level + earlier**_MEMORY * (state["slow"] - level)
         probe = numbers.probe * n_epochs
         gained = (state["first"] / scale.clamp_min(_TINY)).log()
         rewinds = holds & (state["seen"] < probe) & (epoch >= probe) & (gained < numbers.probe_gain)
