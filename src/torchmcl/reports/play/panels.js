@@ -24,6 +24,7 @@
       for (const canvas of [this.canvas, this.bars]) canvas.setAttribute("role", "img");
       this.figure = element("figure", {}, [
         element("figcaption", {}, [this.choice, this.note]), this.canvas, this.bars,
+        element("p", { className: "note", textContent: "Share of each hypothesis, largest first; line: equal shares" }),
       ]);
       this.picture = new play.Picture(this.canvas);
     }
