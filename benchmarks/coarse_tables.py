@@ -1,6 +1,6 @@
 """Tables with few different rows: log-loss against scikit-learn, and coverage of targets with ties.
 
-python benchmarks/coarse_tables.py [--seeds 3] [--coverage 50] [--sets Titanic,grades] [--out results/coarse-cpu.json]
+python benchmarks/coarse_tables.py [--seeds 3] [--coverage 50] [--sets Titanic,grades] [--out results/coarse.json]
 
 Log-loss: cross tables that were published with their counts (Titanic, Berkeley admissions, hair and eyes) and simulated
 ones: survey answers, grades, counts, rare events. Categories are one-hot columns for all; each seed holds out a quarter
