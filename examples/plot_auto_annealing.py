@@ -2,9 +2,9 @@
 Annealing that needs no tuning
 ==============================
 
-When to cool, from where and how fast? :class:`~torchmcl.annealing.AutoAnnealing` decides by measurements in training: it
-waits while a single answer keeps improving, and cools at once where a single answer explains little. Two tables with
-the same architecture and the same settings get very different schedules.
+When to cool, from where and how fast? :class:`~torchmcl.annealing.AutoAnnealing` decides by measurements in training:
+it waits while a single answer keeps improving, and cools at once where a single answer explains little. Two tables
+with the same architecture and the same settings get very different schedules.
 """
 
 import matplotlib.pyplot as plt
