@@ -386,7 +386,7 @@ def _set_apart(frame, **how):
     options = TableFit(["y"], parameters={"n_epochs": 1, "n_restarts": 1, "hidden": (4,)}, **how)
     schema = options.schema("test", table)
     values, targets = schema.values("test", table), schema.target_values("test", table)
-    return [np.c_[values, targets][rows] for rows in _rows("test", table, values, targets, options)[1:]]
+    return [np.c_[values, targets][rows] for rows in _rows("test", table, schema, values, targets, options)[1:]]
 
 
 def test_copies_of_rows_are_set_apart_together():

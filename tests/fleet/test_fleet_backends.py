@@ -283,7 +283,7 @@ def test_value_checks_see_every_step():
     inputs, targets = curve(20)
     targets[3] = torch.nan
     fleet = Fleet(network, 2)
-    with mcl.value_checks(), pytest.raises(ValueError, match="match: `cost` must be finite"):
+    with mcl.value_checks(), pytest.raises(ValueError, match="mcl_step: `targets` must be finite"):
         fleet.fit(FleetData.shared(inputs, targets, 2), 2, progress=False)
 
 
@@ -450,12 +450,11 @@ def test_only_the_tail_of_models_that_anneal_by_themselves_can_be_best(patience)
 
 
 @each_backend
-@pytest.mark.parametrize("n_epochs", [1, 2])
-def test_the_last_epoch_of_a_training_without_a_tail_can_be_best(n_epochs, backend):
+def test_the_only_epoch_of_a_training_without_a_tail_can_be_best(backend):
     data, held_out = sets_with_something_to_learn()
-    history = patient_and_not(backend).fit(data, n_epochs, validation=held_out, progress=False)
+    history = patient_and_not(backend).fit(data, 1, validation=held_out, progress=False)
     assert (history.temperatures[-1] > 0).all()
-    assert history.best_epoch.tolist() == [n_epochs - 1] * 2
+    assert history.best_epoch.tolist() == [0, 0]
 
 
 @each_backend

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from torchmcl._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from torchmcl.data import pedestrians, speech, table, uci
+    from torchmcl.data import modes, pedestrians, speech, table, uci
     from torchmcl.data.synthetic import (
         CENTRES,
         DEVIATION,
@@ -21,6 +21,7 @@ __all__ = [
     "conditional_covariance",
     "conditional_three_gaussians",
     "folded_response",
+    "modes",
     "pedestrians",
     "speech",
     "table",
