@@ -214,6 +214,25 @@ def test_a_cost_without_a_zero_is_cooled_from_the_first_batch():
     assert float(training.scheduler.rule.temperature) < first < 10
 
 
+def test_padded_steps_move_no_hypothesis():
+    torch.manual_seed(0)
+    mask = torch.ones(64, 1, 4, dtype=torch.bool)
+    mask[:32, :, 1:] = False
+    model = mcl.MultiHypothesisMLP(1, (4, 2), 3, hidden=(8,))
+    batch = mcl.Batch(torch.rand(64, 1), torch.randn(64, 1, 4, 2), mask)
+    assert mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=mcl.pairwise_sq_ade).targets is None
+    whole = mcl.mcl_step(model, batch._replace(mask=None), mcl.WTA(), cost_fn=mcl.pairwise_sq_ade)
+    assert torch.equal(whole.targets, batch.targets)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = mcl.RuleScheduler(mcl.AutoAnnealing(), optimizer, model=model, n_epochs=10)
+    for _ in range(10):
+        output = mcl.mcl_step(model, batch, scheduler.rule, cost_fn=mcl.pairwise_sq_ade)
+        scheduler.observe(output)  # without a step of the optimizer: only a move would change the weights
+        before = model.head.linear.weight.detach().clone()
+        scheduler.step()
+        assert torch.equal(model.head.linear.weight, before)
+
+
 def test_a_forgotten_observe_is_an_error():
     with pytest.raises(RuntimeError, match=r"AutoAnnealing has not seen a batch\. Call `observe\(output\)`"):
         Training().scheduler.step()

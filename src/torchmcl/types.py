@@ -86,7 +86,7 @@ class StepOutput(NamedTuple):
         score_loss: scalar, or None when the model has no scores.
         matching: cost, weights and mask, for the metrics.
         predictions: what the model returned.
-        targets: [..., targets, ...], with their axis, and 0 where they are padded.
+        targets: [..., targets, ...], with their axis, and 0 where they are padded; None where steps of them are.
     """
 
     loss: Tensor

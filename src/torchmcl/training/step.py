@@ -118,14 +118,15 @@ def mcl_step(
     mask = matching.mask if cost.shape[-2] == 0 else mask  # no sample has a real target, mask or not
     trained = None if loss_fn is None else costs("loss_fn", loss_fn)
     axes = int(stacked)
+    whole = targets if steps is None else None  # padded steps are 0, and must not be taken for targets
     assignment_loss = mcl_loss(matching, trained_cost=trained, model_axes=axes, sample_weights=sample_weights)
     if predictions.score_logits is None or score_weight == 0:
-        return StepOutput(assignment_loss, assignment_loss, None, matching, predictions, targets)
+        return StepOutput(assignment_loss, assignment_loss, None, matching, predictions, whole)
     labels = scores.labels(cost, matching.weights, mask)
     logits = predictions.score_logits
     score_loss = scores.loss(logits, labels, mask, model_axes=axes, sample_weights=sample_weights)
     loss = assignment_loss + (score_loss if score_weight == 1 else score_weight * score_loss)
-    return StepOutput(loss, assignment_loss, score_loss, matching, predictions, targets)
+    return StepOutput(loss, assignment_loss, score_loss, matching, predictions, whole)
 
 
 def _real_parts(targets: Tensor, mask: Tensor | None, target_axes: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
