@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import torchmcl as mcl
 from torchmcl.annealing.moves import HeadTensors, Moves, Samples, head_of, planned_moves
 from torchmcl.data.modes import MODE_PROBLEMS, mode_problem
-from torchmcl.fleet import Fleet, FleetData
+from torchmcl.fleet import SGD, Adam, Fleet, FleetData
 
 
 def samples_of(hypotheses, modes, noise=0.05, n=600, seed=0):
@@ -142,3 +142,20 @@ def test_every_problem_can_be_drawn(problem):
 def test_an_unknown_problem_is_named():
     with pytest.raises(ValueError, match=r"mode_problem: `name` must be one of 3 branches, .*, got 'spiral'"):
         mode_problem("spiral")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("optimizer", [Adam(), SGD(), SGD(momentum=0.9)], ids=repr)
+def test_models_are_set_back_fanned_out_and_moved_in_every_type_and_under_every_optimizer(dtype, optimizer):
+    random = torch.Generator().manual_seed(0)
+    inputs = torch.rand(80, 1, generator=random)
+    branch = torch.where(torch.rand(80, 1, generator=random) < 0.5, 1.0, -1.0)
+    sets = [(inputs.to(dtype), targets.unsqueeze(1).to(dtype)) for targets in (branch, 3 * inputs + 0.1 * branch)]
+    data = FleetData.of_sets(sets, [0, 1])
+    fleet = Fleet(
+        lambda: mcl.MultiHypothesisMLP(1, 1, 3, hidden=(8,)).to(dtype), 2, rule=mcl.AutoAnnealing(), optimizer=optimizer
+    )
+    history = fleet.fit(data, 30, validation=data, progress=False)
+    assert history.losses.isfinite().all()
+    assert (history.temperatures[-1] == 0).all()
+    assert fleet.state_dict()["last"].dtype == dtype
