@@ -27,8 +27,9 @@ from _tree_rivals import (
     ngboost,
     quantile_forest,
 )
-from torchmcl import Cosine, MCLRegressor, MultiHypothesisMLP
+from torchmcl import Cosine, MultiHypothesisMLP
 from torchmcl.fleet import Fleet, FleetData, default_batch_size, even_batch_size
+from torchmcl_tables import MCLRegressor
 
 # The trunk of all networks, and the optimizer steps of the mixture density network.
 HIDDEN, N_STEPS = (64, 64), 1500

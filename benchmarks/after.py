@@ -17,8 +17,8 @@ from torch import Tensor
 
 import torchmcl as mcl
 from _common import parser, report
-from torchmcl import after
-from torchmcl.data import pedestrians
+from torchmcl import postprocess as after
+from torchmcl_studies.data import pedestrians
 
 N_HYPOTHESES, SCORES = 20, mcl.SoftmaxScores()
 Part = tuple[mcl.Predictions, Tensor]

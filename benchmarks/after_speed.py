@@ -1,4 +1,4 @@
-"""Functions of torchmcl.after on 100 000 rows of 25 hypotheses in the plane, in seconds.
+"""Functions of torchmcl.postprocess on 100 000 rows of 25 hypotheses in the plane, in seconds.
 
 python benchmarks/after_speed.py [--device cuda] [--rows 100000] [--out results/after-speed.json]
 """
@@ -11,7 +11,7 @@ import torch
 
 import torchmcl as mcl
 from _common import parser, report
-from torchmcl import after
+from torchmcl import postprocess as after
 
 N_HYPOTHESES, DIM = 25, 2
 

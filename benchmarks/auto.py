@@ -18,13 +18,13 @@ from scipy.stats import wilcoxon
 
 import torchmcl as mcl
 from _common import parser, report
+from torchmcl._files import write_atomically
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.data.uci import load_uci, uci_set
-from torchmcl.experiments.uci.published import published_cells
-from torchmcl.experiments.uci.study import UciStudy
-from torchmcl.extending import write_atomically
 from torchmcl.fleet import Candidate, Fleet, FleetData, Validation, default_candidates, hard_distortion
 from torchmcl.schedules import Cosine, Exponential, Linear, annealed
+from torchmcl_studies.data.uci import load_uci, uci_set
+from torchmcl_studies.uci.published import published_cells
+from torchmcl_studies.uci.study import UciStudy
 
 N_EPOCHS = 1000
 N_SEEDS = 3

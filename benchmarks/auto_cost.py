@@ -18,8 +18,8 @@ import torch
 import torchmcl as mcl
 from _common import parser, report
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.data.uci import load_uci
 from torchmcl.fleet import Fleet, FleetData, FleetSearch, default_candidates
+from torchmcl_studies.data.uci import load_uci
 
 BATCH = 100
 

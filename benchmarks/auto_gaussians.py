@@ -15,11 +15,11 @@ from sklearn.cluster import KMeans
 
 import torchmcl as mcl
 from _common import parser, report
-from torchmcl import MCLRegressor
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.data import three_gaussians
-from torchmcl.experiments.figures.settings import unconditional
-from torchmcl.experiments.figures.training import held_out_points, train_without_input
+from torchmcl_studies.figures.settings import unconditional
+from torchmcl_studies.figures.training import held_out_points, train_without_input
+from torchmcl_tables import MCLRegressor
 
 N_HELD_OUT = 25_000
 N_ESTIMATORS = 4  # with each scale of the targets; which rows are held out depends on their values

@@ -27,7 +27,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from _common import parser, report
-from torchmcl import MCLClassifier
+from torchmcl_tables import MCLClassifier
 
 _MAX_ROWS = 10_000
 _CUT_TABLES = {"airfoil": 6, "autompg": 4, "bike": 8, "pendulum": 4, "skillcraft": 5, "sml": 8, "stock": 5}

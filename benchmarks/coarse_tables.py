@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from _common import parser, report
-from torchmcl import MCLClassifier, MCLRegressor
+from torchmcl_tables import MCLClassifier, MCLRegressor
 
 Table = tuple[np.ndarray, np.ndarray]
 _TITANIC = [  # class by (survived, age, sex), as in R's `Titanic`

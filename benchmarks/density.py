@@ -59,7 +59,7 @@ def compared(n_kernels: int, decades: float, options: object) -> list[dict[str, 
         fast, slow = [], []
         for _ in range(options.rounds):
             fast.append(seconds(ours[name]))
-            with mock.patch("torchmcl.backends.line.serves", return_value=False):
+            with mock.patch("torchmcl.accel.native.line.serves", return_value=False):
                 slow.append(seconds(plain[name]))
         clock, used = (statistics.median(of_round) for of_round in zip(*fast, strict=True))
         slow_clock, slow_used = (statistics.median(of_round) for of_round in zip(*slow, strict=True))

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import torchmcl as mcl
 from _common import captured, parser, report
-from torchmcl.nn import DPRNN, BiLSTM, FusedBiLSTM
-from torchmcl.training import CapturedModel
+from torchmcl.loop import CapturedModel
+from torchmcl_speech.nn import DPRNN, BiLSTM, FusedBiLSTM
 
 RATE = 8000
 ANNEALED = mcl.AnnealedWTA(0.1)

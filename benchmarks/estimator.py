@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from _common import parser, report
-from torchmcl import MCLRegressor
+from torchmcl_tables import MCLRegressor
 
 ASKED = ("predict", "predict_hypotheses", "predict_interval", "predict_distribution")
 

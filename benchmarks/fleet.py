@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import torchmcl as mcl
 from _common import parser, report
-from torchmcl.data.uci import load_uci
-from torchmcl.experiments.uci.methods import METHODS
 from torchmcl.fleet import Fleet, FleetData
+from torchmcl_studies.data.uci import load_uci
+from torchmcl_studies.uci.methods import METHODS
 
 _NAMES = ("mcl", "relaxed-0.1", "relaxed-0.5", "relaxed-annealed", "amcl-exponential", "amcl-linear")
 

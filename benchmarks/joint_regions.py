@@ -18,7 +18,7 @@ from torch import Tensor
 
 import torchmcl as mcl
 from _common import parser, report
-from torchmcl import after
+from torchmcl import postprocess as after
 from torchmcl.density import KernelMixture, fit_bandwidth
 from torchmcl.fleet import Fleet, FleetData
 

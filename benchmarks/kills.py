@@ -27,8 +27,8 @@ import torch
 import torchmcl as mcl
 from _common import parser, report
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.checkpoints import write_checkpoint
 from torchmcl.fleet import Checkpointing, Fleet, FleetData
+from torchmcl.persistence import write_checkpoint
 
 _LONGEST = 300.0
 _SMALL = "TORCHMCL_KILLS_SMALL"  # handed on to the processes that are killed
@@ -145,7 +145,7 @@ def the_end(folder: Path) -> dict[str, object]:
     if (folder / "end.safetensors").exists():
         end["weights"] = (folder / "end.safetensors").read_bytes()
     if (folder / "model").exists():
-        from torchmcl.checkpoints import read_checkpoint
+        from torchmcl.persistence import read_checkpoint
 
         saved = read_checkpoint(folder / "model/model.safetensors")
         end["weights"] = {name: tensor.numpy().tobytes() for name, tensor in saved.tensors.items()}

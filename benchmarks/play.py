@@ -15,7 +15,7 @@ from typing import Any
 from selenium import webdriver
 
 from _common import parser, report
-from torchmcl.reports.play_page import write_play_page
+from torchmcl.demo.play_page import write_play_page
 
 _CASES = {"1 panel": "annealed", "2 panels": "wta,annealed", "3 panels": "wta,relaxed,annealed"}
 _FRAMES = """

@@ -16,7 +16,7 @@ import torchmcl as mcl
 from _common import parser, report
 from torchmcl.data import conditional_three_gaussians
 from torchmcl.fleet import Fleet, FleetRecorder, FreshRows
-from torchmcl.training import Recorder
+from torchmcl.loop import Recorder
 
 _BLOCK = 20
 

@@ -14,7 +14,7 @@ from sklearn.cluster import KMeans
 
 import torchmcl as mcl
 from _common import parser, report
-from torchmcl.after import expected_cost, reduce
+from torchmcl.postprocess import expected_cost, reduce
 
 N, DIM, K = 120, 24, 20
 

@@ -37,9 +37,9 @@ from torch import Tensor
 
 import torchmcl as mcl
 from _common import report
-from torchmcl.data.speech import AudioFolder, Resampler, SpeechMixtures
-from torchmcl.nn import separate_long
-from torchmcl.separation import (
+from torchmcl_speech.data import AudioFolder, Resampler, SpeechMixtures
+from torchmcl_speech.nn import separate_long
+from torchmcl_speech.separation import (
     DataConfig,
     count_probabilities,
     load_separator,

@@ -25,13 +25,13 @@ import numpy as np
 import torch
 
 from _common import report
-from torchmcl.data.speech import write_audio
-from torchmcl.extending import write_atomically
-from torchmcl.nn import DPRNN, save_model
-from torchmcl.separation import load_separator, model_card, separate_recording, shipped_models
+from torchmcl._files import write_atomically
+from torchmcl_speech.data import write_audio
+from torchmcl_speech.nn import DPRNN, save_model
+from torchmcl_speech.separation import load_separator, model_card, separate_recording, shipped_models
 
 RATE = 8000
-MODELS = Path(__file__).parents[1] / "src" / "torchmcl" / "separation" / "models"
+MODELS = Path(__file__).parents[1] / "packages/torchmcl-speech/src/torchmcl_speech/separation/models"
 
 
 def speech_like(seconds: float) -> np.ndarray:
@@ -49,7 +49,7 @@ def seconds_of(folder: Path, model: str, device: str, chunk: float) -> tuple[flo
 
 def with_lstms_of_torch() -> AbstractContextManager[object]:
     """Return a context in which the extension in C serves no LSTM."""
-    return mock.patch("torchmcl.backends.recurrence.serves", return_value=False)
+    return mock.patch("torchmcl_speech.kernels.recurrence.serves", return_value=False)
 
 
 def rows_of(folder: Path, name: str, model: str, options: argparse.Namespace) -> list[dict[str, Any]]:

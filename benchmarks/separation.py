@@ -21,7 +21,7 @@ from torch import Tensor
 import torchmcl as mcl
 from _common import captured, in_turn_milliseconds, milliseconds, parser, report
 from dprnn import ANNEALED, GRAPHS, RATE, STEPS, agreement_row, allow_tf32, graphs_row, half, step_of, step_row
-from torchmcl.nn import DPRNN
+from torchmcl_speech.nn import DPRNN
 
 RULES = (mcl.WTA(), ANNEALED, mcl.PIT(), mcl.Sinkhorn(0.1))
 SECONDS = 5.0

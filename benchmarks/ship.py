@@ -1,7 +1,7 @@
 """Turn a training into a separator that comes with the package: tested, in half precision, with card and checksum.
 
 python benchmarks/ship.py out/ship-2spk --name two-speakers --data FOLDER [--device cuda]
-    [--into src/torchmcl/separation/models]
+    [--into packages/torchmcl-speech/src/torchmcl_speech/separation/models]
 
 The folder is what `torchmcl separation train` wrote. Scores, if the network gives any, are calibrated on the validation
 part. Whole test mixtures, which decide nothing, give the numbers of the card; records of an earlier
@@ -27,9 +27,9 @@ from typing import Any
 import torch
 
 import torchmcl as mcl
-from torchmcl.extending import write_atomically
-from torchmcl.nn import load_model, save_model
-from torchmcl.separation import (
+from torchmcl._files import write_atomically
+from torchmcl_speech.nn import load_model, save_model
+from torchmcl_speech.separation import (
     DataConfig,
     SeparationConfig,
     calibrate_counts,
@@ -39,7 +39,7 @@ from torchmcl.separation import (
     speaker_genders,
 )
 
-MODELS = Path(__file__).parents[1] / "src" / "torchmcl" / "separation" / "models"
+MODELS = Path(__file__).parents[1] / "packages/torchmcl-speech/src/torchmcl_speech/separation/models"
 MAX_BYTES = 8_000_000
 ATTRIBUTION = (
     "Trained on excerpts of LibriSpeech (OpenSLR 12, copyright 2014 Vassil Panayotov, CC BY 4.0, "

@@ -55,7 +55,7 @@ def answered(answers: Callable[[], list[np.ndarray]]) -> int:
 
 def estimator_round(number: int, folder: Path) -> int:
     """Fit, save, load, answer; return how many answers were checked."""
-    from torchmcl.estimators import MCLRegressor
+    from torchmcl_tables.estimators import MCLRegressor
 
     rng = np.random.default_rng(number)
     X = rng.uniform(size=(200, 2))
@@ -69,8 +69,8 @@ def estimator_round(number: int, folder: Path) -> int:
 def table_round(number: int, folder: Path, n_epochs: int) -> int:
     """Fit, answer and report through the command line's own path; return how many answers were checked."""
     from torchmcl.cli import main
-    from torchmcl.data.table import Table
-    from torchmcl.estimators.table import load_table_model
+    from torchmcl_tables.data import Table
+    from torchmcl_tables.model import load_table_model
 
     made_table(240, number).write_csv(folder / "table.csv")
     model = str(folder / "model")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import torchmcl as mcl
 from _common import parser, report
-from torchmcl import after
+from torchmcl import postprocess as after
 
 N_HYPOTHESES, N_SEEN, FRAME, HOP, ALPHA = 8, 8, 256, 128, 0.1
 

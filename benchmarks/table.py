@@ -98,8 +98,8 @@ def main() -> None:
 
 def network(n_rows: int, model: str) -> dict[str, object]:
     """Return the speed of the answers alone: no reading, no writing."""
-    from torchmcl.data.table import Table
-    from torchmcl.estimators.table import load_table_model
+    from torchmcl_tables.data import Table
+    from torchmcl_tables.model import load_table_model
 
     loaded = load_table_model("benchmark", Path(model))
     table = Table("generated", made_table(n_rows, 1))

@@ -20,9 +20,9 @@ from scipy.stats import wilcoxon
 from _common import parser, report
 from _forecasts import measures
 from _rivals import METHODS, Predict, installed
+from torchmcl._files import write_atomically
 from torchmcl.data import folded_response
-from torchmcl.data.uci import load_uci
-from torchmcl.extending import write_atomically
+from torchmcl_studies.data.uci import load_uci
 
 # How many of the official folds, counted from the first: all, but for a large set, which tells more with each.
 FOLDS = {"yacht": 20, "boston": 20, "energy": 20, "concrete": 20, "wine": 20, "inverse": 3, "kin8nm": 10}

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from _common import parser, report
-from torchmcl.experiments.trajectories.study import TrajectoryStudy, run_study
+from torchmcl_studies.trajectories.study import TrajectoryStudy, run_study
 
 if __name__ == "__main__":
     arguments = parser(__doc__)

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from _common import parser, report
-from torchmcl.experiments.uci.methods import METHODS
-from torchmcl.experiments.uci.run import run_study
-from torchmcl.experiments.uci.study import PROTOCOLS, UciStudy
+from torchmcl_studies.uci.methods import METHODS
+from torchmcl_studies.uci.run import run_study
+from torchmcl_studies.uci.study import PROTOCOLS, UciStudy
 
 if __name__ == "__main__":
     arguments = parser(__doc__)

@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-from torchmcl.experiments.separation.study_records import read_packed_study
-from torchmcl.reports import separation_drawings as drawings
-from torchmcl.reports.separation_study import (
+from torchmcl_studies.reports import separation_drawings as drawings
+from torchmcl_studies.reports.separation_study import (
     AUTOMATIC_HEAD,
     HYPOTHESES_HEAD,
     METHOD_HEAD,
@@ -17,6 +16,7 @@ from torchmcl.reports.separation_study import (
     method_rows,
     transition_rows,
 )
+from torchmcl_studies.separation.study_records import read_packed_study
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "benchmarks" / "results"

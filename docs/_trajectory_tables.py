@@ -7,10 +7,9 @@ from pathlib import Path
 
 from _separation_tables import list_table
 
-from torchmcl.experiments.trajectories.methods import METHODS
-from torchmcl.extending import read_records
-from torchmcl.reports import trajectory_drawings as drawings
-from torchmcl.reports.trajectories import (
+from torchmcl._records import read_records
+from torchmcl_studies.reports import trajectory_drawings as drawings
+from torchmcl_studies.reports.trajectories import (
     OVERALL_HEAD,
     TESTS_HEAD,
     overall_rows,
@@ -19,6 +18,7 @@ from torchmcl.reports.trajectories import (
     results_of,
     scene_rows,
 )
+from torchmcl_studies.trajectories.methods import METHODS
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "benchmarks" / "results"

@@ -7,10 +7,8 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
-
 from torchmcl import __version__
-from torchmcl.reports.play_page import write_play_page
+from torchmcl.demo.play_page import write_play_page
 
 # The examples are small; threads on busy cores would only wait for each other.
 torch.set_num_threads(1)
@@ -71,9 +69,9 @@ html_css_files = ["torchmcl.css"]
 html_sidebars = {"index": [], "search": [], "genindex": []}
 html_context = {"default_mode": "auto"}
 # Addresses stand in one place; without them there are no links that lead nowhere.
-addresses = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
-    "torchmcl"
-]
+addresses = tomllib.loads(
+    (Path(__file__).parents[1] / "packages" / "torchmcl" / "pyproject.toml").read_text(encoding="utf-8")
+)["tool"]["torchmcl"]
 html_baseurl = addresses["documentation"]
 html_sourcelink_suffix = ""
 html_theme_options = {

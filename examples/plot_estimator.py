@@ -3,7 +3,7 @@ A table with several right answers
 ==================================
 
 Going back from an effect to its cause often has several answers. Here the effect is a wavy function of the cause, and
-a table of (effect, cause) pairs is all there is. :class:`~torchmcl.estimators.MCLRegressor` gives a handful of
+a table of (effect, cause) pairs is all there is. :class:`~torchmcl_tables.estimators.MCLRegressor` gives a handful of
 causes for each effect, how likely each of them is, a density, and intervals that hold the cause as often as they say.
 """
 
@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.neural_network import MLPRegressor
 
-from torchmcl import MCLRegressor
+from torchmcl_tables import MCLRegressor
 
 rng = np.random.default_rng(0)
 

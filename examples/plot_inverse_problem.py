@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from sklearn.neural_network import MLPRegressor
 
-from torchmcl import MCLRegressor
 from torchmcl.data import folded_response
+from torchmcl_tables import MCLRegressor
 
 effects, causes, *_ = folded_response(2500, torch.Generator().manual_seed(0))
 X, y = effects.double().numpy(), causes.double().numpy().ravel()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import torchmcl as mcl
-from torchmcl.data import pedestrians
+from torchmcl_studies.data import pedestrians
 
 # %%
 # A recording has a line for each person and frame: frame, person, x, y. Where TORCHMCL_DATA names a folder with the

@@ -4,7 +4,7 @@ Separation: more outputs than sources
 
 A separator is usually trained with :class:`~torchmcl.PIT`, which needs one output for each source. With
 winner-takes-all and annealing there may be more outputs than sources, and the number of sources may
-vary. Here a tiny :class:`~torchmcl.nn.DPRNN` with three outputs learns mixtures of two or three
+vary. Here a tiny :class:`~torchmcl_speech.nn.DPRNN` with three outputs learns mixtures of two or three
 sounds, and its scores say which outputs to listen to.
 """
 

@@ -22,11 +22,11 @@ class _Reached(Exception):
 
 # What takes long, and is not the edge that is looked at.
 _WORK = (
-    "torchmcl.experiments.demo.run_demo",
-    "torchmcl.estimators.table.fit_table",
-    "torchmcl.experiments.uci.run.run_study",
-    "torchmcl.experiments.figures.run_figure",
-    "torchmcl.separation.train.train_separator",
+    "torchmcl.demo.training.run_demo",
+    "torchmcl_tables.model.fit_table",
+    "torchmcl_studies.uci.run.run_study",
+    "torchmcl_studies.figures.run_figure",
+    "torchmcl_speech.separation.train.train_separator",
 )
 _WORDS = (
     "fit", "predict", "report", "demo", "reproduce", "uci", "figure1", "all", "separation", "train", "evaluate", "separate",
@@ -51,10 +51,10 @@ def _place() -> Path:
     """Return a folder with a table, a model, a network and some speech."""
     import polars as pl
 
-    from torchmcl.data.speech import write_audio
-    from torchmcl.data.table import Table
-    from torchmcl.estimators.table import TableFit, fit_table, save_table_model
-    from torchmcl.nn import DPRNN, save_model
+    from torchmcl_speech.data import write_audio
+    from torchmcl_speech.nn import DPRNN, save_model
+    from torchmcl_tables.data import Table
+    from torchmcl_tables.model import TableFit, fit_table, save_table_model
 
     place = folder() / "commands"
     place.mkdir()

@@ -68,7 +68,7 @@ def _table_seeds() -> list[tuple[str, bytes]]:
 
 def tables(feed: Feed) -> None:
     """A table is read or refused; so is its schema."""
-    from torchmcl.data.table import infer_schema, read_table
+    from torchmcl_tables.data import infer_schema, read_table
 
     suffix, seed = feed.pick(_table_seeds())
     path = folder() / f"table{suffix}"
@@ -91,7 +91,7 @@ def tables(feed: Feed) -> None:
 def _speech_seeds() -> list[tuple[str, bytes]]:
     import soundfile
 
-    from torchmcl.data.speech import AudioPack
+    from torchmcl_speech.data import AudioPack
 
     samples = (0.3 * np.sin(np.arange(400) / 5)).astype(np.float32)
     seeds = []
@@ -116,7 +116,7 @@ def _speech_seeds() -> list[tuple[str, bytes]]:
 
 def speech(feed: Feed) -> None:
     """A recording, a pack or a list of mixtures is read or refused; samples are finite."""
-    from torchmcl.data.speech import AudioFolder, AudioPack, librimix_mixtures, read_audio, table_mixtures
+    from torchmcl_speech.data import AudioFolder, AudioPack, librimix_mixtures, read_audio, table_mixtures
 
     kind, seed = feed.pick(_speech_seeds())
     content = feed.mutated(seed)
@@ -156,10 +156,10 @@ def _model_folders() -> list[tuple[dict[str, bytes], Callable[[Path], Any]]]:
     import torch
 
     from torchmcl.annealing import Snapshots
-    from torchmcl.data.table import Table
-    from torchmcl.estimators import load_estimator
-    from torchmcl.estimators.table import TableFit, fit_table, load_table_model, save_table_model, table_records
-    from torchmcl.nn import DPRNN, load_model, save_model
+    from torchmcl_speech.nn import DPRNN, load_model, save_model
+    from torchmcl_tables.data import Table
+    from torchmcl_tables.estimators import load_estimator
+    from torchmcl_tables.model import TableFit, fit_table, load_table_model, save_table_model, table_records
 
     torch.manual_seed(0)
     place = folder() / "seeds"
@@ -229,7 +229,7 @@ def _changed_json(feed: Feed, content: bytes) -> bytes:
 
 def models(feed: Feed) -> None:
     """A folder of a model is loaded or refused."""
-    from torchmcl.checkpoints import read_checkpoint, write_checkpoint
+    from torchmcl.persistence import read_checkpoint, write_checkpoint
 
     files, load = feed.pick(_model_folders())
     place = folder() / "model"
@@ -272,7 +272,7 @@ def _half_trained() -> tuple[Path, Callable[[Path], Any], list[Path]]:
 
 def checkpoints(feed: Feed) -> None:
     """A saved state is read or refused, also one with a forged checksum; a fleet resumes from what is intact."""
-    from torchmcl.checkpoints import decode, read_checkpoint, write_checkpoint
+    from torchmcl.persistence import decode, read_checkpoint, write_checkpoint
 
     trained, resume, states = _half_trained()
     place = folder() / "checkpoint"
@@ -303,8 +303,8 @@ def checkpoints(feed: Feed) -> None:
 def records(feed: Feed) -> None:
     """Records of trainings are read or refused, and so are the pages of them."""
     from torchmcl.annealing import AnnealingRecords
-    from torchmcl.experiments.uci.records import Records
-    from torchmcl.reports.uci import write_uci_page
+    from torchmcl_studies.reports.uci import write_uci_page
+    from torchmcl_studies.uci.records import Records
 
     kind = feed.below(3)
     path = folder() / "records.jsonl"
@@ -342,9 +342,9 @@ def configurations(feed: Feed) -> None:
     """A configuration in YAML, and changes of it, are read or refused."""
     from importlib import resources
 
-    from torchmcl.separation import load_config, shipped_configs
+    from torchmcl_speech.separation import load_config, shipped_configs
 
-    shipped = resources.files("torchmcl.separation") / "configs" / feed.pick(shipped_configs())
+    shipped = resources.files("torchmcl_speech.separation") / "configs" / feed.pick(shipped_configs())
     path = folder() / "config.yaml"
     path.write_bytes(feed.mutated(shipped.read_bytes()))
     config = load_config(path)

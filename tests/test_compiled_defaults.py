@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from torchmcl.backends import compiled, grouping, line, one_target, recurrence
-from torchmcl.backends.extension import available
+from torchmcl.accel.native import compiled, grouping, line, one_target
+from torchmcl.accel.native.extension import available
+from torchmcl_speech.kernels import recurrence
 
 pytestmark = pytest.mark.skipif(not available(), reason="the extension was not built")
 IN_C = {"dtype": torch.float32, "device": "cpu"}

@@ -5,14 +5,14 @@ The commands about speech are run in the tests about speech.
 
 import argparse
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from house_tables import houses, write_csv
-from test_separation_study import speech  # noqa: F401  (a fixture)
+from places import ROOT
 from torchmcl.cli import _parser, main
+from voices import tables as speech_tables
 from walkers import write_walkers
 
 SPEECH = {"separation", "data"}
@@ -58,12 +58,15 @@ RUNS = [
 ]
 SPEECH_RUNS = [
     "data pack {speech} --out {out}/speech.npz --quiet",
-    "demo speech --out {out}/demo --model two-speakers --device cpu --overwrite --quiet",
+    "separation demo --out {out}/demo --model two-speakers --device cpu --overwrite --quiet",
     "reproduce separation --data {speech} --pack {out}/speech.npz --out {out}/study --parts automatic --seeds 1 "
     "--device cpu --quick --limit 1 --quiet",
 ]
 # What needs more than a folder, with the test that has the run.
-ELSEWHERE = {"reproduce uci": {"--cluster": "test_cluster.py"}, "play": {"--open": "test_play.py"}}
+ELSEWHERE = {
+    "reproduce uci": {"--cluster": "studies/tests/test_cluster.py"},
+    "play": {"--open": "packages/torchmcl/tests/test_play.py"},
+}
 
 
 def commands(parser=None, words=()):
@@ -106,7 +109,7 @@ def test_the_walk_sees_the_commands():
 def test_every_flag_has_a_run(command):
     missing = flags(OURS[command]) - words_of_runs(command)
     for flag in missing & ELSEWHERE.get(command, {}).keys():
-        there = Path(__file__).parent / ELSEWHERE[command][flag]
+        there = ROOT / ELSEWHERE[command][flag]
         assert f'"{flag}"' in there.read_text(encoding="utf-8")
         missing.discard(flag)
     assert not missing, "give these a run in RUNS"
@@ -148,6 +151,7 @@ def test_the_run_ends_well(run, folder, monkeypatch):
     assert main(run.split()) == 0
 
 
-def test_the_study_of_separation_runs_from_a_pack(speech, tmp_path):  # noqa: F811
+def test_the_study_of_separation_runs_from_a_pack(tmp_path):
+    speech = speech_tables(tmp_path / "speech")
     for run in SPEECH_RUNS:
         assert main(run.format(speech=speech, out=tmp_path).split()) == 0

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import torchmcl
+from places import PACKAGES
 from torchmcl import _files
 from torchmcl._files import replaced_file, single_writer, write_atomically
 
-SOURCE = Path(torchmcl.__file__).parent
 TEMPORARY = ".torchmcl-0123456789abcdef.tmp"
 on_posix = pytest.mark.skipif(os.name != "posix", reason="needs locks, links and permissions of POSIX")
 
@@ -261,7 +260,7 @@ def test_a_file_that_another_process_took_for_abandoned_is_made_again(tmp_path, 
 def test_estimators_save_through_links_and_from_several_threads(tmp_path):
     pytest.importorskip("sklearn")
     pytest.importorskip("safetensors")
-    from torchmcl.estimators import MCLRegressor
+    from torchmcl_tables.estimators import MCLRegressor
 
     x = torch.linspace(0, 1, 20)[:, None].numpy()
     model = MCLRegressor(n_hypotheses=2, hidden=(4,), n_epochs=1).fit(x, x[:, 0])
@@ -289,8 +288,8 @@ def test_estimators_save_through_links_and_from_several_threads(tmp_path):
 @pytest.mark.parametrize("name", ["out.csv", "out.csv.gz", "out.tsv", "out.parquet", "out.jsonl", "out.jsonl.gz"])
 def test_tables_are_written_by_the_same_means(tmp_path, name):
     polars = pytest.importorskip("polars")
-    from torchmcl.data.table import read_table
-    from torchmcl.data.table.files import write_table
+    from torchmcl_tables.data import read_table
+    from torchmcl_tables.data.files import write_table
 
     (tmp_path / f".{name}.{os.getpid()}.tmp").symlink_to(tmp_path / "victim")
     (tmp_path / name).symlink_to(f"real-{name}")
@@ -302,7 +301,7 @@ def test_tables_are_written_by_the_same_means(tmp_path, name):
 
 def test_a_full_disk_while_a_table_is_written_leaves_nothing(tmp_path):
     polars = pytest.importorskip("polars")
-    from torchmcl.data.table.files import write_table
+    from torchmcl_tables.data.files import write_table
 
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -321,10 +320,10 @@ def test_a_full_disk_while_a_table_is_written_leaves_nothing(tmp_path):
 
 # Whatever writes without these functions, and why it may.
 EXEMPT = {
-    "_files.py": "here they are",
-    "_records.py": "appends lines in place, under a lock, and takes back what could not be written whole",
-    "experiments/uci/distributed.py": "an empty file of a random name, made anew or not at all",
-    "data/downloads.py": "into the new file of a random name that pooch makes and then renames",
+    "torchmcl/_files.py": "here they are",
+    "torchmcl/_records.py": "appends lines in place, under a lock, and takes back what could not be written whole",
+    "torchmcl_studies/uci/distributed.py": "an empty file of a random name, made anew or not at all",
+    "torchmcl_studies/data/downloads.py": "into the new file of a random name that pooch makes and then renames",
 }
 WRITING_CALLS = {"write_text", "write_bytes", "symlink_to", "hardlink_to", "tofile", "mkstemp", "mktemp", "touch"}
 WRITING_FUNCTIONS = {
@@ -353,8 +352,8 @@ def writes_by_name(call):
 
 def test_nothing_else_in_the_package_writes_files():
     found = {}
-    for path in SOURCE.rglob("*.py"):
-        name = path.relative_to(SOURCE).as_posix()
+    for path in (path for package in PACKAGES for path in package.rglob("*.py")):
+        name = path.as_posix().partition("/src/")[2]
         nodes = ast.walk(ast.parse(path.read_text()))
         calls = [ast.unparse(node) for node in nodes if isinstance(node, ast.Call) and writes_by_name(node)]
         if calls and name not in EXEMPT:

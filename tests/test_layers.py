@@ -1,157 +1,117 @@
-"""Imports point down only. The floors are those of the design; a new module must be given one."""
+"""Imports point down only: in each package from room to room, and between the packages of the street."""
 
 import ast
-from pathlib import Path
+from functools import cache
 
 import pytest
 
-import torchmcl
+from places import PACKAGES, ROOT
 
-ROOT = Path(torchmcl.__file__).parent
-FLOORS = {
-    "types": 0,
-    "_checks": 0,
-    "_eager": 0,
-    "_environment": 0,
-    "_files": 0,
-    "_headers": 0,
-    "_lazy": 0,
-    "_limits": 0,
-    "_messages": 0,
-    "_optional": 0,
-    "_progress": 0,
-    "_reading": 0,
-    "_records": 0,
-    "_resources": 0,
-    "_version": 0,
-    "checkpoints": 0,
-    "backends": 0,  # compiled steps; they know tensors, neither models nor fleets
-    "extending": 0,
-    "kernels": 0,  # GPU kernels that the costs and rules call; they know nothing of either
-    "costs": 1,
-    "assignment": 1,
-    "transport": 1,
-    "scenes": 1,
-    "schedules": 1,
-    "theory": 1,
-    "losses": 2,
-    "scoring": 2,
-    "metrics": 3,
-    "nn": 3,
-    "data": 3,
-    "density": 3,
-    "annealing": 3,
-    "after": 4,  # what follows a training: reads predictions; only `counts` trains, a fleet for each number
-    "training": 4,
-    "fleet": 4,
-    "lightning": 4,
-    "estimators": 5,
-    "experiments": 5,
-    "reports": 5,
-    "separation": 5,
-    "cli": 6,
-    "__main__": 6,
-    "_public": 7,
-    "__init__": 7,  # re-exports from everywhere, and nobody below may import it
+# Which packages each may import.
+BELOW = {
+    "torchmcl": set(),
+    "torchmcl_tables": {"torchmcl"},
+    "torchmcl_speech": {"torchmcl"},
+    "torchmcl_studies": {"torchmcl", "torchmcl_speech", "torchmcl_tables"},
 }
 # A report reads records only, never a model.
-FORBIDDEN = {("reports", "nn"), ("reports", "training"), ("reports", "fleet")}
+FORBIDDEN = {("reports", room) for room in ("nn", "model", "estimators", "fleet", "loop", "separation")} | {
+    ("_pages", room) for room in ("nn", "fleet", "loop")
+}
+MOST_FLOORS = 12
 
 
-def files():
-    return sorted(ROOT.rglob("*.py"))
-
-
-def module_of(path):
-    """Return the name by which a file is imported."""
-    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+def module_of(path, source):
+    parts = path.relative_to(source).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def room_of(module):
-    """Return the room of a module: the first name below the package."""
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 else "__init__"
+FILES = {module_of(path, source): path for source in PACKAGES for path in source.rglob("*.py")}
 
 
-def imported_modules(path, modules):
-    """Return every module of the package that a file imports, wherever in it the import stands."""
-    package = module_of(path).split(".")
-    if path.name != "__init__.py":
-        package = package[:-1]
+def imports_of(module, path):
+    """Return every module of the street that a file imports, wherever in it the import stands."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names if alias.name.split(".")[0] == "torchmcl")
+            found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            name = ".".join([*base, *([node.module] if node.module else [])])
-            if name.split(".")[0] == "torchmcl":
-                for alias in node.names:
-                    deeper = f"{name}.{alias.name}"
-                    found.add(deeper if deeper in modules else name)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            target = node.args[0]
-            if isinstance(target, ast.Constant) and str(target.value).split(".")[0] == "torchmcl":
-                found.add(target.value)
-    return found
+            assert not node.level, f"{path}: relative import"
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            found.update(name if name in FILES else node.module for name in names)
+    return {name for name in found if name in FILES and name != module}
 
 
-MODULES = {module_of(path) for path in files()}
-IMPORTS = {module_of(path): imported_modules(path, MODULES) for path in files()}
+IMPORTS = {module: imports_of(module, path) for module, path in FILES.items()}
+
+
+def room_of(module):
+    """Return the package and the first name below it."""
+    package, *parts = module.split(".")
+    return package, parts[0] if parts else "__init__"
+
+
+def rooms(package):
+    """Return the rooms of a package with those that each imports. The package itself collects names of all."""
+    graph = {}
+    for module, imports in IMPORTS.items():
+        home, room = room_of(module)
+        if home == package and room not in ("__init__", "_public", "__main__"):
+            below = {other for there, other in map(room_of, imports) if there == package}
+            graph.setdefault(room, set()).update(below - {room})
+    return graph
 
 
 def test_the_walk_sees_the_imports():
-    assert "torchmcl.costs" in IMPORTS["torchmcl.training.step"]
-    assert "torchmcl.assignment" in IMPORTS["torchmcl.losses"]
+    assert "torchmcl.costs" in IMPORTS["torchmcl.step"]
     assert "torchmcl.metrics._parts" in IMPORTS["torchmcl.metrics.shells"]
+    assert "torchmcl.rules.winners" in IMPORTS["torchmcl.losses"]
 
 
-def test_every_module_has_a_floor():
-    homeless = sorted({room_of(module) for module in MODULES} - FLOORS.keys())
-    assert not homeless, f"{homeless} have no floor: give them one in FLOORS of tests/test_layers.py"
+@pytest.mark.parametrize("package", BELOW)
+def test_rooms_stand_on_each_other_without_a_circle(package):
+    graph = rooms(package)
+
+    @cache
+    def floor(room, above=()):
+        assert room not in above, f"imports go round: {' -> '.join([*above, room])}"
+        return 1 + max((floor(other, (*above, room)) for other in graph.get(room, ())), default=-1)
+
+    floors = {room: floor(room) for room in graph}
+    assert max(floors.values()) < MOST_FLOORS, sorted(floors.items(), key=lambda pair: -pair[1])
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_imports_point_down_only(module):
-    room = room_of(module)
+@pytest.mark.parametrize("module", sorted(FILES))
+def test_a_module_imports_only_packages_below_and_no_report_reads_a_model(module):
+    package, room = room_of(module)
     for other in IMPORTS[module]:
-        below = room_of(other)
-        if below in ("_version", room) or (
-            other == "torchmcl" and room == "experiments"
-        ):  # a guest imports as users do
-            continue
-        assert other != "torchmcl", f"{module} imports the package itself: import from the module that has the name"
-        assert FLOORS[below] <= FLOORS[room], f"{module} imports {other}, which is on a higher floor"
+        there, below = room_of(other)
+        if there != package:
+            assert there in BELOW[package], f"{module} imports {other} of a package beside or above it"
+            deeper = other.split(".")[2:]
+            assert not any(part.startswith("_") for part in deeper), f"{module} imports the private {other}"
+        elif below != room:
+            assert room == "__main__" or other != package, f"{module} imports the package: import from the module"
         assert (room, below) not in FORBIDDEN, f"{module} imports {other}: a report reads records only"
 
 
-def test_imports_have_no_cycles():
-    graph = {}
-    for module, imports in IMPORTS.items():
-        graph.setdefault(module, set()).update(imports - {module})
+def test_modules_import_each_other_without_a_circle():
     state = {}
 
     def visit(module, path):
-        if state.get(module) == "done" or module not in graph:
+        if state.get(module) == "done":
             return
         assert state.get(module) != "open", f"imports go round: {' -> '.join([*path, module])}"
         state[module] = "open"
-        for other in sorted(graph[module]):
+        for other in sorted(IMPORTS[module]):
             visit(other, [*path, module])
         state[module] = "done"
 
-    for module in sorted(graph):
+    for module in sorted(FILES):
         visit(module, [])
 
 
-def test_rooms_on_one_floor_have_no_cycles():
-    rooms = {}
-    for module, imports in IMPORTS.items():
-        rooms.setdefault(room_of(module), set()).update(room_of(other) for other in imports)
-    reached = {room: set(others) - {room} for room, others in rooms.items()}
-    for _ in reached:
-        for room in reached:
-            reached[room] |= set().union(*(reached.get(other, set()) for other in reached[room]))
-    for room, others in reached.items():
-        assert room not in others, f"{room} imports itself through others of its floor"
+def test_nothing_that_is_published_names_the_studies():
+    for source in PACKAGES[:3]:
+        for path in source.rglob("*.py"):
+            assert "torchmcl_studies" not in path.read_text(), path.relative_to(ROOT)

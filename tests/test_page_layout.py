@@ -3,17 +3,16 @@
 import html
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 import torchmcl
-from torchmcl import reports
-from torchmcl.reports.page import image, page
-from torchmcl.reports.pictures import new_figure
+from places import PACKAGES
+from torchmcl._pages.page import image, page
+from torchmcl._pages.pictures import new_figure
 
 pytest.importorskip("matplotlib")
-SOURCES = sorted(Path(reports.__file__).parent.glob("*.py"))
+SOURCES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
 
 def values_in(text):

@@ -4,16 +4,15 @@ import json
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-pytest.importorskip("soundfile")
-from torchmcl.separation import shipped_models
-from voices import SHARED, voice
+from places import PYTHONPATH, ROOT
 
-ROOT = Path(__file__).parents[1]
+pytest.importorskip("soundfile")
+from torchmcl_speech.separation import shipped_models
+from voices import SHARED, voice
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +67,7 @@ def test_a_signal_survives_other_rates(bench):
 def test_the_script_runs(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks/robustness.py"), "--data", str(SHARED), "--limit", "1"]
     options = ["--model", "two-speakers", "--conditions", "short,16 kHz"]
-    environment = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+    environment = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
     subprocess.run([*command, *options, "--out", str(tmp_path / "a.json")], check=True, env=environment)
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]
     assert {row["condition"] for row in rows} == {"short", "16 kHz", "silence and one voice"}
@@ -92,7 +91,7 @@ def test_the_speed_is_that_of_the_command_and_goes_into_a_record(tmp_path):
         "--out",
         str(tmp_path / "a.json"),
     ]
-    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"}
+    environment = {"PYTHONPATH": PYTHONPATH, "PATH": "/usr/bin:/bin"}
     subprocess.run([*command, *options], check=True, env=environment, capture_output=True)
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]
     assert [row["what"] for row in rows] == ["start", "separate", "separate"]

@@ -16,7 +16,7 @@ from _forecasts import FINE_LEVELS, Forecast, Mixture, best_points, measures, on
 from _rivals import METHODS, PACKAGES, WEIGHTS
 from _tree_rivals import QuantileForest
 from tabular import MEASURES, Records, complete, overall, run, summary, table_of
-from torchmcl import MCLRegressor
+from torchmcl_tables import MCLRegressor
 
 
 def mixture():

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import torchmcl as mcl
+from places import PYTHONPATH
 from signals import signal_when
-from torchmcl.checkpoints import Stopped, read_checkpoint
 from torchmcl.cli import main
-from torchmcl.cli.unfinished import UnfinishedTraining
+from torchmcl.persistence import Stopped, read_checkpoint
+from torchmcl_tables.cli.unfinished import UnfinishedTraining
 
 pytest.importorskip("polars")
 pytest.importorskip("sklearn")
@@ -39,7 +39,7 @@ def test_trainings_killed_at_random_moments_end_with_the_same_bits(tmp_path):
         "--out",
         str(out),
     ]
-    paths = os.pathsep.join([str(Path(mcl.__file__).parents[1]), str(KILLS.parent)])
+    paths = os.pathsep.join([PYTHONPATH, str(KILLS.parent)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     assert run.returncode == 0, run.stderr
@@ -130,7 +130,7 @@ def test_ctrl_c_while_packages_are_loaded_ends_in_a_line(tmp_path, package):
     write_table(tmp_path / "table.csv")
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / f"{package}.py").write_text("raise KeyboardInterrupt\n")
-    path = os.pathsep.join([str(tmp_path / "packages"), str(Path(mcl.__file__).parents[1])])
+    path = os.pathsep.join([str(tmp_path / "packages"), PYTHONPATH])
     command = [sys.executable, "-m", "torchmcl", *fit_command(tmp_path, "model")]
     ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (130, "torchmcl: Stopped by SIGINT.")
@@ -140,7 +140,7 @@ def test_ctrl_c_while_packages_are_loaded_ends_in_a_line(tmp_path, package):
 def test_the_shell_sees_the_conventional_code(tmp_path):
     write_table(tmp_path / "table.csv")
     command = [sys.executable, "-m", "torchmcl", *fit_command(tmp_path, "model", n_epochs=1000)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(mcl.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     state = tmp_path / "model.checkpoint"
     while not list(state.rglob("chunk-*")) and process.poll() is None:

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("pooch", reason="pooch is not installed")
 
-from torchmcl.data.downloads import PinnedDownloader, RefusedDownload, check_address
-from torchmcl.data.uci import BASE_URL, UCI_SETS, UciSet, read_rows
+from torchmcl_studies.data.downloads import PinnedDownloader, RefusedDownload, check_address
+from torchmcl_studies.data.uci import BASE_URL, UCI_SETS, UciSet, read_rows
 
 GOOD = b"1 2 3\n" * 50
 

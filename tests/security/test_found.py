@@ -15,12 +15,12 @@ import torchmcl as mcl
 from forged import forge
 from torchmcl import metrics
 from torchmcl.cli import main
-from torchmcl.data.speech.packed import read_packed
-from torchmcl.data.uci import _read_table
-from torchmcl.experiments.uci.study import UciStudy
 from torchmcl.fleet import Fleet
-from torchmcl.nn import DPRNN
-from torchmcl.nn.saved import load_model, save_model
+from torchmcl_speech.data.packed import read_packed
+from torchmcl_speech.nn import DPRNN
+from torchmcl_speech.nn.saved import load_model, save_model
+from torchmcl_studies.data.uci import _read_table
+from torchmcl_studies.uci.study import UciStudy
 
 LONG = 10**400
 
@@ -124,7 +124,7 @@ def test_metrics_of_half_precision_do_not_overflow_and_mixed_precision_mixes():
 
 def test_a_panic_inside_the_table_reader_is_an_error_in_words(tmp_path):
     polars = pytest.importorskip("polars")
-    from torchmcl.data.table import read_table
+    from torchmcl_tables.data import read_table
 
     path = tmp_path / "broken.parquet"
     polars.DataFrame({"d": [True, False, None] * 5}).write_parquet(path, compression="uncompressed", statistics=False)
@@ -139,7 +139,7 @@ def test_a_panic_inside_the_table_reader_is_an_error_in_words(tmp_path):
 
 def test_a_header_with_a_lone_carriage_return_is_refused(tmp_path):
     pytest.importorskip("polars")
-    from torchmcl.data.table import read_table
+    from torchmcl_tables.data import read_table
 
     (tmp_path / "a.csv").write_bytes(b'"a\r,b"\r"c"\n1,2\n')
     with pytest.raises(ValueError, match="must"):
@@ -148,7 +148,7 @@ def test_a_header_with_a_lone_carriage_return_is_refused(tmp_path):
 
 def test_an_estimator_of_no_name_is_refused(tmp_path):
     pytest.importorskip("sklearn")
-    from torchmcl.estimators import load_estimator
+    from torchmcl_tables.estimators import load_estimator
 
     inputs = np.random.default_rng(0).normal(size=(40, 1))
     mcl.MCLRegressor(n_hypotheses=2, hidden=(2,), n_epochs=1).fit(inputs, inputs[:, 0]).save(tmp_path / "model")
@@ -215,7 +215,7 @@ def test_no_byte_of_a_parquet_file_ends_the_process(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from torchmcl.data.table import read_table
+from torchmcl_tables.data import read_table
 path, place = Path(sys.argv[1]), int(sys.argv[2])
 whole = path.read_bytes()
 for i, value in [(place, 7)] + [(i, value) for i in range(len(whole)) for value in (whole[i] ^ 1, 0xFF)]:
@@ -235,7 +235,7 @@ for i, value in [(place, 7)] + [(i, value) for i in range(len(whole)) for value 
 
 def test_a_table_of_many_columns_is_looked_through_once(tmp_path):
     pytest.importorskip("polars")
-    from torchmcl.data.table import read_table
+    from torchmcl_tables.data import read_table
 
     names = [f"c{i}" for i in range(30_000)]
     (tmp_path / "a.csv").write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")

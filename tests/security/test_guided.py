@@ -4,14 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from places import PYTHONPATH, ROOT
+
 sys.path.insert(0, str(ROOT))
 
-from fuzz.guided import read_log, run_edge  # noqa: E402
+from fuzz.guided import read_log, run_edge
 
 LOGS = ROOT / "tests/fixtures/libfuzzer"  # of atheris 3.1.0, shortened
 
@@ -59,7 +59,7 @@ def test_without_atheris_it_says_how_to_get_it(capsys, monkeypatch):
 
 
 def python_m_fuzz(*words, stand_in="stand_in", **environment):
-    paths = [str(ROOT / "src"), str(ROOT / "tests/security" / stand_in)]
+    paths = [PYTHONPATH, str(ROOT / "tests/security" / stand_in)]
     return subprocess.run(
         [sys.executable, "-m", "fuzz", *words],
         cwd=ROOT,
@@ -97,7 +97,7 @@ def test_what_goes_wrong_ends_up_in_the_record(tmp_path, planted, found):
     )
     out = tmp_path / "fuzz.json"
     words = ["--atheris", "all", "--edges", "rules", "--out", str(out)]
-    paths = [str(tmp_path), str(ROOT), str(ROOT / "src"), str(ROOT / "tests/security/stand_in")]
+    paths = [str(tmp_path), str(ROOT), PYTHONPATH, str(ROOT / "tests/security/stand_in")]
     done = python_m_fuzz(*words, PYTHONPATH=os.pathsep.join(paths))
     assert done.returncode == 1
     (row,) = json.loads(out.read_text())["rows"]

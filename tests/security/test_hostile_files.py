@@ -19,17 +19,17 @@ from forged import forge
 from torchmcl import _limits
 from torchmcl._limits import LIMITS, limit
 from torchmcl.annealing import AnnealingRecords, Snapshots
-from torchmcl.experiments.uci.records import Records
+from torchmcl_studies.uci.records import Records
 
 polars = pytest.importorskip("polars")
 pytest.importorskip("safetensors")
 pytest.importorskip("sklearn")
 
-from torchmcl.data.table import read_table  # noqa: E402
-from torchmcl.estimators import load_estimator  # noqa: E402
-from torchmcl.estimators.table import load_table_model  # noqa: E402
-from torchmcl.nn import DPRNN  # noqa: E402
-from torchmcl.nn.saved import load_model, save_model  # noqa: E402
+from torchmcl_speech.nn import DPRNN  # noqa: E402
+from torchmcl_speech.nn.saved import load_model, save_model  # noqa: E402
+from torchmcl_tables.data import read_table  # noqa: E402
+from torchmcl_tables.estimators import load_estimator  # noqa: E402
+from torchmcl_tables.model import load_table_model  # noqa: E402
 
 
 class Opener:
@@ -72,8 +72,8 @@ def estimator(fitted, tmp_path):
 @pytest.fixture(scope="module")
 def fitted_table():
     from house_tables import houses
-    from torchmcl.data.table import Table
-    from torchmcl.estimators.table import TableFit, fit_table
+    from torchmcl_tables.data import Table
+    from torchmcl_tables.model import TableFit, fit_table
 
     how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 2, "hidden": (4,), "n_hypotheses": 2})
     return fit_table("test", Table("houses.csv", polars.DataFrame(houses(120))), how)
@@ -81,7 +81,7 @@ def fitted_table():
 
 @pytest.fixture
 def table_model(fitted_table, tmp_path):
-    from torchmcl.estimators.table import save_table_model
+    from torchmcl_tables.model import save_table_model
 
     save_table_model(fitted_table, tmp_path / "table model")
     return tmp_path / "table model"
@@ -111,8 +111,8 @@ def loaders(network, estimator, table_model):
 
 
 def test_a_pickle_in_a_pack_or_a_data_set_is_refused_and_not_run(tmp_path, trap):
-    from torchmcl.data.speech import AudioPack, BadAudio
-    from torchmcl.data.uci import load_uci
+    from torchmcl_speech.data import AudioPack, BadAudio
+    from torchmcl_studies.data.uci import load_uci
 
     content, made = trap
     (tmp_path / "pack.npz").write_bytes(content)
@@ -229,7 +229,7 @@ def test_json_lines_nested_without_end_do_not_end_the_process(tmp_path):
     depth = 1000
     # The parser behind the reader overflows its stack at 1000 objects: in a process of its own, should it ever return.
     (tmp_path / "deep.jsonl").write_text('{"a": 1}\n{"a": ' + '{"a": ' * depth + "1" + "}" * depth + "}\n")
-    code = "import sys; from pathlib import Path; from torchmcl.data.table import read_table\n"
+    code = "import sys; from pathlib import Path; from torchmcl_tables.data import read_table\n"
     code += "try: read_table('test', Path(sys.argv[1]))\nexcept ValueError as error: print(error)"
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "deep.jsonl"], capture_output=True, text=True, timeout=60
@@ -270,7 +270,7 @@ def pack_file(path, **changes):
 
 
 def test_a_pack_that_unpacks_to_more_than_it_says_is_refused(tmp_path):
-    from torchmcl.data.speech import AudioPack, BadAudio
+    from torchmcl_speech.data import AudioPack, BadAudio
 
     assert AudioPack.load(pack_file(tmp_path / "good.npz")).length("b") == 5
     bomb = lzma.compress(bytes(50_000_000), preset=0)
@@ -284,7 +284,7 @@ def test_a_pack_that_unpacks_to_more_than_it_says_is_refused(tmp_path):
 
 
 def test_a_zip_bomb_named_as_a_pack_is_refused(tmp_path):
-    from torchmcl.data.speech import AudioPack, BadAudio
+    from torchmcl_speech.data import AudioPack, BadAudio
 
     path = tmp_path / "bomb.npz"
     with (
@@ -321,7 +321,7 @@ def test_a_zip_bomb_named_as_a_pack_is_refused(tmp_path):
     ],
 )
 def test_a_pack_that_contradicts_itself_is_refused(tmp_path, changes, message):
-    from torchmcl.data.speech import AudioPack, BadAudio
+    from torchmcl_speech.data import AudioPack, BadAudio
 
     with pytest.raises(BadAudio, match=message):
         AudioPack.load(pack_file(tmp_path / "bad.npz", **changes))
@@ -329,7 +329,7 @@ def test_a_pack_that_contradicts_itself_is_refused(tmp_path, changes, message):
 
 def test_a_recording_that_becomes_endless_by_resampling_is_refused(tmp_path):
     soundfile = pytest.importorskip("soundfile")
-    from torchmcl.data.speech import BadAudio, read_audio
+    from torchmcl_speech.data import BadAudio, read_audio
 
     soundfile.write(tmp_path / "slow.wav", np.ones(100_000, dtype=np.float32), 1)
     with pytest.raises(BadAudio, match=r"500,000,000 samples of a recording.*got 800,000,000"):
@@ -467,7 +467,7 @@ YAML = [
 def test_a_configuration_holds_plain_values_of_the_right_types(tmp_path, text, message):
     pytest.importorskip("yaml")
     pytest.importorskip("lightning")
-    from torchmcl.separation.config import load_config
+    from torchmcl_speech.separation.config import load_config
 
     (tmp_path / "hostile.yaml").write_text(text)
     with pytest.raises((ValueError, TypeError), match=message):
@@ -477,7 +477,7 @@ def test_a_configuration_holds_plain_values_of_the_right_types(tmp_path, text, m
 def test_a_billion_laughs_are_not_laughed(tmp_path):
     pytest.importorskip("yaml")
     pytest.importorskip("lightning")
-    from torchmcl.separation.config import load_config
+    from torchmcl_speech.separation.config import load_config
 
     lines = ["a0: &a0 [ha, ha]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
     (tmp_path / "laughs.yaml").write_text("\n".join(lines))
@@ -494,7 +494,7 @@ def test_a_billion_laughs_are_not_laughed(tmp_path):
 @pytest.fixture
 def speech(tmp_path):
     pytest.importorskip("soundfile")
-    from torchmcl.data.speech import write_audio
+    from torchmcl_speech.data import write_audio
 
     root = tmp_path / "speech"
     for path in (root / "ann" / "1.wav", root / "bob" / "1.wav", tmp_path / "secret.wav"):
@@ -503,7 +503,7 @@ def speech(tmp_path):
 
 
 def test_a_list_of_files_cannot_lead_out_of_its_folder(speech):
-    from torchmcl.data.speech import AudioFolder, AudioPack, BadAudio
+    from torchmcl_speech.data import AudioFolder, AudioPack, BadAudio
 
     folder = AudioFolder(speech)
     assert folder.length("ann/../bob/1.wav") == folder.length(str(speech / "ann" / "1.wav")) == 4000
@@ -527,7 +527,7 @@ def test_a_list_of_files_cannot_lead_out_of_its_folder(speech):
 
 
 def test_tables_of_mixtures_cannot_lead_out_of_their_folder(speech):
-    from torchmcl.data.speech import AudioFolder, BadAudio, SpeechMixtures, librimix_mixtures, table_mixtures
+    from torchmcl_speech.data import AudioFolder, BadAudio, SpeechMixtures, librimix_mixtures, table_mixtures
 
     (speech / "metadata").mkdir()
     head = "mixture_ID,length,s1_path,s1_gain_db,s2_path,s2_gain_db\n"
@@ -552,7 +552,7 @@ def test_tables_of_mixtures_cannot_lead_out_of_their_folder(speech):
     ],
 )
 def test_broken_tables_of_mixtures_are_refused(tmp_path, text, message):
-    from torchmcl.data.speech import table_mixtures
+    from torchmcl_speech.data import table_mixtures
 
     (tmp_path / "metadata").mkdir()
     (tmp_path / "metadata" / "mix_1_spk_tr.csv").write_bytes(text.encode(errors="surrogateescape"))

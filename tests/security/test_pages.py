@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from browser import opened
-from torchmcl.reports import demo, figures, separation, table, trajectories, uci
-from torchmcl.reports.film import film_player, film_script
-from torchmcl.reports.page import page
+from torchmcl._pages.film import film_player, film_script
+from torchmcl._pages.page import page
+from torchmcl.demo import page as demo
+from torchmcl_speech.reports import separation
+from torchmcl_studies.reports import figures, trajectories, uci
+from torchmcl_tables.reports import table
 
 # Runs as an element, out of an attribute, out of a script, and as the target of a link.
 PAYLOAD = (
@@ -187,7 +190,7 @@ def test_records_of_the_demonstration_cannot_run_in_its_page(browser, tmp_path, 
 
 def test_records_of_a_separation_cannot_run_in_its_page_or_read_other_files(browser, tmp_path):
     pytest.importorskip("soundfile")
-    from torchmcl.data.speech import write_audio
+    from torchmcl_speech.data import write_audio
 
     inside = tmp_path / "inside"
     for path in (inside / "a.wav", inside / "b.wav", tmp_path / "secret.wav"):
@@ -214,8 +217,8 @@ def test_records_of_a_separation_cannot_run_in_its_page_or_read_other_files(brow
 def test_records_of_a_table_cannot_run_in_its_page(browser, tmp_path, quick_pictures, monkeypatch):
     pl = pytest.importorskip("polars")
     from house_tables import houses
-    from torchmcl.data.table import Table
-    from torchmcl.estimators.table import TableFit, fit_table, table_records
+    from torchmcl_tables.data import Table
+    from torchmcl_tables.model import TableFit, fit_table, table_records
 
     how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 2, "hidden": (4,), "n_hypotheses": 2})
     made = table_records("test", fit_table("test", Table("houses.csv", pl.DataFrame(houses(120))), how))

@@ -95,7 +95,7 @@ def test_normalised_scores_are_probabilities(logits):
 @given(st.binary(max_size=300), st.sampled_from([".csv", ".tsv", ".csv.gz", ".parquet", ".jsonl"]))
 def test_any_bytes_are_a_table_or_refused(tmp_path_factory, content, suffix):
     pytest.importorskip("polars")
-    from torchmcl.data.table import read_table
+    from torchmcl_tables.data import read_table
 
     path = tmp_path_factory.getbasetemp() / f"any{suffix}"
     path.write_bytes(content)
@@ -106,7 +106,7 @@ def test_any_bytes_are_a_table_or_refused(tmp_path_factory, content, suffix):
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_pack_a_recording_or_refused(tmp_path_factory, content):
     pytest.importorskip("soundfile")
-    from torchmcl.data.speech import AudioPack, BadAudio, read_audio
+    from torchmcl_speech.data import AudioPack, BadAudio, read_audio
 
     path = tmp_path_factory.getbasetemp() / "any.npz"
     path.write_bytes(content)
@@ -120,7 +120,7 @@ def test_any_bytes_are_a_pack_a_recording_or_refused(tmp_path_factory, content):
 def test_any_text_is_a_configuration_or_refused(tmp_path_factory, text):
     pytest.importorskip("yaml")
     pytest.importorskip("lightning")
-    from torchmcl.separation.plain import yaml_value
+    from torchmcl_speech.separation.plain import yaml_value
 
     with contextlib.suppress(ValueError):
         found = yaml_value("test", "any", text)

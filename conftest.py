@@ -1,0 +1,35 @@
+"""Shared set-up: every test starts from the same random state, property tests are repeatable, whole files are slow."""
+
+import hypothesis
+import pytest
+import torch
+
+hypothesis.settings.register_profile(
+    "torchmcl", max_examples=50, deadline=None, derandomize=True, database=None, print_blob=False
+)
+hypothesis.settings.load_profile("torchmcl")
+
+# Files and folders that only `make test-all` runs; single slow tests of other files have the marker themselves.
+SLOW = (
+    *("contracts/test_compiled_schedules", "estimators/test_combinations", "estimators/test_coverage"),
+    *("estimators/test_sklearn", "fleet/test_awkward_modules", "fleet/test_fleet_combinations", "integration/"),
+    *("triton/", "security/test_fuzz", "security/test_guided", "test_bilstm", "test_cluster", "test_demo"),
+    *("test_fine_tuning", "test_speech_demo", "test_every_flag", "test_missing_packages", "test_figures"),
+    *("test_gallery", "test_kernels", "test_lightning.py", "test_lightning_annealing", "test_lightning_faults"),
+    *("test_lightning_nodes", "test_numerical_soak", "test_separation.py", "test_separation_study", "test_soak"),
+    *("test_speech_commands", "test_table_cli", "test_table_report", "test_tabular_benchmark"),
+    *("test_trajectory_study", "theory/test_critical", "theory/test_quantizers"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark slow files."""
+    for item in items:
+        place = item.path.as_posix()
+        if any(f"/{name}" in place for name in SLOW) or "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start from the same random state."""
+    torch.manual_seed(0)

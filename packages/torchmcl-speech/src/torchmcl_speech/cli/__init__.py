@@ -1,0 +1,1 @@
+"""Commands for speech: parsing and dispatch only."""

@@ -1,0 +1,103 @@
+"""The commands about recordings, `torchmcl data ...`: parsing and dispatch only."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from torchmcl.cli.arguments import names, positive, seed
+from torchmcl.cli.output import say
+
+__all__ = ["PARTS", "add_data_commands"]
+
+PARTS = ("tr", "cv", "tt")
+# What reads and resamples recordings.
+# What telephones and recording studios use, and more.
+_SAMPLE_RATES = (1000, 384_000)
+
+
+def add_data_commands(commands: Any) -> None:
+    """Add `data` to the commands."""
+    data = commands.add_parser("data", help="prepare speech: mix, pack", description="Prepare speech for training.")
+    tasks = data.add_subparsers(title="tasks", metavar="TASK", required=True)
+    _add_mix(tasks)
+    _add_pack(tasks)
+
+
+def _add_mix(tasks: Any) -> None:
+    mix = tasks.add_parser(
+        "mix",
+        help="make a WSJ0-mix-like folder from single-speaker recordings",
+        description="Mix FOLDER/<speaker>/... or FOLDER/{tr,cv,tt}/<speaker>/... into "
+        "OUT/wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}, with gains as in WSJ0-mix. No speaker is in two parts.",
+        epilog="example: torchmcl data mix recordings --out mixed --speakers 2 --counts tr=200,cv=20,tt=20",
+    )
+    mix.add_argument("folder", type=Path, help="folder of recordings, one folder for each speaker")
+    mix.add_argument("--out", type=Path, required=True, help="folder for the mixtures")
+    mix.add_argument("--speakers", type=positive, default=2, help="in each mixture (default: %(default)s)")
+    counts = "tr=20000,cv=5000,tt=3000"
+    mix.add_argument("--counts", type=_counts, default=counts, help="mixtures of each part (default: %(default)s)")
+    mix.add_argument("--sample-rate", type=_sample_rate, default=8000, help="of the mixtures (default: %(default)s)")
+    mix.add_argument("--seed", type=seed, default=0, help="decides everything (default: %(default)s)")
+    mix.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, and say which")
+    mix.add_argument("--quiet", action="store_true", help="no progress bar")
+    mix.set_defaults(run=_mix)
+
+
+def _add_pack(tasks: Any) -> None:
+    pack = tasks.add_parser(
+        "pack",
+        help="put recordings into one small file",
+        description="Pack all recordings of a folder, lossless at 16 bits, into one file that numpy alone can read; "
+        "use it with --set data.pack=FILE.",
+        epilog="example: torchmcl data pack speech --parts tr,cv --out speech.npz",
+    )
+    pack.add_argument("folder", type=Path, help="folder of recordings; their names are relative to it")
+    pack.add_argument("--out", type=Path, required=True, help="the file")
+    pack.add_argument("--parts", type=names, help="folders below it, separated by commas (default: everything)")
+    pack.add_argument("--sample-rate", type=_sample_rate, default=8000, help="of the pack (default: %(default)s)")
+    pack.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, and say which")
+    pack.add_argument("--quiet", action="store_true", help="no progress bar")
+    pack.set_defaults(run=_pack)
+
+
+def _counts(text: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for pair in text.split(","):
+        part, equals, count = (piece.strip() for piece in pair.partition("="))
+        if not equals or part not in PARTS or part in counts:
+            raise argparse.ArgumentTypeError(f"must be like tr=200,cv=20,tt=20, got {text[:80]!r}")
+        counts[part] = positive(count)
+    return counts
+
+
+def _sample_rate(text: str) -> int:
+    least, most = _SAMPLE_RATES
+    value = positive(text)
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"must be an integer from {least} to {most}, got {text!r}")
+    return value
+
+
+def _mix(options: argparse.Namespace) -> None:
+    from torchmcl_speech.data import MixPlan, write_mixtures
+
+    plan = MixPlan(options.speakers, options.counts, options.sample_rate, seed=options.seed)
+    made = write_mixtures(options.folder, options.out, plan, skip_bad=options.skip_bad, progress=not options.quiet)
+    say(f"{sum(made.values())} mixtures in {options.out}: {', '.join(f'{n} {part}' for part, n in made.items())}")
+
+
+def _pack(options: argparse.Namespace) -> None:
+    from torchmcl_speech.data import AudioPack
+    from torchmcl_speech.data.audio import audio_files
+
+    parts = options.parts or ["."]
+    files = [path for part in parts for path in audio_files(options.folder / part)]
+    pack = AudioPack.from_folder(
+        options.folder,
+        [path.relative_to(options.folder).as_posix() for path in files],
+        sample_rate=options.sample_rate,
+        skip_bad=options.skip_bad,
+        progress=not options.quiet,
+    )
+    size = pack.save(options.out)
+    say(f"{len(pack.names)} recordings in {options.out}: {size / 2**20:.1f} MiB ({pack.n_bytes / 2**20:.1f} as int16)")

@@ -1,0 +1,227 @@
+"""Reading and writing recordings, with errors that name the file."""
+
+import io
+import os
+import struct
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from torchmcl._files import write_atomically
+from torchmcl._limits import check_limit
+
+__all__ = [
+    "SILENCE",
+    "AudioInfo",
+    "BadAudio",
+    "Samples",
+    "audio_files",
+    "audio_info",
+    "check_cancellation",
+    "check_samples",
+    "is_recording",
+    "mixed_down",
+    "name_on_disk",
+    "read_audio",
+    "warn_skipped",
+    "write_audio",
+]
+
+Samples = npt.NDArray[np.float32]
+
+_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
+#: A recording below one step of 16 bits is silent: a file of 16 bits would hold zeros.
+SILENCE = 2.0**-15
+# Louder samples are no sound: files of integers kept as floats reach 2**31, and energies of more overflow in float32.
+_LOUDEST = 1e10
+# Chunk sizes that writers of streams leave in the header: they say nothing about the length.
+_UNKNOWN_SIZES = (0, 0xFFFFFFFF)
+
+
+class BadAudio(ValueError):  # noqa: N818  (a statement about a file, raised as an error)
+    """A recording that cannot be used; the message begins with its name."""
+
+
+class AudioInfo(NamedTuple):
+    """What the header of a file says.
+
+    Attributes:
+        sample_rate: samples per second.
+        n_channels: 1 for mono.
+        length: samples of each channel.
+    """
+
+    sample_rate: int
+    n_channels: int
+    length: int
+
+    def length_at(self, sample_rate: int) -> int:
+        """Return the length after resampling."""
+        return self.length * sample_rate // self.sample_rate
+
+
+def audio_info(path: Path | str) -> AudioInfo:
+    """Return what the header of a recording says.
+
+    Raises:
+        BadAudio: if there is no such file, or it is not audio, empty or truncated.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise BadAudio(f"{path}: there is no such file.")
+    import soundfile
+
+    try:
+        header = soundfile.info(name_on_disk(path))
+    except soundfile.LibsndfileError as error:
+        raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
+    if header.frames < 1 or header.samplerate < 1 or header.channels < 1:
+        raise BadAudio(f"{path}: has no samples.")
+    check_samples(path, header.frames * header.channels)
+    missing = _missing_bytes(path)
+    if missing > 0:
+        raise BadAudio(f"{path}: is cut short; {missing} bytes are missing at its end.")
+    return AudioInfo(int(header.samplerate), int(header.channels), int(header.frames))
+
+
+def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
+    """Return the samples of a recording as float32, mixed down to mono and resampled.
+
+    Args:
+        path: any format that soundfile reads.
+        sample_rate: of the result; None keeps that of the file.
+
+    Returns:
+        Samples [length], full scale at 1.
+
+    Raises:
+        BadAudio: if the file is missing, unreadable, cut short, holds samples that are not finite or far above full
+            scale, or has channels that cancel each other.
+    """
+    info = audio_info(path)
+    if sample_rate is not None:
+        check_samples(path, info.length_at(sample_rate))  # 1 Hz becomes 8000 times as much
+    import soundfile
+
+    try:
+        samples, _ = soundfile.read(name_on_disk(path), dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
+    if len(samples) < info.length:
+        raise BadAudio(f"{path}: is cut short; {len(samples)} of {info.length} samples could be read.")
+    mono = mixed_down(path, samples)
+    check_cancellation(path, _peak(samples), _peak(mono))
+    if sample_rate is not None and info.sample_rate != sample_rate:
+        import soxr
+
+        mono = soxr.resample(mono, info.sample_rate, sample_rate, quality="VHQ")
+    return np.ascontiguousarray(mono, dtype=np.float32)
+
+
+def mixed_down(path: Path | str, samples: Samples, first: int = 0) -> Samples:
+    """Return the mean [length] of channels [length, channels].
+
+    Args:
+        path: named in the error.
+        samples: a recording, or a block of it.
+        first: the place of the block in the recording.
+
+    Raises:
+        BadAudio: if a sample is not finite or far above full scale.
+    """
+    bad = ~(np.abs(samples) <= _LOUDEST).all(axis=1)
+    if bad.any():
+        place = int(bad.argmax())
+        value = max(samples[place].tolist(), key=lambda sample: abs(sample) if np.isfinite(sample) else np.inf)
+        if not np.isfinite(value):
+            raise BadAudio(f"{path}: sample {first + place} is not finite.")
+        advice = "Scale the recording: full scale is 1."
+        raise BadAudio(f"{path}: sample {first + place} is {value:g}, louder than any recording. {advice}")
+    mono: Samples = samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
+    return mono
+
+
+def check_cancellation(path: Path | str, loudest_channel: float, loudest_mono: float) -> None:
+    """Check that something is left of the channels after mixing them down.
+
+    Raises:
+        BadAudio: if the mean of channels that hold sound is silent.
+    """
+    if loudest_mono < SILENCE <= loudest_channel:
+        advice = "Invert one of them, or save one channel as a mono file."
+        raise BadAudio(f"{path}: its channels cancel each other, so that their mean is silent. {advice}")
+
+
+def _peak(samples: Samples) -> float:
+    return float(np.abs(samples).max(initial=0.0))
+
+
+def check_samples(path: Path | str, n_samples: int, name: str = "audio_samples") -> None:
+    """Check that a recording, or a pack of them, is not larger than the limit.
+
+    Raises:
+        BadAudio: if it is; it says how to raise the limit.
+    """
+    try:
+        check_limit("audio", str(path), name, n_samples)
+    except ValueError as error:
+        raise BadAudio(f"{path}: {error}") from error
+
+
+def write_audio(path: Path | str, samples: Any, sample_rate: int) -> None:
+    """Write samples [length] as a 16-bit WAV; what exceeds full scale is clipped, as every converter does."""
+    buffer = io.BytesIO()
+    import soundfile
+
+    soundfile.write(buffer, np.asarray(samples, dtype=np.float32), sample_rate, format="WAV", subtype="PCM_16")
+    write_atomically(Path(path), buffer.getvalue())
+
+
+def is_recording(path: Path) -> bool:
+    """Return whether a file has the name of a recording."""
+    return path.suffix.lower() in _SUFFIXES
+
+
+def audio_files(folder: Path | str) -> list[Path]:
+    """Return all recordings below a folder, sorted.
+
+    Raises:
+        BadAudio: if the folder is missing or has none.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise BadAudio(f"{folder}: there is no such folder.")
+    files = sorted(path for path in folder.rglob("*") if is_recording(path))
+    if not files:
+        raise BadAudio(f"{folder}: holds no recordings ({', '.join(_SUFFIXES)}).")
+    return files
+
+
+def warn_skipped(owner: str, messages: Sequence[str]) -> None:
+    """Warn about skipped recordings: how many, and what is wrong with the first ones."""
+    if messages:
+        warnings.warn(f"{owner}: {len(messages)} bad recordings were skipped: {' '.join(messages[:3])}", stacklevel=3)
+
+
+def name_on_disk(path: Path | str) -> str | bytes:
+    """Return the name for soundfile: as bytes, since a name need not be valid text; on Windows as text only."""
+    return str(path) if os.name == "nt" else os.fsencode(path)
+
+
+def _missing_bytes(path: Path) -> int:
+    """Return how many bytes a WAV file lacks; libsndfile takes a file that was cut for a shorter one."""
+    with path.open("rb") as file:
+        head = file.read(12)
+        if len(head) < 12 or head[:4] != b"RIFF" or head[8:] != b"WAVE":
+            return 0
+        while len(chunk := file.read(8)) == 8:
+            name, size = chunk[:4], struct.unpack("<I", chunk[4:])[0]
+            if name == b"data":
+                left = path.stat().st_size - file.tell()
+                return 0 if size in _UNKNOWN_SIZES else max(size - left, 0)
+            file.seek(size + size % 2, io.SEEK_CUR)
+    return 0

@@ -1,0 +1,263 @@
+"""Mixtures of speech as a Dataset of Batch: crops, masks, and fresh mixtures on the fly.
+
+What a sample holds is decided by the seed, the epoch and the index, and by nothing else: not by the
+worker that made it, nor by what was drawn before. A training that resumes after an
+interruption therefore sees the same samples.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Sampler
+
+from torchmcl._checks import bad_value, check_non_negative, check_non_negative_int, check_positive_int
+from torchmcl.types import Batch
+from torchmcl_speech.data.audio import BadAudio, Samples
+from torchmcl_speech.data.checks import UsableMixtures, usable_mixtures
+from torchmcl_speech.data.mixtures import Mixture, Track, random_gains
+from torchmcl_speech.data.stores import AudioStore
+
+__all__ = ["Draw", "DrawSampler", "DynamicMixing", "SpeechMixtures", "padded_batch", "utterances_by_speaker"]
+
+
+class Draw(NamedTuple):
+    """A sample together with the epoch it is drawn for."""
+
+    epoch: int
+    sample: int
+
+
+@dataclass(frozen=True)
+class DynamicMixing:
+    """New mixtures in every epoch: other pairs, gains and crops, from the same utterances.
+
+    Args:
+        n_speakers: how many speak at once; one of these numbers is drawn for each mixture.
+        spread_db: gains lie between -spread_db and spread_db.
+    """
+
+    n_speakers: tuple[int, ...] = (2,)
+    spread_db: float = 2.5
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        if not self.n_speakers:
+            raise ValueError(bad_value("DynamicMixing", "n_speakers", "not be empty", "()", "Two speakers are (2,)."))
+        for number in self.n_speakers:
+            check_positive_int("DynamicMixing", "n_speakers", number)
+        check_non_negative("DynamicMixing", "spread_db", self.spread_db)
+
+
+class SpeechMixtures(Dataset[Batch]):
+    """Mixtures and their sources: Batch(inputs [length], targets [speakers, length], mask [speakers]).
+
+    Args:
+        mixtures: from `wsj0_mixtures`, `librimix_mixtures` or `table_mixtures`; lists with different
+            numbers of speakers can be joined, the mask tells them apart.
+        store: where the recordings are: an `AudioFolder` or an `AudioPack`.
+        crop: seconds of each sample, cut at a random place; mixtures that are shorter are dropped,
+            with a count. None for whole mixtures.
+        random_crops: False to cut from the beginning, for validation.
+        dynamic: mix the utterances anew in each epoch instead of as listed.
+        n_samples: samples in an epoch of dynamic mixing; as many as there are mixtures by default.
+        seed: decides crops and mixtures, together with epoch and index.
+        skip_bad: leave out mixtures with a recording that cannot be used, with a warning that counts
+            them, instead of raising. Reads every recording once.
+
+    A source that is silent in a crop is not a target there: its mask is False.
+
+    Example:
+        >>> from torchmcl_speech.data import AudioPack, Mixture, Track
+        >>> noise = lambda seed: np.random.default_rng(seed).normal(0, 1000, 9000).astype(np.int16)
+        >>> pack = AudioPack({"ann/1": noise(0), "bob/1": noise(1)}, sample_rate=8000)
+        >>> pair = Mixture("ann+bob", (Track("ann/1", 1.0, "ann"), Track("bob/1", -1.0, "bob")))
+        >>> inputs, targets, mask, _ = SpeechMixtures([pair], pack, crop=1.0)[0]
+        >>> inputs.shape, targets.shape, mask
+        (torch.Size([8000]), torch.Size([2, 8000]), tensor([True, True]))
+    """
+
+    def __init__(
+        self,
+        mixtures: Sequence[Mixture],
+        store: AudioStore,
+        *,
+        crop: float | None = 5.0,
+        random_crops: bool = True,
+        dynamic: DynamicMixing | None = None,
+        n_samples: int | None = None,
+        seed: int = 0,
+        skip_bad: bool = False,
+    ) -> None:
+        if not mixtures:
+            raise ValueError(bad_value("SpeechMixtures", "mixtures", "not be empty", "none"))
+        check_non_negative_int("SpeechMixtures", "seed", seed)
+        if crop is not None and not 0 < crop < math.inf:
+            advice = "It is given in seconds."
+            raise ValueError(bad_value("SpeechMixtures", "crop", "be a finite number > 0", repr(crop), advice))
+        self.store = store
+        self.n_crop = None if crop is None else round(crop * store.sample_rate)
+        self.random_crops = random_crops
+        self.dynamic = dynamic
+        self.seed = seed
+        if self.n_crop is not None:
+            check_positive_int("SpeechMixtures", "crop", self.n_crop, "It is given in seconds.")
+        #: What was kept, and what was dropped and why.
+        self.usable: UsableMixtures = usable_mixtures(mixtures, store, self.n_crop or 1, skip_bad=skip_bad)
+        self.mixtures = self.usable.mixtures
+        self._by_speaker = utterances_by_speaker(self.mixtures) if dynamic else {}
+        sizes = dynamic.n_speakers if dynamic else [len(mixture.tracks) for mixture in self.mixtures]
+        self.max_speakers = max(sizes)
+        if dynamic and len(self._by_speaker) < self.max_speakers:
+            rule = f"have at least {self.max_speakers} different speakers for dynamic mixing"
+            raise ValueError(bad_value("SpeechMixtures", "mixtures", rule, len(self._by_speaker)))
+        if dynamic and self.n_crop is None:
+            raise ValueError(bad_value("SpeechMixtures", "crop", "be given for dynamic mixing", None))
+        if n_samples is not None:
+            check_positive_int("SpeechMixtures", "n_samples", n_samples)
+            if dynamic is None:
+                advice = "DrawSampler(n_samples=...) shortens an epoch of listed mixtures."
+                raise ValueError(bad_value("SpeechMixtures", "n_samples", "go with `dynamic`", n_samples, advice))
+        self._n_samples = n_samples or len(self.mixtures)
+
+    def __len__(self) -> int:
+        """Return the number of samples in an epoch."""
+        return self._n_samples
+
+    def __getitem__(self, key: int | Draw) -> Batch:
+        """Return a sample; a plain index is one of epoch 0."""
+        epoch, index = key if isinstance(key, Draw) else Draw(0, key)
+        if not 0 <= index < len(self):
+            raise IndexError(f"SpeechMixtures: index {index} of {len(self)} samples.")
+        random = np.random.default_rng((self.seed, epoch, index))
+        if self.dynamic is None:
+            mixture, sources = self._listed(self.mixtures[index], random)
+        else:
+            mixture, sources = self._drawn(self.dynamic, random)
+        targets = np.zeros((self.max_speakers, mixture.shape[-1]), dtype=np.float32)
+        targets[: len(sources)] = sources
+        return Batch(torch.from_numpy(mixture), torch.from_numpy(targets), torch.from_numpy(targets.any(axis=-1)))
+
+    def speakers(self, index: int) -> tuple[str, ...]:
+        """Return who speaks in a listed mixture."""
+        return tuple(track.speaker for track in self.mixtures[index].tracks)
+
+    def _listed(self, mixture: Mixture, random: np.random.Generator) -> tuple[Samples, Samples]:
+        tracks = [self._scaled(track, track.gain_db) for track in mixture.tracks]
+        recorded = [] if mixture.recorded is None else [self.store.read(mixture.recorded)]
+        length = min(len(signal) for signal in (*tracks, *recorded))
+        length = length if mixture.length is None else min(length, mixture.length)
+        start, stop = self._crop(length, random)
+        sources = np.stack([track[start:stop] for track in tracks])
+        return recorded[0][start:stop] if recorded else sources.sum(axis=0), sources
+
+    def _drawn(self, mixing: DynamicMixing, random: np.random.Generator) -> tuple[Samples, Samples]:
+        n_speakers = int(random.choice(mixing.n_speakers))
+        speakers = random.choice(sorted(self._by_speaker), n_speakers, replace=False)
+        gains = random_gains(random, n_speakers, mixing.spread_db)
+        sources = []
+        for speaker, gain in zip(speakers, gains, strict=True):
+            utterances = self._by_speaker[str(speaker)]
+            signal = self._scaled(utterances[random.integers(len(utterances))], gain)
+            start, stop = self._crop(len(signal), random)
+            sources.append(signal[start:stop])
+        stacked = np.stack(sources)
+        return stacked.sum(axis=0), stacked
+
+    def _scaled(self, track: Track, gain_db: float) -> Samples:
+        return self.store.read(track.name) * np.float32(10 ** (gain_db / 20))
+
+    def _crop(self, length: int, random: np.random.Generator) -> tuple[int, int]:
+        if self.n_crop is None:
+            return 0, length
+        if length < self.n_crop:  # the header promised more
+            raise BadAudio(f"SpeechMixtures: a recording has {length} samples, fewer than the crop of {self.n_crop}.")
+        start = int(random.integers(length - self.n_crop + 1)) if self.random_crops else 0
+        return start, start + self.n_crop
+
+
+class DrawSampler(Sampler[Draw]):
+    """All samples of an epoch, shuffled anew in each epoch and split across processes.
+
+    Give it to a DataLoader and call `set_epoch` before each epoch (Lightning does).
+
+    Args:
+        n_total: the length of the data set.
+        n_samples: how many of them make an epoch; all by default.
+        shuffle: False for the order of the data set.
+        seed: decides the order, together with the epoch.
+        n_replicas: processes that share an epoch; each gets every n-th sample.
+        rank: which of them this is.
+
+    Example:
+        >>> sampler = DrawSampler(4)
+        >>> sampler.set_epoch(1)
+        >>> [draw.sample for draw in sampler]
+        [3, 0, 2, 1]
+    """
+
+    def __init__(
+        self,
+        n_total: int,
+        *,
+        n_samples: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        n_replicas: int = 1,
+        rank: int = 0,
+    ) -> None:
+        check_positive_int("DrawSampler", "n_total", n_total)
+        check_positive_int("DrawSampler", "n_replicas", n_replicas)
+        check_non_negative_int("DrawSampler", "seed", seed)
+        if n_samples is not None:
+            check_positive_int("DrawSampler", "n_samples", n_samples)
+        self.n_total, self.n_samples = n_total, min(n_samples or n_total, n_total)
+        self.shuffle, self.seed, self.n_replicas, self.rank = shuffle, seed, n_replicas, rank
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch that comes next."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """Return the number of samples of this process."""
+        return self.n_samples // self.n_replicas
+
+    def __iter__(self) -> Iterator[Draw]:
+        """Iterate over the samples of the epoch."""
+        order = np.arange(self.n_total)
+        if self.shuffle:
+            np.random.default_rng((self.seed, self.epoch)).shuffle(order)
+        mine = order[: len(self) * self.n_replicas][self.rank :: self.n_replicas]
+        return (Draw(self.epoch, int(index)) for index in mine)
+
+
+def utterances_by_speaker(mixtures: Sequence[Mixture]) -> dict[str, list[Track]]:
+    """Return the tracks of each speaker, both in order; without those of unknown speakers, which a warning counts."""
+    tracks = {track.name: track for mixture in mixtures for track in mixture.tracks}
+    by_speaker: dict[str, list[Track]] = {}
+    for name in sorted(tracks):
+        by_speaker.setdefault(tracks[name].speaker, []).append(tracks[name])
+    if "" in by_speaker:
+        n_unknown = len(by_speaker.pop(""))
+        message = f"SpeechMixtures: {n_unknown} utterances of unknown speakers are left out of dynamic mixing."
+        warnings.warn(message, stacklevel=3)
+    return by_speaker
+
+
+def padded_batch(samples: Sequence[Batch]) -> Batch:
+    """Return samples of different lengths as one batch, padded with silence; a `collate_fn`."""
+    length = max(sample.inputs.shape[-1] for sample in samples)
+
+    def padded(signal: Tensor) -> Tensor:
+        return torch.nn.functional.pad(signal, (0, length - signal.shape[-1]))
+
+    inputs = torch.stack([padded(sample.inputs) for sample in samples])
+    targets = torch.stack([padded(sample.targets) for sample in samples])
+    masks = [sample.mask for sample in samples if sample.mask is not None]
+    return Batch(inputs, targets, torch.stack(masks))

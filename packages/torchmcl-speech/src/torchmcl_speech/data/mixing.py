@@ -1,0 +1,205 @@
+"""Making a folder of mixtures, laid out as WSJ0-mix, from single-speaker recordings."""
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from torchmcl._checks import bad_value, check_non_negative, check_non_negative_int, check_positive_int
+from torchmcl._files import write_atomically
+from torchmcl._progress import Progress
+from torchmcl_speech.data.audio import BadAudio, Samples, read_audio, warn_skipped, write_audio
+from torchmcl_speech.data.folders import recordings_by_speaker
+from torchmcl_speech.data.mixtures import PARTS, random_gains
+
+__all__ = ["MixPlan", "write_mixtures"]
+
+# Gains are kept in the names with four digits, as in WSJ0-mix.
+_GAIN = "{:.4f}"
+# Speakers of a folder without parts: one of ten validates, one tests, the others train.
+_SHARE = 0.1
+_ATTEMPTS = 1000
+
+
+@dataclass(frozen=True)
+class MixPlan:
+    """How many mixtures of how many speakers to make.
+
+    Args:
+        n_speakers: in each mixture, 2 to 5 in WSJ0-mix.
+        counts: mixtures of each part.
+        sample_rate: of the result.
+        spread_db: gains lie between -spread_db and spread_db.
+        seed: decides everything.
+    """
+
+    n_speakers: int = 2
+    counts: Mapping[str, int] = field(default_factory=lambda: {"tr": 20000, "cv": 5000, "tt": 3000})
+    sample_rate: int = 8000
+    spread_db: float = 2.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_positive_int("MixPlan", "n_speakers", self.n_speakers)
+        check_positive_int("MixPlan", "sample_rate", self.sample_rate)
+        if unknown := sorted(set(self.counts) - set(PARTS)):
+            raise ValueError(bad_value("MixPlan", "counts", f"name parts among {PARTS}", unknown))
+        for count in self.counts.values():
+            check_positive_int("MixPlan", "counts", count)
+        if not self.counts:
+            raise ValueError(bad_value("MixPlan", "counts", "not be empty", "{}"))
+        check_non_negative("MixPlan", "spread_db", self.spread_db)
+        check_non_negative_int("MixPlan", "seed", self.seed)
+
+
+def write_mixtures(
+    recordings: Path | str, out: Path | str, plan: MixPlan, *, skip_bad: bool = False, progress: bool = False
+) -> dict[str, int]:
+    """Write `out/wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}/<name>.wav` and a table of what was mixed.
+
+    Args:
+        recordings: `<speaker>/...` or `{tr,cv,tt}/<speaker>/...`; without parts, the speakers are
+            split so that none is in two parts.
+        out: folder for the result.
+        plan: how many mixtures, and of what kind.
+        skip_bad: leave out recordings that cannot be used, with a warning that counts them.
+        progress: whether to show a bar.
+
+    Returns:
+        How many mixtures each part has.
+
+    Raises:
+        BadAudio: if a recording cannot be used, or a part has too few speakers or recordings.
+    """
+    root = Path(recordings)
+    base = Path(out) / f"wav{plan.sample_rate // 1000}k" / "min"
+    n_written = {}
+    bad: list[str] = []
+    parts = _parts(root, plan)
+    for part, by_speaker in parts.items():  # before anything is written
+        _check_enough(part, by_speaker, plan)
+    for part, by_speaker in parts.items():
+        random = np.random.default_rng((plan.seed, PARTS.index(part)))
+        rows: list[list[object]] = []
+        taken: set[tuple[str, ...]] = set()
+        with Progress(plan.counts[part], part, show=progress, unit="mixture") as bar:
+            while len(rows) < plan.counts[part]:
+                chosen = _draw(part, by_speaker, plan, random, taken)
+                gains = random_gains(random, plan.n_speakers, plan.spread_db)
+                try:
+                    sources = _sources(chosen, gains, plan.sample_rate)
+                except BadAudio as error:
+                    if not skip_bad:
+                        raise
+                    bad.append(str(error))
+                    _forget(by_speaker, str(error))
+                    continue
+                rows.append(_write_one(base / part, chosen, gains, sources, plan.sample_rate, root))
+                bar.step()
+        _write_table(base / part / "mixtures.csv", rows, plan.n_speakers)
+        n_written[part] = len(rows)
+    warn_skipped("write_mixtures", bad)
+    return n_written
+
+
+def _parts(root: Path, plan: MixPlan) -> dict[str, dict[str, list[Path]]]:
+    """Return part -> speaker -> recordings."""
+    if any((root / part).is_dir() for part in PARTS):
+        return {part: recordings_by_speaker(root / part) for part in plan.counts}
+    by_speaker = recordings_by_speaker(root)
+    speakers = sorted(by_speaker)
+    np.random.default_rng(plan.seed).shuffle(speakers)
+    parts = {}
+    for part in sorted(plan.counts, key=PARTS.index, reverse=True):  # what is left trains
+        last = part == min(plan.counts, key=PARTS.index)
+        n_chosen = len(speakers) if last else max(round(len(by_speaker) * _SHARE), plan.n_speakers)
+        parts[part] = {speaker: by_speaker[speaker] for speaker in speakers[:n_chosen]}
+        speakers = speakers[n_chosen:]
+    return parts
+
+
+def _draw(
+    part: str,
+    by_speaker: dict[str, list[Path]],
+    plan: MixPlan,
+    random: np.random.Generator,
+    taken: set[tuple[str, ...]],
+) -> list[Path]:
+    """Return recordings of different speakers that are not together in another mixture."""
+    _check_enough(part, by_speaker, plan)  # recordings that cannot be used may have left them
+    speakers = sorted(speaker for speaker, files in by_speaker.items() if files)
+    for _ in range(_ATTEMPTS):
+        drawn = [by_speaker[str(s)] for s in random.choice(speakers, plan.n_speakers, replace=False)]
+        chosen = [files[random.integers(len(files))] for files in drawn]
+        key = tuple(sorted(str(path) for path in chosen))
+        if key not in taken:
+            taken.add(key)
+            return chosen
+    raise _too_few(part, by_speaker, plan, len(taken))
+
+
+def _check_enough(part: str, by_speaker: Mapping[str, list[Path]], plan: MixPlan) -> None:
+    """Check that there are as many different mixtures as the plan asks for."""
+    ways = [1] + [0] * plan.n_speakers  # to choose recordings of 0, 1, 2, ... different speakers
+    for files in by_speaker.values():
+        for n in range(plan.n_speakers, 0, -1):
+            ways[n] += len(files) * ways[n - 1]
+    n_speakers = sum(bool(files) for files in by_speaker.values())
+    if n_speakers < plan.n_speakers:
+        raise BadAudio(
+            f"{part}: has {n_speakers} speakers, fewer than the {plan.n_speakers} of a mixture. Add folders of "
+            "speakers, mix fewer (--speakers), or leave parts out: --counts tr=100 gives all speakers to one part."
+        )
+    if ways[-1] < plan.counts[part]:
+        raise _too_few(part, by_speaker, plan, ways[-1])
+
+
+def _too_few(part: str, by_speaker: Mapping[str, list[Path]], plan: MixPlan, possible: int) -> BadAudio:
+    n_files, n_speakers = sum(map(len, by_speaker.values())), sum(map(bool, by_speaker.values()))
+    return BadAudio(
+        f"{part}: {n_files} recordings of {n_speakers} speakers are too few for {plan.counts[part]} different "
+        f"mixtures. Ask for fewer (--counts {part}={possible}) or add recordings. Or train on the recordings as they "
+        "are, which mixes them anew in every step: torchmcl separation train ship-2spk --data FOLDER."
+    )
+
+
+def _sources(chosen: list[Path], gains: list[float], sample_rate: int) -> Samples:
+    tracks = [read_audio(path, sample_rate) for path in chosen]
+    for path, track in zip(chosen, tracks, strict=True):
+        if not track.any():
+            raise BadAudio(f"{path}: is silent.")
+    length = min(len(track) for track in tracks)
+    scaled = [track[:length] * 10 ** (gain / 20) for track, gain in zip(tracks, gains, strict=True)]
+    sources: Samples = np.stack(scaled).astype(np.float32)
+    loudest = max(np.abs(sources).max(), np.abs(sources.sum(axis=0)).max())
+    return sources if loudest < 1 else sources * np.float32(0.9 / loudest)  # together, so the ratio stays
+
+
+def _write_one(
+    folder: Path, chosen: list[Path], gains: list[float], sources: Samples, sample_rate: int, root: Path
+) -> list[object]:
+    utterances = [f"{path.parent.name}-{path.stem}".replace("_", "-") for path in chosen]
+    name = "_".join(f"{u}_{_GAIN.format(g)}" for u, g in zip(utterances, gains, strict=True))
+    for index, source in enumerate(sources, start=1):
+        write_audio(folder / f"s{index}" / f"{name}.wav", source, sample_rate)
+    write_audio(folder / "mix" / f"{name}.wav", sources.sum(axis=0), sample_rate)
+    places = [path.relative_to(root).as_posix() for path in chosen]
+    return [name, sources.shape[-1], *(x for pair in zip(places, gains, strict=True) for x in pair)]
+
+
+def _write_table(path: Path, rows: list[list[object]], n_speakers: int) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = [column.format(i) for i in range(1, n_speakers + 1) for column in ("s{}_path", "s{}_gain_db")]
+    writer.writerow(["mixture_ID", "length", *columns])
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())
+
+
+def _forget(by_speaker: dict[str, list[Path]], message: str) -> None:
+    for files in by_speaker.values():
+        files[:] = [path for path in files if not message.startswith(f"{path}:")]

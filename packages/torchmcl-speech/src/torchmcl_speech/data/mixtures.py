@@ -1,0 +1,168 @@
+"""What is mixed with what: lists of mixtures read from the layouts that the field uses."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from torchmcl._checks import bad_value, check_choice, check_positive_int
+from torchmcl._reading import read_text
+from torchmcl_speech.data.audio import BadAudio
+
+__all__ = ["PARTS", "Mixture", "Track", "librimix_mixtures", "random_gains", "table_mixtures", "wsj0_mixtures"]
+
+PARTS = ("tr", "cv", "tt")
+
+
+class Track(NamedTuple):
+    """One source of a mixture.
+
+    Attributes:
+        name: of the recording in its store.
+        gain_db: by which it is scaled.
+        speaker: who speaks.
+    """
+
+    name: str
+    gain_db: float = 0.0
+    speaker: str = ""
+
+
+class Mixture(NamedTuple):
+    """Sources that are heard together.
+
+    Attributes:
+        name: of the mixture.
+        tracks: its sources.
+        length: samples to use from the beginning; None for those of the shortest.
+        recorded: name of the mixture as a recording; None if it is the sum of the sources.
+    """
+
+    name: str
+    tracks: tuple[Track, ...]
+    length: int | None = None
+    recorded: str | None = None
+
+
+def table_mixtures(root: Path | str, part: str, n_speakers: int) -> list[Mixture]:
+    """Return the mixtures of `metadata/mix_<n>_spk_<part>.csv`: utterances and their gains.
+
+    Columns: mixture_ID, length, and s<i>_path (relative to `root`), s<i>_gain_db for each source.
+    Speakers are the folders of the utterances.
+    """
+    check_choice("table_mixtures", "part", part, PARTS)
+    path = Path(root) / "metadata" / f"mix_{n_speakers}_spk_{part}.csv"
+    mixtures = []
+    for row in _rows(path, ["mixture_ID", "length", *_columns(n_speakers, "s{}_path", "s{}_gain_db")]):
+        names = [row[f"s{i}_path"] for i in range(1, n_speakers + 1)]
+        gains = [_number(path, row, f"s{i}_gain_db") for i in range(1, n_speakers + 1)]
+        tracks = tuple(Track(name, gain, Path(name).parent.name) for name, gain in zip(names, gains, strict=True))
+        mixtures.append(Mixture(row["mixture_ID"], tracks, int(_number(path, row, "length"))))
+    return mixtures
+
+
+def librimix_mixtures(table: Path | str, n_speakers: int) -> list[Mixture]:
+    """Return the mixtures of a LibriMix metadata table.
+
+    Columns: mixture_ID, mixture_path, source_<i>_path and length. Speakers are read from the
+    mixture's name, `<speaker>-<chapter>-<utterance>_<speaker>-...`.
+    """
+    path = Path(table)
+    mixtures = []
+    for row in _rows(path, ["mixture_ID", "mixture_path", *_columns(n_speakers, "source_{}_path")]):
+        if row.get(f"source_{n_speakers + 1}_path"):
+            got = f"{n_speakers} where {path} has source_{n_speakers + 1}_path"
+            raise ValueError(bad_value("librimix_mixtures", "n_speakers", "be that of the mixtures", got))
+        speakers = [utterance.partition("-")[0] for utterance in row["mixture_ID"].split("_")]
+        names = [row[f"source_{i}_path"] for i in range(1, n_speakers + 1)]
+        speakers += [""] * (n_speakers - len(speakers))
+        tracks = tuple(Track(name, 0.0, speaker) for name, speaker in zip(names, speakers, strict=False))
+        mixtures.append(Mixture(row["mixture_ID"], tracks, None, row["mixture_path"]))
+    return mixtures
+
+
+def wsj0_mixtures(root: Path | str, part: str, n_speakers: int, *, folder: str = "wav8k/min") -> list[Mixture]:
+    """Return the mixtures of a WSJ0-mix folder, `wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}/<name>.wav`.
+
+    Speakers are read from the names, `<utterance>_<gain>_<utterance>_<gain>.wav`: the part
+    before the first hyphen of an utterance, or its first three letters, as in WSJ0.
+
+    Raises:
+        BadAudio: if a folder or one of the sources of a mixture is missing.
+        ValueError: if the mixtures have more speakers than `n_speakers`.
+    """
+    check_choice("wsj0_mixtures", "part", part, PARTS)
+    check_positive_int("wsj0_mixtures", "n_speakers", n_speakers)
+    base = Path(folder) / part
+    here = Path(root) / base
+    places = ["mix", *(f"s{i}" for i in range(1, n_speakers + 1))]
+    for place in places:
+        if not (here / place).is_dir():
+            raise BadAudio(f"{here / place}: there is no such folder.")
+    if (more := here / f"s{n_speakers + 1}").is_dir():  # with fewer targets than voices every number would be wrong
+        advice = "Set the number of speakers that the mixtures have (data.n_speakers and model.n_outputs)."
+        got = f"{n_speakers} where there is {more}"
+        raise ValueError(bad_value("wsj0_mixtures", "n_speakers", "be that of the mixtures", got, advice))
+    names = sorted(path.name for path in (here / "mix").glob("*.wav"))
+    if not names:
+        raise BadAudio(f"{here / 'mix'}: holds no mixtures (*.wav).")
+    mixtures = []
+    for name in names:
+        files = [(base / place / name).as_posix() for place in places]
+        speakers = _speakers_in(name, n_speakers)
+        tracks = tuple(Track(file, 0.0, speaker) for file, speaker in zip(files[1:], speakers, strict=True))
+        mixtures.append(Mixture(Path(name).stem, tracks, None, files[0]))
+    return mixtures
+
+
+def random_gains(random: np.random.Generator, n_speakers: int, spread_db: float = 2.5) -> list[float]:
+    """Return gains in dB: +g and -g for two speakers, independent ones for more, as in WSJ0-mix."""
+    if n_speakers == 2:
+        gain = float(random.uniform(-spread_db, spread_db))
+        return [gain, -gain]
+    return [float(gain) for gain in random.uniform(-spread_db, spread_db, n_speakers)]
+
+
+def _speakers_in(name: str, n_speakers: int) -> list[str]:
+    utterances = re.findall(r"(.+?)_-?\d+(?:\.\d+)?(?:_|$)", Path(name).stem)
+    if len(utterances) != n_speakers:
+        return [""] * n_speakers
+    return [u.partition("-")[0] if "-" in u else u[:3] for u in utterances]
+
+
+def _columns(n_speakers: int, *patterns: str) -> list[str]:
+    check_positive_int("mixtures", "n_speakers", n_speakers)
+    return [pattern.format(i) for i in range(1, n_speakers + 1) for pattern in patterns]
+
+
+def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, str]]:
+    if not path.is_file():
+        raise BadAudio(f"{path}: there is no such table.")
+    text = read_text("mixtures", path, "records_bytes")
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        if missing := sorted(set(columns) - set(reader.fieldnames or [])):
+            raise ValueError(bad_value(str(path), "columns", f"include {missing}", reader.fieldnames))
+        rows = list(reader)
+    except csv.Error as error:
+        raise BadAudio(f"{path}: is not a table ({error}).") from error
+    for number, row in enumerate(rows, start=1):
+        if any(not row[column] for column in columns):
+            raise BadAudio(f"{path}: row {number} has an empty cell.")
+    if not rows:
+        raise BadAudio(f"{path}: has no rows.")
+    yield from rows
+
+
+def _number(path: Path, row: dict[str, str], column: str) -> float:
+    try:
+        value = float(row[column])
+    except ValueError:
+        value = float("nan")
+    if not np.isfinite(value) or (column == "length" and not 1 <= value < 2**53):
+        raise BadAudio(f"{path}: `{column}` of {row['mixture_ID']} must be a number, got {row[column]!r}.")
+    return value

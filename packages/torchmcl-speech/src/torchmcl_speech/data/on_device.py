@@ -1,0 +1,169 @@
+"""Fresh mixtures made on the device of the training, batch by batch: no loader, no worker keeps it waiting.
+
+All recordings lie in the device's memory as int16. What a batch holds is decided by the seed, the epoch and its index
+alone, as in `torchmcl_speech.data.dataset`, so that a training that resumes sees the same batches.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from torchmcl._checks import bad_value, check_non_negative_int, check_positive, check_positive_int
+from torchmcl.types import Batch
+from torchmcl_speech.data.augment import Augmentation, Chance, augmented
+from torchmcl_speech.data.dataset import Draw, DynamicMixing, utterances_by_speaker
+from torchmcl_speech.data.mixtures import Mixture
+from torchmcl_speech.data.stores import AudioStore
+
+__all__ = ["DeviceMixtures"]
+
+# Several batches are drawn at once: their hundred small kernels take as long to launch as those of one.
+_BATCHES_AT_ONCE = 8
+# Taps on each side of the windowed sinc that reads between samples.
+_TAPS = 8
+
+
+class DeviceMixtures(Dataset[Batch]):
+    """Batches of new mixtures: inputs [batch, length], targets [batch, speakers, length], mask [batch, speakers].
+
+    Args:
+        mixtures: whose recordings are mixed anew; of their speakers, different ones are heard together.
+        store: where the recordings are.
+        mixing: how many speak at once, and how much their levels differ.
+        crop: seconds of each sample. Shorter recordings lie somewhere in it.
+        batch_size: samples of a batch.
+        n_batches: batches of an epoch.
+        augmentation: how recordings are changed; not at all by default.
+        seed: decides everything, together with epoch and index.
+        device: where to mix.
+
+    Example:
+        >>> from torchmcl_speech.data import AudioPack, Mixture, Track
+        >>> noise = lambda seed: np.random.default_rng(seed).normal(0, 1000, 9000).astype(np.int16)
+        >>> pack = AudioPack({"ann/1": noise(0), "bob/1": noise(1)}, sample_rate=8000)
+        >>> pair = Mixture("ann+bob", (Track("ann/1", 0.0, "ann"), Track("bob/1", 0.0, "bob")))
+        >>> inputs, targets, mask, _ = DeviceMixtures([pair], pack, crop=1.0, batch_size=4, n_batches=2)[0]
+        >>> targets.shape, bool((inputs - targets.sum(dim=1)).abs().max() < 1e-6)
+        (torch.Size([4, 2, 8000]), True)
+    """
+
+    def __init__(
+        self,
+        mixtures: Sequence[Mixture],
+        store: AudioStore,
+        *,
+        mixing: DynamicMixing | None = None,
+        crop: float = 3.0,
+        batch_size: int = 16,
+        n_batches: int = 200,
+        augmentation: Augmentation | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        check_positive("DeviceMixtures", "crop", crop, "It is given in seconds.")
+        check_positive_int("DeviceMixtures", "batch_size", batch_size)
+        check_positive_int("DeviceMixtures", "n_batches", n_batches)
+        check_non_negative_int("DeviceMixtures", "seed", seed)
+        self.mixing, self.augmentation = mixing or DynamicMixing(), augmentation or Augmentation()
+        self.n_crop, self.sample_rate = round(crop * store.sample_rate), store.sample_rate
+        self.batch_size, self.n_batches, self.seed = batch_size, n_batches, seed
+        self.max_speakers = max(self.mixing.n_speakers)
+        self._generator = torch.Generator(device=device)
+        self._read(mixtures, store, torch.device(device))
+        self._drawn: tuple[tuple[int, int], Batch] | None = None
+
+    def _read(self, mixtures: Sequence[Mixture], store: AudioStore, device: torch.device) -> None:
+        by_speaker = utterances_by_speaker(mixtures)
+        if len(by_speaker) < self.max_speakers:
+            rule = f"have at least {self.max_speakers} different speakers"
+            raise ValueError(bad_value("DeviceMixtures", "mixtures", rule, len(by_speaker)))
+        signals = [
+            np.clip(np.round(store.read(track.name) * 32768), -32768, 32767).astype(np.int16)
+            for tracks in by_speaker.values()
+            for track in tracks
+        ]
+        lengths = torch.tensor([len(signal) for signal in signals])
+        counts = torch.tensor([len(tracks) for tracks in by_speaker.values()])
+        # The last sample is silent, and stands for all that lies outside of a recording.
+        self._samples = torch.from_numpy(np.concatenate([*signals, np.zeros(1, dtype=np.int16)])).to(device)
+        self._lengths, self._firsts = lengths.to(device), (lengths.cumsum(0) - lengths).to(device)
+        self._counts, self._first_utterances = counts.to(device), (counts.cumsum(0) - counts).to(device)
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch."""
+        return self.n_batches
+
+    def __getitem__(self, key: int | Draw) -> Batch:
+        """Return a batch; a plain index is one of epoch 0."""
+        epoch, index = key if isinstance(key, Draw) else Draw(0, key)
+        if not 0 <= index < len(self):
+            raise IndexError(f"DeviceMixtures: index {index} of {len(self)} batches.")
+        piece, place = divmod(index, _BATCHES_AT_ONCE)
+        if self._drawn is None or self._drawn[0] != (epoch, piece):
+            self._drawn = (epoch, piece), self._draw(epoch, piece)
+        rows = slice(place * self.batch_size, (place + 1) * self.batch_size)
+        inputs, targets, mask, _ = self._drawn[1]
+        assert mask is not None
+        return Batch(inputs[rows], targets[rows], mask[rows])
+
+    @torch.no_grad()
+    def _draw(self, epoch: int, piece: int) -> Batch:
+        key = np.random.SeedSequence((self.seed, epoch, piece)).generate_state(1, np.uint64)
+        self._generator.manual_seed(int(key[0] >> 1))
+        chance = Chance(self._generator)
+        n_samples = _BATCHES_AT_ONCE * self.batch_size
+        strength = self.augmentation.strength(epoch)
+        utterances, mask = self._chosen(chance, n_samples)
+        gains = self._gains(chance, mask)
+        speed = self.augmentation.speed * strength
+        sources = self._played(chance, utterances, chance.between((1 - speed, 1 + speed), *utterances.shape))
+        sources = sources * (10 ** (gains / 20)).unsqueeze(-1)
+        made = augmented(
+            sources, mask, self.augmentation, self._generator, sample_rate=self.sample_rate, strength=strength
+        )
+        return Batch(*made)
+
+    def _chosen(self, chance: Chance, n_samples: int) -> tuple[Tensor, Tensor]:
+        """Return recordings of different speakers [samples, speakers], and which of them are heard."""
+        shape = (n_samples, self.max_speakers)
+        numbers = torch.tensor(self.mixing.n_speakers, device=self._samples.device)
+        n_heard = numbers[(chance.between((0, 1), n_samples) * len(numbers)).long().clamp(max=len(numbers) - 1)]
+        order = chance.between((0, 1), n_samples, len(self._counts)).argsort(dim=-1)
+        speakers = order[:, : self.max_speakers]
+        counts = self._counts[speakers]
+        which = torch.minimum((chance.between((0, 1), *shape) * counts).long(), counts - 1)
+        mask = torch.arange(self.max_speakers, device=numbers.device) < n_heard.unsqueeze(-1)
+        return self._first_utterances[speakers] + which, mask
+
+    def _gains(self, chance: Chance, mask: Tensor) -> Tensor:
+        """Return gains in dB: +g and -g for two speakers, independent ones otherwise, as `random_gains`."""
+        spread = self.mixing.spread_db
+        gains = chance.between((-spread, spread), *mask.shape)
+        if self.max_speakers > 1:
+            gains[:, 1] = torch.where(mask.sum(dim=-1) == 2, -gains[:, 0], gains[:, 1])
+        return gains
+
+    def _played(self, chance: Chance, utterances: Tensor, speed: Tensor) -> Tensor:
+        """Return crops [samples, speakers, n_crop] of recordings at other speeds, from random places."""
+        lengths, firsts = self._lengths[utterances].unsqueeze(-1), self._firsts[utterances].unsqueeze(-1)
+        speed = speed.double().unsqueeze(-1)
+        # A recording that is shorter than the crop begins after it does.
+        slack = lengths - speed * self.n_crop
+        start = (chance.between((0, 1), *utterances.shape).unsqueeze(-1) * slack).round()
+        position = start + speed * torch.arange(self.n_crop, device=utterances.device)
+        below = position.floor()
+        part = (position - below).float()
+        below = below.long()
+        cutoff = (1 / speed).clamp(max=1).float()  # what a faster recording has above half the sample rate is left out
+        sound = torch.zeros_like(part)
+        for tap in range(1 - _TAPS, _TAPS + 1):
+            index = below + tap
+            outside = (index < 0) | (index >= lengths)
+            values = self._samples[torch.where(outside, len(self._samples) - 1, firsts + index)]
+            away = tap - part
+            window = torch.cos(away * (torch.pi / (2 * _TAPS))).square()
+            sound += values * (cutoff * torch.sinc(cutoff * away) * window)
+        return sound / 32768

@@ -1,0 +1,1 @@
+"""Faster LSTM layers and norms, in Triton and C."""

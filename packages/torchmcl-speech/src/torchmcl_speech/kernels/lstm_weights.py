@@ -1,0 +1,175 @@
+"""The parameters of a bidirectional LSTM in the orders and the type that its kernels take, and their gradients back.
+
+One kernel each way, since a dozen small ones take longer to launch than a whole recurrence to run.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torchmcl_speech.kernels.lstm_products import ONES
+
+__all__ = ["Weights", "parameter_gradients", "weights_in_order"]
+
+_ROWS = 16
+
+
+class Weights(NamedTuple):
+    """What the passes of an LSTM multiply with; rows are gates of units, of one direction and then of the other."""
+
+    inputs: Tensor
+    """[2 * 4 * hidden, in]"""
+    bias: Tensor
+    """[2 * 4 * hidden], the sum of both."""
+    recurrent: Tensor
+    """[2, 4 * hidden, hidden], always gate after gate; for `lstm_hopper` in the order of its products."""
+    met: Tensor
+    """[2, 4 * hidden, hidden + in + ONES]: the weights of what the steps of each direction meet."""
+
+
+@triton.jit
+def _source(row, hidden, BY_UNIT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return which row of a parameter stands in a row in our order, where the gates of a unit may be neighbors."""
+    if BY_UNIT:
+        return (row % 4) * hidden + row // 4
+    return row
+
+
+@triton.jit
+def _pack(  # type: ignore[no-untyped-def]
+    in_0,
+    rec_0,
+    bias_in_0,
+    bias_rec_0,
+    in_1,
+    rec_1,
+    bias_in_1,
+    bias_rec_1,
+    weight_in,
+    bias,
+    recurrent,
+    met,
+    n_in,
+    hidden,
+    BY_UNIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    IN: tl.constexpr,
+    H: tl.constexpr,
+    ONES: tl.constexpr,
+):
+    direction = tl.program_id(1)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    own = row < 4 * hidden
+    source = _source(row, hidden, BY_UNIT)
+    unit, i, one = tl.arange(0, H), tl.arange(0, IN), tl.arange(0, ONES)
+    of_inputs = own[:, None] & (i < n_in)[None, :]
+    of_units = own[:, None] & (unit < hidden)[None, :]
+    if direction == 0:
+        x = tl.load(in_0 + source[:, None] * n_in + i[None, :], mask=of_inputs, other=0.0)
+        h = tl.load(rec_0 + source[:, None] * hidden + unit[None, :], mask=of_units, other=0.0)
+        b = tl.load(bias_in_0 + source, mask=own, other=0.0).to(tl.float32)
+        b += tl.load(bias_rec_0 + source, mask=own, other=0.0).to(tl.float32)
+    else:
+        x = tl.load(in_1 + source[:, None] * n_in + i[None, :], mask=of_inputs, other=0.0)
+        h = tl.load(rec_1 + source[:, None] * hidden + unit[None, :], mask=of_units, other=0.0)
+        b = tl.load(bias_in_1 + source, mask=own, other=0.0).to(tl.float32)
+        b += tl.load(bias_rec_1 + source, mask=own, other=0.0).to(tl.float32)
+    kind = met.dtype.element_ty
+    x, h, b = x.to(kind), h.to(kind), b.to(kind)
+    target = direction * 4 * hidden + row
+    tl.store(weight_in + target[:, None] * n_in + i[None, :], x, mask=of_inputs)
+    tl.store(bias + target, b, mask=own)
+    if BY_UNIT:  # the products take rows and columns in the order m, m + 8 of 16
+        to_row = direction * 4 * hidden + (source & -16) + (source % 2) * 8 + (source % 16) // 2
+        to_column = (unit & -16) + (unit % 2) * 8 + (unit % 16) // 2
+    else:
+        to_row, to_column = target, unit
+    tl.store(recurrent + to_row[:, None] * hidden + to_column[None, :], h, mask=of_units)
+    place = met + target[:, None] * (hidden + n_in + ONES)
+    tl.store(place + (1 - direction) * hidden + i[None, :], x, mask=of_inputs)
+    ones = tl.where((one == 0)[None, :], b.to(tl.float32)[:, None], 0.0).to(kind)
+    tl.store(place + (1 - direction) * hidden + n_in + one[None, :], ones, mask=own[:, None] & (one >= 0)[None, :])
+    tl.store(place + direction * (n_in + ONES) + unit[None, :], h, mask=of_units)
+
+
+@triton.jit
+def _unpack(  # type: ignore[no-untyped-def]
+    met_0,
+    met_1,
+    in_0,
+    rec_0,
+    bias_in_0,
+    bias_rec_0,
+    in_1,
+    rec_1,
+    bias_in_1,
+    bias_rec_1,
+    n_in,
+    hidden,
+    BY_UNIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    IN: tl.constexpr,
+    H: tl.constexpr,
+    ONES: tl.constexpr,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    own = row < 4 * hidden
+    target = _source(row, hidden, BY_UNIT)
+    unit, i = tl.arange(0, H), tl.arange(0, IN)
+    of_inputs = own[:, None] & (i < n_in)[None, :]
+    of_units = own[:, None] & (unit < hidden)[None, :]
+    kind = in_0.dtype.element_ty
+    offset = row[:, None] * (hidden + n_in + ONES)
+    to_inputs, to_units = target[:, None] * n_in + i[None, :], target[:, None] * hidden + unit[None, :]
+    if tl.program_id(1) == 0:
+        place = met_0 + offset
+        tl.store(rec_0 + to_units, tl.load(place + unit[None, :], mask=of_units).to(kind), mask=of_units)
+        tl.store(in_0 + to_inputs, tl.load(place + hidden + i[None, :], mask=of_inputs).to(kind), mask=of_inputs)
+        b = tl.load(met_0 + row * (hidden + n_in + ONES) + hidden + n_in, mask=own).to(kind)
+        tl.store(bias_in_0 + target, b, mask=own)
+        tl.store(bias_rec_0 + target, b, mask=own)
+    else:
+        place = met_1 + offset
+        tl.store(in_1 + to_inputs, tl.load(place + i[None, :], mask=of_inputs).to(kind), mask=of_inputs)
+        behind = place + n_in + ONES + unit[None, :]
+        tl.store(rec_1 + to_units, tl.load(behind, mask=of_units).to(kind), mask=of_units)
+        b = tl.load(met_1 + row * (hidden + n_in + ONES) + n_in, mask=own).to(kind)
+        tl.store(bias_in_1 + target, b, mask=own)
+        tl.store(bias_rec_1 + target, b, mask=own)
+
+
+def _launch(n_in: int, hidden: int, by_unit: bool) -> tuple[tuple[int, int], dict[str, int]]:
+    sizes = {"IN": triton.next_power_of_2(n_in), "H": triton.next_power_of_2(hidden), "ROWS": _ROWS, "ONES": ONES}
+    return (triton.cdiv(4 * hidden, _ROWS), 2), sizes | {"BY_UNIT": by_unit}
+
+
+def weights_in_order(parameters: tuple[Tensor, ...], dtype: torch.dtype, by_unit: bool) -> Weights:
+    """Return the parameters, in the order of nn.LSTM, as our kernels take them.
+
+    Args:
+        parameters: both weights and both biases of each direction.
+        dtype: of the result.
+        by_unit: whether the gates of each unit are to be neighbors; see `lstm.takes_gates_by_unit`.
+    """
+    (n_gates, n_in), hidden = parameters[0].shape, parameters[1].shape[1]
+    inputs = torch.empty(2 * n_gates, n_in, dtype=dtype, device=parameters[0].device)
+    bias = inputs.new_empty(2 * n_gates)
+    recurrent = inputs.new_empty(2, n_gates, hidden)
+    met = inputs.new_empty(2, n_gates, hidden + n_in + ONES)
+    grid, options = _launch(n_in, hidden, by_unit)
+    contiguous = (parameter.contiguous() for parameter in parameters)
+    _pack[grid](*contiguous, inputs, bias, recurrent, met, n_in, hidden, **options)
+    return Weights(inputs, bias, recurrent, met)
+
+
+def parameter_gradients(met: list[Tensor], n_in: int, dtype: torch.dtype, by_unit: bool) -> list[Tensor]:
+    """Return the gradients of the parameters, given those of `Weights.met` of each direction, [4 * hidden, ...]."""
+    n_gates, hidden = len(met[0]), len(met[0]) // 4
+    shapes = ((n_gates, n_in), (n_gates, hidden), (n_gates,), (n_gates,)) * 2
+    gradients = [torch.empty(shape, dtype=dtype, device=met[0].device) for shape in shapes]
+    grid, options = _launch(n_in, hidden, by_unit)
+    _unpack[grid](*met, *gradients, n_in, hidden, **options)
+    return gradients

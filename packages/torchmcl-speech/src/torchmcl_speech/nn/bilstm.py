@@ -1,0 +1,218 @@
+"""Bidirectional LSTMs over one axis of a map of many short sequences, the recurrent part of `DPRNN`."""
+
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from torchmcl import accel as kernels
+from torchmcl._checks import bad_value, check_tensor
+from torchmcl._eager import is_plain_eager
+from torchmcl_speech.kernels import recurrence
+
+__all__ = ["BiLSTM", "FusedBiLSTM"]
+
+# The kernels pad the hidden size to a power of two and hold four gates of it.
+_FUSED_SIZES = range(16, 257)
+_FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+_ARM = platform.machine().lower() in ("aarch64", "arm64")
+
+
+class BiLSTM(nn.LSTM):
+    """A bidirectional LSTM over one axis of a map; the part of `DPRNN` that can be replaced.
+
+    A replacement is made by the same two arguments, has the parameters of a bidirectional
+    `nn.LSTM` under the same names, and takes and returns the same logical shapes. It may lay out its
+    result in memory as it likes, as long as the features are the last axis.
+
+    Args:
+        input_size: features in.
+        hidden_size: features out of each direction.
+
+    Example:
+        >>> BiLSTM(8, 16)(torch.randn(2, 5, 7, 8)).shape
+        torch.Size([2, 5, 7, 32])
+    """
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size, bidirectional=True)
+
+    def forward(self, sequences: Tensor) -> Tensor:  # type: ignore[override]
+        """Return [batch, sequences, time, 2 * hidden] for [batch, sequences, time, features]."""
+        if sequences.device.type == "cpu" and self._can_compile(sequences):
+            return self._compiled(sequences)
+        batch_shape = sequences.shape[:2]
+        time_first = sequences.permute(2, 0, 1, 3).flatten(1, 2)  # the layout that cuDNN works in, and the one copy
+        if sequences.device.type == "cpu":
+            hidden = self._on_cpu(time_first)
+        else:
+            n_sequences = time_first.shape[1]
+            # cuDNN's kernels for tensor cores take sequences by eights; for any other number it has kernels that are
+            # seven times as slow.
+            if n_sequences % 8:
+                time_first = F.pad(time_first, (0, 0, 0, -n_sequences % 8))
+            hidden = super().forward(time_first)[0][:, :n_sequences]
+        return hidden.unflatten(1, batch_shape).permute(1, 2, 0, 3)
+
+    def _can_compile(self, sequences: Tensor) -> bool:
+        parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
+        return is_plain_eager() and sequences.numel() > 0 and recurrence.serves(sequences, *parameters)
+
+    def _compiled(self, sequences: Tensor) -> Tensor:
+        """Compute in C what needs no gradient: the gates never leave the registers."""
+        ordered, order = _in_memory_order(sequences)
+        strides = [ordered.stride(order.index(axis)) // ordered.shape[-1] for axis in range(3)]
+        parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
+        rows = ordered.reshape(-1, ordered.shape[-1])
+        return _restored(recurrence.bilstm(rows, sequences.shape[:3], strides, parameters), ordered.shape[:3], order)
+
+    def _on_cpu(self, time_first: Tensor) -> Tensor:
+        """Return the hidden states of sequences on a CPU."""
+        with torch.autocast("cpu", enabled=False):
+            if torch.compiler.is_compiling():  # which does not follow the other way
+                return self._at_least_single(time_first)
+            with _fastest_lstm():
+                return self._at_least_single(time_first)
+
+    def _at_least_single(self, time_first: Tensor) -> Tensor:
+        """Compute in float32 at least: not every processor has an LSTM in half precision."""
+        parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
+        narrow = parameters[0].dtype
+        wide = torch.promote_types(narrow, torch.float32)
+        if narrow == wide:
+            hidden, _ = nn.LSTM.forward(self, time_first.to(torch.promote_types(time_first.dtype, wide)))
+            return hidden
+        start = time_first.new_zeros(2, time_first.shape[1], self.hidden_size, dtype=wide)
+        weights = [weight.to(wide) for weight in parameters]
+        options = (self.bias, self.num_layers, self.dropout, self.training, self.bidirectional, self.batch_first)
+        hidden = torch._VF.lstm(time_first.to(wide), (start, start), weights, *options)[0]
+        return hidden.to(narrow)
+
+
+@contextmanager
+def _fastest_lstm() -> Iterator[None]:
+    """Let torch compute LSTMs itself on ARM, where those of oneDNN are plain loops and take twice as long."""
+    if not _ARM or not torch._C._get_mkldnn_enabled():
+        yield
+        return
+    torch._C._set_mkldnn_enabled(False)  # what torch.backends.mkldnn.flags does, which also warns about Intel's GPUs
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(True)
+
+
+class FusedBiLSTM(BiLSTM):
+    """The same LSTM, several times faster on GPUs for many short sequences of up to 256 units.
+
+    A program of the GPU takes a tile of sequences through all their steps with the state in registers; the
+    products with the inputs and the gradients of the weights are large matrix products. The backward pass keeps
+    the outputs and cells only and computes the gates anew. Parameters and results are those of a bidirectional
+    `nn.LSTM`, which serves CPUs, other sizes and types, and places without Triton.
+
+    Args:
+        input_size: features in.
+        hidden_size: features out of each direction.
+
+    Example:
+        >>> lstm = nn.LSTM(8, 32, bidirectional=True, batch_first=True)
+        >>> fused = FusedBiLSTM(8, 32)
+        >>> fused.load_state_dict(lstm.state_dict())
+        <All keys matched successfully>
+        >>> sequences = torch.randn(5, 7, 8)
+        >>> bool(torch.allclose(fused(sequences), lstm(sequences)[0], atol=1e-6))
+        True
+    """
+
+    def forward(self, sequences: Tensor) -> Tensor:  # type: ignore[override]
+        """Return [..., time, 2 * hidden] for [..., time, features] with one or two leading axes.
+
+        A transposed view is taken as it is: nothing is copied into another order.
+        """
+        check_tensor("FusedBiLSTM", "sequences", sequences)
+        if sequences.ndim not in (3, 4) or sequences.shape[-1] != self.input_size:
+            rule = f"have shape [sequences, time, {self.input_size}] or [batch, sequences, time, {self.input_size}]"
+            raise ValueError(bad_value("FusedBiLSTM", "sequences", rule, tuple(sequences.shape)))
+        if sequences.ndim == 3:
+            out: Tensor = self.forward(sequences.unsqueeze(0)).squeeze(0)
+            return out
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else sequences.dtype
+        if not self._can_fuse(sequences, dtype):
+            return super().forward(sequences)
+        with torch.autocast("cuda", enabled=False):
+            fused: Tensor = _FusedRecurrence.apply(sequences.to(dtype), *self._parameters.values())
+        return fused
+
+    def _can_fuse(self, sequences: Tensor, dtype: torch.dtype) -> bool:
+        return (
+            dtype in _FUSED_TYPES
+            and self.hidden_size in _FUSED_SIZES
+            and sequences.numel() > 0
+            and kernels.runs_triton(sequences)
+        )
+
+
+def _in_memory_order(sequences: Tensor) -> tuple[Tensor, list[int]]:
+    """Return the leading axes permuted so that the tensor is contiguous (copied if no order is), and the order."""
+    strides = sequences.stride()
+    order = sorted(range(3), key=lambda axis: -strides[axis])
+    if not sequences.permute(*order, 3).is_contiguous():
+        return sequences.contiguous(), [0, 1, 2]
+    return sequences.permute(*order, 3), order
+
+
+class _FusedRecurrence(torch.autograd.Function):
+    """Both directions of an LSTM on [batch, sequences, time, features].
+
+    Takes the parameters as nn.LSTM orders them, so that what stacks, casts and splits them is not recorded.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, sequences: Tensor, *parameters: Tensor) -> Tensor:
+        from torchmcl_speech.kernels.lstm import Rows, lstm_forward, takes_gates_by_unit
+        from torchmcl_speech.kernels.lstm_weights import weights_in_order
+
+        ordered, order = _in_memory_order(sequences)
+        flat = ordered.reshape(-1, ordered.shape[-1])
+        steps = [ordered.stride(order.index(axis)) // ordered.shape[-1] for axis in range(3)]
+        n_outer, n_inner, n_steps, _ = sequences.shape
+        rows = Rows((n_outer, n_inner, n_steps), (steps[0], steps[1], steps[2]))
+        ctx.by_unit = takes_gates_by_unit(flat, parameters[1].shape[1])
+        weights = weights_in_order(parameters, flat.dtype, ctx.by_unit)
+        outputs, cells = lstm_forward(torch.addmm(weights.bias, flat, weights.inputs.T), weights.recurrent, rows)
+        ctx.save_for_backward(flat, weights.inputs, weights.recurrent, weights.met, outputs, cells)
+        ctx.rows, ctx.order, ctx.ordered_shape, ctx.dtype = rows, order, ordered.shape[:3], parameters[0].dtype
+        return _restored(outputs, ctx.ordered_shape, order)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from torchmcl_speech.kernels.lstm import lstm_backward
+        from torchmcl_speech.kernels.lstm_products import met_by_steps
+        from torchmcl_speech.kernels.lstm_weights import parameter_gradients
+
+        flat, weight_in, weight_rec, weight_met, outputs, cells = ctx.saved_tensors
+        hidden = weight_rec.shape[-1]
+        met = met_by_steps(flat, outputs, ctx.rows.sizes[2], ctx.rows.strides[2])
+        # The gates again, in two large products: cheaper than keeping them from the forward pass.
+        gates = flat.new_empty(len(flat), 8 * hidden)
+        halves = gates[:, : 4 * hidden], gates[:, 4 * hidden :]
+        for half, seen, weight in zip(halves, met, weight_met, strict=True):
+            torch.mm(seen, weight.T, out=half)
+        lstm_backward(gates, weight_rec, cells, grad.permute(*ctx.order, 3).reshape(len(flat), -1), ctx.rows)
+        to_sequences = None
+        if ctx.needs_input_grad[0]:
+            to_sequences = _restored(gates @ weight_in, ctx.ordered_shape, ctx.order)
+        pulled = [half.T @ seen for half, seen in zip(halves, met, strict=True)]
+        return to_sequences, *parameter_gradients(pulled, flat.shape[1], ctx.dtype, ctx.by_unit)
+
+
+def _restored(flat: Tensor, ordered_shape: torch.Size, order: list[int]) -> Tensor:
+    """Return rows in memory order as [batch, sequences, time, features]."""
+    back = [order.index(axis) for axis in range(3)]
+    return flat.view(*ordered_shape, -1).permute(*back, 3)

@@ -1,0 +1,295 @@
+"""The dual-path recurrent network: a waveform in, n waveforms out.
+
+    waveform --encoder--> frames --segment--> map --blocks--> map --overlap-add--> masks --decoder--> waveforms
+    [B, length]           [B, T, F]           [B, P, W, H]                         [B, T, n, F]       [B, n, length]
+
+T frames of F features are cut into P segments of W frames with half of them shared. Each block reads
+the map along W inside the segments (the intra path), then along P across them (the inter path), so
+that a sequence of thousands of frames is seen by two recurrences of about a hundred steps.
+
+Features are the last axis in memory throughout. The map keeps one layout, [B, P, W, H]; the inter
+path takes a transposed view of it.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from torchmcl import accel as kernels
+from torchmcl._checks import (
+    bad_value,
+    check_at_most,
+    check_callable,
+    check_non_negative_int,
+    check_positive_int,
+    check_tensor,
+)
+from torchmcl.types import Predictions
+from torchmcl_speech.nn.bilstm import FusedBiLSTM
+from torchmcl_speech.nn.global_norm import GlobalLayerNorm
+from torchmcl_speech.nn.overlap import hops_in, overlap_add, segment
+
+__all__ = ["DPRNN", "DualPathBlock", "RecurrentPath"]
+
+# Features of a projection whose bias gets its gradient from our kernel.
+_MAX_SUMMED = 1024
+
+
+class RecurrentPath(nn.Module):
+    """One path of a block: a BiLSTM along the time axis, back to the width, normalised, added to its input.
+
+    Args:
+        width: features in and out.
+        hidden_size: features of each direction of the LSTM.
+        bilstm: makes the LSTM from `(width, hidden_size)`.
+    """
+
+    def __init__(self, width: int, hidden_size: int, bilstm: Callable[[int, int], nn.Module] = FusedBiLSTM) -> None:
+        super().__init__()
+        self.bilstm = bilstm(width, hidden_size)
+        self.linear = nn.Linear(2 * hidden_size, width)
+        self.norm = GlobalLayerNorm(width)
+
+    def forward(self, sequences: Tensor) -> Tensor:
+        """Return the same shape for [batch, sequences, time, width]."""
+        update = _in_memory_order(functools.partial(_linear, self.linear), self.bilstm(sequences))
+        out: Tensor = self.norm(update, residual=sequences)
+        return out
+
+
+def _linear(layer: nn.Linear, features: Tensor) -> Tensor:
+    """Return what a linear layer gives for many rows."""
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else features.dtype
+    narrow = layer.out_features <= _MAX_SUMMED
+    if kernels.runs_triton(features) and dtype == features.dtype and narrow and features.numel() > 0:
+        projected: Tensor = _Projection.apply(features, layer.weight, layer.bias)
+        return projected
+    out: Tensor = layer(features)
+    return out
+
+
+class _Projection(torch.autograd.Function):
+    """A linear layer of many rows; torch takes longer for the gradient of its bias than for those of its inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        narrow = weight.to(features.dtype)
+        ctx.save_for_backward(features, narrow)
+        ctx.dtype = weight.dtype
+        return F.linear(features, narrow, bias.to(features.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        from torchmcl_speech.kernels.norm import sum_over_rows
+
+        features, weight = ctx.saved_tensors
+        rows = grad.flatten(0, -2).contiguous()
+        to_weight = rows.T @ features.flatten(0, -2)
+        return grad @ weight, to_weight.to(ctx.dtype), sum_over_rows(rows).to(ctx.dtype)
+
+
+class DualPathBlock(nn.Module):
+    """The two paths: along the frames inside each segment, then along the segments for each place in them.
+
+    Args:
+        width: features in and out.
+        hidden_size: features of each direction of the LSTMs.
+        bilstm: makes an LSTM from `(width, hidden_size)`.
+        recompute: keep only the input for the backward pass, and compute the rest again there.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden_size: int,
+        bilstm: Callable[[int, int], nn.Module] = FusedBiLSTM,
+        recompute: bool = False,
+    ) -> None:
+        super().__init__()
+        self.intra = RecurrentPath(width, hidden_size, bilstm)
+        self.inter = RecurrentPath(width, hidden_size, bilstm)
+        self.recompute = recompute
+
+    def forward(self, segments: Tensor) -> Tensor:
+        """Return the same shape for [batch, segments, size, width]."""
+        if self.recompute and torch.is_grad_enabled():
+            # Nothing in our blocks is random: there is no state of a generator to restore.
+            again: Tensor = checkpoint(self._both, segments, use_reentrant=False, preserve_rng_state=False)
+            return again
+        return self._both(segments)
+
+    def _both(self, segments: Tensor) -> Tensor:
+        segments = self.intra(segments)
+        out: Tensor = self.inter(segments.transpose(1, 2))
+        return out.transpose(1, 2)
+
+
+class DPRNN(nn.Module):
+    """Separate a waveform into any number of waveforms.
+
+    Args:
+        n_outputs: how many waveforms to give; with MCL there may be more than speakers.
+        n_filters: F, features of an encoded frame.
+        kernel_size: K, samples of a frame; a multiple of `stride`.
+        stride: S, samples between two frames.
+        segment_size: W, frames of a segment; even.
+        hidden_size: H, features of each direction of the LSTMs.
+        width: features between the blocks; `hidden_size` by default, as in the paper.
+        n_blocks: B, dual-path blocks.
+        scores: whether to give a score logit for each output, for more outputs than speakers.
+        detach_scores: stop the score loss at the score head.
+        bilstm: makes a bidirectional LSTM from its input and hidden size; see `torchmcl_speech.nn.BiLSTM`.
+        recompute: in training, how many of the blocks keep only their input and compute the rest again in the backward
+            pass: less memory, for the time of their forward pass. `bilstm` must then make a deterministic module.
+
+    Example:
+        >>> model = DPRNN(n_outputs=3, n_filters=8, segment_size=10, hidden_size=6, n_blocks=1, scores=True)
+        >>> hypotheses, score_logits = model(torch.randn(2, 1234))
+        >>> hypotheses.shape, score_logits.shape
+        (torch.Size([2, 3, 1234]), torch.Size([2, 3]))
+
+    Reference:
+        The appendix on speech separation; the defaults are its table of the DPRNN configuration.
+    """
+
+    def __init__(
+        self,
+        n_outputs: int = 2,
+        n_filters: int = 64,
+        kernel_size: int = 16,
+        stride: int = 8,
+        segment_size: int = 100,
+        hidden_size: int = 128,
+        width: int | None = None,
+        n_blocks: int = 6,
+        scores: bool = False,
+        detach_scores: bool = False,
+        bilstm: Callable[[int, int], nn.Module] = FusedBiLSTM,
+        recompute: int = 0,
+    ) -> None:
+        super().__init__()
+        width = hidden_size if width is None else width
+        #: What rebuilds the model, except for the kind of LSTM and what is recomputed, which change no parameter.
+        self.config: dict[str, Any] = {
+            "n_outputs": n_outputs,
+            "n_filters": n_filters,
+            "kernel_size": kernel_size,
+            "stride": stride,
+            "segment_size": segment_size,
+            "hidden_size": hidden_size,
+            "width": width,
+            "n_blocks": n_blocks,
+            "scores": scores,
+            "detach_scores": detach_scores,
+        }
+        for name, value in self.config.items():
+            if name not in ("scores", "detach_scores"):
+                check_positive_int("DPRNN", name, value)
+        check_callable("DPRNN", "bilstm", bilstm, "torchmcl_speech.nn.BiLSTM")
+        check_non_negative_int("DPRNN", "recompute", recompute)
+        check_at_most("DPRNN", "recompute", recompute, n_blocks, "`n_blocks`")
+        if kernel_size % stride:
+            raise ValueError(bad_value("DPRNN", "kernel_size", f"be a multiple of `stride` {stride}", kernel_size))
+        if segment_size % 2:
+            raise ValueError(bad_value("DPRNN", "segment_size", "be even", segment_size))
+        self.n_outputs, self.kernel_size, self.stride, self.segment_size = n_outputs, kernel_size, stride, segment_size
+        self.detach_scores = detach_scores
+        self.encoder = nn.Linear(kernel_size, n_filters, bias=False)  # on frames: the same as a strided convolution
+        self.norm = GlobalLayerNorm(n_filters)
+        self.bottleneck = nn.Linear(n_filters, width)
+        blocks = (DualPathBlock(width, hidden_size, bilstm, i < recompute) for i in range(n_blocks))
+        self.blocks = nn.Sequential(*blocks)
+        self.activation = nn.PReLU()
+        self.outputs = nn.Linear(width, n_outputs * width)
+        self.value = nn.Linear(width, width)
+        self.gate = nn.Linear(width, width)
+        self.mask = nn.Linear(width, n_filters, bias=False)
+        self.decoder = nn.Parameter(torch.empty(n_outputs, n_filters, kernel_size))  # each output has its own
+        self.score = nn.Linear(width, 1) if scores else None
+        self._begin_with_reconstruction()
+
+    @torch.no_grad()
+    def _begin_with_reconstruction(self) -> None:
+        """Set encoder and decoder so that masks of 1 give the mixture back.
+
+        Filters come in pairs of opposite sign, whose ReLUs add up to a linear map, and the decoder is its
+        transpose. Every output begins as the same quieter mixture, at 0 dB instead of at some -30 dB. That
+        saves the first hundreds of steps, and lets the samples decide which output wins which speaker: with
+        decoders drawn at random one output is ahead on all samples, and winner-takes-all never selects another.
+        """
+        half = self.encoder.out_features // 2
+        filters = nn.init.orthogonal_(torch.empty(half, self.kernel_size)) if half else torch.empty(0, self.kernel_size)
+        pairs = torch.cat([filters, -filters])
+        self.encoder.weight[: 2 * half] = pairs
+        nn.init.zeros_(self.decoder)
+        self.decoder[:, : 2 * half] = pairs * self.stride / self.kernel_size  # each sample is in several frames
+
+    def forward(self, waveform: Tensor) -> Predictions:
+        """Return hypotheses [batch, n_outputs, length] for a waveform [batch, length] of any length."""
+        check_tensor("DPRNN", "waveform", waveform)
+        if waveform.ndim != 2 or waveform.shape[-1] < 1:
+            advice = "A single recording is waveform.unsqueeze(0)."
+            raise ValueError(
+                bad_value("DPRNN", "waveform", "have shape [batch, length]", tuple(waveform.shape), advice)
+            )
+        # The ends of the model are cheap, and a waveform in bfloat16 would carry audible noise.
+        with torch.autocast(waveform.device.type, enabled=False):
+            frames = self._encode(waveform.to(self.encoder.weight.dtype))
+        features = self._features(frames)
+        masks = torch.sigmoid(self.mask(features))  # not ReLU: an output whose mask is 0 could never come back
+        with torch.autocast(waveform.device.type, enabled=False):
+            hypotheses = self._decode(frames, masks.to(frames.dtype), waveform.shape[-1])
+        return Predictions(hypotheses, self._score_logits(features))
+
+    def _encode(self, waveform: Tensor) -> Tensor:
+        """Return the encoded frames [batch, time, n_filters], all >= 0."""
+        length = max(waveform.shape[-1], self.kernel_size)
+        length += -(length - self.kernel_size) % self.stride  # so that the last samples are in a frame too
+        waveform = F.pad(waveform, (0, length - waveform.shape[-1]))
+        windows = segment(waveform.unsqueeze(-1), self.kernel_size, self.stride).squeeze(-1)
+        return torch.relu(self.encoder(windows))
+
+    def _features(self, frames: Tensor) -> Tensor:
+        """Return what is known about each output at each frame, [batch, time, n_outputs, width]."""
+        time, hop = frames.shape[-2], self.segment_size // 2
+        narrow = self.bottleneck(self.norm(frames))
+        # One hop before and at least one after, so that every frame is in two segments.
+        padded = F.pad(narrow, (0, 0, hop, hop + (-time) % hop))
+        segments = self.blocks(segment(padded, self.segment_size, hop))
+        merged = overlap_add(self.activation(segments), hop)[..., hop : hop + time, :] / 2
+        features = _linear(self.outputs, merged).unflatten(-1, (self.n_outputs, -1))
+        return torch.tanh(_linear(self.value, features)) * torch.sigmoid(_linear(self.gate, features))
+
+    def _decode(self, frames: Tensor, masks: Tensor, length: int) -> Tensor:
+        """Return waveforms [batch, n_outputs, length] of masked frames."""
+        masked = frames.unsqueeze(-2) * masks  # [batch, time, n_outputs, n_filters]
+        windows = torch.einsum("btnf,nfk->bntk", masked, self.decoder)
+        return overlap_add(windows.unsqueeze(-1), self.stride).squeeze(-1)[..., :length]
+
+    def _score_logits(self, features: Tensor) -> Tensor | None:
+        if self.score is None:
+            return None
+        features = features.detach() if self.detach_scores else features
+        logits: Tensor = self.score(features.mean(dim=1)).squeeze(-1)
+        return logits
+
+    def extra_repr(self) -> str:
+        """Return what `print` shows beyond the layers."""
+        n_hops = hops_in("DPRNN", self.kernel_size, self.stride)
+        return f"n_outputs={self.n_outputs}, {n_hops} frames over each sample, segments of {self.segment_size}"
+
+
+def _in_memory_order(layer: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
+    """Apply a layer of the last axis to a permuted view without copying it into order first."""
+    strides = features.stride()
+    order = sorted(range(features.ndim - 1), key=lambda axis: -strides[axis])
+    back = [order.index(axis) for axis in range(features.ndim - 1)]
+    out: Tensor = layer(features.permute(*order, -1))
+    return out.permute(*back, -1)

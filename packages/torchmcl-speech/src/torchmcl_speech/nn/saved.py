@@ -1,0 +1,74 @@
+"""Models on disk, as a checkpoint in a folder. Loading runs nothing from the file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchmcl._checks import bad_value, nearest_hint
+from torchmcl._headers import MODEL_FILE
+from torchmcl._reading import as_written
+from torchmcl.persistence.files import read_saved, write_checkpoint
+from torchmcl_speech.nn.dprnn import DPRNN
+
+__all__ = ["load_model", "save_model"]
+
+_FILE_KIND = "torchmcl network"
+_KINDS: dict[str, type[DPRNN]] = {"DPRNN": DPRNN}
+_SIZES = ("n_outputs", "n_filters", "kernel_size", "stride", "segment_size", "hidden_size", "width", "n_blocks")
+# No filter, segment or layer is larger.
+_MAX_SIZE = 1_000_000
+
+
+def save_model(folder: Path | str, model: DPRNN, notes: Mapping[str, Any] | None = None, *, half: bool = False) -> None:
+    """Write `model.safetensors` into a folder: the weights, how to build the model, and notes.
+
+    Args:
+        folder: created if it does not exist.
+        model: a module of this package with a `config`.
+        notes: anything that JSON can hold, returned by `load_model`; the sample rate, for example.
+        half: write float16, half the size; `load_model` gives float32 again, with three digits.
+    """
+    kind = type(model).__name__
+    if kind not in _KINDS:
+        raise TypeError(bad_value("save_model", "model", f"be one of {sorted(_KINDS)}", kind))
+    state = {"model": kind, "config": model.config, "notes": dict(notes or {})}
+    weights = {name: weight.half() if half else weight for name, weight in model.state_dict().items()}
+    write_checkpoint(Path(folder) / MODEL_FILE, _FILE_KIND, state=state, tensors=weights)
+
+
+def load_model(folder: Path | str, **options: Any) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the model of a folder, on the CPU and in evaluation mode, and the notes saved with it.
+
+    Args:
+        folder: written by `save_model`.
+        **options: arguments that are not in the configuration, `bilstm` of `DPRNN` for example.
+
+    Raises:
+        ValueError: if the folder holds no model, a damaged one, or one that does not fit its description.
+    """
+    checkpoint = read_saved("load_model", Path(folder), _FILE_KIND, "`save_model`")
+    with as_written("load_model", "folder", "`save_model`"):
+        state, weights = checkpoint.state, checkpoint.tensors
+        kind, config, notes = str(state["model"])[:80], dict(state["config"]), dict(state["notes"])
+        if kind not in _KINDS:
+            raise ValueError(f"a model {kind!r}, which is not one of {sorted(_KINDS)}.{nearest_hint(kind, _KINDS)}")
+        _check_sizes(config, weights)
+        model = _KINDS[kind](**config, **options)
+        model.load_state_dict(weights)
+    return model.eval(), notes
+
+
+def _check_sizes(config: dict[str, Any], weights: dict[str, Tensor]) -> None:
+    """Refuse a description that asks for more memory than its weights take, before any is allocated."""
+    for name in _SIZES:
+        value = config[name]
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(f"{name} is {str(value)[:80]!r}, which is not an integer")
+        if not 1 <= value <= _MAX_SIZE:
+            raise ValueError(f"{name} is {str(value)[:80]}, which is not from 1 to {_MAX_SIZE}")
+    width, hidden, n_filters = config["width"], config["hidden_size"], config["n_filters"]
+    needed = 16 * config["n_blocks"] * hidden * (width + hidden) + config["n_outputs"] * width**2 + n_filters * width
+    if needed + n_filters * config["kernel_size"] > sum(value.numel() for value in weights.values()):
+        raise ValueError("it describes a larger model")

@@ -1,0 +1,1 @@
+"""Pages about separated recordings, made from records."""

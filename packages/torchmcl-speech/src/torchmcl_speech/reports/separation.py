@@ -1,0 +1,256 @@
+"""The page of a separated recording, from the files that were written: see and hear the mixture and each output."""
+
+import base64
+import math
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from torchmcl._files import write_atomically
+from torchmcl._pages.page import escape, page, table
+from torchmcl._reading import as_written, plain_name, read_json
+from torchmcl_speech.data.streams import StoredSound
+from torchmcl_speech.reports.sound import Array, decibels_over_time, extremes_over_time, spectrogram_png, waveform_path
+
+__all__ = ["write_separation_page"]
+
+_OWNER = "write_separation_page"
+# Up to this many bytes of audio in all, about four minutes at 8 kHz, the page carries them and can be sent alone.
+_EMBEDDED_BYTES = 4_000_000
+_NUMBERS = {"score": "score", "energy": "share of the energy"}
+_MEANINGS = {
+    "score": "A score is the probability that an output is a voice.",
+    "energy": "The shares of the energy sum to 1.",
+}
+
+
+class _Sound(NamedTuple):
+    """One card of the page: its heading, the file, the number that placed it, and what else is known, if any."""
+
+    title: str
+    file: str
+    number: float | None
+    note: str
+    extremes: Array
+    decibels: Array
+
+
+def write_separation_page(folder: Path) -> Path:
+    """Read `separation.json` and the files it names in `folder`, write `index.html` beside them and return its path.
+
+    Raises:
+        ValueError: if the records are not as `torchmcl separation separate` wrote them, or name a file elsewhere.
+    """
+    records = read_json(_OWNER, folder / "separation.json")
+    target = folder / "index.html"
+    with as_written(_OWNER, "separation.json", "`torchmcl separation separate`"):
+        content = _page(folder, records)
+    write_atomically(target, content)
+    return target
+
+
+def _page(folder: Path, records: dict[str, Any]) -> str:
+    outputs = records["outputs"]
+    sounds = [_seen(folder, records, *listed) for listed in _listed(records)]
+    # One scale for all: what is louder looks louder.
+    peak = max(float(abs(sound.extremes).max()) for sound in sounds)
+    loudest = max(float(sound.decibels.max()) for sound in sounds)
+    embedded = sum((folder / sound.file).stat().st_size for sound in sounds) <= _EMBEDDED_BYTES
+    number = _NUMBERS[records["ordered_by"]]
+    cards = "".join(
+        _card(sound, _source(folder, sound.file, embedded), records, peak=peak, loudest=loudest) for sound in sounds
+    )
+    name = Path(records["recording"]).name
+    n, voices = len(outputs), "output" if len(outputs) == 1 else "outputs"
+    found = f"{n} {voices}, highest {number} first." if n else "no voice."
+    silent = " The recording is silent." if records.get("silent") else ""
+    quieter = f" All files are turned down to {records['gain']:.2f} of their level." if records["gain"] != 1 else ""
+    body = f"""
+<h1>{_shown(name)}</h1>
+<p class="lead">{_time(records["seconds"], records["seconds"])} of sound and {found}{silent}</p>
+<p>{_separator(records)}</p>
+{_speakers(records)}
+{_numbers(records)}
+{cards}
+{_about(records)}
+<p class="note">Above: the waveform; below: how loud each frequency is over time, the lighter the louder. All pictures
+share one scale. Click into a picture to go there. {_MEANINGS[records["ordered_by"]]}{quieter} The numbers behind
+this page are in <code>separation.json</code> beside it.</p>
+"""
+    return page(f"Separated: {_text(name)}", body, _SCRIPT, command="torchmcl separation separate", style=_STYLE)
+
+
+def _listed(records: dict[str, Any]) -> list[tuple[str, str, float | None, str]]:
+    """Return title, file, number and note of each sound: the mixture, each output, and its true voice if known."""
+    listed: list[tuple[str, str, float | None, str]] = [("Mixture", records["mixture"], None, "")]
+    truth = {reference["output"]: reference for reference in records.get("references", [])}
+    for place, output in enumerate(records["outputs"], start=1):
+        true = truth.get(output["output"])
+        note = "" if true is None else f"SI-SDR {true['before']:.1f} dB before, {true['after']:.1f} dB here. "
+        listed.append((f"Output {place}", output["file"], output["score"], note))
+        if true is not None:
+            listed.append((f"True voice of output {place}: {escape(true['name'])}", true["file"], None, ""))
+    return listed
+
+
+def _seen(folder: Path, records: dict[str, Any], title: str, name: str, number: float | None, note: str) -> _Sound:
+    file, rate = plain_name(_OWNER, "separation.json", name), records["sample_rate"]
+    with StoredSound(folder / file) as sound:
+        decibels = decibels_over_time(sound, rate)
+        n_heard = math.ceil(len(decibels) * _heard_rate(records) / rate)  # above it there is nothing
+        return _Sound(title, file, number, note, extremes_over_time(sound), decibels[:n_heard])
+
+
+def _heard_rate(records: dict[str, Any]) -> int:
+    """Return twice the highest frequency that the files can hold."""
+    return min(int(records["sample_rate"]), int(records.get("model_rate", records["sample_rate"])))
+
+
+def _speakers(records: dict[str, Any]) -> str:
+    """Return how many speak, with probabilities, where the model tells."""
+    probabilities = records.get("speakers")
+    if not probabilities:
+        return ""
+    likely = max(range(len(probabilities)), key=lambda number: probabilities[number])
+    rows = [[number, f"{100 * value:.1f} %"] for number, value in enumerate(probabilities)]
+    head = f"<h2>How many speak? Most likely {likely}</h2>"
+    return head + table(["voices", "probability"], rows, best=likely, identity="speakers")
+
+
+def _numbers(records: dict[str, Any]) -> str:
+    """Return the gain of each true voice, where they are known."""
+    references = records.get("references")
+    if not references:
+        return ""
+    measured = [(reference["name"], reference["before"], reference["after"]) for reference in references]
+    rows = [[name, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}"] for name, before, after in measured]
+    header = ["voice", "SI-SDR in the mixture | dB", "SI-SDR of its output | dB", "improvement | dB"]
+    return table(header, rows, identity="references")
+
+
+def _separator(records: dict[str, Any]) -> str:
+    """Return which model separated the recording, and up to which frequency it hears."""
+    name = Path(str(records["model"])).name if "model" in records else "a model"
+    heard = f"Separated by <code>{_shown(name)}</code>"
+    if "model_rate" not in records:
+        return f"{heard}."
+    heard += f", which hears up to {records['model_rate'] / 2000:g} kHz"
+    duller = records["sample_rate"] > records["model_rate"]
+    return (
+        f"{heard}: the files sound duller than the recording, which holds higher frequencies."
+        if duller
+        else f"{heard}."
+    )
+
+
+def _about(records: dict[str, Any]) -> str:
+    """Return whose voices these are, where it must be said."""
+    credit = records.get("attribution")
+    return f'<p class="note">{escape(credit)}</p>' if credit else ""
+
+
+def _card(sound: _Sound, source: str, records: dict[str, Any], *, peak: float, loudest: float) -> str:
+    label = f"{sound.title} of {_text(Path(records['recording']).name)}"
+    picture = base64.b64encode(spectrogram_png(sound.decibels, loudest)).decode()
+    badge = ""
+    if sound.number is not None:
+        width = 100 * min(max(sound.number, 0.0), 1.0)
+        badge = (
+            f'<span class="number">{_NUMBERS[records["ordered_by"]]} <b>{sound.number:.3f}</b>'
+            f'<span class="meter"><span style="width:{width:.1f}%"></span></span></span>'
+        )
+    seconds, top = records["seconds"], _heard_rate(records) / 2000
+    marks = "".join(f"<span>{_time(seconds * part / 4, seconds)}</span>" for part in range(5))
+    return f"""
+<section class="sound">
+<h2>{sound.title}{badge}</h2>
+<div class="pictures">
+<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="Waveform: {escape(label)}">
+<path d="{waveform_path(sound.extremes, peak)}"/></svg>
+<div class="frequencies"><img alt="Spectrogram: {escape(label)}" src="data:image/png;base64,{picture}">
+<span class="top">{top:g} kHz</span><span class="bottom">0</span></div>
+<div class="head"></div>
+</div>
+<div class="marks">{marks}</div>
+<audio controls preload="metadata" src="{source}" aria-label="{escape(label)}"></audio>
+<p class="note">{sound.note}<a href="{_address(sound.file)}" download>{_shown(sound.file)}</a></p>
+</section>"""
+
+
+def _source(folder: Path, file: str, embedded: bool) -> str:
+    if not embedded:
+        return _address(file)
+    return f"data:audio/wav;base64,{base64.b64encode((folder / file).read_bytes()).decode()}"
+
+
+def _address(file: str) -> str:
+    """Return the address of a file beside the page; whatever its name holds, it stays a name."""
+    return f"./{quote(os.fsencode(file), safe='')}"
+
+
+def _text(name: str) -> str:
+    """Return a file name as text; bytes that are none become question marks."""
+    return name.encode(errors="replace").decode()
+
+
+def _shown(name: str) -> str:
+    return escape(_text(name))
+
+
+def _time(seconds: float, whole: float) -> str:
+    """Return a time in a recording: 1.25 s where the whole is below a minute, else 0:05 or 1:00:05."""
+    if whole < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+_STYLE = """
+:root { color-scheme: light dark; }
+h1, .sound a { overflow-wrap: anywhere; } .sound a { color: var(--accent); }
+.sound { border: 1px solid var(--line); border-radius: 10px; padding: .9rem 1rem .4rem; margin: 1.2rem 0; }
+.sound h2 { margin: 0 0 .6rem; display: flex; flex-wrap: wrap; gap: .2rem 1rem; align-items: baseline;
+  justify-content: space-between; }
+.number { font-size: .95rem; font-weight: 400; color: var(--soft); font-variant-numeric: tabular-nums; }
+.number b { color: var(--ink); }
+.meter { display: inline-block; width: 5rem; height: .5rem; margin-left: .6rem; border-radius: 3px;
+  background: var(--line); overflow: hidden; }
+.meter span { display: block; height: 100%; background: var(--accent); }
+.pictures { position: relative; overflow: hidden; border-radius: 6px; cursor: crosshair; }
+.pictures svg { display: block; width: 100%; height: 70px; background: var(--wash); }
+.pictures path { fill: var(--accent); stroke: var(--accent); stroke-width: 1; vector-effect: non-scaling-stroke; }
+.frequencies { position: relative; } .frequencies img { height: 150px; border-radius: 0; }
+.frequencies span { position: absolute; left: .4rem; font-size: .75rem; color: #fff; text-shadow: 0 0 3px #000; }
+.top { top: .1rem; } .bottom { bottom: .1rem; }
+.head { position: absolute; top: 0; bottom: 0; left: 0; width: 2px; margin-left: -1px; background: #fff;
+  box-shadow: 0 0 0 1px rgba(0, 0, 0, .6); pointer-events: none; visibility: hidden; }
+.marks { display: flex; justify-content: space-between; color: var(--soft); font-size: .8rem; margin: .2rem 0 .5rem;
+  font-variant-numeric: tabular-nums; }
+audio { width: 100%; height: 40px; display: block; } .sound p { margin: .3rem 0; }
+"""
+
+# One sound at a time, a line where it is, and a click to go somewhere else.
+_SCRIPT = """
+for (const sound of document.querySelectorAll(".sound")) {
+  const audio = sound.querySelector("audio"), pictures = sound.querySelector(".pictures");
+  const head = sound.querySelector(".head");
+  const show = () => {
+    if (!(audio.duration > 0)) return;
+    head.style.visibility = "visible";
+    head.style.left = 100 * audio.currentTime / audio.duration + "%";
+    if (!audio.paused) requestAnimationFrame(show);
+  };
+  audio.addEventListener("play", () => {
+    for (const other of document.querySelectorAll("audio")) if (other !== audio) other.pause();
+    show();
+  });
+  audio.addEventListener("seeked", show);
+  pictures.addEventListener("click", event => {
+    if (!(audio.duration > 0)) return;
+    const box = pictures.getBoundingClientRect();
+    audio.currentTime = audio.duration * (event.clientX - box.left) / box.width;
+  });
+}
+"""

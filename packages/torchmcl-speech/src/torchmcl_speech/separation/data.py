@@ -1,0 +1,99 @@
+"""From a configuration to lists of mixtures and the recordings they are made of."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from torchmcl._checks import bad_value
+from torchmcl_speech.data import (
+    AudioFolder,
+    AudioPack,
+    BadAudio,
+    Mixture,
+    librimix_mixtures,
+    speaker_mixtures,
+    table_mixtures,
+    wsj0_mixtures,
+)
+from torchmcl_speech.data.audio import is_recording
+from torchmcl_speech.data.stores import AudioStore
+from torchmcl_speech.separation.config import DataConfig
+
+__all__ = ["layout_of", "listed_mixtures", "some_mixtures", "store_of"]
+
+
+def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
+    """Return the mixtures of a part, for every number of speakers."""
+    root = _root(config)
+    layout = layout_of(config)
+    mixtures: list[Mixture] = []
+    for n_speakers in config.n_speakers:
+        if layout == "tables" and n_speakers == 1 and not (root / "metadata" / f"mix_1_spk_{part}.csv").exists():
+            mixtures += _alone(table_mixtures(root, part, 2))
+        elif layout == "tables":
+            mixtures += table_mixtures(root, part, n_speakers)
+        elif layout == "speakers":
+            mixtures += speaker_mixtures(root, part, n_speakers)
+        elif layout == "wsj0":
+            mixtures += wsj0_mixtures(root, part, n_speakers, folder=_wsj0_folder(root, config.sample_rate))
+        else:
+            if part not in config.tables:
+                raise ValueError(bad_value("data", "tables", f"name the table of {part!r}", dict(config.tables)))
+            mixtures += librimix_mixtures(root / config.tables[part], n_speakers)
+    return mixtures
+
+
+def some_mixtures(config: DataConfig, part: str, n_mixtures: int | None) -> list[Mixture]:
+    """Return the first mixtures of a part, as many of each number of speakers, in turn; all without a number."""
+    by_number = [listed_mixtures(replace(config, n_speakers=(number,)), part) for number in config.n_speakers]
+    longest = max(len(mixtures) for mixtures in by_number)
+    in_turn = [mixtures[i] for i in range(longest) for mixtures in by_number if i < len(mixtures)]
+    return in_turn[:n_mixtures]
+
+
+def _alone(mixtures: list[Mixture]) -> list[Mixture]:
+    """Return the first voice of each mixture by itself."""
+    return [Mixture(f"{m.name}_alone", m.tracks[:1], m.length) for m in mixtures]
+
+
+def layout_of(config: DataConfig) -> str:
+    """Return the layout of the data: as configured, or else recognised by the folder's contents.
+
+    Raises:
+        ValueError: if it resembles none.
+    """
+    if config.layout != "auto":
+        return config.layout
+    if config.tables:
+        return "librimix"
+    root = _root(config)
+    if any((root / "metadata").glob("mix_*_spk_*.csv")):
+        return "tables"
+    if (root / _wsj0_folder(root, config.sample_rate)).is_dir():
+        return "wsj0"
+    if not root.is_dir():
+        raise BadAudio(f"{root}: there is no such folder.")
+    if any(is_recording(path) for folder in sorted(root.iterdir()) if folder.is_dir() for path in folder.rglob("*")):
+        return "speakers"
+    rule = "hold <speaker>/<recordings>, wav8k/min/{tr,cv,tt}/{mix,s1,s2,...} or metadata/mix_<n>_spk_<part>.csv"
+    raise ValueError(bad_value("data", "root", rule, repr(str(root)), "For LibriMix, name its tables in data.tables."))
+
+
+def _wsj0_folder(root: Path, sample_rate: int) -> str:
+    """Return the folder of the mixtures at a sample rate, as `torchmcl data mix` names it, or the only one there is."""
+    wanted = f"wav{sample_rate // 1000}k/min"
+    folders = sorted(path.relative_to(root).as_posix() for path in root.glob("wav*k/min") if path.is_dir())
+    return folders[0] if len(folders) == 1 else wanted
+
+
+def store_of(config: DataConfig) -> AudioStore:
+    """Return where the recordings are."""
+    if config.pack is not None:
+        return AudioPack.load(config.pack).checked_rate(config.sample_rate)
+    return AudioFolder(_root(config), config.sample_rate, outside=config.outside)
+
+
+def _root(config: DataConfig) -> Path:
+    if config.root is None:
+        advice = "Give it in the file or with --data."
+        raise ValueError(bad_value("data", "root", "be the folder of the speech", None, advice))
+    return Path(config.root)

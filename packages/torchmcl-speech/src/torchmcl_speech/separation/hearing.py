@@ -1,0 +1,133 @@
+"""A recording on its way through a separator: read, resampled and separated chunk by chunk, in constant memory."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import available_device, bad_value
+from torchmcl._limits import SHORTEST_CHUNK_SECONDS
+from torchmcl._progress import Progress
+from torchmcl_speech.data.audio import SILENCE, BadAudio, audio_info, check_samples
+from torchmcl_speech.data.streams import Resampler, audio_blocks
+from torchmcl_speech.nn.long_recordings import StreamingSeparator
+from torchmcl_speech.separation.counting import count_probabilities, score_temperature
+from torchmcl_speech.separation.evaluate import trained_precision
+from torchmcl_speech.separation.shipped import load_separator
+
+__all__ = ["CHUNK_SECONDS", "Hearing"]
+
+CHUNK_SECONDS = 10.0
+# What chunks share: a few words tell voices apart, and more of it is work done twice.
+_OVERLAP_SECONDS = 1.0
+
+
+class Hearing:
+    """One recording and one separator.
+
+    Args:
+        recording: any audio file that soundfile reads.
+        model: name of a separator that comes with the package, or folder of a saved model.
+        owner: whom errors speak for.
+        chunk_seconds: longer recordings are taken in even chunks of this length at most, one after the other.
+        device: where to compute; on a GPU, in the precision of the training.
+
+    Raises:
+        ValueError: if the recording or the model cannot be used, or the chunk is too short to tell speakers apart.
+    """
+
+    def __init__(
+        self, recording: Path | str, model: Path | str, *, owner: str, chunk_seconds: float, device: str
+    ) -> None:
+        if not SHORTEST_CHUNK_SECONDS <= chunk_seconds < math.inf:
+            rule = f"be a finite number >= {SHORTEST_CHUNK_SECONDS}"
+            raise ValueError(bad_value(owner, "chunk_seconds", rule, repr(chunk_seconds)))
+        available_device(owner, device)
+        separator, self.notes = load_separator(model)
+        self.recording, self.device, self._owner = recording, device, owner
+        self.info, self.model_rate = audio_info(recording), int(self.notes.get("sample_rate", 8000))
+        check_samples(recording, self.info.length_at(self.model_rate))
+        if self.info.length_at(self.model_rate) < 1:
+            length, rate = self.info.length, self.info.sample_rate
+            raise BadAudio(f"{recording}: is too short; {length} samples at {rate} Hz are no sound.")
+        #: How many waveforms the separator gives, and whether it scores them.
+        self.n_outputs: int = separator.n_outputs  # type: ignore[assignment]
+        self.has_scores = separator.score is not None
+        longest = max(round(chunk_seconds * self.model_rate), 2)
+        overlap = min(round(_OVERLAP_SECONDS * self.model_rate), longest // 2)
+        chunk = _even_chunk(self.info.length_at(self.model_rate), longest, overlap)
+        self._stream = StreamingSeparator(separator.to(device), chunk=chunk, overlap=overlap)
+        self._peak, self._temperature = 0.0, score_temperature(self.notes)
+
+    def pieces(self, *, progress: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what the model heard [n], and the outputs [outputs, m] that became final."""
+        info, stream = self.info, self._stream
+        resample = Resampler(info.sample_rate, self.model_rate)
+        block = max(round(stream.chunk / self.model_rate / 2 * info.sample_rate), 1)
+        with (
+            Progress(math.ceil(info.length / info.sample_rate), "separating", show=progress, unit="s") as bar,
+            torch.inference_mode(),
+            trained_precision(self.notes, self.device),
+        ):
+            n_read, shown = 0, 0
+            for samples in audio_blocks(self.recording, block):
+                n_read += len(samples)
+                heard = torch.from_numpy(resample(samples, last=n_read >= info.length))
+                if len(heard):
+                    self._peak = max(self._peak, float(heard.abs().max()))
+                    yield heard, self._finite(stream.push(heard.unsqueeze(0).to(self.device)))
+                seconds = math.ceil(n_read / info.sample_rate)
+                bar.step(seconds - shown)
+                shown = seconds
+            yield torch.empty(0), self._finite(stream.finish())
+
+    def _finite(self, outputs: Tensor) -> Tensor:
+        """Return outputs [1, outputs, n] as [outputs, n] on the CPU."""
+        outputs = outputs[0].float().cpu()
+        if not outputs.isfinite().all():
+            raise ValueError(bad_value(self._owner, "model", "give finite outputs", "NaN or infinity"))
+        return outputs
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing was heard."""
+        return self._peak < SILENCE
+
+    @property
+    def score_logits(self) -> Tensor | None:
+        """The score logits of the whole recording [outputs], calibrated; None if the model gives none."""
+        logits = self._stream.score_logits
+        if logits is None:
+            return None
+        return logits[0].float().cpu() / self._temperature
+
+    def speakers(self) -> list[float] | None:
+        """Return how likely each number of voices is, from 0 on; None if the model does not tell."""
+        logits = self.score_logits
+        if logits is None:
+            return None
+        if self.is_silent:
+            return [1.0] + [0.0] * len(logits)
+        probabilities: list[float] = count_probabilities(logits).tolist()
+        return probabilities
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known about the recording."""
+        return {
+            "recording": str(self.recording),
+            "seconds": self.info.length / self.info.sample_rate,
+            "sample_rate": self.info.sample_rate,
+            "n_channels": self.info.n_channels,
+            "silent": self.is_silent,
+        }
+
+
+def _even_chunk(length: int, longest: int, overlap: int) -> int:
+    """Return the length of as few chunks as possible that cover a recording evenly: a short rest is work done twice."""
+    if length <= longest:
+        return longest
+    n_chunks = math.ceil((length - overlap) / (longest - overlap))
+    return math.ceil((length + (n_chunks - 1) * overlap) / n_chunks)

@@ -1,0 +1,126 @@
+"""The objectives of the study: the core's rules on the core's cost, chosen by name."""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmcl.annealing import AutoAnnealing, RuleLike
+from torchmcl.costs import pairwise_neg_si_sdr
+from torchmcl.losses import match, mcl_loss
+from torchmcl.rules.transport import PIT, Sinkhorn
+from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
+from torchmcl.schedules import Exponential, Linear, Until, annealed
+from torchmcl.types import Matching, StepOutput
+from torchmcl_speech.separation.config import ObjectiveConfig
+
+__all__ = [
+    "OrderedPIT",
+    "count_accuracy",
+    "limited_neg_si_sdr",
+    "mcl_si_sdr",
+    "of_mixtures",
+    "pit_si_sdr",
+    "rule_of",
+    "si_sdr_under",
+    "trained_cost",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class OrderedPIT(PIT):
+    """`PIT` among the first outputs only, as many as there are real sources.
+
+    Otherwise nothing says which outputs are left over, each is left over sometimes, and no score can tell a voice from
+    what remains.
+
+    Example:
+        >>> one_source = torch.tensor([[3.0, 1.0, 0.0]])
+        >>> OrderedPIT()(one_source), PIT()(one_source)
+        (tensor([[1., 0., 0.]]), tensor([[0., 0., 1.]]))
+    """
+
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        places = torch.arange(cost.shape[-1], device=cost.device)
+        n_real = cost.shape[-2] if mask is None else mask.sum(dim=-1)[..., None, None]
+        return super()._assign(cost.masked_fill(places >= n_real, torch.inf), mask)  # infinity forbids a pair
+
+
+def rule_of(objective: ObjectiveConfig) -> RuleLike:
+    """Return the rule that an objective spells: a rule, a function epoch -> rule, or `AutoAnnealing`.
+
+    Example:
+        >>> rule_of(ObjectiveConfig(rule="amcl", temperature=0.1, annealing_epochs=100))(50)
+        AnnealedWTA(temperature=0.05)
+
+    Reference:
+        Eq. (38) for PIT, (39) to (41) for the others; Eq. (43) and (44) for the schedules.
+    """
+    if objective.rule == "amcl":
+        start, end = objective.temperature, objective.annealing_epochs
+        cooling = Linear(start, 0.0, end) if objective.decay is None else Exponential(start, objective.decay)
+        return annealed(AnnealedWTA, temperature=Until(cooling, end))
+    rules: dict[str, RuleLike] = {
+        "pit": OrderedPIT() if objective.in_order else PIT(),
+        "mcl": WTA(),
+        "relaxed-wta": RelaxedWTA(objective.epsilon),
+        "sinkhorn": Sinkhorn(objective.temperature),
+        "auto": AutoAnnealing(),
+    }
+    return rules[objective.rule]
+
+
+def si_sdr_under(rule: AssignmentRule, matching: Matching) -> Tensor:
+    """Return the mean SI-SDR in dB over all real sources, each with the output that `rule` gives it."""
+    return -mcl_loss(match(matching.cost, rule, matching.mask))
+
+
+def pit_si_sdr(output: StepOutput) -> Tensor:
+    """Return the SI-SDR of the best one-to-one assignment."""
+    return si_sdr_under(PIT(), output.matching)
+
+
+def mcl_si_sdr(output: StepOutput) -> Tensor:
+    """Return the SI-SDR of the best output for each source, whoever else it serves."""
+    return si_sdr_under(WTA(), output.matching)
+
+
+def of_mixtures(metric: Callable[[StepOutput], Tensor]) -> Callable[[StepOutput], Tensor]:
+    """Return a metric over the samples with several sources: one that is alone has any number of decibels."""
+
+    def metric_of_mixtures(output: StepOutput) -> Tensor:
+        mask = output.matching.mask
+        several = mask & (mask.sum(dim=-1, keepdim=True) > 1)
+        return metric(output._replace(matching=output.matching._replace(mask=several)))
+
+    return metric_of_mixtures
+
+
+def count_accuracy(output: StepOutput) -> Tensor:
+    """Return in which share of the mixtures as many scores are above one half as there are sources."""
+    logits = output.predictions.score_logits
+    assert logits is not None
+    return ((logits > 0).sum(dim=-1) == output.matching.mask.sum(dim=-1)).float().mean()
+
+
+def limited_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, limit_db: float) -> Tensor:
+    """Return the negative SI-SDR with an error added that keeps it above -limit_db, for the gradient of easy sources.
+
+    Example:
+        >>> target = torch.tensor([[1.0, -1.0, 1.0, -1.0]])
+        >>> limited_neg_si_sdr(hypotheses=target, targets=target, limit_db=30.0)
+        tensor([[-30.]])
+    """
+    cost = pairwise_neg_si_sdr(hypotheses=hypotheses, targets=targets)
+    both = torch.stack([cost, torch.full_like(cost, -limit_db)]) * (math.log(10) / 10)
+    return both.logsumexp(dim=0) * (10 / math.log(10))
+
+
+def trained_cost(objective: ObjectiveConfig) -> Callable[..., Tensor] | None:
+    """Return the cost to train where it is not the matched one."""
+    if objective.limit_db is None:
+        return None
+    return functools.partial(limited_neg_si_sdr, limit_db=objective.limit_db)

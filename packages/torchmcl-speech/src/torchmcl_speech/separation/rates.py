@@ -1,0 +1,56 @@
+"""The learning rate of a training that must end in time."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torchmcl.schedules import Schedule
+from torchmcl_speech.separation.config import TrainingConfig
+
+__all__ = ["FallingRate", "rate_of"]
+
+
+@dataclass
+class FallingRate:
+    """Epoch -> learning rate: up over the first epochs, then down to 0 along a cosine.
+
+    Args:
+        rate: the highest.
+        n_epochs: after which it is 0.
+        warmup: epochs until it is highest.
+        seconds: after which it is 0 in any case, from the making of this object; a training that resumes has as many
+            again, and what is left of its epochs.
+        clock: tells the time.
+
+    Example:
+        >>> falling = FallingRate(1.0, n_epochs=8, warmup=1)
+        >>> [round(falling(epoch), 2) for epoch in (0, 1, 4, 8)]
+        [0.5, 0.96, 0.5, 0.0]
+    """
+
+    rate: float
+    n_epochs: int
+    warmup: int = 0
+    seconds: float = math.inf
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+
+    def __post_init__(self) -> None:
+        """Start the clock."""
+        self._began = self.clock()
+
+    def __call__(self, step: float) -> float:
+        """Return the rate of an epoch, `step`, that begins now."""
+        done = step / self.n_epochs
+        if math.isfinite(self.seconds):
+            done = max(done, (self.clock() - self._began) / max(self.seconds, 1e-9))
+        falling = (1 + math.cos(math.pi * min(done, 1.0))) / 2
+        return self.rate * falling * min((step + 1) / (self.warmup + 1), 1.0)
+
+
+def rate_of(training: TrainingConfig, minutes: float) -> float | Schedule:
+    """Return the learning rate that a configuration describes: a number, or one for each epoch."""
+    if training.schedule == "plateau":
+        return training.learning_rate
+    seconds = 60 * minutes if training.schedule == "budget" else math.inf
+    return FallingRate(training.learning_rate, training.epochs, training.warmup, seconds)

@@ -1,0 +1,173 @@
+"""Separating a recording of any length, format and sample rate into files, in constant memory."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_at_most, check_positive_int
+from torchmcl._files import write_atomically
+from torchmcl_speech.data.audio import AudioInfo
+from torchmcl_speech.data.streams import Resampler, Track16
+from torchmcl_speech.separation.hearing import CHUNK_SECONDS, Hearing
+from torchmcl_speech.separation.places import RECORD_FILE, check_places, file_names
+from torchmcl_speech.separation.shipped import DEFAULT_MODEL
+
+__all__ = ["count_speakers", "separate_recording"]
+
+#: The separator that tells how many speak.
+COUNTING_MODEL = "any-number"
+
+
+def separate_recording(
+    recording: Path | str,
+    out: Path | str,
+    model: Path | str = DEFAULT_MODEL,
+    *,
+    n_voices: int | None = None,
+    chunk_seconds: float = CHUNK_SECONDS,
+    device: str = "cpu",
+    overwrite: bool = False,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Write one WAV file for each voice, one for the mixture as the model heard it, and `separation.json` about them.
+
+    A model with scores says which of its outputs are voices: as many are written as is most likely, the most likely
+    first. Without, all are, ordered by the share of the energy they have. The recording is mixed down to mono,
+    resampled for the model, and the outputs are resampled back: files have its length and its sample rate, and the
+    frequencies that the model hears. If one exceeds full scale, all are turned down.
+
+    Args:
+        recording: any audio file that soundfile reads.
+        out: folder for the files, `<recording>-<place>.wav` and `<recording>-mixture.wav`.
+        model: name of a separator that comes with the package, or folder of a saved model.
+        n_voices: how many outputs to write; by default as many as the model believes in, or all if it does not tell.
+        chunk_seconds: longer recordings are taken in chunks of this length at most, which share a second.
+        device: where to compute; on a GPU, in the precision of the training.
+        overwrite: whether to replace files of these names, and an `index.html`, that no earlier separation of this
+            recording wrote.
+        progress: whether to show a bar.
+
+    Returns:
+        What was written into `separation.json`. Of a model with scores, `speakers` has the probability of each number
+        of voices, from 0 on; silence has 0 voices.
+
+    Raises:
+        ValueError: if the recording or the model cannot be used, there are fewer outputs than voices, the chunk is
+            too short to tell speakers apart, or the folder has other files of the same names.
+    """
+    owner = "separate_recording"
+    hearing = Hearing(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
+    if n_voices is not None:
+        check_positive_int(owner, "n_voices", n_voices)
+        check_at_most(owner, "n_voices", n_voices, hearing.n_outputs, "the outputs of the model")
+    out = Path(out)
+    names = file_names(recording, hearing.n_outputs)
+    if not overwrite:
+        check_places(owner, out, recording, names)
+    out.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(_Tracks(out, hearing.info.sample_rate, hearing.model_rate)) as tracks:
+        for heard, outputs in hearing.pieces(progress=progress):
+            tracks.add(heard, outputs)
+        tracks.add_last()
+        speakers, logits = hearing.speakers(), hearing.score_logits
+        scores = tracks.shares() if logits is None else torch.sigmoid(logits)
+        likely = hearing.n_outputs if speakers is None else speakers.index(max(speakers))
+        order = scores.argsort(descending=True, stable=True).tolist()[: likely if n_voices is None else n_voices]
+        files, gain = tracks.write(names, order, hearing.info)
+    result = hearing.facts() | {
+        "model": str(model),
+        "model_rate": hearing.model_rate,
+        "gain": gain,
+        "ordered_by": "energy" if logits is None else "score",
+        "speakers": speakers,
+        "mixture": files[0],
+        "outputs": [
+            {"file": file, "output": index, "score": float(scores[index])}
+            for file, index in zip(files[1:], order, strict=True)
+        ],
+    }
+    write_atomically(out / RECORD_FILE, json.dumps(result, indent=1, allow_nan=False) + "\n")
+    return result
+
+
+def count_speakers(
+    recording: Path | str,
+    model: Path | str = COUNTING_MODEL,
+    *,
+    chunk_seconds: float = CHUNK_SECONDS,
+    device: str = "cpu",
+    progress: bool = False,
+) -> dict[int, float]:
+    """Return how likely each number of speakers is in a recording, and write nothing.
+
+    Args:
+        recording: any audio file that soundfile reads.
+        model: a separator with scores: name of one that comes with the package, or folder of a saved model.
+        chunk_seconds: longer recordings are taken in chunks of this length at most, with one answer: in each output
+            a chunk counts by the energy that the output has there.
+        device: where to compute; on a GPU, in the precision of the training.
+        progress: whether to show a bar.
+
+    Returns:
+        Number of speakers -> probability, from 0 to the outputs of the model; they sum to 1. Silence has 0.
+
+    Raises:
+        ValueError: if the recording or the model cannot be used, or the model has no scores.
+    """
+    owner = "count_speakers"
+    hearing = Hearing(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
+    if not hearing.has_scores:
+        advice = "Train one with --set model.scores=true, or take a model whose card says so."
+        raise ValueError(bad_value(owner, "model", "give scores of its outputs", repr(str(model)), advice))
+    for _ in hearing.pieces(progress=progress):
+        pass
+    return dict(enumerate(hearing.speakers() or []))
+
+
+class _Tracks:
+    """The mixture and the outputs on their way to files, at the sample rate of the recording."""
+
+    def __init__(self, folder: Path, rate: int, model_rate: int) -> None:
+        self.folder, self.rate, self.model_rate = folder, rate, model_rate
+        self.tracks = [Track16(folder)]
+        self.resamplers = [Resampler(model_rate, rate)]
+        self.energy = torch.zeros(0, dtype=torch.float64)
+
+    def add(self, heard: Tensor, outputs: Tensor) -> None:
+        """Append what became known."""
+        if len(outputs) and len(self.tracks) == 1:
+            self.tracks += [Track16(self.folder) for _ in outputs]
+            self.resamplers += [Resampler(self.model_rate, self.rate) for _ in outputs]
+            self.energy = torch.zeros(len(outputs), dtype=torch.float64)
+        self.energy = self.energy + outputs.double().square().sum(dim=-1) if len(outputs) else self.energy
+        for track, resample, samples in zip(self.tracks, self.resamplers, (heard, *outputs), strict=False):
+            if len(samples):
+                track.add(resample(samples.numpy()))
+
+    def add_last(self) -> None:
+        """Append what the resampling still holds back."""
+        for track, resample in zip(self.tracks, self.resamplers, strict=True):
+            track.add(resample(torch.empty(0).numpy(), last=True))
+
+    def shares(self) -> Tensor:
+        """Return the share of the energy that each output has; they sum to 1 where anything is heard."""
+        return self.energy / self.energy.sum().clamp_min(torch.finfo(self.energy.dtype).tiny)
+
+    def write(self, names: list[str], order: list[int], info: AudioInfo) -> tuple[list[str], float]:
+        """Write the mixture and some outputs, in an order, by as many of the names; return these and the gain."""
+        tracks = [self.tracks[0], *(self.tracks[1 + index] for index in order)]
+        loudest = max(track.peak for track in tracks)
+        gain = 1.0 if loudest <= 1 else 0.99 / loudest
+        names = names[: len(tracks)]
+        for name, track in zip(names, tracks, strict=True):
+            track.write(self.folder / name, info.sample_rate, info.length, gain)
+        return names, gain
+
+    def close(self) -> None:
+        """Forget all samples."""
+        for track in self.tracks:
+            track.close()

@@ -1,0 +1,87 @@
+"""Separators by name: those that come with the package, checked against their cards, and folders of one's own."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from torchmcl._checks import bad_value, nearest_hint
+from torchmcl._headers import MODEL_FILE
+from torchmcl._reading import as_written, read_json
+from torchmcl_speech.nn.saved import load_model
+
+__all__ = ["CARD_FILE", "DEFAULT_MODEL", "is_shipped", "load_separator", "model_card", "shipped_models"]
+
+DEFAULT_MODEL = "two-speakers"
+CARD_FILE = "card.json"
+# Separators that some installation has, or had.
+_NAMES = ("any-number", "three-speakers", "two-speakers", "two-speakers-small")
+_MODELS = Path(__file__).parent / "models"
+
+
+def shipped_models() -> list[str]:
+    """Return the names of the separators that come with the package."""
+    return sorted(path.parent.name for path in _MODELS.glob(f"*/{CARD_FILE}"))
+
+
+def is_shipped(model: Path | str) -> bool:
+    """Return whether this is the name of a separator that comes with the package, not a folder."""
+    return str(model) in shipped_models()
+
+
+def model_card(name: str) -> dict[str, Any]:
+    """Return what is known about a separator that comes with the package: data, training, numbers, limits, license.
+
+    Raises:
+        ValueError: if there is none of this name.
+
+    Example:
+        >>> model_card("two-speakers")["n_outputs"]
+        2
+    """
+    if not is_shipped(name):
+        raise _unknown(name)
+    card: dict[str, Any] = read_json("model_card", _MODELS / name / CARD_FILE)
+    return card
+
+
+def load_separator(model: Path | str = DEFAULT_MODEL) -> tuple[nn.Module, dict[str, Any]]:
+    """Return a separator, on the CPU and in evaluation mode, and the notes saved with it.
+
+    Args:
+        model: a name among `shipped_models`, or a folder that `save_model` wrote; `./name` is a folder.
+
+    Returns:
+        A module that takes waveforms [batch, length] at `notes["sample_rate"]`, and the notes.
+
+    Raises:
+        ValueError: if there is no such model, or its file is damaged.
+
+    Example:
+        >>> separator, notes = load_separator("two-speakers")
+        >>> notes["sample_rate"]
+        8000
+    """
+    if not is_shipped(model):
+        if not Path(model).exists():
+            raise _unknown(model)
+        return load_model(model)
+    folder = _MODELS / str(model)
+    with as_written("load_separator", CARD_FILE, "the package"):
+        wanted = str(model_card(str(model))["sha256"])
+    path = folder / MODEL_FILE
+    found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
+    if found != wanted:
+        rule, advice = f"have the sha256 {wanted}", "It is damaged: install torchmcl again."
+        raise ValueError(bad_value("load_separator", str(model), rule, found, advice))
+    return load_model(folder)
+
+
+def _unknown(model: Path | str) -> ValueError:
+    shipped = shipped_models()
+    rule = f"be the folder of a saved model or one of {shipped}"
+    advice = nearest_hint(str(model), shipped)
+    if str(model) in _NAMES:
+        advice = "This installation does not contain it; `torchmcl separation models` shows what there is."
+    return ValueError(bad_value("separation", "model", rule, repr(str(model)), advice))

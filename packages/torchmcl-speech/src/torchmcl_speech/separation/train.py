@@ -1,0 +1,257 @@
+"""Training a separator, in as many runs as it takes."""
+
+import contextlib
+import json
+import logging
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl._checks import available_device, bad_value, check_non_negative
+from torchmcl._files import write_atomically
+from torchmcl._reading import read_json
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.costs import pairwise_neg_si_sdr
+from torchmcl.lightning import (
+    Checkpoints,
+    CollapseWarning,
+    ExponentialAverage,
+    MCLModule,
+    Plateau,
+    RecordWriter,
+    RuleLogger,
+    launcher_options,
+)
+from torchmcl.lightning._backend import pl
+from torchmcl.rules.transport import PIT
+from torchmcl.rules.winners import WTA
+from torchmcl.scoring import PresenceScores
+from torchmcl.types import StepOutput
+from torchmcl_speech.nn.dprnn import DPRNN
+from torchmcl_speech.nn.saved import save_model
+from torchmcl_speech.separation.config import SeparationConfig
+from torchmcl_speech.separation.loaders import SpeechData
+from torchmcl_speech.separation.objectives import (
+    count_accuracy,
+    mcl_si_sdr,
+    of_mixtures,
+    pit_si_sdr,
+    rule_of,
+    trained_cost,
+)
+from torchmcl_speech.separation.rates import rate_of
+from torchmcl_speech.separation.start import begin_with
+
+__all__ = ["differing_options", "train_separator"]
+
+_CHECKPOINTS = "checkpoints"
+_MONITOR = "val_pit_si_sdr"
+# What may differ between the runs of one training; not the epochs where the rate is spread over all of them.
+_FREE = (
+    *(("training", name) for name in ("epochs", "captured", "max_skipped", "checkpoint_every")),
+    *(("data", "layout"), ("data", "root"), ("data", "pack"), ("data", "n_workers")),
+)
+
+
+def train_separator(
+    config: SeparationConfig,
+    out: Path | str,
+    *,
+    device: str = "auto",
+    minutes: float = math.inf,
+    start: Path | str | None = None,
+    progress: bool = True,
+    show_records: bool = False,
+    bilstm: Callable[[int, int], nn.Module] | None = None,
+    compile_model: bool = False,
+) -> Path:
+    """Train, or resume where the last run ended.
+
+    Args:
+        config: what to train.
+        out: folder for everything: `config.json`, `records.jsonl`, `checkpoints/`, `logs/`, `model/` (the
+            best on the validation part) and `model-last/`.
+        device: "auto", "cpu" or "cuda".
+        minutes: stop after the epoch in which this time is over; a later run resumes.
+        start: name of a separator that comes with the package, or folder of a saved model, to begin with: of the same
+            sizes, though the number of outputs may differ.
+        progress: whether to show a bar.
+        show_records: print the record of each epoch as a line of JSON.
+        bilstm: another kind of LSTM than that of `torchmcl_speech.nn.DPRNN`.
+        compile_model: pass the blocks through `torch.compile`.
+
+    Returns:
+        The folder of the best model.
+
+    Raises:
+        ValueError: if the folder holds another training, or an argument cannot be used.
+        Stopped: under `stop_on_signals`, when a signal came; the finished epochs are saved.
+    """
+    out = Path(out)
+    check_non_negative("train_separator", "minutes", minutes)
+    if device != "auto":
+        available_device("train_separator", device)
+    _check_folder(out, config)
+    for name in ("lightning.pytorch", "pytorch_lightning"):  # which announce the hardware, and products
+        logging.getLogger(name).setLevel(logging.WARNING)
+    torch.manual_seed(config.training.seed)
+    checkpoints = Checkpoints(out / _CHECKPOINTS, every_n_epochs=config.training.checkpoint_every)
+    latest = checkpoints.latest()
+    model = _network(config, bilstm)
+    if start is not None and latest is None:
+        begin_with(model, start)
+    if compile_model:
+        model.blocks.compile()
+    module = _module(config, model, minutes)
+    notes = {"sample_rate": config.data.sample_rate, "configuration": config.as_dict()}
+    callbacks = [
+        BestModel(out / "model", _MONITOR, notes),
+        StopAfter(minutes),
+        checkpoints,
+        RecordWriter(out / "records.jsonl", show=show_records),
+    ]
+    trainer = _trainer(config, out, callbacks, device, progress)
+    with warnings.catch_warnings():
+        # Lightning's advice about workers and intervals, and torch's about Lightning.
+        warnings.filterwarnings("ignore", module=r"(lightning|pytorch_lightning|torch)\..*")
+        data = SpeechData(config.data, config.training, config.augmentation)
+        write_atomically(out / "config.json", json.dumps(config.as_dict(), indent=1) + "\n")
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=latest)
+        except SystemExit:  # Lightning raises it on SIGTERM
+            checkpoints.stop_if_asked()
+            raise
+    if trainer.is_global_zero:
+        save_model(out / "model-last", model, notes)
+    return out / "model"
+
+
+def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule:
+    training, rule = config.training, rule_of(config.objective)
+    decides = isinstance(rule, AutoAnnealing)  # on the tail of the rate too
+    falls = training.schedule != "plateau" and not decides
+    plateau = Plateau(_MONITOR, patience=training.patience, higher_is_better=True)
+    metrics: dict[str, Callable[[StepOutput], Tensor]] = {"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr}
+    if 1 in config.data.n_speakers and max(config.data.n_speakers) > 1:
+        metrics = {name: of_mixtures(metric) for name, metric in metrics.items()}
+    return MCLModule(
+        model,
+        rule,
+        cost_fn=pairwise_neg_si_sdr,
+        loss_fn=trained_cost(config.objective),
+        score_weight=config.objective.score_weight,
+        scores=PresenceScores(rule if isinstance(rule, PIT) else WTA()),
+        learning_rate=rate_of(training, minutes) if falls else training.learning_rate,
+        plateau=plateau if training.schedule == "plateau" and not decides else None,
+        metrics=metrics if model.score is None else metrics | {"count_accuracy": count_accuracy},
+        captured=training.captured,
+        max_skipped=training.max_skipped,
+        seed=training.seed,
+    )
+
+
+def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: str, progress: bool) -> Any:
+    # The average gives the weights back at the end of a validation: whoever wants it must come before.
+    callbacks = [*callbacks, RuleLogger(), CollapseWarning()]
+    if config.training.ema is not None:
+        callbacks.append(ExponentialAverage(config.training.ema))
+    return pl.Trainer(
+        accelerator={"cuda": "gpu"}.get(device, device),
+        **({"devices": 1 if device != "auto" else "auto"} | launcher_options()),
+        max_epochs=config.training.epochs,
+        gradient_clip_val=config.training.clip,
+        precision=config.training.precision,
+        callbacks=callbacks,
+        logger=_loggers(out),
+        use_distributed_sampler=False,  # our sampler splits the samples itself
+        enable_progress_bar=progress,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=10,
+    )
+
+
+def _loggers(out: Path) -> list[Any]:
+    """Return a CSV logger, and one for TensorBoard where that is installed."""
+    loggers: list[Any] = [pl.loggers.CSVLogger(out, name="logs", version="")]
+    with contextlib.suppress(ModuleNotFoundError):
+        loggers.append(pl.loggers.TensorBoardLogger(out, name="logs", version=""))
+    return loggers
+
+
+def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> list[str]:
+    """Return the options, `part.option`, in which a saved configuration is that of another training."""
+    wanted = json.loads(json.dumps(config.as_dict()))
+    # An option that the saved configuration does not know had its default, whatever that was called then.
+    default = json.loads(json.dumps(SeparationConfig().as_dict()))
+    saved = {part: default[part] | dict(saved.get(part, {})) for part in wanted}
+    free = [place for place in _FREE if place[-1] != "epochs" or config.training.schedule == "plateau"]
+    return sorted(
+        f"{part}.{name}"
+        for part in wanted
+        for name in wanted[part].keys() | saved[part].keys()
+        if (part, name) not in free and wanted[part].get(name) != saved[part].get(name)
+    )
+
+
+def _network(config: SeparationConfig, bilstm: Callable[[int, int], nn.Module] | None) -> DPRNN:
+    try:
+        return DPRNN(**config.model) if bilstm is None else DPRNN(**config.model, bilstm=bilstm)
+    except TypeError as error:  # a value in the configuration is data, not a mistake in a program
+        raise ValueError(str(error)) from error
+
+
+def _check_folder(out: Path, config: SeparationConfig) -> None:
+    """Check that a folder is new or holds this training."""
+    path = out / "config.json"
+    if (
+        path.exists()
+        and Checkpoints(out / _CHECKPOINTS).series.steps()
+        and (differs := differing_options(read_json("separation train", path), config))
+    ):
+        advice = "Choose another folder, or delete this one to start again."
+        rule = "be empty or hold this training"
+        raise ValueError(bad_value("separation train", "out", rule, f"{out} which differs in {differs}", advice))
+
+
+class BestModel(pl.Callback):  # type: ignore[name-defined]
+    """Save the model whenever the validation is better than ever."""
+
+    def __init__(self, folder: Path, monitor: str, notes: Mapping[str, Any]) -> None:
+        self.folder, self.monitor, self.notes = folder, monitor, dict(notes)
+        self.best = -math.inf
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        """Compare, and save."""
+        value = float(trainer.callback_metrics[self.monitor])
+        if trainer.sanity_checking or not value > self.best:
+            return
+        self.best = value
+        if trainer.is_global_zero:
+            save_model(self.folder, module.model, {**self.notes, self.monitor: value, "epoch": trainer.current_epoch})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to resume."""
+        return {"best": self.best}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a saved state."""
+        self.best = float(state["best"])
+
+
+class StopAfter(pl.Callback):  # type: ignore[name-defined]
+    """Stop after the epoch in which the time is over."""
+
+    def __init__(self, minutes: float) -> None:
+        self.ends = time.monotonic() + 60 * minutes
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Check the clock of the first process, as all must stop after the same epoch."""
+        if math.isfinite(self.ends) and trainer.strategy.broadcast(time.monotonic() > self.ends):
+            trainer.should_stop = True

@@ -1,0 +1,174 @@
+"""Long recordings keep one order of their outputs, and models come back from disk as they went."""
+
+import pytest
+import torch
+
+import torchmcl as mcl
+from forged import forge
+from places import FORMATS
+from torchmcl_speech.nn import DPRNN
+from torchmcl_speech.nn.long_recordings import StreamingSeparator, separate_long
+from torchmcl_speech.nn.saved import load_model, save_model
+
+
+class ShufflingOracle:
+    """A perfect separator that changes order, sign and level from chunk to chunk."""
+
+    def __init__(self, sources, seed=0):
+        self.sources = sources  # [sources, length]
+        self.mixture = sources.sum(0)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.orders = []
+
+    def __call__(self, piece):
+        n = len(self.sources)
+        windows = self.mixture.unfold(0, piece.shape[-1], 1)
+        start = int((windows == piece).all(-1).nonzero()[0])
+        order = torch.randperm(n, generator=self.generator)
+        self.orders.append(tuple(order.tolist()))
+        level = torch.randn(n, 1, generator=self.generator)
+        outputs = level * self.sources[order, start : start + piece.shape[-1]]
+        return mcl.Predictions(outputs.unsqueeze(0), order.float().unsqueeze(0))
+
+
+@pytest.mark.parametrize(
+    ("length", "chunk", "overlap"), [(1000, 300, None), (1000, 300, 100), (300, 300, 100), (50, 300, 100)]
+)
+def test_chunks_are_joined_in_one_order_at_the_level_of_the_mixture(length, chunk, overlap):
+    sources = torch.randn(3, length) * torch.tensor([[1.0], [2.0], [0.5]])
+    oracle = ShufflingOracle(sources)
+    hypotheses, score_logits = separate_long(oracle, oracle.mixture.unsqueeze(0), chunk=chunk, overlap=overlap)
+    first = torch.tensor(oracle.orders[0])
+    if length > chunk:
+        assert len(set(oracle.orders)) > 1, "the oracle never changed its order"
+    cost = mcl.pairwise_neg_si_sdr(hypotheses=hypotheses[0], targets=sources[first])
+    assert (cost.diagonal() < -5).all(), cost
+    assert (cost.argmin(-1) == torch.arange(3)).all()
+    level = hypotheses[0].norm(dim=-1) / sources[first].norm(dim=-1)
+    assert ((level > 0.6) & (level < 1.6)).all()
+    torch.testing.assert_close(score_logits[0], first.float())
+
+
+def test_a_short_recording_is_separated_in_one_go():
+    model = DPRNN(2, n_filters=6, kernel_size=4, stride=2, segment_size=6, hidden_size=5, n_blocks=1).eval()
+    waveform = torch.randn(2, 100)
+    direct = model(waveform).hypotheses
+    cost = mcl.pairwise_neg_si_sdr(hypotheses=separate_long(model, waveform).hypotheses, targets=direct)
+    assert (cost.diagonal(dim1=-2, dim2=-1) < -60).all()
+
+
+def test_silence_stays_silent():
+    model = DPRNN(2, n_filters=6, kernel_size=4, stride=2, segment_size=6, hidden_size=5, n_blocks=1)
+    assert (separate_long(model, torch.zeros(1, 500), chunk=200).hypotheses == 0).all()
+
+
+def test_chunks_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="StreamingSeparator: `overlap` must lie between 0 and the chunk of 100"):
+        separate_long(lambda x: x, torch.randn(1, 500), chunk=100, overlap=100)
+    with pytest.raises(ValueError, match=r"StreamingSeparator: `samples` must have shape \[batch, length\]"):
+        separate_long(lambda x: x, torch.randn(500), chunk=100)
+
+
+@pytest.mark.parametrize("sizes", [[1000], [1] * 7 + [993], [300, 300, 300, 100], [299, 2, 699], [90] * 11 + [10]])
+@pytest.mark.parametrize(("overlap", "fade"), [(None, None), (100, 100), (200, 30), (10, 1)])
+def test_a_stream_gives_what_the_whole_recording_gives_however_it_is_divided(sizes, overlap, fade):
+    model = scored().eval()
+    sound = torch.randn(2, 1000)
+    with torch.inference_mode():
+        stream = StreamingSeparator(model, chunk=300, overlap=overlap, fade=fade)
+        at_once = [stream.push(sound), stream.finish()]
+        logits = stream.score_logits
+        if fade is None or fade == overlap:
+            offline = separate_long(model, sound, chunk=300, overlap=overlap)
+            assert torch.equal(torch.cat(at_once, dim=-1), offline.hypotheses)
+            assert torch.equal(logits, offline.score_logits)
+        given, pushed = [], 0
+        for piece in sound.split(sizes, dim=-1):  # the same object again: it is ready for another recording
+            given.append(stream.push(piece))
+            pushed += piece.shape[-1]
+            assert pushed - sum(part.shape[-1] for part in given) < max(stream.delay, stream.chunk)
+            if pushed >= stream.chunk:
+                assert pushed - sum(part.shape[-1] for part in given) < stream.delay
+        given.append(stream.finish())
+    given = [part for part in given if part.numel()]
+    torch.testing.assert_close(torch.cat(given, dim=-1), torch.cat(at_once, dim=-1))
+    torch.testing.assert_close(stream.score_logits, logits)
+    assert torch.cat(given, dim=-1).shape == (2, 3, 1000)
+
+
+def test_a_recording_shorter_than_a_chunk_comes_at_the_end():
+    stream = StreamingSeparator(scored().eval(), chunk=300)
+    assert stream.push(torch.randn(1, 5)).shape == (1, 0, 0)
+    assert stream.finish().shape == (1, 3, 5)
+
+
+def test_a_stream_keeps_no_more_than_two_chunks():
+    stream = StreamingSeparator(lambda x: mcl.Predictions(x.unsqueeze(1)), chunk=100)
+    for _ in range(500):
+        stream.push(torch.randn(1, 30))
+        assert stream._heard.untyped_storage().nbytes() <= 4 * 200
+        assert stream.score_logits is None
+
+
+def test_streams_that_cannot_be_are_refused():
+    def model(samples):
+        return mcl.Predictions(samples.unsqueeze(1))
+
+    with pytest.raises(ValueError, match="StreamingSeparator: `fade` must be positive and at most the overlap of 50"):
+        StreamingSeparator(model, chunk=100, fade=51)
+    with pytest.raises(ValueError, match="StreamingSeparator: `chunk` must be >= 1, got 0"):
+        StreamingSeparator(model, chunk=0)
+    stream = StreamingSeparator(model, chunk=100)
+    with pytest.raises(ValueError, match="StreamingSeparator: `samples` must be pushed before the end, got none"):
+        stream.finish()
+    stream.push(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="StreamingSeparator: `samples` must have a batch of 2 as before"):
+        stream.push(torch.zeros(1, 3))
+
+
+def scored():
+    torch.manual_seed(3)
+    return DPRNN(3, n_filters=6, kernel_size=4, stride=2, segment_size=6, hidden_size=5, n_blocks=1, scores=True)
+
+
+def small():
+    return DPRNN(3, n_filters=6, kernel_size=4, stride=2, segment_size=6, hidden_size=5, n_blocks=1, scores=True)
+
+
+def test_a_model_comes_back_as_it_was_saved(tmp_path):
+    model = small().eval()
+    save_model(tmp_path / "model", model, notes={"sample_rate": 8000})
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.safetensors"]
+    again, notes = load_model(tmp_path / "model")
+    assert notes == {"sample_rate": 8000}
+    assert not again.training
+    waveform = torch.randn(1, 77)
+    torch.testing.assert_close(again(waveform), model(waveform), rtol=0, atol=0)
+
+
+def test_folders_without_an_intact_model_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"load_model: `folder` must be .* has no model.safetensors"):
+        load_model(tmp_path)
+    save_model(tmp_path, small())
+    (tmp_path / "model.safetensors").write_bytes(b"\x08" + b"\0" * 20)
+    with pytest.raises(ValueError, match=r"load_model: `folder` must hold what `save_model` wrote"):
+        load_model(tmp_path)
+    save_model(tmp_path, small())
+    forge(tmp_path, config__n_outputs=2)
+    with pytest.raises(ValueError, match=r"load_model: `folder` must be as `save_model` wrote it"):
+        load_model(tmp_path)
+    forge(tmp_path, model="DPRN")
+    with pytest.raises(ValueError, match=r"a model 'DPRN', which is not one of \['DPRNN'\]. Did you mean 'DPRNN'"):
+        load_model(tmp_path)
+
+
+def test_the_first_version_can_be_read_for_ever():
+    model, notes = load_model(FORMATS / "network-1")
+    assert notes == {"sample_rate": 8000}
+    answer = model(torch.linspace(-1, 1, 40)[None]).hypotheses
+    assert answer[0, 0, 10:13].tolist() == pytest.approx([-0.269637, -0.126542, -0.211480], rel=1e-3)
+
+
+def test_only_known_models_are_saved(tmp_path):
+    with pytest.raises(TypeError, match="save_model: `model` must be one of"):
+        save_model(tmp_path, torch.nn.Linear(2, 2))

@@ -1,0 +1,308 @@
+"""The commands about speech: each flag is run once, each bad value is named."""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from places import PYTHONPATH
+from torchmcl.cli import _parser, main
+from voices import recordings
+
+soundfile = pytest.importorskip("soundfile")
+pytest.importorskip("lightning")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+# A network and a training so small that a run takes a second or two.
+TINY = [
+    *(f"--set={change}" for change in ("model.n_filters=8", "model.kernel_size=16", "model.stride=8")),
+    *(f"--set={change}" for change in ("model.segment_size=20", "model.hidden_size=4", "model.n_blocks=1")),
+    *(f"--set={change}" for change in ("training.epochs=1", "training.batch_size=2", "data.samples_per_epoch=2")),
+    *(f"--set={change}" for change in ("data.validation_samples=2", "data.crop=0.3")),
+]
+ROOMS = ("separation", "data")  # the others are run in test_every_flag.py
+TRAIN = ["separation", "train", "quick", "--data", "mixed", "--device", "cpu", *TINY]
+EVALUATE = ["separation", "evaluate", "--model", "trained/model"]
+SEPARATE = ["separation", "separate", "talk.wav", "--model", "trained/model"]
+CALIBRATE = ["separation", "calibrate", "--model", "scored/model"]
+MIX = ["data", "mix", "recordings", "--counts", "tr=4,cv=2,tt=2"]
+
+# Every flag of every command about speech, in runs that take seconds. {out} is a new folder for each.
+RUNS = [
+    [*MIX, "--out", "{out}"],
+    [*MIX, "--out", "{out}", "--speakers", "3", "--sample-rate", "16000", "--seed", "7", "--skip-bad", "--quiet"],
+    ["data", "pack", "recordings", "--out", "{out}/a.npz"],
+    ["data", "pack", "recordings", "--out", "{out}/a.npz", "--parts", "speaker0,speaker1", "--skip-bad", "--quiet"],
+    ["data", "pack", "recordings", "--out", "{out}/a.npz", "--sample-rate", "16000", "--quiet"],
+    [*TRAIN, "--out", "{out}", "--quiet"],
+    [*TRAIN, "--out", "{out}", "--skip-bad", "--minutes", "0"],
+    [*TRAIN, "--out", "{out}", "--quiet", "--set", "objective.rule=pit"],
+    [*TRAIN, "--out", "{out}", "--json", "--from", "trained/model"],
+    pytest.param([*TRAIN, "--out", "{out}", "--quiet", "--compile"], marks=pytest.mark.slow),
+    [*EVALUATE, "--out", "{out}"],
+    [*EVALUATE, "--out", "{out}", "--data", "mixed", "--part", "cv", "--limit", "1", "--all-pairs", "--quiet"],
+    [*EVALUATE, "--out", "{out}", "--set", "data.sample_rate=8000", "--skip-bad", "--device", "cpu", "--quiet"],
+    [*SEPARATE, "--out", "{out}"],
+    [*SEPARATE, "-o", "{out}", "--chunk", "0.25", "--device", "cpu", "--voices", "1", "--overwrite", "--quiet"],
+    ["separation", "models"],
+    ["separation", "models", "--json"],
+    [*CALIBRATE],
+    [
+        *CALIBRATE,
+        "--data",
+        "mixed",
+        "--set",
+        "data.sample_rate=8000",
+        "--part",
+        "tt",
+        "--limit",
+        "1",
+        "--device",
+        "cpu",
+    ],
+    [*CALIBRATE, "--quiet"],
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Return a folder with recordings of seven speakers, mixtures of them and a model."""
+    folder = tmp_path_factory.mktemp("speech")
+    recordings(folder / "recordings", n_speakers=9, n_utterances=2, n_samples=4000)
+    (folder / "talk.wav").write_bytes(next((folder / "recordings" / "speaker0").iterdir()).read_bytes())
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        assert main([*MIX, "--out", "mixed", "--quiet"]) == 0
+        assert main([*TRAIN, "--out", "trained", "--quiet"]) == 0
+        assert main([*TRAIN, "--out", "scored", "--quiet", "--set", "model.scores=true"]) == 0
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.mark.parametrize("command", RUNS, ids=lambda command: " ".join(command[:2]))
+def test_every_flag_works(place, tmp_path, monkeypatch, command, capsys):
+    monkeypatch.chdir(place)
+    assert main([argument.format(out=tmp_path / "out") for argument in command]) == 0, capsys.readouterr().err
+    assert any("{out}" in argument for argument in command) == (tmp_path / "out").exists()
+
+
+def parsers(parser, words=()):
+    """Yield the words and the parser of every command below."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not below:
+        yield words, parser
+    for action in below:
+        for name, child in action.choices.items():
+            yield from parsers(child, (*words, name))
+
+
+def options_of(words, parser):
+    return {(words, max(action.option_strings, key=len)) for action in parser._actions if action.option_strings}
+
+
+def test_the_runs_cover_every_flag():
+    commands = {words: parser for words, parser in parsers(_parser()) if words[0] in ROOMS}
+    known = set().union(*(options_of(words, parser) for words, parser in commands.items()))
+    used = set()
+    for run in RUNS:
+        run = run if isinstance(run, list) else run.values[0]
+        words = tuple(run[:2])
+        names = {
+            name: max(action.option_strings, key=len)
+            for action in commands[words]._actions
+            for name in action.option_strings
+        }
+        used |= {(words, names[argument.partition("=")[0]]) for argument in run if argument.partition("=")[0] in names}
+    help_ = {(words, "--help") for words in commands}
+    assert sorted(known - used - help_) == []
+
+
+# ---------------------------------------------------------------------------- the documented path
+
+
+def test_what_data_mix_wrote_is_trained_on_evaluated_and_separated_without_another_option(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recordings(tmp_path / "recordings", n_speakers=7, n_utterances=2, n_samples=14000)
+    assert main(["data", "mix", "recordings", "--out", "mixed", "--speakers", "2", "--counts", "tr=6,cv=2,tt=2"]) == 0
+    fast = ["--set", "training.epochs=1", "--set", "data.samples_per_epoch=8", "--quiet"]
+    assert main(["separation", "train", "quick", "--data", "mixed", "--out", "out/quick", *fast]) == 0
+    assert main(["separation", "evaluate", "--model", "out/quick/model", "--data", "mixed"]) == 0
+    meeting = str(next(Path("mixed/wav8k/min/tt/mix").iterdir()))
+    assert main(["separation", "separate", meeting, "--model", "out/quick/model", "-o", "out/separated"]) == 0
+    assert len(list(Path("out/separated").glob("*.wav"))) == 3
+    saved = json.loads(Path("out/quick/config.json").read_text())
+    assert saved["data"]["layout"] == "auto"
+
+
+def test_recordings_shorter_than_the_crop_name_the_option_that_helps(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    assert main(["separation", "train", "quick", "--data", "mixed", "--out", str(tmp_path / "out"), "--quiet"]) == 2
+    message = capsys.readouterr().err
+    assert "shorter than 12000 samples" in message
+    advised = re.search(r"--set data\.crop=[0-9.]+[0-9]", message)[0].split()
+    assert main([*TRAIN, *advised, "--out", str(tmp_path / "other"), "--quiet"]) == 0
+
+
+def test_mixtures_at_another_rate_are_found_as_data_mix_names_them(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(place)
+    mixed = str(tmp_path / "mixed")
+    assert main([*MIX, "--out", mixed, "--sample-rate", "16000", "--quiet"]) == 0
+    command = [*TRAIN, "--out", str(tmp_path / "out"), "--quiet", "--data", mixed]
+    assert main([*command, "--set", "data.sample_rate=16000"]) == 0
+
+
+def test_mixtures_of_more_speakers_than_configured_are_refused(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    mixed = str(tmp_path / "mixed")
+    assert main([*MIX, "--out", mixed, "--speakers", "3", "--quiet"]) == 0
+    command = [*TRAIN, "--out", str(tmp_path / "out"), "--quiet", "--data", mixed]
+    assert main(command) == 2
+    assert "`n_speakers` must be that of the mixtures, got 2 where there is" in capsys.readouterr().err
+    assert main([*command, "--set", "data.n_speakers=[3]", "--set", "model.n_outputs=3"]) == 0
+
+
+def test_a_folder_without_mixtures_says_what_it_should_hold(place, tmp_path, capsys):
+    command = ["separation", "train", "quick", "--out", str(tmp_path / "out"), "--quiet", "--data"]
+    (tmp_path / "empty").mkdir()
+    assert main([*command, str(tmp_path / "empty")]) == 2
+    assert "`root` must hold <speaker>/<recordings>, wav8k/min/{tr,cv,tt}/{mix" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "nowhere")]) == 2
+    assert "nowhere: there is no such folder" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- values that cannot be used
+
+
+OUT = ["--out", "new"]
+UNUSABLE = [
+    *(([*SEPARATE, *OUT, "--chunk", value], "--chunk") for value in ("inf", "0", "nan", "-1", "1e-9", "x", "")),
+    *(([*EVALUATE, *OUT, "--limit", value], "--limit") for value in ("-1", "0", "1.5", "x")),
+    *(([*TRAIN, *OUT, "--minutes", value], "--minutes") for value in ("nan", "inf", "-1", "x")),
+    *(([*MIX, *OUT, "--seed", value], "--seed") for value in ("-1", "0.5", str(2**32))),
+    *(([*MIX, *OUT, "--speakers", value], "--speakers") for value in ("0", "-2", "x")),
+    *(([*MIX, *OUT, "--sample-rate", value], "--sample-rate") for value in ("0", "-8000", "7", "9" * 20)),
+    *(([*MIX, *OUT, "--counts", value], "--counts") for value in ("tr", "tr=0", "tr=-1", "xx=3", "tr=1,tr=2", "")),
+    *((["data", "pack", "recordings", *OUT, "--sample-rate", value], "--sample-rate") for value in ("0", "nan")),
+    (["data", "pack", "recordings", *OUT, "--parts", ","], "--parts"),
+    *((["reproduce", "separation", "--data", "x", *OUT, "--seeds", value], "--seeds") for value in ("0", "-1", "nan")),
+    *((["reproduce", "separation", "--data", "x", *OUT, "--limit", value], "--limit") for value in ("0", "-1")),
+    *((["reproduce", "uci", *OUT, "--seeds", value], "--seeds") for value in ("0", "inf")),
+    *((["reproduce", "uci", *OUT, "--epochs", value], "--epochs") for value in ("0", "1e3")),
+    (["reproduce", "uci", *OUT, "--folds", "-1"], "--folds"),
+    (["reproduce", "figure1", *OUT, "--device", "tpu"], "--device"),
+    ([*SEPARATE, *OUT, "--device", "auto"], "--device"),
+]
+
+
+@pytest.mark.parametrize(("command", "option"), UNUSABLE, ids=lambda value: " ".join(value)[-30:] if value else "")
+def test_a_value_that_cannot_be_used_is_named_and_nothing_is_written(tmp_path, monkeypatch, command, option, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(command)
+    assert stop.value.code == 2
+    words = " ".join(word for word in command[: 1 if command[0] == "demo" else 2])
+    assert re.match(
+        rf"torchmcl {words}: `{option}` must .+, got .+\. See `torchmcl {words} --help`\.", capsys.readouterr().err
+    )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("model.n_filter=8", "model: unknown option ['n_filter']; known options are "),
+        ("model.n_filters=x", "DPRNN: `n_filters` must be a"),
+        ("training.batch_size=50", "training: `batch_size` must be at most the 2 training samples, got 50. Use --set "),
+        ("data.crop=9.0", "none of 4 mixtures can be used; 4 are shorter than 72000 samples"),
+        ("data.crop=.nan", "data: `crop` must be a number, got nan"),
+        ("data.crop=.inf", "data: `crop` must be finite, got inf"),
+        ("data.crop=0", "data: `crop` must be > 0, got 0"),
+        ("data.n_workers=-1", "data: `n_workers` must be >= 0, got -1"),
+        ("training.seed=-1", "training: `seed` must be >= 0, got -1"),
+        ("training.learning_rate=.inf", "training: `learning_rate` must be finite, got inf"),
+        ("training.learning_rate=0", "training: `learning_rate` must be > 0, got 0"),
+        ("training.clip=.nan", "training: `clip` must be a number, got nan"),
+        ("training.ema=2.0", "training: `ema` must lie in [0, 1], got 2.0"),
+        ("objective.epsilon=-1.0", "objective: `epsilon` must lie in [0, 1], got -1.0"),
+        ("objective.decay=1.5", "objective: `decay` must lie in [0, 1], got 1.5"),
+        ("objective.score_weight=.inf", "objective: `score_weight` must be finite, got inf"),
+    ],
+)
+def test_a_change_that_cannot_be_used_is_named_and_nothing_is_written(
+    place, tmp_path, monkeypatch, change, message, capsys
+):
+    monkeypatch.chdir(place)
+    assert main([*TRAIN, "--out", str(tmp_path / "out"), "--quiet", "--set", change]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif("__import__('torch').cuda.is_available()", reason="there is a CUDA device")
+@pytest.mark.parametrize(
+    "command",
+    [
+        [*TRAIN, "--out", "{out}", "--device", "cuda"],
+        [*EVALUATE, "--out", "{out}", "--device", "cuda"],
+        [*SEPARATE, "--out", "{out}", "--device", "cuda"],
+        ["reproduce", "separation", "--data", "mixed", "--out", "{out}", "--device", "cuda"],
+        ["reproduce", "figure1", "--out", "{out}", "--device", "cuda"],
+        ["reproduce", "uci", "--out", "{out}", "--device", "cuda"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_device_that_is_not_there_is_refused_and_nothing_is_written(place, tmp_path, monkeypatch, command, capsys):
+    monkeypatch.chdir(place)
+    assert main([argument.format(out=tmp_path / "out") for argument in command]) == 2
+    assert "`device` must be available, got 'cuda'. This machine has no CUDA device." in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_functions_behind_the_commands_check_too(place, tmp_path):
+    from torchmcl_speech.data import MixPlan
+    from torchmcl_speech.separation.config import DataConfig, load_config
+    from torchmcl_speech.separation.evaluate import evaluate_separator
+    from torchmcl_speech.separation.separate import separate_recording
+    from torchmcl_speech.separation.train import train_separator
+    from torchmcl_studies.separation.study import run_separation_study
+
+    model = place / "trained" / "model"
+    for chunk in (0, float("nan"), float("inf"), -1.0):
+        with pytest.raises(ValueError, match=r"separate_recording: `chunk_seconds` must be a finite number >= 0\.1"):
+            separate_recording(place / "talk.wav", tmp_path, model, chunk_seconds=chunk)
+    with pytest.raises(ValueError, match="evaluate_separator: `limit` must be >= 1, got -1"):
+        evaluate_separator(model, DataConfig(root=str(place / "mixed")), limit=-1)
+    with pytest.raises(ValueError, match="train_separator: `minutes` must be a number, got nan"):
+        train_separator(load_config("quick"), tmp_path, minutes=float("nan"))
+    with pytest.raises(ValueError, match="separation study: `limit` must be >= 1, got 0"):
+        run_separation_study(tmp_path, limit=0)
+    with pytest.raises(ValueError, match="MixPlan: `seed` must be >= 0, got -1"):
+        MixPlan(seed=-1)
+    with pytest.raises(ValueError, match="MixPlan: `spread_db` must be a number, got nan"):
+        MixPlan(spread_db=float("nan"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["separate", "evaluate", "mix", "pack"])
+def test_only_training_needs_lightning(place, tmp_path, command):
+    arguments = {
+        "separate": [*SEPARATE, "-o", str(tmp_path / "out")],
+        "evaluate": [*EVALUATE, "--out", str(tmp_path / "out"), "--quiet"],
+        "mix": [*MIX, "--out", str(tmp_path / "out"), "--quiet"],
+        "pack": ["data", "pack", "recordings", "--out", str(tmp_path / "out.npz"), "--quiet"],
+    }[command]
+    program = (
+        "import sys\n"
+        "for name in ('lightning', 'pytorch_lightning', 'sklearn'): sys.modules[name] = None\n"
+        "from torchmcl.cli import main\nsys.exit(main())"
+    )
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    call = [sys.executable, "-W", "ignore", "-c", program, *arguments]
+    found = subprocess.run(call, cwd=place, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr

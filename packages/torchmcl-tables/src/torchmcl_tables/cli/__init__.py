@@ -1,0 +1,1 @@
+"""Commands for tables: parsing and dispatch only."""

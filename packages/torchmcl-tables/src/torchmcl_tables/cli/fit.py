@@ -1,0 +1,270 @@
+"""The command `torchmcl fit`: parsing and dispatch only."""
+
+import argparse
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchmcl._messages import bad_value
+from torchmcl.cli.arguments import (
+    AddNames,
+    Commands,
+    device,
+    fraction,
+    names,
+    natural,
+    non_negative_number,
+    positive,
+    positive_number,
+    seed,
+    sizes,
+)
+from torchmcl.cli.output import say
+from torchmcl_tables.cli.columns import add_column_options, chosen_columns, print_decisions, with_command
+from torchmcl_tables.cli.parts import FORMATS, new_command, records_of, spent
+from torchmcl_tables.cli.unfinished import UnfinishedTraining
+
+__all__ = ["add_fit_command"]
+
+_OWNER = "torchmcl fit"
+# Options of `fit` that are parameters of `MCLRegressor` and `MCLClassifier`, with their names there.
+_PARAMETERS = {
+    **{name: name for name in ("rule", "hidden", "batch_size", "learning_rate", "weight_decay", "device")},
+    **{"hypotheses": "n_hypotheses", "knots": "n_knots", "epochs": "n_epochs", "restarts": "n_restarts"},
+    "validation": "validation_fraction",
+}
+# None stands for the default, which is None for the regressor and another value for the classifier.
+_OF_NUMBERS = ("n_knots", "rule", "learning_rate")
+
+
+def add_fit_command(commands: Commands) -> None:
+    """Add `fit` to the commands."""
+    fit = new_command(commands, "fit", _FIT, "learn from a table: several answers for each row, with probabilities")
+    fit.add_argument("table", type=Path, nargs="?", help=f"the table to learn from: {FORMATS}")
+    fit.add_argument("--target", type=names, action=AddNames, help="columns to predict")
+    fit.add_argument(
+        "--task",
+        choices=("classes", "numbers"),
+        help="what to predict (default: classes where the target is text or has few values, else numbers)",
+    )
+    fit.add_argument("-o", "--out", type=Path, required=True, help="folder for the model")
+    add_column_options(fit)
+    _add_parameters(fit)
+    fit.add_argument(
+        "--test", type=fraction, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
+    )
+    fit.add_argument(
+        "--split",
+        choices=("time", "group", "random"),
+        help="which rows to set apart: the last ones, whole groups, or some at random (default: the last ones where a "
+        "column has dates, else at random)",
+    )
+    fit.add_argument("--split-column", default="", help="column of times or groups for --split (default: of dates)")
+    fit.add_argument("--seed", type=seed, default=0, help="(default: %(default)s)")
+    fit.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    fit.add_argument("--overwrite", action="store_true", help="replace a model that is in the folder already")
+    fit.add_argument("--restart", action="store_true", help="discard an unfinished training instead of resuming it")
+    fit.add_argument(
+        "--private",
+        action="store_true",
+        help="write a model without rows of the table: no evaluation.json, and blurred trees",
+    )
+    fit.add_argument("--example", action="store_true", help="learn from a small real table, written to diabetes.csv")
+    fit.add_argument("--quiet", action="store_true", help="no progress bar, decisions and summary")
+    fit.set_defaults(check=_check_fit, run=_fit)
+
+
+def _add_parameters(fit: argparse.ArgumentParser) -> None:
+    """Add what `_PARAMETERS` names, and `--search`."""
+    fit.add_argument("--hypotheses", type=positive, default=5, help="answers for each row (default: %(default)s)")
+    fit.add_argument(
+        "--rule",
+        choices=("annealed", "auto", "mcl", "relaxed"),
+        help="train hypotheses by a rule (default: no rule, but networks and a forest, blended by held-out rows; of "
+        "classes: annealed); auto decides in training when and how fast to cool",
+    )
+    fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
+    fit.add_argument(
+        "--knots",
+        type=natural,
+        help="places in a column where answers may bend (default: networks with 0 and with 33 below 50,000 rows, else "
+        "0; with a rule 33 where values repeat)",
+    )
+    fit.add_argument(
+        "--epochs",
+        type=positive,
+        help="passes over the rows (default: by their number; held-out rows end it earlier without a rule)",
+    )
+    fit.add_argument("--batch-size", type=positive, help="rows of a step (default: by their number)")
+    fit.add_argument(
+        "--learning-rate",
+        type=positive_number,
+        help="to begin with (default: 0.01 for the blend, 0.02 with a rule and for classes)",
+    )
+    fit.add_argument(
+        "--weight-decay",
+        type=non_negative_number,
+        help="(default: 0.05, more for small tables with classes, or by the noise with --rule auto)",
+    )
+    fit.add_argument(
+        "--search",
+        action="store_true",
+        help="try 64 ways to train at once and keep the best; without --rule, --learning-rate and --weight-decay",
+    )
+    fit.add_argument(
+        "--restarts",
+        type=positive,
+        help="networks of each kind that answer together (default: 5; 1 from 50,000 rows on, and without a rule 3 from "
+        "10,000 on)",
+    )
+    fit.add_argument(
+        "--validation",
+        type=fraction,
+        help="share of the rows that trains nothing: two thirds choose, the others calibrate (default: 0.15); for "
+        "classes the share that each network holds out (default: 0.2)",
+    )
+
+
+_FIT = """\
+Learn from a table: several plausible outcomes for each row, each with a probability.
+
+A target of text, or of integers with at most ten different values, holds classes: the guesses are then different
+classes. --task numbers or --task classes decides otherwise.
+
+Numbers, dates and categories are told apart by what columns hold; text that differs in most rows, constants and
+empty columns are dropped. What was decided is printed first, and `torchmcl describe` prints it without training.
+Missing values (empty cells, NA, NaN, null, ?) are fine. A tenth of the rows is set apart to measure the model on: the
+last ones where a column has dates, since a model is used on later rows, else some at random (--split). Of
+the others a tenth decides when to stop and how far to trust each member, and another tenth calibrates the sets.
+
+By default numbers are answered by a blend: networks on the columns, networks on the columns with knots, and a forest,
+each as far as held-out rows support it. With --rule or --search hypotheses are trained by multiple choice learning. It
+ends with a verdict, good or careful and why; that is in metrics.json too, and `torchmcl report` draws a page.
+
+Several columns are separated by commas; a name that holds a comma goes into double quotes, as in
+--drop '"Last, first",city', and an option of columns may be repeated.
+
+Rerun the same command to resume a training that was stopped or killed: until the model is written, its state is kept
+in a folder OUT.checkpoint beside it. --restart discards that state.
+
+examples:
+  torchmcl fit --example -o model/
+  torchmcl fit houses.csv --target price -o model/
+  torchmcl fit flowers.csv --target species -o model/
+  torchmcl fit trips.parquet --target duration,delay --hypotheses 8 --drop trip_id -o model/
+  torchmcl fit sales.tsv.gz --target amount --categorical shop,month --restarts 10 -o model/
+"""
+
+
+def _check_fit(options: argparse.Namespace) -> None:
+    """Check all that can be checked without torch, and read the table."""
+    from torchmcl_tables.data import read_table
+    from torchmcl_tables.data.example import EXAMPLE, EXAMPLE_TARGET, write_example
+    from torchmcl_tables.data.places import check_folder
+    from torchmcl_tables.data.splits import choose_split
+
+    if options.example:
+        options.table, options.target = options.table or Path(EXAMPLE), options.target or [EXAMPLE_TARGET]
+    for argument, value in (("table", options.table), ("--target", options.target)):
+        if not value:
+            raise ValueError(bad_value(_OWNER, argument, "be given", "nothing", "Or add --example to try it out."))
+    check_folder(_OWNER, options.out)
+    if options.example:
+        write_example(_OWNER, options.table)
+    options.read = read_table(_OWNER, options.table)
+    options.training = UnfinishedTraining.beside(options.out, options)
+    # A model beside its own unfinished training was not measured yet.
+    check_folder(_OWNER, options.out, overwrite=options.overwrite or options.training.resumes())
+    options.schema = _schema(options)
+    options.training.check(_OWNER, restart=options.restart)
+    split = choose_split(_OWNER, options.read, options.schema, options.split, options.split_column)
+    if not options.quiet:
+        print_decisions(options.schema, options, split.describe() if options.test else "")
+
+
+def _schema(options: argparse.Namespace) -> Any:
+    from torchmcl_tables.data import TableError, infer_schema
+    from torchmcl_tables.data.inference import rows_problem
+    from torchmcl_tables.data.problems import raise_problems
+
+    raise_problems(_OWNER, options.read.name, rows_problem(options.read))
+    try:
+        return infer_schema(
+            _OWNER, options.read, options.target, task=options.task, interpret=True, **chosen_columns(options)
+        )
+    except TableError as error:
+        raise ValueError(with_command(error, options)) from error
+
+
+def _fit(options: argparse.Namespace) -> None:
+    from torchmcl.fleet import FleetSearch
+    from torchmcl_tables.model import TableFit, fit_summary, measure_table, save_table_model, train_table
+
+    how = TableFit(
+        targets=options.target,
+        task=options.task,
+        **chosen_columns(options),
+        test_fraction=options.test,
+        split=options.split,
+        split_column=options.split_column,
+        seed=options.seed,
+        parameters=_parameters(options) | {"search": FleetSearch() if options.search else None},
+    )
+    with options.training.kept(restart=options.restart) as checkpoint:
+        model = train_table(
+            _OWNER, options.read, how, schema=options.schema, progress=not options.quiet, checkpoint=checkpoint
+        )
+        # A failing evaluation can no longer lose the model; a signal leaves the training, to be measured again.
+        save_table_model(model, options.out, private=options.private)
+        try:
+            model = _judged(measure_table(_OWNER, model, options.read, how))
+            save_table_model(model, options.out, private=options.private)
+        except Exception:
+            options.training.discard()
+            text = f"{_OWNER}: the model is trained and saved in {str(options.out)!r}, but it could not be measured:"
+            say(text, error=True)
+            raise
+    options.training.discard()
+    if not options.quiet:
+        say(fit_summary(model))
+        if "verdict" in model.metrics:
+            say(_verdict_line(model.metrics["verdict"]))
+        say(f"Model: {options.out}   {spent()}")
+        if options.example:
+            words = ["predict", str(options.out), str(options.table), "-o", "answers.csv", "--interval", "0.9"]
+            say(f"Try: torchmcl {shlex.join(words)}")
+
+
+def _judged(model: Any) -> Any:
+    """Return a model with a verdict and, of numbers, whether sets fork and the shares of its members in the metrics."""
+    from torchmcl_tables.reports.class_verdict import class_verdict
+    from torchmcl_tables.reports.verdict import forks, table_verdict
+
+    of_classes = bool(model.schema.classes)
+    found: dict[str, Any] = {"verdict": None}
+    if not of_classes:
+        found |= {"shares": getattr(model.estimator, "shares_", None), "forks": None}
+    if model.metrics.get("set_apart"):
+        records = records_of(_OWNER, model)
+        verdict = (class_verdict if of_classes else table_verdict)(records)
+        found["verdict"] = verdict._asdict() | {"reasons": list(verdict.reasons)}
+        found |= {} if of_classes else {"forks": forks(records)}
+    return replace(model, metrics=model.metrics | found)
+
+
+def _verdict_line(verdict: dict[str, Any] | None) -> str:
+    from torchmcl_tables.reports.verdict import Verdict
+
+    if verdict is None:
+        return "Verdict: none, as no rows were set apart; `torchmcl report --data` measures the model on others."
+    return Verdict(**verdict).line
+
+
+def _parameters(options: argparse.Namespace) -> dict[str, Any]:
+    given = {there: getattr(options, here) for here, there in _PARAMETERS.items()}
+    if given["validation_fraction"] is None:
+        del given["validation_fraction"]
+    if options.schema.classes:
+        return {name: value for name, value in given.items() if name not in _OF_NUMBERS or value is not None}
+    return given

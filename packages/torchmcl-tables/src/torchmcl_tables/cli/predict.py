@@ -1,0 +1,86 @@
+"""The command `torchmcl predict`: parsing and dispatch only."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from torchmcl._messages import bad_value
+from torchmcl.cli.arguments import AddNames, Commands, names, probability
+from torchmcl.cli.output import say
+from torchmcl_tables.cli.parts import FORMATS, new_command, spent
+
+__all__ = ["add_predict_command"]
+
+
+def add_predict_command(commands: Commands) -> None:
+    """Add `predict` to the commands."""
+    predict = new_command(commands, "predict", _PREDICT, "answer for the rows of a new table")
+    predict.add_argument("model", type=Path, help="folder of `torchmcl fit`")
+    predict.add_argument("table", type=Path, help=f"the rows to answer for: {FORMATS}")
+    predict.add_argument("-o", "--out", type=Path, required=True, help="file for the answers, in any of the formats")
+    predict.add_argument(
+        "--interval", type=probability, help="also sets that hold the truth with this probability, as 0.9"
+    )
+    predict.add_argument("--keep", type=names, action=AddNames, default=[], help="columns to copy into the answers")
+    predict.add_argument("--strict", action="store_true", help="refuse categories that were never seen")
+    predict.add_argument(
+        "--escape-formulas", action="store_true", help="in CSV and TSV: put an apostrophe before text like =1+1"
+    )
+    predict.add_argument("--quiet", action="store_true", help="no progress bar, notices and summary")
+    predict.set_defaults(check=_check_predict, run=_predict)
+
+
+_PREDICT = """\
+Answer for the rows of a table, in their order, the most probable answer first.
+
+The columns are <target>_mean, <target>_1, <target>_2 ..., probability_1, probability_2 ...
+With --interval also <target>_low and <target>_high, which hold the truth between them with that probability, and
+<target>_set, the calibrated set itself: several pieces where the answers lie apart. A column of --keep whose name is
+one of these gets _kept appended. Of classes there is no mean, and the set is the fewest classes that together have
+the probability of --interval.
+
+Kept text is copied as it is. A spreadsheet runs text like =1+1 as a formula: use --escape-formulas for tables from
+people you do not trust.
+
+examples:
+  torchmcl predict model/ new.csv -o answers.csv
+  torchmcl predict model/ new.csv -o answers.csv --interval 0.9 --keep house_id
+  torchmcl predict model/ new.jsonl.gz -o answers.parquet --strict
+"""
+
+
+def _check_predict(options: argparse.Namespace) -> None:
+    owner = "torchmcl predict"
+    from torchmcl_tables.data import read_table, table_format
+    from torchmcl_tables.data.files import check_writable_columns
+    from torchmcl_tables.data.places import check_file, check_model
+
+    kind, _ = table_format(owner, options.out)
+    if options.escape_formulas and kind not in ("csv", "tsv"):
+        rule, got = "go with a CSV or TSV file", repr(str(options.out))
+        raise ValueError(bad_value(owner, "--escape-formulas", rule, got, "Other formats hold no formulas."))
+    check_file(owner, options.out, options.table)
+    check_model(owner, options.model)
+    options.read = read_table(owner, options.table)
+    check_writable_columns(owner, options.out, options.read, options.keep)
+
+
+def _predict(options: argparse.Namespace) -> None:
+    from torchmcl_tables.data import write_table
+    from torchmcl_tables.data.formulas import escape_formulas
+    from torchmcl_tables.model import load_table_model
+
+    owner = "torchmcl predict"
+    model = load_table_model(owner, options.model, records=False)
+    answers = model.predict(
+        owner,
+        options.read,
+        interval=options.interval,
+        keep=options.keep,
+        strict=options.strict,
+        notify=None if options.quiet else lambda notice: say(notice, error=True),
+        progress=not options.quiet and sys.stderr.isatty(),
+    )
+    write_table(owner, options.out, escape_formulas(answers) if options.escape_formulas else answers)
+    if not options.quiet:
+        say(f"Answers for {len(options.read):,} rows: {options.out}   {spent()}")

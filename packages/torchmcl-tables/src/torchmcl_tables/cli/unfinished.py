@@ -1,0 +1,119 @@
+"""A training of `torchmcl fit` that was stopped: resumed by the same command, and by no other."""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchmcl._files import write_atomically
+from torchmcl._messages import bad_value
+from torchmcl._reading import read_json
+
+__all__ = ["UnfinishedTraining"]
+
+_COMMAND = "command.json"
+# Options that do not change what is learned; the rows count, not the name of their file.
+_FREE = ("table", "out", "quiet", "overwrite", "restart", "example", "device", "words", "private")
+
+
+@dataclass(frozen=True)
+class UnfinishedTraining:
+    """The folder beside the model that a training is saved to, and the command that it belongs to.
+
+    Attributes:
+        folder: of the saved state.
+        command: what must be the same for it to be resumed: options, and a digest of the table.
+    """
+
+    folder: Path
+    command: dict[str, Any]
+
+    @classmethod
+    def beside(cls, out: Path, options: argparse.Namespace) -> "UnfinishedTraining":
+        """Return that of a model's folder, which is replaced as a whole and cannot hold it."""
+        plain = (bool, int, float, str, list, tuple, type(None))
+        command = {k: v for k, v in vars(options).items() if k not in _FREE and isinstance(v, plain)}
+        command["table"] = hashlib.sha256(options.table.read_bytes()).hexdigest()
+        place = out.resolve()
+        return cls(place.with_name(f"{place.name}.checkpoint"), json.loads(json.dumps(command)))
+
+    def check(self, owner: str, *, restart: bool = False) -> None:
+        """Check that a saved state, if there is one, belongs to the command.
+
+        Args:
+            owner: named in the error.
+            restart: whether the saved state of another command may be discarded.
+
+        Raises:
+            ValueError: if it belongs to another command, whose differing options the message names, or the folder
+                holds something else.
+        """
+        path = self.folder / _COMMAND
+        if self.folder.exists() and not path.is_file() and not _is_empty(self.folder):
+            rule, got = "not have other files in the place of its checkpoint", repr(str(self.folder))
+            raise ValueError(bad_value(owner, "--out", rule, got, "Give another name, or remove them first."))
+        if restart or not self._holds_state():
+            return
+        if names := self._differences(owner):
+            differ = ", ".join("the table" if name == "table" else f"--{name.replace('_', '-')}" for name in names)
+            rule = "not have an unfinished training by another command beside it"
+            got = f"{str(self.folder)!r}, which differs in {differ}"
+            advice = "Rerun that command to resume it, add --restart to discard it, or give another --out."
+            raise ValueError(bad_value(owner, "--out", rule, got, advice))
+
+    def resumes(self) -> bool:
+        """Return whether a saved state belongs to the command."""
+        try:
+            return self._holds_state() and not self._differences("torchmcl fit")
+        except (ValueError, OSError):  # no command, or one that cannot be read
+            return False
+
+    def _differences(self, owner: str) -> list[str]:
+        """Return the options in which the command of the saved state differs."""
+        before = read_json(owner, self.folder / _COMMAND)
+        before = before if isinstance(before, dict) else {}
+        return sorted(k for k in {*before, *self.command} if before.get(k) != self.command.get(k))
+
+    @contextlib.contextmanager
+    def kept(self, *, restart: bool) -> Iterator[Path]:
+        """Yield the folder to save to; it is left behind if the work ends early and something was saved.
+
+        Raises:
+            Stopped: if a signal ended the work; its message says how to resume.
+        """
+        if restart or not self._holds_state():
+            self.discard()
+            write_atomically(self.folder / _COMMAND, json.dumps(self.command))
+        try:
+            yield self.folder
+        except SystemExit as stopped:  # of a signal
+            if self._holds_state() and isinstance(stopped, _stopped()) and "resume" not in str(stopped):
+                hint = f"The training is saved in {str(self.folder)!r}: rerun the same command to resume."
+                raise type(stopped)(stopped.signal, hint) from None
+            raise
+        finally:
+            if not self._holds_state():
+                self.discard()
+
+    def discard(self) -> None:
+        """Remove the saved state; a folder of this name that somebody else made stays."""
+        if (self.folder / _COMMAND).is_file():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _holds_state(self) -> bool:
+        return self.folder.is_dir() and any(path.name != _COMMAND for path in self.folder.iterdir())
+
+
+def _stopped() -> Any:
+    from torchmcl.persistence import Stopped  # which loads torch
+
+    return Stopped
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())

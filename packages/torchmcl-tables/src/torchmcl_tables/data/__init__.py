@@ -1,0 +1,29 @@
+"""Tables in files: read, described by a schema, turned into numbers, and written. Needs the extra `table`."""
+
+from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn
+from torchmcl_tables.data.encoder import ColumnEncoder
+from torchmcl_tables.data.files import FORMATS, Table, read_table, table_format, write_table
+from torchmcl_tables.data.inference import infer_schema
+from torchmcl_tables.data.numbers import NumberForm
+from torchmcl_tables.data.problems import TableError
+from torchmcl_tables.data.schema import Suspicion, TableSchema, Unfit
+
+__all__ = [
+    "FORMATS",
+    "CategoryColumn",
+    "Column",
+    "ColumnEncoder",
+    "DateColumn",
+    "DroppedColumn",
+    "NumberColumn",
+    "NumberForm",
+    "Suspicion",
+    "Table",
+    "TableError",
+    "TableSchema",
+    "Unfit",
+    "infer_schema",
+    "read_table",
+    "table_format",
+    "write_table",
+]

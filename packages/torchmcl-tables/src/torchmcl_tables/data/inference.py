@@ -1,0 +1,157 @@
+"""The schema of a training table, by its cells and by the options of the user; all problems in one message."""
+
+from collections.abc import Sequence
+
+from torchmcl._messages import option_text
+from torchmcl_tables.data.columns import CategoryColumn, Column, DroppedColumn
+from torchmcl_tables.data.files import Table
+from torchmcl_tables.data.kinds import Cells, Kinds
+from torchmcl_tables.data.numbers import has_decimal_commas
+from torchmcl_tables.data.problems import Problem, raise_problems
+from torchmcl_tables.data.schema import TableSchema
+from torchmcl_tables.data.suspicions import counts_rows, find_suspicions
+from torchmcl_tables.data.targets import target_column
+
+__all__ = ["MIN_ROWS", "infer_schema", "rows_problem"]
+
+# With fewer rows nothing can be held out.
+MIN_ROWS = 10
+
+
+def rows_problem(table: Table) -> list[Problem]:
+    """Return the problem of a table that has too few rows to learn from."""
+    if len(table) >= MIN_ROWS:
+        return []
+    advice = "A tenth of the rows is set apart and a fifth validates: collect more rows."
+    return [Problem(table.name, f"have at least {MIN_ROWS} rows", str(len(table)), advice)]
+
+
+def infer_schema(
+    owner: str,
+    table: Table,
+    targets: Sequence[str],
+    *,
+    task: str | None = None,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    numeric: Sequence[str] = (),
+    date: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    interpret: bool = False,
+) -> TableSchema:
+    """Return the schema of a training table.
+
+    Args:
+        owner: named in error messages.
+        table: all of it.
+        targets: the columns to predict.
+        task: what to predict, "classes" or "numbers"; by default decided by the cells of the targets.
+        drop: columns to ignore.
+        categorical: columns to treat as categories, whatever they hold.
+        numeric: columns to treat as numbers; other cells count as missing.
+        date: columns to treat as dates; other cells count as missing.
+        keep: columns to use that would be dropped: names of rows, constants.
+        interpret: take numbers like -9999, far from all others of a column, for missing values (but in columns of
+            `numeric`), and drop columns that number the rows (but those of `keep`). For callers that print the
+            decisions of the schema.
+
+    Raises:
+        ValueError: if the options or the targets cannot be used; the message names all problems.
+
+    Example:
+        >>> import polars
+        >>> table = Table("t.csv", polars.DataFrame({"day": ["2024-05-01", "2024-06-02"], "f": ["4", "r"]}))
+        >>> [column.describe() for column in infer_schema("example", table, []).columns]
+        ['dates in the format %Y-%m-%d, read as month, weekday, days', 'categories']
+    """
+    chosen = {"--categorical": categorical, "--numeric": numeric, "--date": date, "--keep-column": keep}
+    problems = _problems_of_options(table, targets, {"--drop": drop, **chosen})
+    commas = has_decimal_commas(table.frame, semicolons=table.has_semicolons)
+    options_of = {name: option for option, names in chosen.items() for name in names}
+    kinds = Kinds(commas, options_of, missing_codes=interpret)
+    known = [name for name in targets if name in table.frame.columns]
+    target_columns = []
+    for name in known:
+        column, problem = target_column(table, name, kinds, task)
+        target_columns.append(column)
+        problems += problem
+    classes = [column.name for column in target_columns if isinstance(column, CategoryColumn)]
+    if classes and len(known) > 1:
+        advice = "Fit a model for each column of classes, or give --task numbers."
+        problems.append(Problem("--target", "name one column where it holds classes", ", ".join(classes), advice))
+    decided: list[Column | DroppedColumn] = []
+    for name in table.columns:
+        if name in known:
+            continue
+        if name in drop:
+            decided.append(DroppedColumn(name, "as you asked"))
+            continue
+        found = kinds.column(Cells(table.frame.get_column(name)))
+        if isinstance(found, Problem):
+            problems.append(found)
+        else:
+            decided.append(found)
+    decided = _without_counters(table, decided, kinds) if interpret else decided
+    dropped = tuple(column for column in decided if isinstance(column, DroppedColumn))
+    columns = tuple(column for column in decided if not isinstance(column, DroppedColumn))
+    if not columns and not problems:
+        ours = [column for column in dropped if column.name not in drop]
+        why = "; ".join(f"{column.name!r} is dropped, {column.reason}" for column in ours[:8]) or "no other column"
+        can_stay = [column.name for column in ours if column.option]
+        advice = f"Keep columns with {option_text('--keep-column', *can_stay)}" if can_stay else ""
+        problems.append(Problem(table.name, "have a column besides the targets to learn from", why, advice))
+    raise_problems(owner, table.name, problems)
+    suspicious = find_suspicions(table, columns, tuple(target_columns), frozenset(keep))
+    return TableSchema(columns, tuple(target_columns), dropped, suspicious, table.notes)
+
+
+def _without_counters(
+    table: Table, decided: list[Column | DroppedColumn], kinds: Kinds
+) -> list[Column | DroppedColumn]:
+    """Return the columns, those dropped that number the rows from 0 or 1 on; the only column to learn from stays."""
+    counters = [
+        column.name
+        for column in decided
+        if not isinstance(column, DroppedColumn)
+        and column.name not in kinds.chosen
+        and counts_rows(table, column)
+        and _ends(table, column) & {0.0, 1.0}
+    ]
+    n_columns = sum(not isinstance(column, DroppedColumn) for column in decided)
+    if n_columns == len(counters):
+        return decided
+    return [
+        DroppedColumn(column.name, "it counts the rows", option_text("--keep-column", column.name))
+        if column.name in counters
+        else column
+        for column in decided
+    ]
+
+
+def _ends(table: Table, column: Column) -> set[float]:
+    """Return the first and the last number of a column."""
+    values = column.read(table.frame.get_column(column.name)).values[:, 0]
+    return {float(values[0]), float(values[-1])}
+
+
+def _problems_of_options(table: Table, targets: Sequence[str], options: dict[str, Sequence[str]]) -> list[Problem]:
+    """Return a problem for each name that is not a column, and for each column that two options claim."""
+    problems = []
+    for option, names in {"--target": targets, **options}.items():
+        for name in names:
+            if name not in table.frame.columns:
+                hint = table.hint(name)
+                right = hint.removeprefix("Did you mean ").removesuffix("?").strip("'\"") if hint else ""
+                right = right if right in table.frame.columns else ""
+                problems.append(Problem(option, f"name a column of {table.name}", repr(name), hint, name, right))
+    # A target may be named as numbers: that its cells are no classes, and that none of them is a missing value.
+    others = {option: names for option, names in options.items() if option != "--numeric"}
+    claimed = [name for names in others.values() for name in names]
+    for name in dict.fromkeys(targets):
+        if name in claimed or list(targets).count(name) > 1:
+            rule = "name each column once and none of " + ", ".join(others)
+            problems.append(Problem("--target", rule, repr(name)))
+    kinds = [name for option, names in options.items() if option != "--keep-column" for name in names]
+    for name in dict.fromkeys(name for name in kinds if kinds.count(name) > 1):
+        problems.append(Problem(name, "be named by one of --drop, --categorical, --numeric and --date", "several"))
+    return problems

@@ -1,0 +1,273 @@
+"""What a column of a training table is: the one place that decides.
+
+A column whose cells are all numbers is a column of numbers, one whose cells are all dates one of dates, and other text
+is a category. Where both numbers and text occur, the column holds categories, unless there are too many different ones
+and nearly all are numbers. Columns that nothing can be learned from are dropped.
+"""
+
+import re
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from torchmcl._messages import number_text, option_text
+from torchmcl_tables.data.cells import NUMBER, texts_of, with_plain_numbers
+from torchmcl_tables.data.columns import BOOLEANS, CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn
+from torchmcl_tables.data.dates import PARTS, date_parts, find_date_format, read_dates
+from torchmcl_tables.data.numbers import PLAIN, NumberForm, find_form, read_numbers, too_large
+from torchmcl_tables.data.problems import Problem
+
+__all__ = ["Cells", "Kinds", "with_missing_codes"]
+
+# Only common categories get their own input; the others of a column share one.
+_MAX_CATEGORIES = 50
+# Text with more different values than this, and a different one in most rows, names the rows.
+_MANY_TEXTS = 20
+_NEARLY_ALL = 0.9
+# Names of columns whose numbers name the rows.
+_IDENTIFIER = re.compile(r"(?i:(?:.*[_\s.-])?(?:ids?|uuid|guid|identifier))|.*[a-z]I[Dd]")
+# Numbers that stand for a missing value are made of nines. Few other numbers cannot show that one is far from them.
+_CODE, _FEWEST_OTHERS = re.compile(r"-?999+(?:\.9+)?|-?99\.9+"), 3
+# Forms are found with some of the cells, and used on all of them. If less than half of these are numbers, the column
+# has no numbers.
+_SAMPLE, _HALF = 1000, 0.5
+
+
+class Cells:
+    """The cells of a column, and what is known of them.
+
+    Args:
+        series: of polars.
+    """
+
+    def __init__(self, series: Any) -> None:
+        self.series = series
+        self.name = str(series.name)
+        self.is_text = series.dtype == pl.String
+        self._sample_form: NumberForm | None = None
+
+    @cached_property
+    def texts(self) -> Any:
+        """The cells as text, null where they are missing."""
+        return texts_of(self.series)
+
+    @cached_property
+    def n_given(self) -> int:
+        """The number of cells that are not missing."""
+        return len(self.texts) - int(self.texts.null_count())
+
+    @cached_property
+    def counts(self) -> Any:
+        """The different cells and how often each comes, in a frame of `text` and `n`."""
+        return _counts(self.texts)
+
+    @property
+    def n_texts(self) -> int:
+        """The number of different cells."""
+        return int(self.counts.height)
+
+    @cached_property
+    def sample(self) -> Any:
+        """Some texts from everywhere in the column; the first ones if there are few."""
+        spaced = texts_of(self.series.gather_every(max(1, len(self.series) // _SAMPLE))).drop_nulls()
+        return spaced if len(spaced) else self.texts.drop_nulls().head(_SAMPLE)
+
+    def form(self, commas: bool) -> NumberForm:
+        """Return how the numbers of the sample are written."""
+        if self._sample_form is None:
+            self._sample_form = find_form(self.sample, commas=commas)
+        return self._sample_form
+
+    def numbers(self, form: NumberForm) -> tuple[Any, Any]:
+        """Return the cells as numbers, and where they are something else; kept for the last form."""
+        if getattr(self, "_form", None) != form:
+            self._form, self._numbers = form, read_numbers(self.series, form)
+        return self._numbers
+
+    @property
+    def useless(self) -> str:
+        """Why the cells cannot be read at all, empty if they can."""
+        dtype = self.series.dtype
+        known = dtype.is_numeric() or dtype.is_temporal()
+        if not (known or dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)):
+            return f"its cells are of type {dtype}"
+        if dtype.is_float():
+            empty = bool((self.series.is_null() | self.series.is_nan().fill_null(True)).all())
+        elif self.is_text:
+            empty = not len(self.sample)
+        else:
+            empty = self.series.null_count() == len(self.series)
+        return "all of its cells are missing" if empty else ""
+
+
+class Kinds:
+    """Decides about columns, one by one.
+
+    Args:
+        commas: whether the table has decimal commas.
+        chosen: the option that names a column, by its name.
+        missing_codes: whether numbers like -9999, far from all others, stand for missing values.
+    """
+
+    def __init__(self, commas: bool, chosen: dict[str, str], *, missing_codes: bool = False) -> None:
+        self.commas = commas
+        self.chosen = chosen
+        self.missing_codes = missing_codes
+
+    def column(self, cells: Cells) -> Column | DroppedColumn | Problem:
+        """Return what a column is."""
+        option = self.chosen.get(cells.name, "")
+        if why := cells.useless:
+            got = f"{cells.name!r}: {why}"
+            return Problem(option, "name a column that can be used", got) if option else DroppedColumn(cells.name, why)
+        if option == "--categorical":
+            return self.category(cells, chosen=True)
+        if option == "--numeric":
+            return self._chosen_number(cells)
+        if option == "--date":
+            got = f"{cells.name!r} with {str(cells.series.drop_nulls()[0])[:40]!r}"
+            return self.date(cells, chosen=True) or Problem(option, "name a column of dates, as 2024-12-31", got)
+        column = self._by_cells(cells)
+        if isinstance(column, NumberColumn) and self.missing_codes:
+            column = with_missing_codes(column, cells)
+        if option or not (why := _useless(cells, column)):
+            return column
+        return DroppedColumn(cells.name, why, option_text("--keep-column", cells.name))
+
+    def _by_cells(self, cells: Cells) -> Column:
+        """Return the kind of a column that no option is about."""
+        dtype = cells.series.dtype
+        if dtype.is_numeric() or dtype == pl.Duration:
+            return self.number(cells)
+        if dtype.is_temporal():
+            return self.date(cells) or self.category(cells)
+        if dtype in (pl.Categorical, pl.Enum):
+            return self.category(cells, chosen=True)
+        number = self.number(cells) if cells.is_text and self._may_be_numbers(cells) else None
+        if number is not None and (not number.not_numbers or _only_infinite(cells, number)):
+            return number
+        date = self.date(cells) if cells.is_text else None
+        if date is not None and not date.not_dates:
+            return date
+        # Numbers, or dates, and some text: a few different cells are categories.
+        if cells.n_texts > _MAX_CATEGORIES:
+            some = (1 - _NEARLY_ALL) * cells.n_given
+            if number is not None and number.not_numbers <= some:
+                return number
+            if date is not None and date.not_dates <= some:
+                return date
+        return self.category(cells)
+
+    def _may_be_numbers(self, cells: Cells) -> bool:
+        n_failed = int(read_numbers(cells.sample, cells.form(self.commas))[1].sum())
+        return n_failed <= _HALF * len(cells.sample)
+
+    def number(self, cells: Cells) -> NumberColumn:
+        """Return a column of numbers; cells that are none count as missing."""
+        form = cells.form(self.commas) if cells.is_text else PLAIN
+        values, failed = cells.numbers(form)
+        if cells.is_text and failed.any():  # the sample may not show how all of them are written
+            others = cells.series.filter(failed).head(_SAMPLE).str.strip_chars()
+            form = find_form(pl.concat([cells.sample, others]), commas=self.commas)
+            values, failed = cells.numbers(form)
+        return NumberColumn(cells.name, bool(values.null_count()), form, int(failed.sum()))
+
+    def _chosen_number(self, cells: Cells) -> Column | Problem:
+        column = self.number(cells)
+        values, _ = cells.numbers(column.form)
+        if values.null_count() < len(values):
+            return column
+        got = f"{cells.name!r} with {str(cells.series.drop_nulls()[0])[:40]!r}"
+        return Problem("--numeric", "name a column of numbers", got)
+
+    def date(self, cells: Cells, *, chosen: bool = False) -> DateColumn | None:
+        """Return a column of dates with the parts that vary, None if it has none."""
+        form = find_date_format(cells.series, day_first=self.commas, chosen=chosen)
+        if form is None:
+            return None
+        dates, failed = read_dates(cells.series, form)
+        values = date_parts(dates.drop_nulls(), PARTS)
+        parts = tuple(part for part, column in zip(PARTS, values.T, strict=True) if len(column) and np.ptp(column) > 0)
+        return DateColumn(cells.name, bool(dates.null_count()), parts or PARTS[-1:], form, int(failed.sum()))
+
+    def category(self, cells: Cells, *, chosen: bool = False, most: int = _MAX_CATEGORIES) -> CategoryColumn:
+        """Return a column of categories; numbers are written in one way if the user chose it and all are numbers."""
+        counts = cells.counts
+        # With leading zeros they are codes: 7 differs from 007.
+        numeric = chosen and bool(counts.get_column("text").str.contains(f"^(?:{NUMBER.pattern})$").all())
+        if numeric:
+            counts = _counts(with_plain_numbers(cells.texts))
+        if counts.height <= most:
+            ways = {way: text for text, ways in BOOLEANS.items() for way in ways}
+            counts = counts.with_columns(pl.col("text").replace(ways)).group_by("text").agg(pl.col("n").sum())
+        counts = counts.sort(["n", "text"], descending=[True, False])
+        is_open = counts.height > most + 1
+        common = counts.get_column("text").head(most if is_open else counts.height).to_list()
+        return CategoryColumn(cells.name, tuple(common), cells.n_given < len(cells.texts), is_open, numeric)
+
+
+def with_missing_codes(column: NumberColumn, cells: Cells) -> NumberColumn:
+    """Return a column of numbers for which numbers like -9999, far from all others, stand for missing values.
+
+    They are the lowest or the highest number, come more than once, and lie further from the others than these from each
+    other: a network would learn little but the difference between them and the rest.
+    """
+    values = cells.numbers(column.form)[0].drop_nulls()
+    codes: list[float] = []
+    for _ in range(2):  # one at each end at most
+        others = values.filter(~values.is_in(codes)) if codes else values
+        if not len(others):
+            break
+        ends = [float(others.min()), float(others.max())]
+        codes += [end for end in ends if end not in codes and _is_code(end, others)][:1]
+    return replace(column, missing=True, codes=tuple(sorted(codes))) if codes else column
+
+
+def _is_code(value: float, values: Any) -> bool:
+    n_cells = int((values == value).sum())
+    if not _CODE.fullmatch(f"{value:.10g}") or n_cells < 2 or n_cells > _HALF * len(values):
+        return False
+    others = values.filter(values != value)
+    low, high = float(others.min()), float(others.max())
+    return bool(others.n_unique() >= _FEWEST_OTHERS and max(low - value, value - high) > high - low)
+
+
+def _counts(texts: Any) -> Any:
+    return texts.drop_nulls().alias("text").value_counts(name="n")
+
+
+def _only_infinite(cells: Cells, column: NumberColumn) -> bool:
+    """Return whether all cells that are no numbers to learn from are infinite or far too large."""
+    odd = cells.series.filter(cells.numbers(column.form)[1]).str.strip_chars()
+    infinite = odd.str.contains(r"(?i)^[+-]?inf(?:inity)?$")
+    return bool((infinite | too_large(odd.cast(pl.Float64, strict=False))).all())
+
+
+def _useless(cells: Cells, column: Column) -> str:
+    """Return why nothing can be learned from a column, empty if something can."""
+    if isinstance(column, NumberColumn):
+        return _useless_numbers(pl.Series(column.read(cells.series).values[:, 0], nan_to_null=True), column)
+    if isinstance(column, DateColumn):
+        days = column.read(cells.series).values[:, -1]
+        return "" if column.missing or np.ptp(days) else "all of its dates are the same"
+    if not isinstance(column, CategoryColumn):
+        return ""
+    if len(column.categories) == 1 and not column.missing:
+        return f"all of its cells are {column.categories[0][:40]!r}"
+    if len(column.categories) > _MANY_TEXTS and cells.n_texts > max(_MANY_TEXTS, cells.n_given / 2):
+        return f"its text differs in most rows ({cells.n_texts:,} different in {cells.n_given:,})"
+    return ""
+
+
+def _useless_numbers(values: Any, column: NumberColumn) -> str:
+    """Return why numbers are of no use: they are constant, or name the rows."""
+    low, high = values.min(), values.max()
+    if low == high:
+        return "" if column.missing else f"all of its cells are {number_text(low, scale=0)}"
+    if column.missing or not _IDENTIFIER.fullmatch(column.name) or len(values) <= _MANY_TEXTS:
+        return ""
+    names_rows = values.n_unique() == len(values) and bool((values == values.round()).all())
+    return "it names the rows (a different integer in each)" if names_rows else ""

@@ -1,0 +1,191 @@
+"""The schema of a table: everything that was decided about its columns, applied to the training table and any other."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from torchmcl._messages import option_text
+from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn, width
+from torchmcl_tables.data.files import Table
+from torchmcl_tables.data.numbers import NumberForm
+from torchmcl_tables.data.problems import Problem, raise_problems
+
+__all__ = ["RECORDS", "Suspicion", "TableSchema", "Unfit"]
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """A column that should perhaps not be learned from.
+
+    Attributes:
+        name: of the column.
+        reason: what is suspicious about it.
+    """
+
+    name: str
+    reason: str
+
+
+@dataclass
+class Unfit:
+    """Counts cells of a table that do not fit the schema and are accepted, over all parts of the table."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def notices(self) -> list[str]:
+        """Return a sentence for each column."""
+        return [
+            f"{name}: {count:,} cell{'s' * (count > 1)} ({self.first[name]}) {words}"
+            for (name, words), count in self.counts.items()
+        ]
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """The columns that a model reads and those that it predicts.
+
+    Attributes:
+        columns: that the model reads, in the order of the training table.
+        target_columns: that it predicts.
+        dropped: that it does not read, and why.
+        suspicious: that it reads and perhaps should not.
+        notes: about the file.
+    """
+
+    columns: tuple[Column, ...]
+    target_columns: tuple[NumberColumn | CategoryColumn, ...]
+    dropped: tuple[DroppedColumn, ...] = ()
+    suspicious: tuple[Suspicion, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the columns that the model reads."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of the columns that the model predicts."""
+        return tuple(column.name for column in self.target_columns)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes to tell apart, the most common first; empty if numbers are predicted."""
+        column = self.target_columns[0] if self.target_columns else None
+        return column.categories if isinstance(column, CategoryColumn) else ()
+
+    @property
+    def numbers(self) -> tuple[NumberColumn, ...]:
+        """The columns of numbers that the model reads."""
+        return tuple(column for column in self.columns if isinstance(column, NumberColumn))
+
+    @property
+    def dates(self) -> tuple[DateColumn, ...]:
+        """The columns of dates that the model reads."""
+        return tuple(column for column in self.columns if isinstance(column, DateColumn))
+
+    @property
+    def categories(self) -> tuple[CategoryColumn, ...]:
+        """The columns of categories that the model reads."""
+        return tuple(column for column in self.columns if isinstance(column, CategoryColumn))
+
+    def values(
+        self, owner: str, table: Table, *, strict: bool = False, unfit: Unfit | None = None, first_row: int = 0
+    ) -> NDArray[np.float64]:
+        """Return [rows, values]: for each column its numbers, NaN where they are missing, or its codes.
+
+        Args:
+            owner: named in error messages.
+            table: with at least the columns of `features`; others are ignored.
+            strict: refuse unknown categories; by default they are none of the known ones.
+            unfit: counts the cells that do not fit and are accepted.
+            first_row: of the table in its file, for messages.
+
+        Raises:
+            ValueError: if columns are missing or hold something else; the message names all of them.
+        """
+        return _values(owner, table, self.columns, strict, unfit, first_row)
+
+    def target_values(self, owner: str, table: Table) -> NDArray[np.float64]:
+        """Return [rows, targets]: numbers, or places in `classes`; NaN where a value is missing."""
+        values = _values(owner, table, self.target_columns, True, None, 0)
+        if self.classes:
+            values[values >= len(self.classes)] = np.nan
+        return values
+
+    def decisions(self) -> list[str]:
+        """Return everything that was decided, a line for each: about the file, columns, and those that are dropped."""
+        lines = list(self.notes)
+        if self.classes and self.target_columns:  # of a data frame the targets come apart
+            lines.append(self.what_is_told_apart())
+        lines += [f"{c.name}: {c.describe()}" for c in (*self.target_columns, *self.columns) if not c.is_plain]
+        for column in self.dropped:
+            use = f" (use it: {column.option})" if column.option else ""
+            lines.append(f"{column.name}: dropped, {column.reason}{use}")
+        return lines
+
+    def what_is_told_apart(self) -> str:
+        """Return the line about the classes."""
+        instead = " (as numbers: --task numbers)" if _are_numbers(self.target_columns[0]) else ""
+        return f"{self.targets[0]}: {len(self.classes)} classes to tell apart{instead}"
+
+    def warnings(self) -> list[str]:
+        """Return a line for each suspicious column."""
+        if len(self.suspicious) == len(self.columns):  # without them nothing is left to learn from
+            return [f"{c.name}: {c.reason}" for c in self.suspicious]
+        return [f"{c.name}: {c.reason}; to leave it out: {option_text('--drop', c.name)}" for c in self.suspicious]
+
+
+def _are_numbers(column: Column) -> bool:
+    return isinstance(column, CategoryColumn) and column.numeric
+
+
+def _values(
+    owner: str, table: Table, columns: tuple[Column, ...], strict: bool, unfit: Unfit | None, first_row: int
+) -> NDArray[np.float64]:
+    values = np.empty((len(table), width(columns)), order="F")
+    problems: list[Problem] = []
+    place = 0
+    known = {name.strip().lower(): name for name in table.columns}
+    for column in columns:
+        n_values = len(column.value_names)
+        if column.name not in table.frame.columns:
+            problems.append(_lacking(table, column.name, known))
+            continue
+        subject = f"{table.name}, column {column.name!r}"
+        try:
+            read, odd = column.read(table.frame.get_column(column.name))
+        except pl.exceptions.PolarsError as error:
+            problems.append(Problem(subject, column.rule, f"cells of another type ({_first_line(error)})"))
+            continue
+        values[:, place : place + n_values] = read
+        place += n_values
+        if odd is None:
+            continue
+        odd = odd._replace(row=odd.row + first_row)
+        if (words := column.odd_words(strict=strict)) is None:
+            problems.append(Problem(subject, column.rule, str(odd), "Correct the cells, or leave them empty."))
+        elif unfit is not None:
+            unfit.counts[column.name, words] += odd.n_cells
+            unfit.first.setdefault(column.name, f"first {str(odd).partition(' and ')[0]}")
+    raise_problems(owner, table.name, problems)
+    return values
+
+
+def _lacking(table: Table, name: str, known: dict[str, str]) -> Problem:
+    near = known.get(name.strip().lower())
+    got = f"the column {near!r}" if near else f"the columns {table.listed()}"
+    advice = f"Rename {near!r} to {name!r}." if near else table.hint(name)
+    return Problem(table.name, f"have a column {name!r}", got, advice)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:100]
+
+
+#: What a schema is made of, for those who store it.
+RECORDS = (CategoryColumn, DateColumn, DroppedColumn, NumberColumn, NumberForm, Suspicion, TableSchema)

@@ -1,0 +1,208 @@
+"""Which rows of a table are set apart to measure a model: the last ones, whole groups, or some at random."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmcl._messages import bad_value
+from torchmcl_tables.data.cells import texts_of
+from torchmcl_tables.data.columns import DateColumn, NumberColumn
+from torchmcl_tables.data.dates import TIME_OF_DAY
+from torchmcl_tables.data.files import Table
+from torchmcl_tables.data.kinds import Cells, Kinds
+from torchmcl_tables.data.numbers import has_decimal_commas
+from torchmcl_tables.data.schema import TableSchema
+
+__all__ = ["SPLITS", "Split", "choose_split", "dating_columns", "moment_text", "times_of"]
+
+#: The ways to set rows apart, as `--split` names them.
+SPLITS = ("time", "group", "random")
+# The last rows are at most this share of all: dates that are nearly all the same do not order rows.
+_MOST = 0.5
+
+
+@dataclass(frozen=True)
+class Split:
+    """How rows are set apart.
+
+    Attributes:
+        by: of `SPLITS`.
+        column: that decides; empty at random.
+        dated: the column that dates the rows; empty if there is none.
+    """
+
+    by: str
+    column: str = ""
+    dated: str = ""
+
+    def describe(self) -> str:
+        """Return in words how rows are set apart, empty if there is nothing to tell."""
+        if self.by == "time":
+            return f"the rows that are last by {self.column} are set apart to measure the model (else: --split random)"
+        if self.by == "group":
+            return f"rows of the same {self.column} are set apart together"
+        if self.dated:
+            return f"rows are set apart at random although {self.dated} dates them (else: --split time)"
+        return ""
+
+    def rows(
+        self,
+        owner: str,
+        table: Table,
+        schema: TableSchema,
+        known: NDArray[np.int64],
+        fraction: float,
+        seed: int,
+        units: NDArray[Any] | None = None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the places of the rows to learn from and of those to set apart, both sorted.
+
+        Args:
+            owner: named in errors.
+            table: all of it.
+            schema: of the table.
+            known: places of the rows that can be used.
+            fraction: of them to set apart, about.
+            seed: of rows and groups at random.
+            units: labels of the known rows; at random, rows of one label stay together. Each is alone by default.
+
+        Raises:
+            ValueError: if the column leaves no rows to learn from, or none to set apart.
+        """
+        n_test = round(fraction * len(known))
+        if self.by == "random" or not n_test:
+            drawn = _units(np.arange(len(known)) if units is None else units, n_test, seed)
+            return known[~drawn], known[drawn]
+        if self.by == "time":
+            last = _last(times_of(table, self.column, schema)[known], n_test)
+        else:
+            last = _groups(texts_of(table.frame.get_column(self.column))[known], n_test, seed)
+        if last is None:
+            rule, got = f"vary by {self.by}", f"{self.column!r}, which has too few different values"
+            raise ValueError(bad_value(owner, "--split-column", rule, got, "Use --split random."))
+        return known[~last], known[last]
+
+
+def choose_split(owner: str, table: Table, schema: TableSchema, by: str | None = None, column: str = "") -> Split:
+    """Return how rows are set apart: by default the last ones where a column dates them, else some at random.
+
+    Args:
+        owner: named in errors.
+        table: all of it.
+        schema: of the table.
+        by: of `SPLITS`; None to decide by the columns.
+        column: that decides, for time and groups; by default the column of dates.
+
+    Raises:
+        ValueError: if there is no such column, or none that orders the rows.
+    """
+    if by not in (None, *SPLITS):
+        raise ValueError(bad_value(owner, "--split", f"be one of {', '.join(SPLITS)}", repr(by)))
+    if column:
+        table.column(owner, column, "--split-column")
+    dated = _dating_column(table, schema)
+    if by == "group" or (by is None and column and column != dated and column not in dating_columns(table, schema)):
+        if not column:
+            raise ValueError(bad_value(owner, "--split-column", "be given with --split group", "nothing"))
+        return Split("group", column, dated)
+    if by == "random" or (by is None and not (column or dated)):
+        return Split("random", "", dated)
+    if not (column or dated):
+        advice = "Name a column of dates or numbers with --split-column, or take a column as dates with --date."
+        raise ValueError(bad_value(owner, "--split", "go with a column of dates", "none", advice))
+    split = Split("time", column or dated, column or dated)
+    if by is None and not column and _last(times_of(table, dated, schema), max(1, len(table) // 10)) is None:
+        return Split("random", "", dated)
+    return split
+
+
+def times_of(table: Table, name: str, schema: TableSchema) -> NDArray[np.float64]:
+    """Return when each row was [rows]: days since 1970, or the numbers of a column of numbers; NaN where missing."""
+    column: DateColumn | NumberColumn | None = dating_columns(table, schema).get(name)
+    if column is None:
+        cells = Cells(table.frame.get_column(name))
+        kinds = _kinds(table)
+        column = kinds.date(cells, chosen=True) or kinds.number(cells)
+    times: NDArray[np.float64] = column.read(table.frame.get_column(name)).values[:, -1]
+    return times
+
+
+def moment_text(days: float) -> str:
+    """Return a number of days since 1970 as a date, with the time of day if there is one.
+
+    Example:
+        >>> moment_text(19723.0), moment_text(19723.5)
+        ('2024-01-01', '2024-01-01 12:00:00')
+    """
+    moment = np.datetime64("1970-01-01T00:00:00") + np.timedelta64(round(days * 86_400), "s")
+    return str(moment).replace("T", " ").removesuffix(" 00:00:00")
+
+
+def _kinds(table: Table) -> Kinds:
+    return Kinds(has_decimal_commas(table.frame, semicolons=table.has_semicolons), {})
+
+
+def dating_columns(table: Table, schema: TableSchema) -> dict[str, DateColumn]:
+    """Return the columns of dates, also those that the model does not read; times of day are none."""
+    found: dict[str, DateColumn] = {column.name: column for column in schema.dates}
+    for dropped in schema.dropped:
+        if dropped.name in table.frame.columns and not (cells := Cells(table.frame.get_column(dropped.name))).useless:
+            column = _kinds(table).date(cells)
+            found |= {} if column is None else {dropped.name: column}
+    return {name: column for name, column in found.items() if column.form != TIME_OF_DAY}
+
+
+def _dating_column(table: Table, schema: TableSchema) -> str:
+    """Return the column that dates the rows: one by which the file is sorted, else the first; empty if none does."""
+    names = []
+    for name, column in dating_columns(table, schema).items():
+        times = column.read(table.frame.get_column(name)).values[:, -1]
+        steps = np.diff(times[np.isfinite(times)])
+        if not steps.any():
+            continue
+        if (steps >= 0).all() or (steps <= 0).all():
+            return name
+        names.append(name)
+    return min(names, key=table.columns.index) if names else ""
+
+
+def _last(times: NDArray[np.float64], n_wanted: int) -> NDArray[np.bool_] | None:
+    """Return the rows of the last moments, about as many as wanted; rows of one moment stay together."""
+    moments, counts = np.unique(times[np.isfinite(times)], return_counts=True)
+    totals = counts[::-1].cumsum()
+    possible = np.flatnonzero(totals[:-1] <= _MOST * len(times))
+    if not len(possible):
+        return None
+    n_moments = 1 + int(possible[np.abs(totals[possible] - n_wanted).argmin()])
+    return np.asarray(times >= moments[-n_moments])
+
+
+def _units(units: NDArray[Any], n_wanted: int, seed: int) -> NDArray[np.bool_]:
+    """Return the rows of units drawn at random, about as many as wanted."""
+    order = np.random.default_rng(seed).permutation(len(units))
+    _, first, unit, sizes = np.unique(units[order], return_index=True, return_inverse=True, return_counts=True)
+    drawn = np.argsort(first)
+    chosen = np.zeros(len(sizes), dtype=bool)
+    chosen[drawn[np.cumsum(sizes[drawn]) <= n_wanted]] = True
+    rows = np.zeros(len(units), dtype=bool)
+    rows[order] = chosen[unit.ravel()]
+    return rows
+
+
+def _groups(texts: Any, n_wanted: int, seed: int) -> NDArray[np.bool_] | None:
+    """Return the rows of some groups, about as many as wanted; rows without a group are learned from."""
+    names = texts.drop_nulls().unique().sort().to_list()
+    counts = dict(texts.drop_nulls().value_counts(name="n").iter_rows())
+    chosen: list[str] = []
+    n_rows = 0
+    for place in np.random.default_rng(seed).permutation(len(names)):
+        size = counts[names[place]]
+        if n_rows + size <= n_wanted or (not chosen and size <= _MOST * len(texts)):
+            chosen.append(names[place])
+            n_rows += size
+    if not chosen or len(names) < 2:
+        return None
+    mask: NDArray[np.bool_] = texts.is_in(chosen).fill_null(False).to_numpy()
+    return mask

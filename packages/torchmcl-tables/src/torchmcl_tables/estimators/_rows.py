@@ -1,0 +1,367 @@
+"""The rows of a table in an order of their own, and the split into what trains, what selects and what calibrates.
+
+Rows are ordered by a hash of their content, and copies of a row become one row with a larger weight. So a fit
+depends neither on the order of the rows nor on whether a row stands twice or has weight 2, to the last bit.
+
+What is split are *units*: a row with all its copies, or a group with all its rows. A share that calibrates says nothing
+of fresh rows if copies of its rows were trained on. Units are dealt by their number and not by their weight, so that
+each is as likely as any other to calibrate, which is what conformal prediction asks for.
+
+Equal rows of a coarse table are not copies (see `_copies`): each of them is a unit. There a row of weight 2 is two
+rows, if all weights are multiples of one number.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from torchmcl_tables.estimators._copies import coincide_by_chance
+
+__all__ = ["Rows", "Split", "fixed_borders", "split_rows", "target_names", "units_of"]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+# More units than these settle nothing further: coverage is known to half a point, distortion to a percent or so.
+_MAX_CALIBRATING, _MAX_SELECTING = 5_000, 10_000
+# Where a table can spare them, this many units calibrate at least.
+_MIN_CALIBRATING, _MOST_SPARED = 19, 1 / 6
+# Weights are numbers of rows if they are integers, or multiples of the smallest one divided by at most this; they stand
+# for this many rows at most.
+_MOST_PARTS, _ROUNDING, _MOST_ROWS = 10, 1e-6, 100_000
+# This many held-out rows of each kind are kept for partial_fit.
+_HELD_OUT_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Inputs [rows, features], targets [rows, outputs] (or class ids [rows]), weights [rows] and units [rows].
+
+    Rows with the same unit are not independent of each other: they belong to one group.
+    """
+
+    inputs: NDArray[Any]
+    targets: NDArray[Any]
+    weights: NDArray[np.float64]
+    units: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.weights)
+
+    def take(self, chosen: Any) -> "Rows":
+        """Return the rows of an index, a slice or a mask."""
+        return Rows(*(column[chosen] for column in vars(self).values()))
+
+    def head(self, n: int) -> "Rows":
+        """Return the first n rows; they are in the order of a hash, so any n are a fair sample."""
+        return self.take(slice(n))
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether there are rows that belong together."""
+        return len(np.unique(self.units)) < len(self)
+
+    def latest(self) -> "Rows":
+        """Return those that are kept for partial_fit."""
+        return self.take(slice(-_HELD_OUT_ROWS, None))
+
+    def times(self, factor: float) -> "Rows":
+        """Return the rows with larger weights."""
+        return replace(self, weights=self.weights * factor)
+
+    def joined(self, other: "Rows") -> "Rows":
+        """Return these rows and then the others."""
+        return Rows(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+class Split(NamedTuple):
+    """Three disjoint shares of the rows.
+
+    Attributes:
+        train: what the networks are trained on.
+        selection: picks the bandwidth, and the epoch and the restart where those are picked.
+        calibration: touched by nothing but the calibration of intervals.
+        borders: [strata, 2], the hashes below which a unit calibrates, and below which it selects.
+        largest: what the weights of the shares are relative to.
+    """
+
+    train: Rows
+    selection: Rows
+    calibration: Rows
+    borders: NDArray[np.uint64]
+    largest: float
+
+    @property
+    def held_out(self) -> tuple[Rows, Rows]:
+        """The rows that select and that calibrate, with weights that compare to those of other splits."""
+        return self.selection.times(self.largest), self.calibration.times(self.largest)
+
+    @property
+    def shares(self) -> tuple[Rows, Rows, Rows]:
+        """The rows that train, that select and that calibrate."""
+        return self.train, self.selection, self.calibration
+
+
+def fixed_borders(*, selecting: float, calibrating: float) -> NDArray[np.uint64]:
+    """Return borders for shares of all hashes, whatever rows will come: the same row is always in the same share."""
+    return np.array([[_hash_at(calibrating), _hash_at(calibrating + selecting)]], dtype=np.uint64)
+
+
+def split_rows(
+    inputs: NDArray[Any],
+    targets: NDArray[Any],
+    weights: NDArray[np.float64] | None,
+    *,
+    seed: int,
+    selecting: float = 0.0,
+    calibrating: float = 0.0,
+    groups: NDArray[Any] | None = None,
+    strata: NDArray[np.int64] | None = None,
+    factors: NDArray[np.float64] | None = None,
+    borders: NDArray[np.uint64] | None = None,
+) -> Split:
+    """Return the shares.
+
+    Args:
+        inputs: [rows, features]; NaN where a value is missing.
+        targets: [rows, outputs] or [rows]
+        weights: [rows], >= 0; rows of weight 0 are left out. Only their ratios matter: the largest becomes 1.
+        seed: another seed gives another split.
+        selecting: share of the units that is held out to select, at most 10 000.
+        calibrating: share of the units that is held out to calibrate, see `n_calibrating`.
+        groups: [rows], labels of rows that belong together, and so into the same share.
+        strata: [rows], ids of classes that are split alike, to a unit more or less. A group counts for the class of its
+            first row.
+        factors: [rows], of the weights, the same for equal rows: how much a row counts, not how often it occurs.
+        borders: of another split, to put the same rows into the same shares again, instead of `selecting` and
+            `calibrating`. There may be nothing left to train on then.
+    """
+    weights = np.ones(len(inputs)) if weights is None else weights
+    keys = _hashed(inputs, targets, seed)
+    order = np.argsort(keys, kind="stable")
+    order = order[(weights if factors is None else weights * factors)[order] > 0]
+    first = _are_new(inputs, targets, keys, order)
+    heads = order[first]
+    cell, merged, unit = _units(
+        (inputs[heads], targets[heads]), np.cumsum(first) - 1, weights[order], None if groups is None else groups[order]
+    )
+    row_keys, unit_keys = _keys_of(keys[heads][cell], merged, unit)
+    place = np.argsort(row_keys, kind="stable")
+    chosen, merged, unit_keys = heads[cell[place]], merged[place], unit_keys[place]
+    merged = merged if factors is None else merged * factors[chosen]
+    largest = float(merged.max())
+    rows = Rows(inputs[chosen], targets[chosen], _rounded(merged / largest), unit_keys.view(np.int64))
+    each, alone, own = np.unique(unit_keys, return_index=True, return_inverse=True)
+    stratum = np.zeros(len(each), dtype=np.int64) if strata is None else strata[chosen[alone]]
+    if borders is None:
+        borders = _borders(each, stratum, selecting, calibrating)
+    below = (each[:, None] < borders[stratum])[own.ravel()]
+    calibrates, selects = below[:, 0], below[:, 1] & ~below[:, 0]
+    return Split(rows.take(~calibrates & ~selects), rows.take(selects), rows.take(calibrates), borders, largest)
+
+
+def units_of(inputs: NDArray[Any], targets: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the unit of each row, [rows]: the same number for copies, and for nothing else.
+
+    Args:
+        inputs: [rows, features]; NaN where a value is missing.
+        targets: [rows, outputs] or [rows]
+    """
+    keys = _hashed(inputs, targets, 0)
+    order = np.argsort(keys, kind="stable")
+    first = _are_new(inputs, targets, keys, order)
+    heads, cells = order[first], np.cumsum(first) - 1
+    if len(heads) == len(order):
+        return np.arange(len(order))
+    apart = coincide_by_chance(_columns(inputs[heads], targets[heads]), np.bincount(cells))[cells]
+    units = np.empty(len(order), dtype=np.int64)
+    units[order] = np.where(apart, len(heads) + np.arange(len(order)), cells)
+    return units
+
+
+def _columns(inputs: NDArray[Any], targets: NDArray[Any]) -> list[NDArray[Any]]:
+    return [*inputs.T, *(targets.T if targets.ndim == 2 else [targets])]
+
+
+def _are_new(
+    inputs: NDArray[Any], targets: NDArray[Any], keys: NDArray[np.uint64], order: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return which of the ordered rows differ from the row before."""
+    first = np.ones(len(order), dtype=bool)
+    same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]]) + 1  # equal hashes are almost always equal rows
+    left, right = order[same - 1], order[same]
+    columns = targets if targets.ndim == 2 else targets[:, None]
+    first[same] = _differ(inputs[left], inputs[right]) | _differ(columns[left], columns[right])
+    return first
+
+
+def _differ(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where rows differ; two missing values (NaN) are the same."""
+    differ = (left != right) & ((left == left) | (right == right))
+    return np.asarray(differ.any(axis=1))
+
+
+def _units(
+    rows: tuple[NDArray[Any], NDArray[Any]],
+    cells: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    groups: NDArray[Any] | None,
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return the rows of the table: which of the different rows each is, its weight, and its unit.
+
+    Args:
+        rows: inputs and targets of the different rows.
+        cells: [copies], the row that each is a copy of, increasing.
+        weights: [copies]
+        groups: [copies], labels; None without any.
+    """
+    counts = _numbers_of_rows(weights)
+    totals = np.bincount(cells, counts).astype(np.int64)
+    by_chance = coincide_by_chance(_columns(*rows), totals // np.gcd.reduce(totals))
+    unit_of = cells if groups is None else _joined_groups(cells, groups, by_chance)
+    n_units = int(unit_of.max()) + 1
+    pairs, place = np.unique(cells * n_units + unit_of, return_inverse=True)
+    cell, unit = pairs // n_units, pairs % n_units
+    merged, number = (np.bincount(place.ravel(), each) for each in (weights, counts))
+    number = number.astype(np.int64)
+    times = np.where(by_chance[cell], number // np.gcd.reduce(number), 1)  # a table that stands twice is one table
+    cell, unit, merged = np.repeat(cell, times), np.repeat(unit, times), np.repeat(merged / times, times)
+    return np.asarray(cell), np.asarray(merged), np.asarray(np.arange(len(cell)) if groups is None else unit)
+
+
+def _numbers_of_rows(weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return how many rows each weight stands for: integers, and multiples of one number, for as many; others for one.
+
+    Only the ratios of the numbers matter.
+    """
+    smallest = float(weights.min())
+    for unit in (1.0, *(smallest / parts for parts in range(1, _MOST_PARTS + 1))):
+        exact = weights / unit
+        counts = np.rint(exact)
+        if counts.min() >= 1 and counts.max() < 1 / _ROUNDING and (np.abs(exact - counts) <= _ROUNDING * exact).all():
+            most = max(_MOST_ROWS, len(counts))
+            return np.maximum(1, counts * min(1.0, most / counts.sum())).astype(np.int64)
+    return np.ones(len(weights), dtype=np.int64)
+
+
+def _joined_groups(cells: NDArray[np.int64], groups: NDArray[Any], by_chance: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the unit of each copy, [copies]: its group, with all groups that have copies of the same row."""
+    labels, group = np.unique(groups, return_inverse=True)
+    group = group.ravel()
+    size = len(labels) + len(by_chance)
+    linked = ~by_chance[cells]
+    ends = group[linked], len(labels) + cells[linked]
+    _, unit = connected_components(coo_array((np.ones(len(ends[0])), ends), shape=(size, size)), directed=False)
+    return np.asarray(unit[: len(labels)][group], dtype=np.int64)
+
+
+def _keys_of(
+    cell_keys: NDArray[np.uint64], weights: NDArray[np.float64], unit: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return a hash for each row by its content, and for its unit by the content of all its rows; all different.
+
+    A sum of hashes is as likely to be small for a large unit as for a small one, so that each is held out as often.
+    """
+    sums, heavy = np.zeros(int(unit.max()) + 1, dtype=np.uint64), np.bincount(unit, weights)
+    np.add.at(sums, unit, cell_keys)
+    unit_keys = _told_apart(sums, heavy)[unit]
+    if len(sums) == len(unit):
+        return unit_keys, unit_keys
+    return _told_apart(cell_keys, unit_keys), unit_keys
+
+
+def _told_apart(keys: NDArray[np.uint64], ranks: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return other hashes for all but the first of equal ones, in the order of their ranks."""
+    order = np.lexsort((ranks, keys))
+    ordered = keys[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    ordinal = np.arange(len(keys)) - np.repeat(starts, np.diff(np.r_[starts, len(keys)]))
+    apart = np.empty_like(keys)
+    with np.errstate(over="ignore"):
+        apart[order] = np.where(ordinal == 0, ordered, _mixed(ordered + ordinal.astype(np.uint64) * _GOLDEN))
+    return apart
+
+
+def _rounded(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return weights without the last digits, which differ where all were multiplied by a constant before."""
+    return weights.astype(np.float32).astype(np.float64)
+
+
+def _borders(
+    keys: NDArray[np.uint64], strata: NDArray[np.int64], selecting: float, calibrating: float
+) -> NDArray[np.uint64]:
+    """Return the borders of units, with as many on each side as the shares ask for; one unit at least trains."""
+    n_units = len(keys)
+    shares = np.cumsum([n_calibrating(n_units, calibrating) / n_units, min(selecting, _MAX_SELECTING / n_units)])
+    borders = np.zeros((int(strata.max()) + 1, 2), dtype=np.uint64)
+    each, sizes = np.unique(strata, return_counts=True)
+    for stratum, n_held_out in zip(each, _dealt(sizes, shares), strict=True):
+        members = keys[strata == stratum]  # they increase
+        if n_held_out[1] < len(members):
+            borders[stratum] = members[n_held_out]
+    return borders
+
+
+def n_calibrating(n_units: int, share: float) -> int:
+    """Return how many units calibrate: 9, 19, 29 ... by a share of all, and a few more of a small table.
+
+    The quantile of n scores stands at a multiple of 1 / (n + 1): with these numbers 90 % sets hold 90 %, and not the
+    next multiple above. With fewer than 9 there are none.
+    """
+    if share == 0:
+        return 0
+    wanted = max(share * n_units, min(_MIN_CALIBRATING, _MOST_SPARED * n_units))
+    n = min(int(wanted + 1e-9), _MAX_CALIBRATING)
+    return (n + 1) // 10 * 10 - 1 if n >= 9 else n
+
+
+def _dealt(sizes: NDArray[np.int64], shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return how many units of each stratum make up the shares, [strata, shares]; in all as many as they ask for.
+
+    What is left when each stratum is rounded down is taken from those that lost most by it.
+    """
+    exact = np.outer(sizes, shares + 1e-9)  # a share of exactly one unit counts
+    counts = np.floor(exact).astype(np.int64)
+    missing = np.floor(exact.sum(axis=0)).astype(np.int64) - counts.sum(axis=0)
+    order = np.argsort(counts - exact, axis=0, kind="stable")
+    for place, number in enumerate(missing):
+        counts[order[:number, place], place] += 1
+    return counts
+
+
+def _hash_at(share: float) -> int:
+    return min(round(share * 2**64), 2**64 - 1)
+
+
+def _hashed(inputs: NDArray[Any], targets: NDArray[Any], seed: int) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each row, column by column so that memory stays small."""
+    total = np.full(len(inputs), seed, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for number, column in enumerate(_columns(inputs, targets)):
+            # One bit pattern for zero, and one for missing values.
+            numbers = column.astype(np.float64) + 0.0
+            numbers[np.isnan(numbers)] = np.nan
+            bits = numbers.view(np.uint64)
+            total = _mixed(total ^ _mixed(bits + np.uint64(number) * _GOLDEN + _GOLDEN)) + _GOLDEN
+    return total
+
+
+def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the SplitMix64 mix of integers."""
+    with np.errstate(over="ignore"):
+        number = (number ^ (number >> np.uint64(30))) * _MIX_1
+        number = (number ^ (number >> np.uint64(27))) * _MIX_2
+        return number ^ (number >> np.uint64(31))
+
+
+def target_names(y: Any) -> list[str] | None:
+    """Return the column names of a data frame or series, None where there are none."""
+    if hasattr(y, "columns"):
+        return [str(name) for name in y.columns]
+    name = getattr(y, "name", None)
+    return [name] if isinstance(name, str) and name else None

@@ -1,0 +1,292 @@
+"""How well a model of a table answers: records, as JSON can hold them, that a report is drawn from."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmcl._messages import bad_value
+from torchmcl.density import KernelMixture
+from torchmcl.postprocess.floors import least_distortions
+from torchmcl_tables.data import CategoryColumn, Column, Table
+from torchmcl_tables.model.answering import Answering
+from torchmcl_tables.model.model import TableModel
+from torchmcl_tables.model.over_time import over_time
+
+__all__ = ["evaluated", "summary_of_data", "trajectory"]
+
+_N_SHOWN = 400  # points of a scatter plot
+_N_AMBIGUOUS = 8
+_N_INTERVALS = 2000  # rows for the coverage: its standard error at 90 % is then 0.7 points
+_N_LIKELIHOODS = 50_000
+_N_BINS = 24
+_LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+_MOST_CELLS = 8
+_MOST_ANSWERS = 64  # of the curve of distortion by the number of answers
+
+
+def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.int64] | None = None) -> dict[str, Any]:
+    """Return the records of a model on a table with targets; rows without a target are left out.
+
+    Args:
+        owner: who asks.
+        model: to be measured.
+        table: rows that it has not learned from.
+        places: [rows], where each row stands in its file, counted from 0; by default as they come.
+
+    Raises:
+        ValueError: if the table lacks a column or has no row with all targets.
+    """
+    targets = model.schema.target_values(owner, table)
+    known = np.flatnonzero(~np.isnan(targets).any(axis=1))
+    if len(known) == 0:
+        raise ValueError(bad_value(owner, table.name, "have a row with a value for each target", "none"))
+    rows, targets = table.take(known), targets[known]
+    inputs = model.inputs(owner, rows)
+    values, probabilities = model.regressor.predict_hypotheses(inputs)
+    # Outputs of different units count alike: distances are in deviations of each target, as in training.
+    scale = np.asarray(model.regressor._targets.scale)
+    means = np.einsum("rk,rko->ro", probabilities, values)
+    costs = (((values - targets[:, None]) / scale) ** 2).sum(axis=-1)  # [rows, hypotheses]
+    winners = costs.argmin(axis=1)
+    shown = _spread(len(known), _N_SHOWN)
+    return {
+        "source": table.name,
+        "n_rows": len(known),
+        "n_without_target": len(table) - len(known),
+        "targets": [{"name": n} | _distribution(c) for n, c in zip(model.schema.targets, targets.T, strict=True)],
+        "measures": _measures(model, inputs, targets, values, probabilities, costs),
+        "answers": {
+            name: _lists(part[shown])
+            for name, part in (("truth", targets), ("hypotheses", values), ("probabilities", probabilities))
+        },
+        "by_number": _by_number(model, inputs, values / scale, costs, probabilities),
+        "usage": _usage(winners, probabilities),
+        "calibration": _calibration(winners, probabilities),
+        "coverage": _coverage(model, inputs, targets),
+        "over_time": over_time(model, rows, means - targets, "error of the mean answer", power=2),
+        "ambiguous": _ambiguous(
+            model, rows, known if places is None else places[known], targets, values, probabilities
+        ),
+    }
+
+
+def _usage(winners: NDArray[np.int64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
+    """Return how often each answer is the nearest and its mean probability, the most probable of each row first."""
+    order = np.argsort(-probabilities, axis=1, kind="stable")
+    ranked = np.take_along_axis(probabilities, order, axis=1)
+    return {"wins": _lists((order == winners[:, None]).mean(axis=0)), "probability": _lists(ranked.mean(axis=0))}
+
+
+def _measures(
+    model: TableModel,
+    inputs: NDArray[np.float32],
+    targets: NDArray[np.float64],
+    values: NDArray[np.float64],
+    probabilities: NDArray[np.float64],
+    costs: NDArray[np.float64],
+) -> dict[str, Any]:
+    off_mean = model.means(inputs, values, probabilities) - targets
+    off_nearest = values[np.arange(len(values)), costs.argmin(axis=1)] - targets
+    some = slice(0, _N_LIKELIHOODS)
+    return {
+        "rmse": _lists(np.sqrt((off_mean**2).mean(axis=0))),
+        "nearest_rmse": _lists(np.sqrt((off_nearest**2).mean(axis=0))),
+        "distortion": float(costs.min(axis=1).mean()),
+        "mean_distortion": float(((off_mean / model.regressor._targets.scale) ** 2).sum(axis=1).mean()),
+        "constant_rmse": _lists(targets.std(axis=0)),
+        "constant_nearest_rmse": constant_nearest_rmse(targets, costs.shape[1]),
+        "log_likelihood": float(model.regressor.log_prob(inputs[some].astype(np.float64), targets[some]).mean()),
+    }
+
+
+def constant_nearest_rmse(targets: NDArray[np.float64], n_answers: int) -> float | None:
+    """Return the error of the nearest of the same answers for every row; None for several targets.
+
+    The answers for each half of the rows are made from the other half, by Lloyd's algorithm from quantiles.
+
+    Example:
+        >>> constant_nearest_rmse(np.array([[0.0], [0.0], [8.0], [8.0]]), 2)
+        0.0
+    """
+    if targets.shape[1] != 1 or len(targets) < 2:
+        return None
+    errors = np.empty(len(targets))
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        others = np.sort(np.delete(targets[:, 0], np.arange(len(targets))[half]))
+        answers = np.array([group.mean() for group in np.array_split(others, min(n_answers, len(others)))])
+        for _ in range(20):
+            nearest = np.abs(others[:, None] - answers).argmin(axis=1)
+            counts = np.bincount(nearest, minlength=len(answers))
+            sums = np.bincount(nearest, weights=others, minlength=len(answers))
+            answers = np.where(counts > 0, sums / np.maximum(counts, 1), answers)
+        errors[half] = np.abs(targets[half] - answers).min(axis=1)
+    return float(np.sqrt((errors**2).mean()))
+
+
+def summary_of_data(owner: str, model: Answering, table: Table) -> list[dict[str, Any]]:
+    """Return, for each column that the model reads, what kind it is and how it is distributed."""
+    values = model.schema.values(owner, table)
+    made, place = [], 0
+    for column in model.schema.columns:
+        n_values = len(column.value_names)
+        made.append(
+            {"name": column.name, "kind": column.kind} | _column_summary(column, values[:, place : place + n_values])
+        )
+        place += n_values
+    return made
+
+
+def _column_summary(column: Column, values: NDArray[np.float64]) -> dict[str, Any]:
+    if isinstance(column, CategoryColumn):
+        codes = values[:, 0]
+        shares = [float((codes == code).mean()) for code in range(len(column.categories))]
+        common = sorted(zip(shares, column.categories, strict=True), reverse=True)[:_MOST_CELLS]
+        return {
+            "missing": float((codes == column.missing_code).mean()),
+            "n_categories": len(column.categories),
+            "is_open": column.is_open,
+            "common": [[name, share] for share, name in common],
+        }
+    numbers = values[:, -1]  # of a date, the days since 1970
+    present = numbers[np.isfinite(numbers)]
+    found = {"missing": float(np.isnan(numbers).mean())}
+    return found | (_distribution(present) if len(present) else {})
+
+
+def _distribution(values: NDArray[np.float64]) -> dict[str, Any]:
+    """Return moments, quantiles and counts; these without 0.5 % at each end, where strays would hide the rest."""
+    left, low, middle, high, right = map(float, np.quantile(values, (0.005, 0.05, 0.5, 0.95, 0.995)))
+    if left == right:
+        left, right = left - 0.5, right + 0.5
+    counts, edges = np.histogram(values, bins=_N_BINS, range=(left, right))
+    moments = {"mean": float(values.mean()), "std": float(values.std())}
+    ends = {"min": float(values.min()), "low": low, "median": middle, "high": high, "max": float(values.max())}
+    return moments | ends | {"histogram": {"counts": counts.tolist(), "edges": _lists(edges)}}
+
+
+def _spread(n_rows: int, n_shown: int) -> NDArray[np.int64]:
+    """Return places of at most n_shown rows, evenly spaced."""
+    return np.unique(np.linspace(0, n_rows - 1, min(n_rows, n_shown)).round().astype(np.int64))
+
+
+def _by_number(
+    model: TableModel,
+    inputs: NDArray[np.float32],
+    values: NDArray[np.float64],
+    costs: NDArray[np.float64],
+    probabilities: NDArray[np.float64],
+) -> dict[str, Any]:
+    """Return distortion when only n answers are kept, those that best stand for all, and the floor for any n."""
+    n_hypotheses = min(costs.shape[1], _MOST_ANSWERS)
+    some = _spread(len(costs), max(4, 4_000_000 // costs.shape[1] ** 2))
+    order = _representatives(values[some], probabilities[some], n_hypotheses)
+    kept = np.minimum.accumulate(np.take_along_axis(costs[some], order, axis=1), axis=1)
+    numbers = list(range(1, n_hypotheses + 1))
+    made: dict[str, Any] = {"numbers": numbers, "distortion": _lists(kept.mean(axis=0)), "floor": None}
+    if len(model.schema.targets) == 1:
+        some = _spread(len(inputs), 20_000)
+        density = model.regressor._standardised_density(inputs[some], KernelMixture)
+        made["floor"] = least_distortions(density, numbers)
+    return made
+
+
+def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.float64], n_kept: int) -> NDArray[np.int64]:
+    """Return the first answers of each row in an order in which each lowers the expected distortion most, [rows, kept].
+
+    Expected as the probabilities say, with the answers themselves as outcomes: the truth is not looked at.
+    """
+    apart = ((values[:, :, None] - values[:, None]) ** 2).sum(axis=-1)  # [rows, outcomes, candidates]
+    n_rows, n_hypotheses = probabilities.shape
+    every = np.arange(n_rows)
+    nearest = np.full((n_rows, n_hypotheses), np.inf)
+    taken = np.zeros((n_rows, n_hypotheses), dtype=bool)
+    order = np.empty((n_rows, n_kept), dtype=np.int64)
+    for place in range(n_kept):
+        expected = np.einsum("rk,rkj->rj", probabilities, np.minimum(nearest[:, :, None], apart))
+        chosen = np.where(taken, np.inf, expected).argmin(axis=1)
+        taken[every, chosen] = True
+        nearest = np.minimum(nearest, apart[every, :, chosen])
+        order[:, place] = chosen
+    return order
+
+
+def _calibration(winners: NDArray[np.int64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
+    """Return, by bins of the probability given, how often an answer was the nearest one."""
+    won = (np.arange(probabilities.shape[1]) == winners[:, None]).ravel()
+    given = probabilities.ravel()
+    bins = np.minimum((given * 10).astype(int), 9)
+    counts, given_sums, won_sums = (np.bincount(bins, each, minlength=10) for each in (None, given, won))
+    filled = counts > 0
+    return {
+        "given": _lists(given_sums[filled] / counts[filled]),
+        "won": _lists(won_sums[filled] / counts[filled]),
+        "count": counts[filled].tolist(),
+        "error": float(np.abs(given_sums - won_sums).sum() / counts.sum()),
+    }
+
+
+def _coverage(model: TableModel, inputs: NDArray[np.float32], targets: NDArray[np.float64]) -> list[dict[str, Any]]:
+    some = _spread(len(inputs), _N_INTERVALS)
+    made = []
+    truth = targets[some, 0] if len(model.schema.targets) == 1 else targets[some]
+    for level in _LEVELS:
+        sets = model.regressor.predict_interval(inputs[some], alpha=1 - level)
+        inside, width = (part.reshape(len(some), -1) for part in (sets.contains(truth), sets.width))
+        entry = {
+            "level": level,
+            "covered": _lists(inside.mean(axis=0)),
+            "width": _lists(np.median(width, axis=0)),
+            "pieces": float((sets.n_pieces > 1).mean()),
+            "n_rows": len(some),
+        }
+        made.append(entry)
+    return made
+
+
+def _ambiguous(
+    model: TableModel,
+    table: Table,
+    places: NDArray[np.int64],
+    targets: NDArray[np.float64],
+    values: NDArray[np.float64],
+    probabilities: NDArray[np.float64],
+) -> list[dict[str, Any]]:
+    """Return the rows whose answers lie furthest apart, in deviations of the targets."""
+    scale = np.asarray(model.regressor._targets.scale)
+    weights = probabilities[..., None]
+    centre = (weights * values).sum(axis=1, keepdims=True)
+    apart = np.sqrt((weights * ((values - centre) / scale) ** 2).sum(axis=(1, 2)))
+    made = []
+    for place in np.argsort(-apart, kind="stable")[:_N_AMBIGUOUS]:
+        order = np.argsort(-probabilities[place], kind="stable")
+        cells = table.frame.select(list(model.schema.features)).row(int(place), named=True)
+        made.append(
+            {
+                "row": int(places[place]) + 1,
+                "apart": float(apart[place]),
+                "cells": [[name, "" if cell is None else str(cell)] for name, cell in cells.items()],
+                "truth": _lists(targets[place]),
+                "hypotheses": _lists(values[place, order]),
+                "probabilities": _lists(probabilities[place, order]),
+            }
+        )
+    return made
+
+
+def trajectory(model: TableModel) -> dict[str, Any]:
+    """Return what is known of the training, epoch by epoch."""
+    regressor = model.regressor
+    curves = {name: getattr(regressor, f"{name}_curve_", None) for name in ("loss", "temperature", "validation")}
+    return {name: None if curve is None else _lists(curve) for name, curve in curves.items()} | {
+        "kept_epoch": int(regressor.best_epoch_),
+    }
+
+
+def _lists(values: NDArray[Any] | Sequence[float]) -> Any:
+    """Return plain numbers with all their digits: few may tell them apart; None for what is not a number."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim:
+        return [_lists(part) for part in array]
+    return float(array) if np.isfinite(array) else None

@@ -1,0 +1,272 @@
+"""Learning from a table, and the measures of how well that went."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmcl._messages import bad_value, number_text
+from torchmcl_tables.data import ColumnEncoder, Table, TableSchema, infer_schema
+from torchmcl_tables.data.inference import MIN_ROWS, rows_problem
+from torchmcl_tables.data.problems import raise_problems
+from torchmcl_tables.data.splits import Split, choose_split, dating_columns, moment_text, times_of
+from torchmcl_tables.estimators._rows import units_of
+from torchmcl_tables.estimators.classifier import MCLClassifier
+from torchmcl_tables.estimators.regressor import MCLRegressor
+from torchmcl_tables.model.class_evaluation import class_trajectory, evaluated_classes
+from torchmcl_tables.model.class_model import ClassModel
+from torchmcl_tables.model.classes import class_summary, fitted_classifier, measured_classes, set_apart_words
+from torchmcl_tables.model.evaluation import evaluated, summary_of_data, trajectory
+from torchmcl_tables.model.model import TableModel
+
+__all__ = ["TableFit", "fit_summary", "fit_table", "measure_table", "table_records", "train_table"]
+
+_ERRORS = ("rmse", "nearest_rmse")
+
+
+@dataclass(frozen=True)
+class TableFit:
+    """How to learn from a table.
+
+    Attributes:
+        targets: the columns to predict.
+        drop: columns to leave out.
+        categorical: columns to take as categories, whatever they hold.
+        numeric: columns to take as numbers; other cells count as missing.
+        date: columns to take as dates; other cells count as missing.
+        keep: columns to use that would be dropped.
+        test_fraction: share of the rows that is set apart, seen by nothing but the evaluation.
+        seed: of the set-apart rows and of the estimator.
+        task: what to predict, "classes" or "numbers"; by default decided by the cells of the targets.
+        split: how rows are set apart, "time", "group" or "random"; by default the last ones where a column dates them.
+        split_column: that orders or groups the rows; by default the column of dates.
+        parameters: of `MCLRegressor` or `MCLClassifier`.
+    """
+
+    targets: Sequence[str]
+    drop: Sequence[str] = ()
+    categorical: Sequence[str] = ()
+    numeric: Sequence[str] = ()
+    date: Sequence[str] = ()
+    keep: Sequence[str] = ()
+    test_fraction: float = 0.1
+    seed: int = 0
+    task: str | None = None
+    split: str | None = None
+    split_column: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def schema(self, owner: str, table: Table) -> TableSchema:
+        """Return the schema of a table, as these options decide it."""
+        chosen = {name: getattr(self, name) for name in ("drop", "categorical", "numeric", "date", "keep")}
+        return infer_schema(owner, table, self.targets, task=self.task, interpret=True, **chosen)
+
+    def how_to_split(self, owner: str, table: Table, schema: TableSchema) -> Split:
+        """Return how rows are set apart, as these options and the columns decide it."""
+        return choose_split(owner, table, schema, self.split, self.split_column)
+
+
+def fit_table(
+    owner: str, table: Table, how: TableFit, *, progress: bool = False, checkpoint: Path | None = None
+) -> TableModel | ClassModel:
+    """Return a model that was trained on a table, with its metrics and the records for a report.
+
+    Args:
+        owner: who asks, for messages.
+        table: to learn from.
+        how: the columns, and the parameters of the estimator.
+        progress: show a bar.
+        checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
+
+    Raises:
+        ValueError: if the table or a parameter cannot be used; the message says which and what to do.
+    """
+    model = train_table(owner, table, how, progress=progress, checkpoint=checkpoint)
+    return measure_table(owner, model, table, how)
+
+
+def train_table(
+    owner: str,
+    table: Table,
+    how: TableFit,
+    *,
+    schema: TableSchema | None = None,
+    progress: bool = False,
+    checkpoint: Path | None = None,
+) -> TableModel | ClassModel:
+    """Return a model that was trained on a table and can answer; `measure_table` adds what a report needs.
+
+    Args:
+        owner: who asks, for messages.
+        table: to learn from.
+        how: the columns, and the parameters of the estimator.
+        schema: of the table, as `how.schema` returns it; by default found here.
+        progress: show a bar.
+        checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
+
+    Raises:
+        ValueError: if the table or a parameter cannot be used.
+    """
+    raise_problems(owner, table.name, rows_problem(table))
+    if not 0 <= how.test_fraction < 1:
+        raise ValueError(bad_value(owner, "--test", "lie in [0, 1)", repr(how.test_fraction)))
+    start = time.perf_counter()
+    schema = schema or how.schema(owner, table)
+    targets = schema.target_values(owner, table)
+    values = schema.values(owner, table)
+    known, train, test = _rows(owner, table, schema, values, targets, how)
+    values = values[train]
+    encoder = ColumnEncoder(schema).fit(values)
+    inputs = encoder(values)
+    del values  # of a large table they are as large as the inputs
+    parameters = {"random_state": how.seed, "progress": progress, **how.parameters}
+    begin = time.perf_counter()
+    estimator: MCLRegressor | MCLClassifier
+    if schema.classes:
+        estimator = fitted_classifier(schema, inputs, targets[train, 0], parameters, checkpoint)
+        validation = {"validation_log_loss": _finite_or_none(float(estimator.validation_losses_.mean()))}
+    else:
+        estimator = _fitted_regressor(how, inputs, targets[train], parameters, checkpoint)
+        distortion = estimator.validation_distortions_[estimator.best_restart_]
+        validation = {"validation_distortion": _finite_or_none(distortion)}
+    end = time.perf_counter()
+    metrics = {
+        "rows": {"learned_from": len(train), "set_apart": len(test), "without_target": len(table) - len(known)},
+        "split": _split_facts(owner, table, schema, how, test),
+        "inputs": len(encoder.names),
+        "seconds": {"epochs": estimator.seconds_, "training": end - begin, "all": end - start},
+        "epochs": estimator.n_epochs_,
+        "kept_epoch": estimator.best_epoch_,
+        **validation,
+    }
+    if isinstance(estimator, MCLClassifier):
+        return ClassModel(schema, encoder, estimator, table.name, metrics)
+    return TableModel(schema, encoder, estimator, table.name, metrics)
+
+
+def _fitted_regressor(
+    how: TableFit,
+    inputs: NDArray[np.float32],
+    targets: NDArray[np.float64],
+    parameters: dict[str, Any],
+    checkpoint: Path | None,
+) -> MCLRegressor:
+    regressor = MCLRegressor(**parameters)
+    regressor.fit(inputs, targets[:, 0] if len(how.targets) == 1 else targets, checkpoint=checkpoint)
+    regressor.progress = False
+    regressor._held_out = ()  # rows of the table, for partial_fit: they have no place in a model's folder
+    regressor.target_names_ = np.array(list(how.targets), dtype=object)
+    return regressor
+
+
+def _rows(
+    owner: str,
+    table: Table,
+    schema: TableSchema,
+    values: NDArray[np.float64],
+    targets: NDArray[np.float64],
+    how: TableFit,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of the rows with all targets, and of those to learn from and to set apart.
+
+    Copies of a row stay together: a model that has learned from one of them is not measured on the others.
+    """
+    known = np.flatnonzero(~np.isnan(targets).any(axis=1))
+    if len(known) < MIN_ROWS:
+        raise ValueError(bad_value(owner, table.name, f"have a target in at least {MIN_ROWS} rows", len(known)))
+    split = how.how_to_split(owner, table, schema)
+    units = units_of(values[known], targets[known]) if split.by == "random" else None
+    return known, *split.rows(owner, table, schema, known, how.test_fraction, how.seed, units)
+
+
+def _split_facts(
+    owner: str, table: Table, schema: TableSchema, how: TableFit, test: NDArray[np.int64]
+) -> dict[str, Any]:
+    """Return how rows were set apart and, of the last ones, since when, as JSON can hold it."""
+    split = how.how_to_split(owner, table, schema)
+    facts: dict[str, Any] = asdict(split)
+    if split.by == "time" and len(test):
+        first = float(times_of(table, split.column, schema)[test].min())
+        facts["since"] = moment_text(first) if split.column in dating_columns(table, schema) else f"{first:g}"
+    return facts
+
+
+def measure_table(owner: str, model: TableModel | ClassModel, table: Table, how: TableFit) -> TableModel | ClassModel:
+    """Return a model of `train_table` with records of the rows that were set apart, and of those it learned from."""
+    values, targets = model.schema.values(owner, table), model.schema.target_values(owner, table)
+    _, train, test = _rows(owner, table, model.schema, values, targets, how)
+    columns = summary_of_data(owner, model, table.take(train))
+    if isinstance(model, ClassModel):
+        return measured_classes(owner, model, table.take(test), test, columns)
+    described = {"columns": columns, "training": trajectory(model)}
+    if not len(test):
+        return replace(model, evaluation=described | {"held_out": None})
+    records = evaluated(owner, model, table.take(test), test)
+    chosen = {name: records["measures"][name] for name in ("distortion", "rmse", "nearest_rmse", "log_likelihood")}
+    chosen["coverage_of_90_percent_sets"] = next(e["covered"] for e in records["coverage"] if e["level"] == 0.9)
+    return replace(model, metrics=model.metrics | {"set_apart": chosen}, evaluation=described | {"held_out": records})
+
+
+def table_records(owner: str, model: TableModel | ClassModel, data: Table | None = None) -> dict[str, Any]:
+    """Return what a report is drawn from: the records of the fit, and of another table if one is given.
+
+    Raises:
+        ValueError: if there are no records of either, or the table cannot be used.
+    """
+    stored = model.evaluation or {}
+    if data is None:
+        fresh = stored.get("held_out")
+    elif isinstance(model, ClassModel):
+        fresh = evaluated_classes(owner, model, data)
+    else:
+        fresh = evaluated(owner, model, data)
+    if fresh is None:
+        rule, got = "be given for a model without records of rows set apart (--test 0)", "none"
+        raise ValueError(bad_value(owner, "--data", rule, got, "Name a table that the model has not learned from."))
+    return {
+        "source": model.source,
+        "schema": asdict(model.schema),
+        "decisions": model.schema.decisions(),
+        "warnings": model.schema.warnings(),
+        "parameters": {"n_hypotheses": model.n_answers, "rule": str(model.estimator.rule)},
+        "metrics": model.metrics,
+        "columns": stored.get("columns", []),
+        "training": stored.get("training")
+        or (class_trajectory(model) if isinstance(model, ClassModel) else trajectory(model)),
+        "evaluation": fresh,
+        "set_apart": data is None,
+    }
+
+
+def fit_summary(model: TableModel | ClassModel) -> str:
+    """Return the lines that `torchmcl fit` ends with."""
+    rows, measures = model.metrics["rows"], model.metrics.get("set_apart")
+    schema = model.schema
+    dates = f", {len(schema.dates)} of dates" if schema.dates else ""
+    columns = f"{len(schema.numbers)} columns of numbers{dates} and {len(schema.categories)} of categories"
+    lines = [
+        f"Learned from {rows['learned_from']:,} rows of {model.source}: {columns}; {model.metrics['epochs']} epochs."
+    ]
+    if rows["without_target"]:
+        lines.append(f"Left out: {rows['without_target']:,} rows without a target.")
+    if measures is not None and isinstance(model, ClassModel):
+        lines.append(class_summary(model))
+    elif measures is not None:
+        lines.append(f"On {set_apart_words(model.metrics)}, for each target:")
+        for place, name in enumerate(schema.targets):
+            mean, nearest = (
+                number_text(error, error, grouped=True) for error in (measures[key][place] for key in _ERRORS)
+            )
+            lines.append(
+                f"  {name}: error of the mean {mean}, of the nearest answer {nearest} (root mean square); 90 % sets "
+                f"hold {100 * measures['coverage_of_90_percent_sets'][place]:.0f} %"
+            )
+    return "\n".join(lines)
+
+
+def _finite_or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,1 @@
+"""Pages about a model of a table, made from records."""

@@ -1,0 +1,62 @@
+"""The pictures of the page about classes. Names of classes are drawn as plain text, cut short."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchmcl._pages.pictures import GREY, INK, PALETTE
+from torchmcl_tables.reports.table_figures import axes
+
+__all__ = ["calibration_of_classes", "confusion_figure", "top_figure"]
+
+_BLUE, _ORANGE, *_ = PALETTE
+# Characters of a label, of all labels in a line, and classes whose cells have room for numbers.
+_LONGEST, _WIDEST, _MOST_NUMBERS = 18, 60, 12
+
+
+def top_figure(found: dict[str, Any]) -> Any:
+    """Return how often the truth is among the first k guesses."""
+    figure, axis = axes()
+    axis.plot(found["numbers"], found["covered"], color=_BLUE, marker="o", lw=2, label="holds the truth")
+    axis.plot(found["numbers"], found["expected"], color=INK, ls="--", lw=1.2, label="promised")
+    axis.set(xlabel="number of guesses", ylabel="share of rows", ylim=(0, 1.02))
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def calibration_of_classes(found: dict[str, Any]) -> Any:
+    """Return how often first guesses are right, by the probability that they were given with."""
+    figure, axis = axes()
+    axis.plot([0, 1], [0, 1], color=INK, lw=0.8)
+    largest = max(found["count"])
+    sizes = [20 + 180 * count / largest for count in found["count"]]
+    pairs = zip(found["right"], found["count"], strict=True)
+    errors = [2 * (max(right * (1 - right), 1e-9) / count) ** 0.5 for right, count in pairs]
+    axis.errorbar(found["given"], found["right"], yerr=errors, fmt="none", ecolor=GREY, lw=1)
+    axis.scatter(found["given"], found["right"], s=sizes, color=_BLUE, alpha=0.8, linewidths=0, zorder=3)
+    axis.set(xlabel="probability given", ylabel="share that was right", xlim=(0, 1.02), ylim=(-0.02, 1.02))
+    return figure
+
+
+def confusion_figure(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Any:
+    """Return the share of each class (rows) that is taken for each (columns)."""
+    figure, axis = axes((6.2, 5.6))
+    shares = [[count / max(sum(row), 1) for count in row] for row in counts]
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="equal")
+    axis.set(xlabel="guess", ylabel="truth", xticks=range(len(names)), yticks=range(len(names)))
+    labels = [_label(name) for name in names]
+    turned = sum(map(len, labels)) > _WIDEST
+    axis.set_xticklabels(labels, rotation=90 if turned else 0, fontsize=8, parse_math=False)
+    axis.set_yticklabels(labels, fontsize=8, parse_math=False)
+    if len(names) <= _MOST_NUMBERS:
+        for row, of_row in enumerate(shares):
+            for column, share in enumerate(of_row):
+                color = "white" if share > 0.6 else INK
+                axis.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=8, color=color)
+    return figure
+
+
+def _label(name: str) -> str:
+    """Return the name of a class as a label: printable characters, cut short."""
+    text = "".join(mark if mark.isprintable() else "?" for mark in name)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,0 +1,161 @@
+"""Prediction sets hold what they promise on fresh rows, whatever weights, copies or groups the table had."""
+
+import numpy as np
+import pytest
+
+from tables import QUICK
+from torchmcl_tables.estimators import MCLRegressor
+
+# Networks that learn their rows by heart: rows that were trained on say nothing of fresh ones.
+BY_HEART = {
+    **QUICK,
+    "n_epochs": 30,
+    "batch_size": 512,
+    "final_fit_on_all_rows": False,
+    "n_restarts": 1,
+    "n_hypotheses": 3,
+    "hidden": (32,),
+    "weight_decay": 0.0,
+    "validation_fraction": 0.4,
+    "n_knots": 0,
+}
+N_TABLES = 10
+
+
+def rough(rng, n):
+    """Return a table of noise that no network can predict."""
+    X = rng.uniform(-1, 1, size=(n, 6))
+    return X, X[:, 0] + 0.5 * rng.normal(size=n)
+
+
+def plain(rng):
+    return *rough(rng, 200), None, None
+
+
+def tripled(rng):
+    X, y = rough(rng, 200)
+    return X.repeat(3, axis=0), y.repeat(3), None, None
+
+
+def equal_weights(rng):
+    return *rough(rng, 200), np.full(200, 5), None
+
+
+def integer_weights(rng):
+    return *rough(rng, 200), rng.integers(1, 6, size=200), None
+
+
+def real_weights(rng):
+    return *rough(rng, 200), rng.uniform(0, 2, size=200), None
+
+
+def near_copies(rng):
+    X, y = rough(rng, 200)
+    X, y, groups = X.repeat(4, axis=0), y.repeat(4), np.arange(200).repeat(4)
+    return X + 1e-3 * rng.normal(size=X.shape), y + 1e-3 * rng.normal(size=800), None, groups
+
+
+@pytest.mark.parametrize("make", [plain, tripled, equal_weights, integer_weights, real_weights, near_copies])
+def test_nine_of_ten_fresh_rows_are_covered(make):
+    covered = []
+    for seed in range(N_TABLES):
+        rng = np.random.default_rng(seed)
+        X, y, weights, groups = make(rng)
+        model = MCLRegressor(**{**BY_HEART, "random_state": seed}).fit(X, y, sample_weight=weights, groups=groups)
+        fresh, truth = rough(rng, 300)
+        covered.append(model.predict_interval(fresh).contains(truth).mean())
+    assert 0.86 < np.mean(covered) < 0.96
+
+
+def test_weights_that_say_where_fresh_rows_lie_are_believed():
+    # Half of the rows are noisy and have four times the weight: four of five fresh rows are such.
+    covered = []
+    for seed in range(N_TABLES):
+        rng = np.random.default_rng(seed)
+        X, y = rough(rng, 240)
+        noisy = X[:, 1] > 0
+        y[noisy] += 4 * rng.normal(size=noisy.sum())
+        model = MCLRegressor(**{**BY_HEART, "random_state": seed}).fit(X, y, sample_weight=np.where(noisy, 4.0, 1.0))
+        fresh, truth = rough(rng, 500)
+        noisy = fresh[:, 1] > 0
+        truth[noisy] += 4 * rng.normal(size=noisy.sum())
+        inside = model.predict_interval(fresh).contains(truth)
+        covered.append(np.average(inside, weights=np.where(noisy, 4.0, 1.0)))
+    assert 0.86 < np.mean(covered) < 0.96
+
+
+@pytest.mark.parametrize("factor", [5, 0.3, 1e6])
+def test_weights_times_a_constant_change_nothing(factor):
+    rng = np.random.default_rng(0)
+    X, y, weights, _ = real_weights(rng)
+    once = MCLRegressor(**{**BY_HEART, "n_epochs": 5}).fit(X, y, weights)
+    more = MCLRegressor(**{**BY_HEART, "n_epochs": 5}).fit(X, y, factor * weights)
+    np.testing.assert_array_equal(once.predict(X), more.predict(X))
+    np.testing.assert_array_equal(once.predict_interval(X).lower, more.predict_interval(X).lower)
+
+
+@pytest.mark.parametrize("factor", [5, 0.3])
+def test_equal_weights_are_no_weights(factor):
+    X, y = rough(np.random.default_rng(0), 100)
+    without = MCLRegressor(**{**BY_HEART, "n_epochs": 5}).fit(X, y)
+    equal = MCLRegressor(**{**BY_HEART, "n_epochs": 5}).fit(X, y, np.full(100, factor))
+    np.testing.assert_array_equal(without.predict(X), equal.predict(X))
+    np.testing.assert_array_equal(without.predict_interval(X).lower, equal.predict_interval(X).lower)
+
+
+def test_a_row_that_comes_again_in_another_batch_is_in_the_same_share():
+    rng = np.random.default_rng(0)
+    X, y = rough(rng, 200)
+    model = MCLRegressor(**BY_HEART)
+    held_out = []
+    for _ in range(3):
+        for batch in np.array_split(rng.permutation(200), 2):
+            model.partial_fit(X[batch], y[batch])
+        held_out.append({tuple(row) for row in model._held_out[1].inputs})
+    assert 20 < len(held_out[0]) < 60
+    assert held_out[0] == held_out[1] == held_out[2]
+    assert model._conformity_weights.sum() == pytest.approx(len(held_out[0]))  # copies are no further rows
+
+
+def test_one_row_at_a_time_is_held_out_or_trained_on():
+    rng = np.random.default_rng(0)
+    X, y = rough(rng, 30)
+    model = MCLRegressor(**BY_HEART)
+    for row in range(30):
+        model.partial_fit(X[row : row + 1], y[row : row + 1])
+    n_held_out = sum(map(len, model._held_out))
+    assert 4 < n_held_out == 30 - model.n_epochs_
+
+
+def test_groups_that_do_not_fit_are_named():
+    X, y = rough(np.random.default_rng(0), 20)
+    with pytest.raises(ValueError, match=r"MCLRegressor: `groups` must have a label for each of 20 rows, got"):
+        MCLRegressor(**QUICK).fit(X, y, groups=np.arange(19))
+
+
+def zero_inflated(rng, n):
+    X = rng.normal(size=(n, 3))
+    return X, np.where(rng.uniform(size=n) < 0.4, 0.0, np.exp(X[:, 0] + rng.normal(size=n)))
+
+
+def counts(rng, n):
+    X = rng.normal(size=(n, 3))
+    return X, rng.poisson(np.exp(1 + 0.5 * X[:, 0])).astype(float)
+
+
+def coarse_counts(rng, n):
+    X = rng.integers(0, [3, 4], size=(n, 2)).astype(float)
+    return X, rng.poisson(1 + X[:, 0]).astype(float)
+
+
+@pytest.mark.parametrize("make", [zero_inflated, counts, coarse_counts])
+def test_targets_with_ties_are_covered_as_often_as_others(make):
+    covered = []
+    for seed in range(N_TABLES):
+        rng = np.random.default_rng(seed)
+        model = MCLRegressor(**{**BY_HEART, "n_epochs": 5, "random_state": seed}).fit(*make(rng, 250))
+        fresh, truth = make(rng, 300)
+        sets = model.predict_interval(fresh)
+        assert np.isfinite(sets.hull).all()
+        covered.append(sets.contains(truth).mean())
+    assert 0.86 < np.mean(covered) < 0.96

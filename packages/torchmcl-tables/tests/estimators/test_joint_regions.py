@@ -1,0 +1,83 @@
+"""Joint regions of several outputs: how many rows they hold, how large they are, and what is refused."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from tables import QUICK, noisy
+from torchmcl.density import KernelMixture
+from torchmcl_tables.estimators import MCLRegressor, PredictionRegions
+
+
+def together(n_rows, seed=0):
+    """Return a table with two outputs that go up and down together."""
+    rng = np.random.default_rng(seed)
+    X, shared = rng.uniform(-1, 1, size=(n_rows, 2)), rng.normal(size=(n_rows, 1))
+    return X, X + 0.5 * shared + 0.05 * rng.normal(size=(n_rows, 2))
+
+
+@pytest.fixture(scope="module", params=[None, "annealed"])
+def model(request):
+    return MCLRegressor(**{**QUICK, "n_epochs": 60, "rule": request.param}).fit(*together(1500))
+
+
+def test_regions_hold_what_they_promise(model):
+    X, y = together(2000, seed=1)
+    assert 0.85 < model.predict_region(X, 0.1).contains(y).mean() < 0.95
+    assert model.predict_region(X, 0.5).contains(y).mean() < 0.6
+
+
+def test_regions_of_outputs_that_go_together_are_smaller_than_products(model):
+    X, _ = together(200, seed=1)
+    widths = model.predict_interval(X, 0.05).width
+    assert model.predict_region(X, 0.1).volume().mean() < 0.6 * widths.prod(axis=1).mean()
+
+
+def test_regions_are_in_the_units_of_y():
+    X, y = noisy(300)
+    settings = {**QUICK, "n_epochs": 5}
+    plain, large = (MCLRegressor(**settings).fit(X, scale * y).predict_region(X) for scale in (1.0, 1000.0))
+    assert large.contains(1000 * y).mean() == pytest.approx(plain.contains(y).mean(), abs=0.1)  # other rows calibrate
+    assert large.volume().mean() == pytest.approx(1000 * plain.volume().mean(), rel=0.5)
+
+
+def test_the_volume_of_a_normal_is_that_of_its_ellipse():
+    normal = KernelMixture(torch.zeros(1, 1, 2).double(), torch.ones(1, 1).double(), 1.0, torch.tensor([1.0, 2.0]))
+    level = float(normal.log_prob(torch.tensor([[1.5, 0.0]]).double()))  # half axes of 1.5 and 3
+    assert PredictionRegions(normal, level).volume(100_000)[0] == pytest.approx(np.pi * 1.5 * 3, rel=0.02)
+
+
+def test_too_few_calibrating_rows_make_regions_of_everything():
+    X, y = together(60)
+    regions = MCLRegressor(**{**QUICK, "n_epochs": 2, "validation_fraction": 0.1}).fit(X, y).predict_region(X, 0.01)
+    assert regions.contains(1e6 * y).all()
+    assert np.isinf(regions.volume()).all()
+
+
+def test_saved_models_have_the_same_regions(model, tmp_path):
+    X, y = together(50, seed=2)
+    model.save(tmp_path / "model")
+    again = MCLRegressor.load(tmp_path / "model").predict_region(X)
+    assert again.log_level == model.predict_region(X).log_level
+    np.testing.assert_array_equal(again.contains(y), model.predict_region(X).contains(y))
+
+
+def test_bad_input_is_refused(model):
+    X, y = together(5)
+    with pytest.raises(ValueError, match=r"MCLRegressor: `alpha` must lie in \(0, 1\), got 1.5"):
+        model.predict_region(X, 1.5)
+    regions = model.predict_region(X)
+    with pytest.raises(ValueError, match=r"`y` must have the shape \(5, 2\), got \(5, 1\)"):
+        regions.contains(y[:, 0])
+    with pytest.raises(ValueError, match="`n_samples` must"):
+        regions.volume(0)
+
+
+def test_models_saved_before_there_were_regions_have_regions_of_everything(model):
+    X, y = together(5)
+    older = copy.copy(model)
+    del older._surprise
+    older._complete()
+    assert older.predict_region(X).contains(1e9 * y).all()

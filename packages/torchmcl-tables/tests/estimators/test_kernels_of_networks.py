@@ -1,0 +1,114 @@
+"""One matrix product for all networks of a kind says what the networks say one by one, whatever rows come together."""
+
+import numpy as np
+import pytest
+import torch
+
+from tables import QUICK, forked, two_outputs
+from torchmcl import MultiHypothesisMLP
+from torchmcl_tables.estimators import MCLRegressor
+from torchmcl_tables.estimators._inputs import Bends, Gaps, Scaler
+from torchmcl_tables.estimators._kernels import Kernels, network_kernels
+
+
+def table(n=50, seed=0, *, missing=False):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4))
+    X[:, 1] = rng.integers(0, 6, size=n)
+    X[:, 3] = 2.5  # constant: no knots
+    if missing:
+        X[rng.uniform(size=X.shape) < 0.2] = np.nan
+    return X
+
+
+def encoder(X, n_knots):
+    weights = np.ones(len(X))
+    filled, gaps = Gaps.filled(X, weights)
+    scaler = Scaler.of(filled, weights)
+    made = Bends.of(scaler, filled, weights, n_knots) if n_knots else scaler
+    return made if gaps is None else gaps.before(made)
+
+
+def networks(inputs, n, hidden=(7, 5), n_outputs=2):
+    torch.manual_seed(0)
+    return [MultiHypothesisMLP(inputs.n_columns, n_outputs, 3, hidden=hidden, scales=True) for _ in range(n)]
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("n_knots", [0, 2, 9])
+@pytest.mark.parametrize(("n_networks", "hidden"), [(3, (7, 5)), (1, (4,)), (2, ())])
+def test_kernels_are_the_outputs_of_the_modules(missing, n_knots, n_networks, hidden):
+    X = table(missing=missing)
+    inputs = encoder(X, n_knots)
+    nets = networks(inputs, n_networks, hidden)
+    asked = np.vstack([table(30, seed=1, missing=missing), 100 * table(5, seed=2)])
+    kernels = network_kernels(nets, inputs, asked, "cpu")
+    with torch.no_grad():
+        said = [net.double()(torch.from_numpy(inputs(asked, np.float64))) for net in nets]
+    expected = Kernels(
+        torch.cat([one.hypotheses for one in said], dim=1),
+        torch.cat([one.score_logits.softmax(dim=-1) for one in said], dim=1) / n_networks,
+        torch.cat([one.scale for one in said], dim=1),
+    )
+    for ours, theirs in zip(kernels, expected, strict=True):
+        assert ours.dtype == torch.float64
+        torch.testing.assert_close(ours, theirs.expand_as(ours), rtol=2e-4, atol=2e-4)
+    torch.testing.assert_close(kernels.probabilities.sum(dim=1), torch.ones(35, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("n_knots", [0, 9])
+def test_a_row_has_the_same_kernels_in_whatever_company(n_knots):
+    X = table(2500)
+    inputs = encoder(X, n_knots)
+    nets = networks(inputs, 2)
+    together = network_kernels(nets, inputs, X, "cpu")
+    for rows in (slice(0, 1), slice(1023, 1026), slice(2400, None), np.random.default_rng(0).permutation(2500)):
+        for alone, all_rows in zip(network_kernels(nets, inputs, X[rows], "cpu"), together, strict=True):
+            assert torch.equal(alone, all_rows[rows])
+
+
+def test_no_rows_have_no_kernels():
+    X = table()
+    inputs = encoder(X, 5)
+    assert network_kernels(networks(inputs, 2), inputs, X[:0], "cpu").values.shape == (0, 6, 2)
+
+
+def test_kernels_move_stretch_and_join():
+    torch.manual_seed(0)
+    one = Kernels(torch.randn(4, 3, 2), torch.rand(4, 3).softmax(dim=-1), torch.rand(4, 3, 2))
+    moved = one.moved(torch.tensor([2.0, 3.0]), torch.tensor([1.0, -1.0]))
+    torch.testing.assert_close(moved.values[..., 1], 3 * one.values[..., 1] - 1)
+    torch.testing.assert_close(moved.widths[..., 0], 2 * one.widths[..., 0])
+    torch.testing.assert_close(one.stretched(0.5).widths, one.widths / 2)
+    both = Kernels.joined([one.times(0.25), moved.times(0.75)])
+    assert both.values.shape == (4, 6, 2)
+    torch.testing.assert_close(both.probabilities.sum(dim=1), torch.ones(4))
+
+
+def everything(model, X):
+    sets = model.predict_interval(X, 0.2)
+    density = model.predict_distribution(X)
+    return {
+        "mean": model.predict(X),
+        "transform": model.transform(X),
+        "hull": np.stack(sets.hull),
+        "width": sets.width,
+        "pieces": sets.n_pieces,
+        "probabilities": density.probabilities.numpy(),
+        "kernels": density.hypotheses.numpy(),
+        "widths": density.widths.numpy(),
+    }
+
+
+@pytest.mark.parametrize("make", [forked, two_outputs, "integers"], ids=["one", "two", "integers"])
+def test_no_answer_depends_on_other_rows(make):
+    X, y = forked(150) if make == "integers" else make(150)
+    y = np.round(2 * y) if make == "integers" else y
+    model = MCLRegressor(**{**QUICK, "n_epochs": 3, "n_restarts": 2}).fit(X, y)
+    assert (model._blend.atoms is not None) == (make == "integers")
+    fresh = forked(1100, seed=1)[0]
+    together = everything(model, fresh)
+    for rows in ([0], [1099], [3, 1, 2], list(range(1000, 1100))):
+        for name, value in everything(model, fresh[rows]).items():
+            expected = together[name][:, rows] if name == "hull" else together[name][rows]
+            np.testing.assert_array_equal(value, expected, err_msg=f"{name} {rows[:3]}")

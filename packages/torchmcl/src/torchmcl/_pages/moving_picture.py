@@ -1,0 +1,77 @@
+"""A film as an animated GIF: for a README and for slides, where no script runs."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+from torchmcl._files import write_atomically
+from torchmcl._optional import optional_import
+from torchmcl._pages.pictures import DATA, INK
+
+__all__ = ["write_moving_picture"]
+
+_SIDE, _HEAD = 300, 34  # pixels of a panel and of the line above it
+_SHARPER = 2  # drawn twice as large and reduced, which smooths the edges
+_COLOURS = 40  # keeps 60 frames well below a megabyte
+_MILLISECONDS, _LAST_MILLISECONDS = 110, 2500
+
+
+def write_moving_picture(film: dict[str, Any], path: Path) -> Path:
+    """Write a film, as `torchmcl._pages.film.film_script` takes it, to a GIF and return its path.
+
+    Raises:
+        ImportError: if Pillow, which matplotlib brings, is missing.
+    """
+    owner = "A moving picture"
+    images, drawing, fonts = (
+        optional_import(f"PIL.{name}", extra="demo", needed_by=owner) for name in ("Image", "ImageDraw", "ImageFont")
+    )
+    found = optional_import("matplotlib.font_manager", extra="demo", needed_by=owner).findfont("DejaVu Sans")
+    font = fonts.truetype(found, size=15 * _SHARPER)  # comes with matplotlib, and has Greek letters
+    size = (_SHARPER * _SIDE * len(film["methods"]), _SHARPER * (_SIDE + _HEAD))
+    background = images.new("RGB", size, "white")
+    _draw_points(drawing.Draw(background), film)
+    frames = []
+    for place, epoch in enumerate(film["epochs"]):
+        frame = background.copy()
+        _draw_frame(drawing.Draw(frame, "RGBA"), film, place, int(epoch), font)
+        frames.append(frame.resize((size[0] // _SHARPER, size[1] // _SHARPER), images.Resampling.LANCZOS))
+    # One palette for all: with one each, colours would flicker and nothing would compress.
+    palette = frames[-1].quantize(_COLOURS)
+    indexed = [frame.quantize(palette=palette, dither=images.Dither.NONE) for frame in frames]
+    durations = [_MILLISECONDS] * (len(frames) - 1) + [_LAST_MILLISECONDS]
+    buffer = io.BytesIO()
+    indexed[0].save(
+        buffer, "GIF", save_all=True, append_images=indexed[1:], duration=durations, loop=0, optimize=True, disposal=1
+    )
+    write_atomically(path, buffer.getvalue())
+    return path
+
+
+def _place(x: float, y: float, panel: int) -> tuple[float, float]:
+    return _SHARPER * _SIDE * (panel + (x + 1) / 2), _SHARPER * (_HEAD + _SIDE * (1 - y) / 2)
+
+
+def _draw_points(pencil: Any, film: dict[str, Any]) -> None:
+    for panel in range(len(film["methods"])):
+        for x, y in film["points"]:
+            left, top = _place(x, y, panel)
+            pencil.rectangle((left, top, left + _SHARPER, top + _SHARPER), fill=DATA)
+        if panel:
+            edge = panel * _SHARPER * _SIDE
+            pencil.line((edge, 0, edge, _SHARPER * (_SIDE + _HEAD)), fill="#d9dee5", width=_SHARPER)
+
+
+def _draw_frame(pencil: Any, film: dict[str, Any], place: int, epoch: int, font: Any) -> None:
+    for panel, method in enumerate(film["methods"]):
+        answers = method["frames"][place]
+        top = max(*(score for _, _, score in answers), 1e-6)
+        for x, y, score in answers:
+            cx, cy = _place(x, y, panel)
+            radius = 4.5 * _SHARPER
+            opacity = round(255 * (0.12 + 0.88 * score / top))
+            box = (cx - radius, cy - radius, cx + radius, cy + radius)
+            pencil.ellipse(box, fill=(0, 72, 153, opacity), outline="#00345f", width=_SHARPER)
+        heat = f", T = {method['temperature'][place]:.2g}" if method["annealed"] else ""
+        middle = _SHARPER * _SIDE * (panel + 0.5)
+        pencil.text((middle, _SHARPER * _HEAD / 2), f"{method['label']}{heat}", INK, font=font, anchor="mm")

@@ -1,0 +1,106 @@
+"""The public names of the package, from the modules that have them; `torchmcl` loads this when one is asked for."""
+
+from torchmcl import metrics, nn
+from torchmcl._checks import value_checks
+from torchmcl._version import __version__
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.costs import (
+    mixture_cost,
+    mixture_score,
+    pairwise,
+    pairwise_ade,
+    pairwise_cosine,
+    pairwise_cross_entropy,
+    pairwise_dice,
+    pairwise_euclidean,
+    pairwise_fde,
+    pairwise_gaussian_nll,
+    pairwise_huber,
+    pairwise_l1,
+    pairwise_laplace_nll,
+    pairwise_neg_si_sdr,
+    pairwise_neg_snr,
+    pairwise_sq_ade,
+    pairwise_sq_euclidean,
+    pairwise_sq_fde,
+    pairwise_token_cross_entropy,
+)
+from torchmcl.loop import RuleScheduler
+from torchmcl.losses import match, mcl_loss
+from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
+from torchmcl.rules.scenes import SceneWinners
+from torchmcl.rules.transport import EMD, PIT, Sinkhorn
+from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopN
+from torchmcl.schedules import Constant, Cosine, Exponential, Joined, Linear, Until, annealed
+from torchmcl.scoring import (
+    PresenceScores,
+    SigmoidScores,
+    SoftmaxScores,
+    normalized_scores,
+    score_loss,
+    score_targets,
+    softmax_score_loss,
+)
+from torchmcl.step import mcl_step
+from torchmcl.types import Batch, Distributions, Matching, Predictions, StepOutput
+
+__all__ = [
+    "EMD",
+    "PIT",
+    "WTA",
+    "AnnealedWTA",
+    "AssignmentRule",
+    "AutoAnnealing",
+    "Batch",
+    "Constant",
+    "Cosine",
+    "Distributions",
+    "Exponential",
+    "Joined",
+    "Linear",
+    "Matching",
+    "MultiHypothesisHead",
+    "MultiHypothesisMLP",
+    "Predictions",
+    "PresenceScores",
+    "RelaxedWTA",
+    "RuleScheduler",
+    "SceneWinners",
+    "SigmoidScores",
+    "Sinkhorn",
+    "SoftmaxScores",
+    "StepOutput",
+    "TopN",
+    "Until",
+    "__version__",
+    "annealed",
+    "match",
+    "mcl_loss",
+    "mcl_step",
+    "metrics",
+    "mixture_cost",
+    "mixture_score",
+    "nn",
+    "normalized_scores",
+    "pairwise",
+    "pairwise_ade",
+    "pairwise_cosine",
+    "pairwise_cross_entropy",
+    "pairwise_dice",
+    "pairwise_euclidean",
+    "pairwise_fde",
+    "pairwise_gaussian_nll",
+    "pairwise_huber",
+    "pairwise_l1",
+    "pairwise_laplace_nll",
+    "pairwise_neg_si_sdr",
+    "pairwise_neg_snr",
+    "pairwise_sq_ade",
+    "pairwise_sq_euclidean",
+    "pairwise_sq_fde",
+    "pairwise_token_cross_entropy",
+    "score_loss",
+    "score_targets",
+    "softmax_score_loss",
+    "value_checks",
+]

@@ -1,0 +1,1 @@
+"""Faster ways in C, called through ctypes."""

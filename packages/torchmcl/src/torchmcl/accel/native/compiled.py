@@ -1,0 +1,279 @@
+"""The training step of small ReLU networks in C, an extension that is built when the package is installed."""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmcl.accel.native.extension import aligned, available, instruction_set, library, on_threads
+from torchmcl.accel.native.ladders import Ladders
+from torchmcl.accel.native.structures import AdamFields, BatchFields, EpochFields, NetworkFields, RowsFields
+
+__all__ = [
+    "MAX_HYPOTHESES",
+    "MAX_LAYERS",
+    "AdamStep",
+    "Mixture",
+    "Network",
+    "NetworkStep",
+    "available",
+    "instruction_set",
+]
+
+# The logarithm of a product of this many numbers in (1, 2] is taken at once.
+MAX_HYPOTHESES = 100
+MAX_LAYERS = 16
+
+# Multiplications of an epoch from which a second thread is worth its start.
+_MANY_PRODUCTS = 10_000_000
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """How mixtures are scored.
+
+    Attributes:
+        crps: weight of the continuous ranked probability score beside the negative log-likelihood.
+        min_scale: of a hypothesis, beside softplus of what the network says.
+    """
+
+    crps: float
+    min_scale: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """The shape of a ReLU network with several hypotheses.
+
+    Attributes:
+        sizes: features of the inputs and of the outputs of each layer.
+        n_hypotheses: of the last layer, followed by as many score logits where there are any.
+        n_dims: of a hypothesis.
+        detach_scores: the score loss ends at the last layer.
+        absolute: the cost sums absolute differences instead of squares.
+        mixture: hypotheses are normal distributions, and the loss scores their mixture; None for other costs.
+    """
+
+    sizes: tuple[int, ...]
+    n_hypotheses: int
+    n_dims: int
+    detach_scores: bool
+    absolute: bool = False
+    mixture: "Mixture | None" = None
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether the network gives score logits."""
+        return self.sizes[-1] > self.n_hypotheses * self.n_dims
+
+
+class NetworkStep:
+    """Losses and gradients of many networks on rows of their sets; everything is float32, contiguous and on the CPU.
+
+    Args:
+        network: their shape.
+        flat: parameters [models, parameters], of each layer the weight and then the bias; read where they are.
+        inputs: [sets, rows, features]
+        targets: [sets, rows, targets, dims]
+        row_weights: [sets, rows], how much each row counts, or None.
+        set_of_model: [models]
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        flat: Tensor,
+        *,
+        inputs: Tensor,
+        targets: Tensor,
+        row_weights: Tensor | None,
+        set_of_model: Tensor,
+    ) -> None:
+        ladders, sizes = Ladders.of(inputs), torch.tensor(network.sizes, device="cpu")
+        targets = targets.contiguous()
+        row_weights = None if row_weights is None else row_weights.contiguous()
+        self.network = network
+        self._flat, self._set_of_model = flat, set_of_model.contiguous()
+        self._network = NetworkFields(
+            n_layers=len(network.sizes) - 1,
+            sizes=sizes.data_ptr(),
+            n_hypotheses=network.n_hypotheses,
+            n_dims=network.n_dims,
+            n_targets=targets.shape[2],
+            absolute=network.absolute,
+            has_scores=network.has_scores,
+            detach_scores=network.detach_scores,
+            n_given=ladders.given.shape[2],
+            n_runs=len(ladders.lengths),
+            run_lengths=ladders.lengths.data_ptr(),
+            is_mixture=network.mixture is not None,
+            crps=0.0 if network.mixture is None else network.mixture.crps,
+            min_scale=0.0 if network.mixture is None else network.mixture.min_scale,
+        )
+        self._rows = RowsFields(
+            n_set_rows=ladders.given.shape[1],
+            inputs=ladders.given.data_ptr(),
+            lower=ladders.lower.data_ptr(),
+            between=ladders.between.data_ptr(),
+            targets=targets.data_ptr(),
+            counts=_pointer(row_weights),
+        )
+        self._kept = (sizes, ladders, targets, row_weights)  # alive as long as the pointers into them
+        self._scratch = self._memory()
+        self.gradient = torch.zeros_like(flat)
+
+    def __call__(
+        self,
+        rule: Tensor,
+        score_weight: float,
+        *,
+        start: int,
+        stop: int,
+        order: tuple[Tensor, Tensor] | None = None,
+        with_gradient: bool = True,
+        models: slice | None = None,
+    ) -> Tensor:
+        """Return the losses [models] of a batch; their gradient is then in `gradient`.
+
+        Args:
+            rule: [2, models], for each model a temperature, or 0 for hard weights, and the epsilon of those.
+            score_weight: weight of the score loss.
+            start: first row of the batch, in the order of each model.
+            stop: the row behind the last.
+            order: permutations of the rows [orders, rows] and which of them each model has [models]; None for as is.
+            with_gradient: whether to compute the gradient.
+            models: the models to take, all of them by default.
+        """
+        chosen = models or slice(0, len(self._flat))
+        batch, loss = self._batch(rule, score_weight, start, order, with_gradient, chosen)
+        batch.n_rows = stop - start
+        library().torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
+        return loss
+
+    def epoch(
+        self,
+        rule: Tensor,
+        score_weight: float,
+        adam: "AdamStep",
+        *,
+        bounds: Sequence[int],
+        active: Tensor,
+        order: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Take a step of Adam after each batch of an epoch, on all threads, and return the losses [batches, models].
+
+        A model whose gradient is not finite keeps its weights, bit for bit.
+
+        Args:
+            rule: as above.
+            score_weight: as above.
+            adam: moments, counts, rates and decays of the models; `flat` must be that of this step.
+            bounds: the first row of each batch, and the one behind the last.
+            active: [models], whether a model is trained; others have losses of 0.
+            order: as above.
+        """
+        n_models, n_parameters = self._flat.shape
+        rows = torch.tensor(bounds, device="cpu")
+        losses = self._flat.new_empty(len(rows) - 1, n_models)
+        active, rule = active.contiguous(), rule.contiguous()
+        update = adam.structure(self._flat, self.gradient)
+
+        def part(first: int, last: int) -> None:
+            scratch = self._memory()
+            batch, _ = self._batch(rule, score_weight, 0, order, True, slice(0, n_models))
+            batch.scratch = scratch.data_ptr()
+            pointers = (rows.data_ptr(), active.data_ptr(), adam.n_steps.data_ptr(), losses.data_ptr())
+            epoch = EpochFields(first, last, len(rows) - 1, *pointers)
+            problem = (self._network, self._rows, batch, update, epoch)
+            library().torchmcl_epoch(*map(ctypes.byref, problem))
+
+        if n_models * n_parameters * (bounds[-1] - bounds[0]) < _MANY_PRODUCTS:
+            part(0, n_models)
+        else:
+            on_threads(part, n_models)
+        return losses
+
+    def _memory(self) -> Tensor:
+        return aligned(library().torchmcl_scratch_size(ctypes.byref(self._network)))
+
+    def _batch(
+        self,
+        rule: Tensor,
+        score_weight: float,
+        start: int,
+        order: tuple[Tensor, Tensor] | None,
+        with_gradient: bool,
+        models: slice,
+    ) -> tuple[BatchFields, Tensor]:
+        """Return a batch without its number of rows, and the losses that it will have."""
+        flat, set_of_model, rule = self._flat[models], self._set_of_model[models], rule[:, models].float().contiguous()
+        loss = flat.new_empty(len(flat))
+        numbers, of_model = (None, None) if order is None else (order[0][:, start:], order[1][models])
+        batch = BatchFields(
+            n_models=len(flat),
+            n_parameters=flat.shape[1],
+            flat=flat.data_ptr(),
+            gradient=self.gradient[models].data_ptr() if with_gradient else None,
+            set_of_model=set_of_model.data_ptr(),
+            temperature=rule[0].data_ptr(),
+            epsilon=rule[1].data_ptr(),
+            loss=loss.data_ptr(),
+            first=start if order is None else 0,  # with an order the beginning is skipped there
+            order=_pointer(numbers),
+            order_of_model=_pointer(of_model),
+            order_stride=0 if numbers is None else numbers.stride(0),
+            score_weight=score_weight,
+            scratch=self._scratch.data_ptr(),
+        )
+        batch.kept = rule  # alive as long as the pointers into it
+        return batch, loss
+
+
+@dataclass(frozen=True)
+class AdamStep:
+    """Adam with decoupled weight decay for parameters [models, parameters].
+
+    Attributes:
+        mean: the first moments, like the parameters, changed in place.
+        square: the second moments.
+        n_steps: [models, 1], floats.
+        lr: learning rates [models, 1].
+        decay: weight decays [models, 1], or None.
+        betas: of both moments.
+        epsilon: added to the root of the second.
+    """
+
+    mean: Tensor
+    square: Tensor
+    n_steps: Tensor
+    lr: Tensor
+    decay: Tensor | None
+    betas: tuple[float, float]
+    epsilon: float
+
+    def structure(self, flat: Tensor, grad: Tensor) -> AdamFields:
+        """Return what C reads."""
+        return AdamFields(
+            n_models=flat.shape[0],
+            n_parameters=flat.shape[1],
+            flat=flat.data_ptr(),
+            gradient=grad.data_ptr(),
+            mean=self.mean.data_ptr(),
+            square=self.square.data_ptr(),
+            n_steps=self.n_steps.data_ptr(),
+            rate=self.lr.data_ptr(),
+            decay=_pointer(self.decay),
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            epsilon=self.epsilon,
+        )
+
+    def __call__(self, flat: Tensor, grad: Tensor) -> None:
+        """Change parameters and moments in place; `n_steps` already counts this step."""
+        library().torchmcl_adam(ctypes.byref(self.structure(flat, grad)))

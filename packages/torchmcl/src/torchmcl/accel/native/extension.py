@@ -1,0 +1,93 @@
+"""The extension in C: whether it was built when the package was installed, and its functions.
+
+The sources are in the folder `native`; `native/native.h` declares the structures that Python declares again. Where the
+extension could not be built everything takes the plain way, and `torchmcl --version --verbose` says so.
+"""
+
+import ctypes
+import importlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_char_p, c_int64
+
+import torch
+from torch import Tensor
+
+__all__ = ["aligned", "available", "instruction_set", "library", "on_threads"]
+
+_ALIGNMENT = 64
+_RESULTS = {
+    "torchmcl_instruction_set": c_char_p,
+    "torchmcl_scratch_size": c_int64,
+    "torchmcl_step": None,
+    "torchmcl_adam": None,
+    "torchmcl_epoch": None,
+    "torchmcl_one_target_rows": c_int64,
+    "torchmcl_one_target_scratch": c_int64,
+    "torchmcl_one_target": None,
+    "torchmcl_choice_scratch": c_int64,
+    "torchmcl_choose": None,
+    "torchmcl_means_scratch": c_int64,
+    "torchmcl_move": None,
+    "torchmcl_line_scratch": c_int64,
+    "torchmcl_line_points": None,
+    "torchmcl_line_sets": None,
+    "torchmcl_line_above": None,
+    "torchmcl_leaves": None,
+    "torchmcl_lstm_lanes": c_int64,
+    "torchmcl_lstm_scratch": c_int64,
+    "torchmcl_lstm": None,
+}
+
+
+def _loaded() -> ctypes.CDLL | None:
+    try:
+        module = importlib.import_module("torchmcl.accel.native._native")  # which chooses the instruction set
+    except ImportError:
+        return None
+    functions = ctypes.CDLL(str(module.__file__))
+    for name, result in _RESULTS.items():
+        if not hasattr(functions, name):  # built from older sources
+            return None
+        getattr(functions, name).restype = result
+    return functions
+
+
+_LIBRARY = _loaded()
+
+
+def available() -> bool:
+    """Return whether the extension was built when the package was installed."""
+    return _LIBRARY is not None
+
+
+def instruction_set() -> str | None:
+    """Return the name of the vector instructions that were chosen for this processor, None without the extension."""
+    return None if _LIBRARY is None else _LIBRARY.torchmcl_instruction_set().decode()
+
+
+def library() -> ctypes.CDLL:
+    """Return the functions of the extension, which must be available."""
+    assert _LIBRARY is not None
+    return _LIBRARY
+
+
+def aligned(n_floats: int, *, zeroed: bool = True) -> Tensor:
+    """Return memory for at least this many floats, aligned for vectors.
+
+    What C reads and writes is of one type and in main memory, whatever the defaults of torch are.
+    """
+    n_taken = n_floats + _ALIGNMENT // 4
+    memory = (torch.zeros if zeroed else torch.empty)(n_taken, dtype=torch.float32, device="cpu")
+    return memory[-memory.data_ptr() // 4 % (_ALIGNMENT // 4) :]
+
+
+def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
+    """Call `part` with the first row of each share of the rows and the one behind its last, a share for each thread."""
+    n_threads = min(torch.get_num_threads(), n_rows)
+    if n_threads < 2:
+        part(0, n_rows)
+        return
+    bounds = [n_rows * i // n_threads for i in range(n_threads + 1)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(part, bounds[:-1], bounds[1:]))

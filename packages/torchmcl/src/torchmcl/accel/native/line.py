@@ -1,0 +1,141 @@
+"""Mixtures of normal kernels on the line in C, row by row: best points, highest-density sets, masses above values.
+
+They are in the same extension as the training step, `native/line.h`; `torchmcl.density` defines what they compute. Rows
+are shared among as many threads as torch has, and none depends on another.
+"""
+
+import ctypes
+from ctypes import Structure, c_double, c_int64, c_void_p
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmcl.accel.native.extension import aligned, available, library, on_threads
+
+__all__ = ["Mixtures", "Sets", "best_points", "mass_above", "serves", "sets"]
+
+# Room for the pieces of this many rows is taken at once, before it is known how many there are.
+_ROWS_AT_ONCE = 1024
+_DOUBLE: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
+
+
+class Mixtures(NamedTuple):
+    """Centres, weights and widths of kernels, [rows, kernels] each, of one type."""
+
+    centres: Tensor
+    weights: Tensor
+    widths: Tensor
+
+
+class Sets(NamedTuple):
+    """Ends [rows, pieces], padded with NaN, and how deep the deepest gap between two pieces is, [rows]."""
+
+    lower: Tensor
+    upper: Tensor
+    depths: Tensor
+
+
+class _Line(Structure):
+    _fields_ = (
+        ("n_rows", c_int64),
+        ("n_kernels", c_int64),
+        ("is_double", c_int64),
+        ("centres", c_void_p),
+        ("weights", c_void_p),
+        ("widths", c_void_p),
+        ("given", c_void_p),
+        ("fill", c_double),
+        ("n_columns", c_int64),
+        ("first", c_void_p),
+        ("second", c_void_p),
+        ("third", c_void_p),
+        ("counts", c_void_p),
+        ("scratch", c_void_p),
+    )
+
+
+def serves(*tensors: Tensor) -> bool:
+    """Return whether the extension was built and takes these: real numbers on the CPU that need no gradient."""
+    if not available():
+        return False
+    return all(
+        tensor.dtype in (torch.float32, torch.float64)
+        and tensor.device.type == "cpu"
+        and not (tensor.requires_grad and torch.is_grad_enabled())
+        for tensor in tensors
+    )
+
+
+def best_points(mixtures: Mixtures, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return points, masses and deviations, [rows, points] each in double precision."""
+    mixtures = _contiguous(mixtures)
+    n_rows = len(mixtures.centres)
+    points, masses, deviations = (torch.empty(n_rows, n_points, **_DOUBLE) for _ in range(3))
+
+    def part(start: int, stop: int) -> None:
+        line, scratch = _asked(mixtures, start, stop, n_points)
+        line.first, line.second, line.third = (x[start:].data_ptr() for x in (points, masses, deviations))
+        line.scratch = scratch.data_ptr()
+        library().torchmcl_line_points(ctypes.byref(line))
+
+    on_threads(part, n_rows)
+    return points, masses, deviations
+
+
+def mass_above(mixtures: Mixtures, values: Tensor) -> Tensor:
+    """Return the mass that is denser than at the values [rows], [rows] in double precision."""
+    mixtures, values = _contiguous(mixtures), values.double().contiguous()
+    masses = torch.empty(len(values), **_DOUBLE)
+
+    def part(start: int, stop: int) -> None:
+        line, scratch = _asked(mixtures, start, stop, 1)
+        line.given, line.first, line.scratch = values[start:].data_ptr(), masses[start:].data_ptr(), scratch.data_ptr()
+        library().torchmcl_line_above(ctypes.byref(line))
+
+    on_threads(part, len(values))
+    return masses
+
+
+def sets(mixtures: Mixtures, masses: Tensor, fill: float) -> Sets:
+    """Return the highest-density sets of the masses [rows], in double precision."""
+    mixtures, masses = _contiguous(mixtures), masses.double().contiguous()
+    n_rows = len(masses)
+    depths = torch.empty(n_rows, **_DOUBLE)
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def part(start: int, stop: int) -> None:
+        most = mixtures.centres.shape[1] + 1
+        lower, upper = (torch.empty(_ROWS_AT_ONCE, most, **_DOUBLE) for _ in range(2))
+        counts = torch.empty(_ROWS_AT_ONCE, dtype=torch.int64, device="cpu")
+        for low in range(start, stop, _ROWS_AT_ONCE):
+            high = min(low + _ROWS_AT_ONCE, stop)
+            line, scratch = _asked(mixtures, low, high, most)
+            line.fill, line.given, line.scratch = fill, masses[low:].data_ptr(), scratch.data_ptr()
+            line.first, line.second, line.third = lower.data_ptr(), upper.data_ptr(), depths[low:].data_ptr()
+            line.counts = counts.data_ptr()
+            library().torchmcl_line_sets(ctypes.byref(line))
+            n = max(int(counts[: high - low].max()), 1)
+            found[low] = lower[: high - low, :n].clone(), upper[: high - low, :n].clone()
+
+    on_threads(part, n_rows)
+    n_pieces = max((lower.shape[1] for lower, _ in found.values()), default=1)
+    lower, upper = (torch.full((n_rows, n_pieces), torch.nan, **_DOUBLE) for _ in range(2))
+    for low, (ends, stops) in found.items():
+        lower[low : low + len(ends), : ends.shape[1]] = ends
+        upper[low : low + len(ends), : ends.shape[1]] = stops
+    return Sets(lower, upper, depths)
+
+
+def _contiguous(mixtures: Mixtures) -> Mixtures:
+    dtype = torch.promote_types(mixtures.centres.dtype, mixtures.widths.dtype)
+    return Mixtures(*(part.detach().to(dtype).contiguous() for part in mixtures))
+
+
+def _asked(mixtures: Mixtures, start: int, stop: int, n_columns: int) -> tuple[_Line, Tensor]:
+    """Return what is asked of some rows, and memory for it that must live as long as the call."""
+    centres = mixtures.centres
+    line = _Line(stop - start, centres.shape[1], centres.dtype == torch.float64)
+    line.centres, line.weights, line.widths = (part[start:].data_ptr() for part in mixtures)
+    line.n_columns = n_columns
+    return line, aligned(library().torchmcl_line_scratch(ctypes.byref(line)), zeroed=False)

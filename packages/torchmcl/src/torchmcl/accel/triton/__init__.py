@@ -1,0 +1,1 @@
+"""Faster ways in Triton, for CUDA devices."""

@@ -1,0 +1,186 @@
+"""Whole epochs of small networks in one kernel: a program trains one model, from its rows to its best weights.
+
+An epoch of a small network launched part by part is some hundred kernels of a few microseconds, each of which brings
+the weights from memory and takes them back. Here a model's weights stay in registers from batch to batch and from
+epoch to epoch; only rows and moments come and go, from caches.
+
+The networks have one hidden layer; `network.py` says how their weights lie.
+"""
+
+import triton
+import triton.language as tl
+
+from torchmcl.accel.triton.adam import one_minus_exp
+from torchmcl.accel.triton.network import forward, is_finite, mixed, product, rows_of
+
+__all__ = ["train_epochs"]
+
+_INTEGERS = (
+    "first_epoch", "last_epoch", "n_epochs", "n_models", "batch_size", "n_batches", "n_rows_ordered", "n_orders",
+    "patience", "watches_loss", "shuffled", "weighted", "scored", "detached",
+    "F", "H", "K", "D",
+)  # fmt: skip
+
+
+@triton.jit
+def _step(  # type: ignore[no-untyped-def]
+    weight, gradient, place, trained, mean, square, rate, root, kept, beta1, beta2, epsilon
+):  # fmt: skip
+    """Return weights after a step of Adam; moments lie in memory."""
+    m = tl.load(mean + place, mask=trained, other=0.0)
+    v = tl.load(square + place, mask=trained, other=0.0)
+    m = m + (1 - beta1) * (gradient - m)
+    v = beta2 * v + (1 - beta2) * gradient * gradient
+    tl.store(mean + place, m, mask=trained)
+    tl.store(square + place, v, mask=trained)
+    return tl.where(trained, weight * kept - rate * m / (tl.sqrt(v) * root + epsilon), weight)
+
+
+@triton.jit(do_not_specialize=_INTEGERS)
+def train_epochs(  # type: ignore[no-untyped-def]
+    flat, mean, square, n_steps, best, inputs, targets, row_weights, order, facts,
+    rates, decays, rules, losses, watched, temperatures, learning_rates, best_value, best_epoch, stopped_epoch,
+    failed_step,
+    first_epoch, last_epoch, n_epochs, n_models, batch_size, n_batches, n_rows_ordered, n_orders,
+    patience, watches_loss, shuffled, weighted, scored, detached, F, H, K, D,
+    score_weight, left_share, beta1, beta2, log1, log2, epsilon,
+    FEATURES: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+    ABSOLUTE: tl.constexpr
+):  # fmt: skip
+    """Train all models from `first_epoch` up to but not including `last_epoch`; `fleet/fused.py` says what is what."""
+    model = tl.program_id(0)
+    # Where the weights of this model lie.
+    n_outputs = K * D + K * scored
+    n_parameters = (F + 1) * H + (H + 1) * n_outputs
+    offset = model.to(tl.int64) * n_parameters
+    flat, mean, square, best = flat + offset, mean + offset, square + offset, best + offset
+    h = tl.arange(0, HIDDEN)[None, :]
+    f = tl.arange(0, FEATURES)[:, None]
+    trained1 = (h < H) & (f <= F)
+    place1 = tl.where(f < F, h * F + f, F * H + h)
+    o = tl.arange(0, GROUPS * COLUMNS)[:, None]
+    group, column = o // COLUMNS, o % COLUMNS
+    output = tl.where(group < D, column * D + group, K * D + column)
+    trained2 = (h <= H) & (column < K) & (group < D + scored)
+    place2 = (F + 1) * H + tl.where(h < H, output * H + h, n_outputs * H + output)
+    # The hidden unit behind the last is always 1: biases of the outputs are its weights.
+    first = tl.load(flat + place1, mask=trained1, other=0.0) + tl.where((h == H) & (f == F), 1.0, 0.0)
+    second = tl.load(flat + place2, mask=trained2, other=0.0)
+
+    own = facts + model * 8
+    begin, n_rows, begin_held, n_held = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
+    own_order, every, decides, stream = tl.load(own + 4), tl.load(own + 5), tl.load(own + 6), tl.load(own + 7)
+    n_rows_32, n_held_32 = n_rows.to(tl.int32), n_held.to(tl.int32)
+
+    steps = tl.load(n_steps + model)
+    stopped, failed = tl.load(stopped_epoch + model), tl.load(failed_step + model)
+    best_so_far, best_at = tl.load(best_value + model), tl.load(best_epoch + model)
+    block = tl.arange(0, ROWS)
+    places_of = tl.arange(0, GROUPS * COLUMNS)[None, :]
+    is_real, is_first = places_of % COLUMNS < K, places_of < COLUMNS
+    is_score = places_of // COLUMNS == D
+    to_trunk = tl.where(is_score & (detached > 0), 0.0, 1.0)
+
+    epoch = first_epoch + 0
+    grown = 1.0 / left_share
+    while (epoch < last_epoch) & (stopped < 0):
+        # Tables begin with the first epoch of the launch, histories with that of the training.
+        row_of_table = (epoch - first_epoch).to(tl.int64) * n_models
+        in_table, at = row_of_table + model, epoch.to(tl.int64) * n_models + model
+        rate, decay = tl.load(rates + in_table), tl.load(decays + in_table)
+        temperature = tl.load(rules + in_table + row_of_table)
+        spared = tl.load(rules + in_table + row_of_table + n_models)
+        tl.store(temperatures + at, temperature, mask=decides > 0)
+        tl.store(learning_rates + at, rate)
+
+        total = 0.0
+        for batch in range(0, tl.cdiv(n_rows_32, batch_size)):
+            n_real = tl.minimum(n_rows_32 - batch * batch_size, batch_size)
+            share = 1.0 / n_real
+            numbers_of_step = mixed(stream + epoch.to(tl.int64) * tl.cdiv(n_rows_32, batch_size) + batch)
+            to_first = tl.zeros((FEATURES, HIDDEN), dtype=tl.float32)
+            to_second = tl.zeros((GROUPS * COLUMNS, HIDDEN), dtype=tl.float32)
+            losses_of = tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32)
+            for start in range(0, n_real, ROWS):
+                real = start + block < n_real
+                row = (batch * batch_size + start + block).to(tl.int64)
+                turn = (epoch - first_epoch).to(tl.int64) * n_orders + own_order
+                row = tl.load(order + turn * n_rows_ordered + row, mask=start + block < n_real * shuffled, other=row)
+                row += begin
+                x, y = rows_of(inputs, targets, row, real, F, D, FEATURES, GROUPS, COLUMNS)
+                count = tl.load(row_weights + row, mask=start + block < n_real * weighted, other=1.0)
+                count = (tl.where(real, count, 0.0) * share)[:, None]
+                hidden, outputs, difference, cost, weight, label, each = forward(
+                    x, y, first, second, temperature, spared, score_weight, H, K, D,
+                    numbers_of_step, start, left_share,
+                    ROWS, HIDDEN, GROUPS, COLUMNS, ABSOLUTE
+                )  # fmt: skip
+                losses_of += each * count
+                # The gradient of the outputs.
+                if ABSOLUTE:
+                    slope = tl.where(difference > 0, 1.0, tl.where(difference < 0, -1.0, 0.0 * difference))
+                else:
+                    slope = 2.0 * difference
+                pull = (tl.sigmoid(outputs) - tl.where(label, 1.0, 0.0)) * (score_weight / K)
+                to_all = tl.where(is_score, pull, weight * slope) * count  # what padding gets has no weights
+                to_second = product(tl.trans(to_all), hidden, to_second)
+                to_hidden = product(to_all * to_trunk, second, tl.zeros((ROWS, HIDDEN), dtype=tl.float32))
+                to_hidden = tl.where(hidden > 0, to_hidden * grown, 0.0)
+                to_first = product(tl.trans(x), to_hidden, to_first)
+            loss = tl.sum(tl.sum(losses_of, axis=1), axis=0)
+            loss = loss - 0.0 * loss  # NaN for infinity, as in `mcl_loss`
+            if (n_batches > 1) & (failed < 0) & (loss != loss):
+                failed = epoch.to(tl.int64) * n_batches + batch
+            total += loss * (n_real.to(tl.float32) / n_rows_32.to(tl.float32))
+            # A model whose gradient is not finite keeps its weights.
+            to_first, to_second = tl.where(trained1, to_first, 0.0), tl.where(trained2, to_second, 0.0)
+            summed = tl.sum(tl.sum(to_first, axis=1), axis=0) + tl.sum(tl.sum(to_second, axis=1), axis=0)
+            finite = is_finite(summed)
+            to_first, to_second = tl.where(finite, to_first, 0.0), tl.where(finite, to_second, 0.0)
+            used = tl.where(finite, rate, 0.0)
+            steps += 1
+            scaled = used / one_minus_exp(steps * log1)
+            root = 1.0 / tl.sqrt(one_minus_exp(steps * log2))
+            kept = 1 - used * decay
+            first = _step(first, to_first, place1, trained1, mean, square, scaled, root, kept, beta1, beta2, epsilon)
+            second = _step(second, to_second, place2, trained2, mean, square, scaled, root, kept, beta1, beta2, epsilon)
+            tl.debug_barrier()  # moments are read by the thread that wrote them; a layout may change that
+        tl.store(losses + at, total)
+
+        if (n_held > 0) & ((epoch + 1 == n_epochs) | ((epoch + 1) % every == 0)):
+            losses_of = tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32)
+            lowest_of = losses_of
+            for start in range(0, n_held_32, ROWS):
+                real = start + block < n_held_32
+                row = begin_held + (start + block).to(tl.int64)
+                x, y = rows_of(inputs, targets, row, real, F, D, FEATURES, GROUPS, COLUMNS)
+                hidden, outputs, difference, cost, weight, label, each = forward(
+                    x, y, first, second, temperature, spared, score_weight, H, K, D, stream, start, 1.0,
+                    ROWS, HIDDEN, GROUPS, COLUMNS, ABSOLUTE
+                )  # fmt: skip
+                losses_of += tl.where(real[:, None], each, 0.0)
+                # A NaN may have no winner.
+                counts = is_first & is_real & real[:, None] & (label | (cost != cost))
+                lowest_of += tl.where(counts, cost, 0.0)
+            loss = tl.sum(tl.sum(losses_of, axis=1), axis=0)
+            distortion = tl.sum(tl.sum(lowest_of, axis=1), axis=0)
+            value = tl.where(watches_loss > 0, loss - 0.0 * loss, distortion) / n_held_32
+            tl.store(watched + at, value)
+            annealed = (decides > 0) & (temperature > 0) & (epoch + 1 < n_epochs)
+            if (value < best_so_far) & (annealed == 0):
+                best_so_far = value
+                best_at = epoch.to(tl.int64)
+                tl.store(best + place1, first, mask=trained1)
+                tl.store(best + place2, second, mask=trained2)
+            waited = epoch - tl.maximum(best_at, 0)
+            if (patience >= 0) & (annealed == 0) & (waited >= patience):
+                stopped = epoch.to(tl.int64)
+        epoch += 1
+
+    tl.store(flat + place1, first, mask=trained1)
+    tl.store(flat + place2, second, mask=trained2)
+    tl.store(n_steps + model, steps)
+    tl.store(stopped_epoch + model, stopped)
+    tl.store(failed_step + model, failed)
+    tl.store(best_value + model, best_so_far)
+    tl.store(best_epoch + model, best_at)

@@ -1,0 +1,126 @@
+"""The command line: parsing and dispatch only."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from torchmcl._version import __version__
+from torchmcl.cli.arguments import CommandParser
+from torchmcl.cli.demonstrations import add_demo_commands
+from torchmcl.cli.diagnosis import add_diagnose_command
+from torchmcl.cli.output import say
+
+__all__ = ["main"]
+
+# Sibling packages add commands by entry points of this group: functions that take the subparsers.
+_GROUP = "torchmcl.commands"
+_TABLES = "This command comes with torchmcl-tables: pip install 'torchmcl[tables]'."
+_SPEECH = "This command comes with torchmcl-speech: pip install 'torchmcl[speech]'."
+_STUDIES = "This command comes with the studies in the repository: clone it and run `make install`."
+_HOMES = dict.fromkeys(("describe", "fit", "predict", "report"), _TABLES) | {
+    "separation": _SPEECH,
+    "data": _SPEECH,
+    "reproduce": _STUDIES,
+}
+
+
+def _missing() -> set[str]:
+    """Return the commands whose package is not installed."""
+    return _HOMES.keys() - {entry.name for entry in entry_points(group=_GROUP)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `torchmcl ...`; return the exit code.
+
+    1 is a training whose loss is not finite, 2 input that cannot be used, 130 and 143 an end by Ctrl-C and SIGTERM.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    if words and words[0] in _missing():
+        parser.exit(2, f"torchmcl {words[0]}: {_HOMES[words[0]]}\n")
+    options = parser.parse_args(words)
+    options.words = words
+    if options.version:
+        say("\n".join(_versions()) if options.verbose else f"torchmcl {__version__}")
+        parser.exit()
+    if options.verbose:
+        parser.error("--verbose goes with --version")
+    if options.run is None:
+        parser.print_help()
+        return 0
+    try:
+        if options.check is not None:  # input that cannot be used is found before torch is loaded, which takes seconds
+            options.check(options)
+        return _run(options)
+    except KeyboardInterrupt:  # before signals are waited for, while packages are loaded
+        say("torchmcl: Stopped by SIGINT.", error=True)
+        return 130
+    except FloatingPointError as error:  # a loss that is not finite
+        say(f"torchmcl: {error}", error=True)
+        return 1
+    except (ValueError, ImportError, OSError) as error:
+        say(error if str(error).startswith("torchmcl ") else f"torchmcl: {error}", error=True)
+        return 2
+
+
+def _run(options: argparse.Namespace) -> int:
+    from torchmcl.persistence import Stopped, stop_on_signals
+
+    try:
+        with stop_on_signals():
+            options.run(options)
+    except Stopped as stopped:
+        say(f"torchmcl: {stopped}", error=True)
+        return stopped.code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog="torchmcl",
+        description="Several answers instead of one: multiple choice learning and annealed MCL for PyTorch.",
+        epilog=_epilog(),
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("--verbose", action="store_true", help="with --version: all that a bug report needs")
+    parser.set_defaults(check=None, run=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    add_demo_commands(commands)
+    play = commands.add_parser(
+        "play",
+        help="write a page on which to drag the temperature and watch hypotheses split",
+        description="Write one self-contained page that trains hypotheses in the browser: data to choose or draw, "
+        "rules side by side, a temperature to drag, rate-distortion, a small network, and a story of seven steps.",
+        epilog="example: torchmcl play --open",
+    )
+    play.add_argument("--out", type=Path, default=Path("out/play.html"), help="the file (default: %(default)s)")
+    play.add_argument("--open", action="store_true", help="open the page in the browser")
+    play.set_defaults(run=_play)
+    add_diagnose_command(commands)
+    for entry in sorted(entry_points(group=_GROUP), key=lambda entry: [*_HOMES, entry.name].index(entry.name)):
+        entry.load()(commands)
+    return parser
+
+
+def _epilog() -> str:
+    if not (missing := sorted(_missing())):
+        return "Start with: torchmcl demo, or with a table: torchmcl fit --example -o model/"
+    return f"Start with: torchmcl demo. Not installed: {', '.join(missing)}; run one to read how to install it."
+
+
+def _versions() -> list[str]:
+    from torchmcl._environment import environment
+
+    return [f"{name:<18}{value}" for name, value in environment().items()]
+
+
+def _play(options: argparse.Namespace) -> None:
+    import webbrowser
+
+    from torchmcl.demo.play_page import write_play_page
+
+    address = write_play_page(options.out).resolve().as_uri()
+    opened = options.open and webbrowser.open(address)
+    say(f"{'Opened' if opened else 'Open the page:'} {address}")

@@ -1,0 +1,172 @@
+"""Negative log-likelihoods of hypotheses that are distributions, and of their mixture."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_callable, check_tensor, value_checks_enabled
+from torchmcl.accel.eager.likelihoods import GAUSSIAN, LAPLACE, Family, summed_nll
+from torchmcl.costs._calling import check_takes_mask, named_extras
+from torchmcl.costs._sequences import aligned_events, flattened
+
+__all__ = ["mixture_cost", "pairwise_gaussian_nll", "pairwise_laplace_nll"]
+
+
+def pairwise_gaussian_nll(
+    *,
+    hypotheses: Tensor,
+    targets: Tensor,
+    scale: Tensor,
+    mask: Tensor | None = None,
+    event_dims: int = 1,
+    per_step: bool = False,
+) -> Tensor:
+    """Return the negative log-density of every target under every hypothesis, a normal distribution.
+
+    Coordinates are independent given the hypothesis: the cost is a sum over the real coordinates of a target.
+
+    Args:
+        hypotheses: means [..., hypotheses, dim], or [..., hypotheses, steps, dim] with `event_dims=2`.
+        targets: [..., targets, dim] or [..., targets, steps, dim]; the contents of masked steps are ignored, even NaN.
+        scale: standard deviations, > 0, of the shape of `hypotheses` or one that broadcasts to it. A scale of 0 or
+            below gives NaN or infinity, and an error inside `value_checks`.
+        mask: [..., targets, steps], True where a step is real; None when all are.
+        event_dims: how many axes one hypothesis has; `mcl_step` fills it in.
+        per_step: divide by the number of real steps, so that long and short sequences count alike.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in all three inputs; 0 without a real step.
+
+    Example:
+        >>> means, scale = torch.tensor([[0.0], [3.0]]), torch.tensor([[1.0], [2.0]])
+        >>> pairwise_gaussian_nll(hypotheses=means, targets=torch.tensor([[1.0]]), scale=scale)
+        tensor([[1.4189, 2.1121]])
+    """
+    return _nll("pairwise_gaussian_nll", GAUSSIAN, hypotheses, targets, scale, mask, event_dims, per_step)
+
+
+def pairwise_laplace_nll(
+    *,
+    hypotheses: Tensor,
+    targets: Tensor,
+    scale: Tensor,
+    mask: Tensor | None = None,
+    event_dims: int = 1,
+    per_step: bool = False,
+) -> Tensor:
+    """Return the negative log-density of every target under every hypothesis, a Laplace distribution.
+
+    Args:
+        hypotheses: locations [..., hypotheses, dim], or [..., hypotheses, steps, dim] with `event_dims=2`.
+        targets: [..., targets, dim] or [..., targets, steps, dim]; the contents of masked steps are ignored, even NaN.
+        scale: mean absolute deviations, > 0, of the shape of `hypotheses` or one that broadcasts to it.
+        mask: [..., targets, steps], True where a step is real; None when all are.
+        event_dims: how many axes one hypothesis has; `mcl_step` fills it in.
+        per_step: divide by the number of real steps, so that long and short sequences count alike.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in all three inputs; 0 without a real step.
+
+    Example:
+        >>> location, scale = torch.tensor([[0.0], [3.0]]), torch.tensor([[1.0], [2.0]])
+        >>> pairwise_laplace_nll(hypotheses=location, targets=torch.tensor([[1.0]]), scale=scale)
+        tensor([[1.6931, 2.3863]])
+    """
+    return _nll("pairwise_laplace_nll", LAPLACE, hypotheses, targets, scale, mask, event_dims, per_step)
+
+
+@dataclass(frozen=True)
+class mixture_cost:  # noqa: N801  (reads as a function: cost_fn = mixture_cost(pairwise_gaussian_nll))
+    """A negative log-likelihood with the log-score of its hypothesis inside: -log(score_k p_k(y)).
+
+    With it, `AnnealedWTA(1.0)` trains an exact mixture density network: the weights are the posterior of the
+    components, and the gradient of the loss is that of the mixture's negative log-likelihood. A temperature above 1
+    that falls to 1 is deterministic annealing of the mixture; towards 0 it becomes winner-takes-all. Scores are the
+    softmax of the logits and are trained by the cost, so use `score_weight=0`.
+
+    Args:
+        nll: `pairwise_gaussian_nll`, `pairwise_laplace_nll`, or another negative log-likelihood.
+
+    Example:
+        >>> import torchmcl as mcl
+        >>> model = mcl.MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3, scales=True)
+        >>> batch = mcl.Batch(torch.randn(8, 2), torch.randn(8, 1, 1))
+        >>> cost_fn = mcl.mixture_cost(mcl.pairwise_gaussian_nll)
+        >>> mcl.mcl_step(model, batch, mcl.AnnealedWTA(1.0), cost_fn=cost_fn, score_weight=0).matching.cost.shape
+        torch.Size([8, 1, 3])
+    """
+
+    nll: Callable[..., Tensor]
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        check_callable("mixture_cost", "nll", self.nll, "torchmcl.pairwise_gaussian_nll")
+
+    def __call__(
+        self,
+        *,
+        hypotheses: Tensor,
+        targets: Tensor,
+        score_logits: Tensor,
+        scale: Tensor | None = None,
+        mask: Tensor | None = None,
+        event_dims: int = 1,
+    ) -> Tensor:
+        """Return the cost [..., targets, hypotheses]."""
+        if mask is not None:
+            check_takes_mask("mixture_cost", "nll", self.nll)
+        available: dict[str, Any] = {"scale": scale, "mask": mask, "event_dims": event_dims}
+        extras = {name: available[name] for name in named_extras(self.nll) if name in available}
+        cost = self.nll(hypotheses=hypotheses, targets=targets, **extras)
+        return cost - score_logits.to(cost.dtype).log_softmax(dim=-1).unsqueeze(-2)
+
+
+def _nll(
+    owner: str,
+    family: Family,
+    hypotheses: Tensor,
+    targets: Tensor,
+    scale: Tensor,
+    mask: Tensor | None,
+    event_dims: int,
+    per_step: bool,
+) -> Tensor:
+    """Return the sum of a negative log-density over the real coordinates of a target."""
+    _check_scale(owner, scale, hypotheses)
+    scale = scale.expand(hypotheses.shape)
+    hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims)
+    scale = scale.to(hypotheses.dtype).expand(hypotheses.shape)
+    n_steps = hypotheses.shape[-event_dims] if event_dims > 1 else 1
+    # Events as rows of coordinates: the sum over steps and coordinates is one.
+    real = None
+    if mask is not None:
+        real = mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)).expand(targets.shape).flatten(-event_dims)
+    hypotheses, targets, scale = (part.flatten(-event_dims) for part in (hypotheses, targets, scale))
+    cost = flattened(functools.partial(summed_nll, family), (hypotheses, 2), (targets, 2), (scale, 2), (real, 2))
+    if not per_step:
+        return cost
+    return cost / (
+        max(n_steps, 1) if mask is None else mask.flatten(targets.ndim - 1).sum(-1, keepdim=True).clamp_min(1)
+    )
+
+
+def _check_scale(owner: str, scale: Tensor, hypotheses: Tensor) -> None:
+    if scale is None:
+        advice = "A head with scales=True gives them: Distributions(hypotheses, score_logits, scale)."
+        raise ValueError(bad_value(owner, "scale", "be given", "None", advice))
+    check_tensor(owner, "scale", scale)
+    check_tensor(owner, "hypotheses", hypotheses)
+    try:
+        fits = torch.broadcast_shapes(scale.shape, hypotheses.shape) == hypotheses.shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        rule = f"broadcast to the shape of `hypotheses`, {tuple(hypotheses.shape)}"
+        raise ValueError(bad_value(owner, "scale", rule, tuple(scale.shape)))
+    if value_checks_enabled() and scale.numel() and not bool((scale > 0).all()):
+        advice = "torch.nn.functional.softplus(x) + 1e-3 is one way to make it so."
+        raise ValueError(bad_value(owner, "scale", "be > 0", float(scale.min()), advice))

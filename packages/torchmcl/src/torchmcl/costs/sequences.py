@@ -1,0 +1,170 @@
+"""Costs between sequences: average and final displacement, cross-entropy of tokens."""
+
+import functools
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_choice
+from torchmcl.accel.eager.displacements import weighted_distances
+from torchmcl.costs._sequences import aligned_events, flattened, step_weights
+
+__all__ = [
+    "pairwise_ade",
+    "pairwise_fde",
+    "pairwise_sq_ade",
+    "pairwise_sq_fde",
+    "pairwise_token_cross_entropy",
+]
+
+
+def pairwise_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the average displacement of every (target, hypothesis) pair: the mean distance over real steps.
+
+    A target without any real step costs 0 with zero gradient; where a step is hit exactly its gradient is 0.
+
+    Args:
+        hypotheses: [..., hypotheses, steps, dim]
+        targets: [..., targets, steps, dim]; the contents of masked steps are ignored, even NaN.
+        mask: [..., targets, steps], True where a step is real; None when all are.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
+
+    Example:
+        >>> ahead, still = torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.zeros(2, 2)
+        >>> pairwise_ade(hypotheses=torch.stack([ahead, still]), targets=ahead.unsqueeze(0))
+        tensor([[0.0000, 1.5000]])
+    """
+    hypotheses, targets, mask = aligned_events(
+        "pairwise_ade", hypotheses, targets, mask, event_dims=2, whole_steps=True
+    )
+    weights = step_weights(mask, targets.shape[:-1], targets)
+    return flattened(weighted_distances, (hypotheses, 3), (targets, 3), (weights, 2))
+
+
+def pairwise_sq_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the mean squared distance over real steps of every (target, hypothesis) pair.
+
+    Args:
+        hypotheses: [..., hypotheses, steps, dim]
+        targets: [..., targets, steps, dim]; the contents of masked steps are ignored, even NaN.
+        mask: [..., targets, steps], True where a step is real; None when all are.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
+
+    Example:
+        >>> ahead, still = torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.zeros(2, 2)
+        >>> pairwise_sq_ade(hypotheses=torch.stack([ahead, still]), targets=ahead.unsqueeze(0))
+        tensor([[0.0000, 2.5000]])
+    """
+    hypotheses, targets, mask = aligned_events(
+        "pairwise_sq_ade", hypotheses, targets, mask, event_dims=2, whole_steps=True
+    )
+    weights = step_weights(mask, targets.shape[:-1], targets)
+    squares = functools.partial(weighted_distances, squared=True)
+    return flattened(squares, (hypotheses, 3), (targets, 3), (weights, 2))
+
+
+def pairwise_fde(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the final displacement of every (target, hypothesis) pair: the distance at the last real step.
+
+    A target without any real step costs 0 with zero gradient.
+
+    Args:
+        hypotheses: [..., hypotheses, steps, dim]
+        targets: [..., targets, steps, dim]; the contents of masked steps are ignored, even NaN.
+        mask: [..., targets, steps], True where a step is real; None when all are.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
+
+    Example:
+        >>> ahead, still = torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.zeros(2, 2)
+        >>> pairwise_fde(hypotheses=torch.stack([ahead, still]), targets=ahead.unsqueeze(0))
+        tensor([[0., 2.]])
+        >>> first_only = torch.tensor([[True, False]])
+        >>> pairwise_fde(hypotheses=torch.stack([ahead, still]), targets=ahead.unsqueeze(0), mask=first_only)
+        tensor([[0., 1.]])
+    """
+    return _length(_final_differences("pairwise_fde", hypotheses, targets, mask))
+
+
+def pairwise_sq_fde(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the squared distance at the last real step of every (target, hypothesis) pair.
+
+    Args:
+        hypotheses: [..., hypotheses, steps, dim]
+        targets: [..., targets, steps, dim]; the contents of masked steps are ignored, even NaN.
+        mask: [..., targets, steps], True where a step is real; None when all are.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
+
+    Example:
+        >>> ahead, still = torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.zeros(2, 2)
+        >>> pairwise_sq_fde(hypotheses=torch.stack([ahead, still]), targets=ahead.unsqueeze(0))
+        tensor([[0., 4.]])
+    """
+    return _final_differences("pairwise_sq_fde", hypotheses, targets, mask).square().sum(dim=-1)
+
+
+def pairwise_token_cross_entropy(
+    *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """Return the cross-entropy of every (token sequence, hypothesis) pair.
+
+    Args:
+        hypotheses: logits [..., hypotheses, steps, tokens]
+        targets: token ids [..., targets, steps]; the contents of masked steps are ignored, -100 too.
+        mask: [..., targets, steps], True where a token is real; None when all are.
+        reduction: "mean" over the real tokens of a sequence, or their "sum": the negative log-likelihood.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in the logits; 0 without any real token.
+
+    Raises:
+        TypeError: if the targets are not integers.
+
+    Example:
+        >>> logits = torch.zeros(2, 3, 4)  # two guesses of three tokens
+        >>> pairwise_token_cross_entropy(hypotheses=logits, targets=torch.tensor([[0, 3, 1]]))
+        tensor([[1.3863, 1.3863]])
+    """
+    owner = "pairwise_token_cross_entropy"
+    check_choice(owner, "reduction", reduction, ("mean", "sum"))
+    logits, ids, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=2, ids=True)
+    if ids.dtype == torch.bool:
+        raise TypeError(bad_value(owner, "targets", "hold integer token ids", ids.dtype, "Convert them: .long()."))
+    # Steps first and tokens before hypotheses: picking then needs no [..., targets, hypotheses, steps, tokens].
+    log_probs = logits.log_softmax(dim=-1).movedim(-2, -3).mT  # [..., steps, tokens, hypotheses]
+    picks = ids.long().mT.unsqueeze(-1).expand(*ids.mT.shape, logits.shape[-3])  # [..., steps, targets, hypotheses]
+    picked = log_probs.gather(-2, picks).movedim(-3, -1)  # [..., targets, hypotheses, steps]
+    weights = step_weights(mask, ids.shape, picked)
+    if reduction == "sum":
+        weights = torch.ones_like(weights) if mask is None else mask.to(weights.dtype)
+    return -(picked * weights.unsqueeze(-2)).sum(dim=-1)
+
+
+def _length(differences: Tensor) -> Tensor:
+    """Return the Euclidean length over the last axis, with gradient 0 where it is 0."""
+    squared = differences.square().sum(dim=-1)
+    hit = squared == 0
+    return squared.masked_fill(hit, 1).sqrt().masked_fill(hit, 0)
+
+
+def _final_differences(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
+    """Return hypothesis - target at the last real step of each target, [..., targets, hypotheses, dim]; 0 without."""
+    hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=2, whole_steps=True)
+    if targets.shape[-2] == 0:  # no last step, as where none is real
+        return (hypotheses.sum(dim=-2).unsqueeze(-3) - targets.sum(dim=-2).unsqueeze(-2)).mul(0)
+    if mask is None:
+        return hypotheses[..., None, :, -1, :] - targets[..., :, None, -1, :]
+    n_steps = mask.shape[-1]
+    last = n_steps - 1 - mask.flip(-1).to(torch.uint8).argmax(dim=-1)  # [..., targets]
+    final = targets.gather(-2, last[..., None, None].expand(*last.shape, 1, targets.shape[-1]))
+    # Taking the last step of each hypothesis for each target: [..., hypotheses, targets, dim], then turned.
+    picks = last[..., None, :, None].expand(*last.shape[:-1], hypotheses.shape[-3], last.shape[-1], targets.shape[-1])
+    ends = hypotheses.gather(-2, picks).movedim(-2, -3)
+    return (ends - final).masked_fill(~mask.any(dim=-1)[..., None, None], 0)

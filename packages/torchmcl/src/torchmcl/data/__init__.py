@@ -1,0 +1,21 @@
+"""Synthetic problems whose answers are known: each returns a Batch, or samples to build one from."""
+
+from torchmcl.data import modes
+from torchmcl.data.synthetic import (
+    CENTRES,
+    DEVIATION,
+    conditional_covariance,
+    conditional_three_gaussians,
+    folded_response,
+    three_gaussians,
+)
+
+__all__ = [
+    "CENTRES",
+    "DEVIATION",
+    "conditional_covariance",
+    "conditional_three_gaussians",
+    "folded_response",
+    "modes",
+    "three_gaussians",
+]

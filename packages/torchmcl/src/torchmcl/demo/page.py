@@ -1,0 +1,193 @@
+"""The page of the demonstration, from its records."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchmcl._files import write_atomically
+from torchmcl._pages.film import film_player, film_script
+from torchmcl._pages.moving_picture import write_moving_picture
+from torchmcl._pages.numbers import mean_error, spread_of
+from torchmcl._pages.page import escape, image, page, table
+from torchmcl._pages.pictures import DATA, INK, PALETTE, SOFT, draw_answers, method_colour, new_figure
+from torchmcl._reading import as_written, read_json
+from torchmcl.theory import first_critical_temperature
+
+__all__ = ["demo_film", "demo_summary", "write_demo_page"]
+
+
+def write_demo_page(folder: Path) -> Path:
+    """Read `records.json` in `folder`, write `index.html` and `film.gif` beside it and return the path of the page.
+
+    Raises:
+        ValueError: if the records are not as `torchmcl demo` wrote them.
+    """
+    records = read_json("torchmcl demo", folder / "records.json")
+    target = folder / "index.html"
+    with as_written("torchmcl demo", "records.json", "`torchmcl demo`"):
+        content = _page(records)
+        write_moving_picture(demo_film(records), folder / "film.gif")
+    write_atomically(target, content)
+    return target
+
+
+def demo_summary(records: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return method, distortion, distance to k-means and starved hypotheses, each as mean ± std over seeds."""
+    best = records["kmeans"]["distortion"]
+    rows = []
+    for method in records["methods"]:
+        distortion, starved = spread_of(method["distortion"]), spread_of(method["starved"])
+        excess = spread_of([100 * (value / best - 1) for value in method["distortion"]])
+        rows.append(
+            (
+                method["label"],
+                mean_error(distortion.mean, distortion.std, decimals=5),
+                f"+{mean_error(excess.mean, excess.std, decimals=1)} %".replace("+-", "-"),
+                mean_error(starved.mean, starved.std, decimals=1),
+            )
+        )
+    return rows
+
+
+def demo_film(records: dict[str, Any]) -> dict[str, Any]:
+    """Return the film of the trainings, as its player and the moving picture take it."""
+    return {
+        "points": records["points"],
+        "epochs": records["epochs"],
+        "methods": [
+            {name: m[name] for name in ("label", "frames", "temperature")} | {"annealed": m["key"] == "amcl"}
+            for m in records["methods"]
+        ],
+    }
+
+
+def _page(records: dict[str, Any]) -> str:
+    settings = records["settings"]
+    n, n_seeds = int(settings["n_hypotheses"]), int(settings["n_seeds"])
+    body = f"""
+<h1>{n} answers to one question</h1>
+<p class="lead">Each network answers with {n} points (blue; the darker, the higher its score) where the truth is a draw
+from three clouds (green). Winner-takes-all leaves some answers unused and Relaxed-WTA drags the unused ones to the
+middle, while annealing starts with all answers together, lets them split as it cools, and puts all of them to work.</p>
+{film_player(len(records["epochs"]))}
+{_coverage(records, n)}
+<h2>What happens on the way</h2>
+{
+        image(
+            _curves(records),
+            "Temperature and distortion during training",
+            "Left: the temperature of annealed MCL; the dashed line is the first critical temperature, twice the "
+            "largest variance of the data, where theory says the answers split. Right: distortion of every seed; "
+            "the dotted line is k-means.",
+        )
+    }
+{_conditional(records["conditional"])}
+{_WHERE_NEXT}
+<p class="note">Trained in {records["seconds"]:.0f} s: {len(records["methods"]) * n_seeds} networks of two hidden layers
+as one fleet, {
+        escape(settings["n_epochs"])
+    } epochs. The numbers behind this page are in <code>records.json</code> beside
+it, the film is <code>film.gif</code>.</p>
+"""
+    command = f"torchmcl demo --seeds {n_seeds} --epochs {settings['n_epochs']}"
+    script = film_script(demo_film(records))
+    return page(f"torchmcl: {n} answers to one question", body, script, command=command)
+
+
+def _coverage(records: dict[str, Any], n: int) -> str:
+    settings, kmeans = records["settings"], records["kmeans"]
+    label = f"k-means, best of {settings['n_restarts']} restarts"
+    rows = [*demo_summary(records), (label, f"{kmeans['distortion']:.5f}", "reference", kmeans["starved"])]
+    best = [method["key"] for method in records["methods"]].index("amcl")
+    picture = image(
+        _predictions(records),
+        "Predictions of the three methods on the data",
+        "Predictions of the first seed at the end of training.",
+    )
+    return f"""
+<h2>How well do they cover the data?</h2>
+{table(["method", "distortion", "above k-means", f"starved of {n}"], rows, best=best, identity="results")}
+<p class="note">Distortion is the mean squared distance from {settings["n_held_out"]:,} fresh points to the nearest
+answer; a starved answer is the nearest of none of them. Mean ± standard deviation over {int(settings["n_seeds"])}
+seeds. k-means sees the same {settings["n_points"]:,} training points, without a network in between.</p>
+{picture}
+"""
+
+
+def _conditional(found: dict[str, Any]) -> str:
+    picture = image(
+        _forks(found),
+        "One answer and four answers over the input",
+        "Left: a network with one answer gives the mean of the branches, where nothing ever is. Right: four answers; "
+        "the larger a disc, the higher its score.",
+    )
+    return f"""
+<h2>Answers that depend on an input</h2>
+<p>Usually there is an input, and the answers follow it. This is the whole code of the picture; it runs in your own
+loop, with your own model.</p>
+<pre><code>import torch
+import torchmcl as mcl
+
+{escape(found["code"])}</code></pre>
+{picture}
+"""
+
+
+_WHERE_NEXT = """
+<h2>Where to go next</h2>
+<ul>
+<li><code>torchmcl play --open</code>: drag the temperature yourself and watch answers split.</li>
+<li><code>torchmcl fit --example -o model/</code>: several answers for each row of a table, then
+<code>torchmcl report model/</code>.</li>
+<li><code>python -m pydoc torchmcl.mcl_step</code>: the loss for a PyTorch loop like the one above.</li>
+<li>The documentation (<code>make docs</code>) has pages for tables, trajectories, time series, images, robots and
+recordings, each with a whole program to begin with.</li>
+</ul>
+"""
+
+
+def _predictions(records: dict[str, Any]) -> Any:
+    figure = new_figure(13, 4.6, layout="tight")
+    axes = figure.subplots(1, len(records["methods"]), sharex=True, sharey=True)
+    for axis, method in zip(axes, records["methods"], strict=True):
+        answers = method["frames"][-1]
+        draw_answers(axis, records["points"], answers)
+        axis.set_title(f"{method['label']}\n{method['starved'][0]} of {len(answers)} starved", fontsize=12)
+    return figure
+
+
+def _curves(records: dict[str, Any]) -> Any:
+    figure = new_figure(13, 4.2, layout="tight")
+    left, right = figure.subplots(1, 2)
+    epochs = records["epochs"]
+    for method in records["methods"]:
+        colour = method_colour(method["key"])
+        if any(method["temperature"]):
+            shown = [(e, t) for e, t in zip(epochs, method["temperature"], strict=True) if t > 0]
+            left.plot(*zip(*shown, strict=True), color=colour, lw=2)
+        for number, curve in enumerate(method["curves"]):
+            label = method["label"] if number == 0 else None
+            right.plot(epochs, curve, color=colour, lw=1.2, alpha=0.75, label=label)
+    critical = float(first_critical_temperature(torch.tensor(records["points"])))
+    left.axhline(critical, color=SOFT, ls="--", lw=1)
+    left.text(epochs[-1], critical * 1.15, "first critical temperature", ha="right", fontsize=10, color=SOFT)
+    left.set(xlabel="epoch", ylabel="temperature", yscale="log", xlim=(0, epochs[-1]), title="Cooling")
+    right.axhline(records["kmeans"]["distortion"], color=INK, ls=":", lw=1.5, label="k-means, best restart")
+    right.set(xlabel="epoch", ylabel="distortion", yscale="log", xlim=(0, epochs[-1]), title="Distortion")
+    right.legend(frameon=False, fontsize=10)
+    return figure
+
+
+def _forks(found: dict[str, Any]) -> Any:
+    figure = new_figure(13, 4.6, layout="tight")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, (n, rows) in zip(axes, found["answers"].items(), strict=True):
+        axis.scatter(*zip(*found["points"], strict=True), s=8, c=DATA, linewidths=0, label="data")
+        for k in range(int(n)):
+            values, scores = zip(*(row[k] for row in rows), strict=True)
+            sizes = [60 * score for score in scores]
+            axis.scatter(found["grid"], values, s=sizes, c=PALETTE[k], linewidths=0, label=f"answer {k + 1}")
+        axis.set(xlabel="x", title="One answer" if n == "1" else f"{int(n)} answers")
+    axes[0].set_ylabel("y")
+    return figure

@@ -1,0 +1,58 @@
+"""The page on which readers train hypotheses by hand: one file, computed in the browser, nothing loaded."""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+from torchmcl._files import write_atomically
+from torchmcl._pages.page import page
+from torchmcl._pages.pictures import AMCL, MCL, PALETTE, RELAXED
+
+__all__ = ["COMPUTING", "play_page", "play_script", "write_play_page"]
+
+#: The scripts that compute, in the order in which they need each other; they run without a page too.
+COMPUTING = ("rules", "theory", "data", "simulation", "network", "state", "story")
+_SHOWING = ("drawing", "charts", "panels", "showing", "points_page", "network_page", "page")
+
+
+def play_script(names: tuple[str, ...] = COMPUTING) -> str:
+    """Return scripts of the page as one text.
+
+    Args:
+        names: of the files, without their ending.
+
+    Example:
+        >>> "softmin" in play_script(("rules",))
+        True
+    """
+    return "\n".join(_text(f"{name}.js") for name in names)
+
+
+def play_page() -> str:
+    """Return the page as HTML.
+
+    Example:
+        >>> play_page().startswith("<!doctype html>")
+        True
+    """
+    methods = {"wta": MCL, "relaxed": RELAXED, "annealed": AMCL, "top": PALETTE[2]}
+    colours = f"globalThis.torchmclPlay = {json.dumps({'palette': PALETTE, 'methods': methods})};"
+    script = "\n".join([colours, play_script(COMPUTING + _SHOWING)])
+    return page(
+        "Several answers, by hand: torchmcl",
+        _text("index.html"),
+        script,
+        command="torchmcl play",
+        style=_text("play.css"),
+    )
+
+
+def write_play_page(path: Path) -> Path:
+    """Write the page to a file, with the folders above it, and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, play_page().encode())
+    return path
+
+
+def _text(name: str) -> str:
+    return (files("torchmcl._pages") / "play" / name).read_text(encoding="utf-8")

@@ -1,0 +1,163 @@
+"""What densities on the line can say: the smallest sets that hold a mass, and the mass that is denser than a value."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from torchmcl._checks import bad_value, check_fraction
+from torchmcl.accel.native import line
+from torchmcl.density.cells import Cells, HighestDensitySet, densest, gap_depth, mass_above
+
+__all__ = ["REACH", "OnLine"]
+
+# Half width, in bandwidths, of the grid around each hypothesis: all but 1e-6 of a kernel is inside.
+REACH = 5.0
+_GRID = 81
+# Numbers at a time: a grid of cells is looked at by every kernel.
+_AT_ONCE = 2**23
+
+
+class OnLine(Distribution):
+    """Highest-density sets of a density around hypotheses, in one dimension.
+
+    By definition they are made of the cells of a grid that is fine (an eighth of a bandwidth) around every hypothesis.
+    Mixtures of normal kernels on the CPU go to compiled loops, whose cells are cut where the set ends.
+    """
+
+    hypotheses: Tensor
+    probabilities: Tensor
+    bandwidth: Tensor
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """The number of coordinates."""
+
+    @property
+    @abstractmethod
+    def widths(self) -> Tensor:
+        """The standard deviation of each kernel in each coordinate, [..., hypotheses, dim]."""
+
+    @abstractmethod
+    def flat(self) -> Self:
+        """Return the same distributions with a batch of one axis."""
+
+    @abstractmethod
+    def rows(self, chosen: slice | Tensor) -> Self:
+        """Return the distributions at some places of the first axis of the batch."""
+
+    def compiled(self) -> line.Mixtures | None:
+        """Return the kernels of each row as the compiled loops take them, or None where those cannot serve."""
+        return None
+
+    def highest_density(self, mass: float | Tensor, fill: float = 1.0) -> HighestDensitySet:
+        """Return the smallest unions of intervals that hold `mass`, in one dimension.
+
+        Args:
+            mass: in [0, 1], a number or a tensor [...].
+            fill: in [0, 1]; two neighboring pieces are joined where the lowest density between them is at least `fill`
+                times that of the lower of their peaks. At 1 none are, at 0 all are: one interval.
+
+        Raises:
+            ValueError: in more than one dimension; `highest_density_level` serves there.
+
+        Example:
+            >>> from torchmcl.density import KernelMixture
+            >>> two = KernelMixture(torch.tensor([[-1.0], [1.0]]), torch.tensor([0.5, 0.5]), bandwidth=0.1)
+            >>> two.highest_density(0.9).lower.round(decimals=1)
+            tensor([-1.2000,  0.8000])
+            >>> two.highest_density(0.9, fill=0.0).lower.round(decimals=1)
+            tensor([-1.2000])
+        """
+        check_fraction(type(self).__name__, "mass", mass)
+        check_fraction(type(self).__name__, "fill", fill)
+        self._check_one_dimension("highest_density")
+        masses = self._of_rows(torch.as_tensor(mass, dtype=torch.float64))
+        mixtures = self.compiled()
+        if mixtures is not None:
+            lower, upper, _ = line.sets(mixtures, masses, fill)
+        else:
+            parts = [densest(cells, some, fill) for cells, some in self._cells(masses)]
+            n_pieces = max((part.lower.shape[-1] for part in parts), default=1)
+            lower, upper = (torch.cat([_padded(end, n_pieces) for end in ends]) for ends in zip(*parts, strict=True))
+        shape = (*self.batch_shape, lower.shape[-1])
+        return HighestDensitySet(lower.to(self.hypotheses).view(shape), upper.to(self.hypotheses).view(shape))
+
+    def gap_depth(self, mass: float | Tensor) -> Tensor:
+        """Return how deep the deepest gap of the highest-density set of a mass is, [...], in one dimension.
+
+        It is the lowest density between two neighboring pieces, divided by that of the lower of their peaks: near 0
+        between branches, 1 where the set is one interval. `highest_density(mass, fill)` is one interval where `fill`
+        is not above it.
+
+        Args:
+            mass: in [0, 1], a number or a tensor [...].
+
+        Example:
+            >>> from torchmcl.density import KernelMixture
+            >>> two = KernelMixture(torch.tensor([[[-1.0], [1.0]]]), torch.tensor([[0.5, 0.5]]), torch.tensor([[0.7]]))
+            >>> two.gap_depth(0.6).round(decimals=1), two.gap_depth(0.9)
+            (tensor([0.7000]), tensor([1.]))
+        """
+        check_fraction(type(self).__name__, "mass", mass)
+        self._check_one_dimension("gap_depth")
+        masses = self._of_rows(torch.as_tensor(mass, dtype=torch.float64))
+        mixtures = self.compiled()
+        if mixtures is not None:
+            depths = line.sets(mixtures, masses, 1.0).depths
+        else:
+            depths = torch.cat([gap_depth(cells, some) for cells, some in self._cells(masses)])
+        return depths.to(self.hypotheses).view(self.batch_shape)
+
+    def mass_above(self, value: Tensor) -> Tensor:
+        """Return the mass of the region that is denser than at value [..., 1], in one dimension, [...].
+
+        The value lies in the highest-density set of every larger mass, and in none of a smaller one. For a value
+        drawn from the density itself it is uniform on [0, 1], which makes it a good conformity score. It is 1 where
+        the value is further than five bandwidths from every hypothesis.
+        """
+        self._check_one_dimension("mass_above")
+        values = self._of_rows(value.squeeze(-1)).to(self.hypotheses)
+        mixtures = self.compiled()
+        if mixtures is not None:
+            masses = line.mass_above(mixtures, values)
+        else:
+            masses = torch.cat([mass_above(cells, some.unsqueeze(-1)) for cells, some in self._cells(values)])
+        return masses.to(self.hypotheses).view(self.batch_shape)
+
+    def _of_rows(self, values: Tensor) -> Tensor:
+        """Return a value for each density of the batch, [rows]."""
+        return values.expand(self.batch_shape).reshape(-1)
+
+    def _cells(self, values: Tensor) -> Iterator[tuple[Cells, Tensor]]:
+        """Yield the cells of some densities at a time, and what is given for each of them of values [rows]."""
+        n_rows, n = len(values), self.probabilities.shape[-1]
+        flat = self.flat()
+        at_once = max(_AT_ONCE // (n * n * _GRID), 1)
+        for low in range(0, max(n_rows, 1), at_once):
+            rows = slice(low, low + at_once)
+            yield flat.rows(rows)._grid(), values[rows]
+
+    def _grid(self) -> Cells:
+        """Return cells that are fine around each hypothesis; the mass outside (1e-6) is spread over them."""
+        steps = torch.linspace(-REACH, REACH, _GRID).to(self.hypotheses)
+        edges = (self.hypotheses + self.widths * steps).flatten(-2).sort(dim=-1).values
+        first = edges.movedim(-1, 0).unsqueeze(-1)  # grid axis in front, where samples stand
+        masses = self.cdf(first).diff(dim=0).clamp_min(0)
+        height = self.log_prob((first[1:] + first[:-1]) / 2)
+        return Cells(edges, (masses / masses.sum(dim=0)).movedim(0, -1), height.movedim(0, -1))
+
+    def _check_one_dimension(self, method: str) -> None:
+        if self.dim != 1:
+            rule = "have one dimension here"
+            advice = "KernelMixture.marginal(output) gives one."
+            raise ValueError(bad_value(f"{type(self).__name__}.{method}", "hypotheses", rule, self.dim, advice))
+
+
+def _padded(ends: Tensor, n_pieces: int) -> Tensor:
+    """Return ends [rows, pieces] with NaN for pieces that are missing."""
+    return torch.nn.functional.pad(ends, (0, n_pieces - ends.shape[-1]), value=torch.nan)

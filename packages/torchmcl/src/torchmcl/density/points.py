@@ -1,0 +1,281 @@
+"""The few points that stand best for a density: Lloyd's algorithm, for a batch of densities at once.
+
+On the line the cells of the points are intervals, on which mass, mean and variance of normal kernels are known in
+closed form. In space each kernel is replaced by points of the same mean and covariance.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_positive_int
+from torchmcl._eager import full_precision
+from torchmcl.accel.native import line
+from torchmcl.density.kernels import REACH, KernelMixture
+
+__all__ = ["BestPoints", "best_points", "equal_shares"]
+
+# A fixed number, so that what comes out for one density does not depend on the others of its batch.
+_ROUNDS = 20
+_HALVINGS = 10
+# Densities at a time: what is computed for them stays in the cache.
+_AT_ONCE = 512
+# In space a density has at least this many atoms for each point: fewer would leave points without any.
+_ATOMS_PER_POINT = 8
+# Less mass than this is none; in single precision a difference of distribution functions has errors of 1e-7.
+_TINY, _FAINT = 1e-12, 1e-6
+
+
+class BestPoints(NamedTuple):
+    """Points, and what lies nearer to each than to the others.
+
+    Attributes:
+        points: [..., points, dim]; on the line in increasing order.
+        masses: [..., points], summing to 1.
+        deviations: [..., points], root mean squared deviation of a coordinate from its point, in units of the scale,
+            or in plain ones where each kernel has a scale.
+    """
+
+    points: Tensor
+    masses: Tensor
+    deviations: Tensor
+
+
+@full_precision
+def best_points(density: KernelMixture, n_points: int) -> BestPoints:
+    """Return the points with a low mean squared distance from a draw to the nearest of them.
+
+    Each is the mean of its cell, so the mean of the density is kept. For a density with one peak on the line no other
+    points are better. Elsewhere there may be: with three branches they are usually within a few percent of the best.
+
+    On the line the compiled loops choose among a few borders first, which finds branches that Lloyd's algorithm misses.
+    About one density in a thousand gets points that are over 1 % worse than from that algorithm alone, for example with
+    a light and narrow branch within the reach of a wide kernel.
+
+    Args:
+        density: a mixture of normal kernels, or a batch [...] of them.
+        n_points: how many.
+
+    Example:
+        >>> normal = KernelMixture(torch.zeros(1, 1), torch.ones(1), bandwidth=1.0)
+        >>> best_points(normal, 2).points.flatten()  # +- sqrt(2 / pi)
+        tensor([-0.7979,  0.7979])
+
+    Reference:
+        Prop. 2 (ii): at the optimum each hypothesis is the conditional mean of its cell.
+    """
+    if type(density) is not KernelMixture:
+        raise TypeError(bad_value("best_points", "density", "be a KernelMixture", type(density).__name__))
+    check_positive_int("best_points", "n_points", n_points)
+    unit, shape = _unit(density), density.batch_shape
+    mixtures = density.compiled()
+    if mixtures is not None:
+        places, masses, deviations = (x.to(density.hypotheses) for x in line.best_points(mixtures, n_points))
+        points = places.view(*shape, n_points, 1)
+        return BestPoints(points, masses.view(*shape, n_points), deviations.view(*shape, n_points) / unit)
+    # Far from 0 the digits would go into the distance: each density is moved to its mean.
+    centre = density.mean.unsqueeze(-2)
+    kernels = _Kernels.of(density, centre)
+    solve = _on_the_line if density.dim == 1 else _in_space
+    parts = [solve(_Kernels(*rows), n_points) for rows in zip(*(x.split(_AT_ONCE) for x in kernels), strict=True)]
+    found = [torch.cat(part).to(density.hypotheses) for part in zip(*parts, strict=True)]
+    points, masses, deviations = found
+    return BestPoints(
+        points.view(*shape, n_points, density.dim) * unit + centre,
+        masses.view(*shape, n_points),
+        deviations.view(*shape, n_points),
+    )
+
+
+def _unit(density: KernelMixture) -> Tensor:
+    """Return the units of the coordinates, [dim]: 1 where each kernel has its own."""
+    return density.scale if density.scale.ndim == 1 else torch.ones_like(density.scale[(0,) * (density.scale.ndim - 1)])
+
+
+@full_precision
+def equal_shares(density: KernelMixture, n_points: int) -> Tensor:
+    """Return the middles of cells of equal mass on the line, [rows, points]: draws without the noise of drawing."""
+    return _quantiles(_Kernels.of(density), n_points, n_halvings=50) * _unit(density)
+
+
+class _Kernels(NamedTuple):
+    """Normal kernels in units of the scale: centres and widths [rows, kernels, dim], weights [rows, kernels]."""
+
+    centres: Tensor
+    weights: Tensor
+    widths: Tensor
+
+    @classmethod
+    def of(cls, density: KernelMixture, origin: float | Tensor = 0.0) -> "_Kernels":
+        n, dim, unit = density.hypotheses.shape[-2], density.dim, _unit(density)
+        centres, widths = (density.hypotheses - origin) / unit, density.widths / unit
+        return cls(centres.reshape(-1, n, dim), density.probabilities.reshape(-1, n), widths.reshape(-1, n, dim))
+
+
+# ---------------------------------------------------------------------- on the line
+
+
+def _on_the_line(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
+    # The way there needs no digits, and single precision is several times as fast. The last round has them all.
+    rough, exact = _Kernels(*(part.float() for part in kernels)), _Kernels(*(part.double() for part in kernels))
+    points = _quantiles(rough, n_points)
+    for _ in range(_ROUNDS):
+        masses, sums = _cells((points[:, 1:] + points[:, :-1]) / 2, rough)
+        moved = torch.where(masses > _FAINT, sums / masses.clamp_min(_FAINT), points)
+        points = moved.sort(dim=-1).values  # rounding may let points of nearly empty cells pass each other
+    borders = (points[:, 1:] + points[:, :-1]).double() / 2
+    masses, sums = _cells(borders, exact)
+    masses = masses.clamp_min(0)
+    means = torch.where(masses > _TINY, sums / masses.clamp_min(_TINY), points.double())
+    means = means.sort(dim=-1).values
+    variances = _squares(borders, exact) / masses.clamp_min(_TINY) - means.square()
+    return means.unsqueeze(-1), masses / masses.sum(dim=-1, keepdim=True), _deviations(variances, masses, exact)
+
+
+def _quantiles(kernels: _Kernels, n_points: int, n_halvings: int = _HALVINGS) -> Tensor:
+    """Return about the middles of equal shares, [rows, points], by halving."""
+    levels = (torch.arange(n_points).to(kernels.weights) + 0.5) / n_points
+    centres, reach = kernels.centres[..., 0], REACH * kernels.widths[..., 0]
+    low = (centres - reach).amin(dim=-1, keepdim=True).expand(-1, n_points)
+    high = (centres + reach).amax(dim=-1, keepdim=True).expand(-1, n_points)
+    for _ in range(n_halvings):
+        middle = (low + high) / 2
+        shares = torch.einsum("rnk,rk->rn", _standard(middle, kernels)[1], kernels.weights)
+        low, high = torch.where(shares < levels, middle, low), torch.where(shares < levels, high, middle)
+    return (low + high) / 2
+
+
+def _standard(values: Tensor, kernels: _Kernels) -> tuple[Tensor, Tensor]:
+    """Return the values [rows, n] in units of each kernel and its distribution function there, [rows, n, kernels]."""
+    offsets = (values.unsqueeze(-1) - kernels.centres.mT).div_(kernels.widths.mT)
+    return offsets, (offsets * math.sqrt(0.5)).erf_().mul_(0.5).add_(0.5)
+
+
+def _heights(offsets: Tensor, kernels: _Kernels) -> Tensor:
+    """Return width times density of each standard kernel, [rows, n, kernels]."""
+    return offsets.square().mul_(-0.5).exp_().mul_(kernels.widths.mT / math.sqrt(2 * math.pi))
+
+
+def _between(upto: Tensor, whole: Tensor, weights: Tensor) -> Tensor:
+    """Return integrals over the cells [rows, points], from those of each kernel up to the borders and over the line."""
+    total = (whole * weights).sum(dim=-1, keepdim=True)
+    inner = torch.einsum("rnk,rk->rn", upto, weights)
+    return torch.cat([torch.zeros_like(total), inner, total], dim=-1).diff(dim=-1)
+
+
+def _cells(borders: Tensor, kernels: _Kernels) -> tuple[Tensor, Tensor]:
+    """Return the integrals of 1 and of y over the cells between the borders, [rows, points]."""
+    offsets, below = _standard(borders, kernels)
+    centres, weights = kernels.centres[..., 0], kernels.weights
+    masses = _between(below, torch.ones_like(weights), weights)
+    return masses, _between(below * centres.unsqueeze(1) - _heights(offsets, kernels), centres, weights)
+
+
+def _squares(borders: Tensor, kernels: _Kernels) -> Tensor:
+    """Return the integrals of y^2 over the cells, [rows, points]."""
+    offsets, below = _standard(borders, kernels)
+    centres = kernels.centres[..., 0]
+    energy = centres.square() + kernels.widths[..., 0].square()
+    upto = energy.unsqueeze(1) * below - (centres.unsqueeze(1) + borders.unsqueeze(-1)) * _heights(offsets, kernels)
+    return _between(upto, energy, kernels.weights)
+
+
+# ---------------------------------------------------------------------- in space
+
+
+def _in_space(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
+    n_rows, _, dim = kernels.centres.shape
+    frames = _n_frames(kernels, n_points)
+    solved = [kernels.centres.new_empty(n_rows, n_points, *tail) for tail in ((dim,), (), ())]
+    for n_frames in frames.unique().tolist():
+        rows = frames == n_frames
+        parts = _moved(_Kernels(*(part[rows] for part in kernels)), n_points, n_frames)
+        for whole, part in zip(solved, parts, strict=True):
+            whole[rows] = part
+    points, masses, deviations = solved
+    return points, masses, deviations
+
+
+def _n_frames(kernels: _Kernels, n_points: int) -> Tensor:
+    """Return how many sets of atoms each kernel of a row needs, [rows], a power of 2.
+
+    Kernels in the same place, or without weight, add no atoms to a row; more than one set where places are fewer than
+    points. Whether centres differ is seen on a line.
+    """
+    dim = kernels.centres.shape[-1]
+    line = torch.linspace(1, 2, dim).sqrt().to(kernels.centres)
+    there = (kernels.centres * line).sum(dim=-1)  # [rows, kernels]
+    least = there.abs().amax(dim=-1, keepdim=True) * 4 * torch.finfo(there.dtype).eps
+    there = there.masked_fill(kernels.weights <= _FAINT / kernels.weights.shape[-1], torch.nan).sort(dim=-1).values
+    n_places = 1 + (there.diff(dim=-1) > least).sum(dim=-1)
+    lacking = (_ATOMS_PER_POINT * n_points / (2 * dim * n_places)).clamp_min(1)
+    lacking = torch.where(n_places < n_points, lacking.clamp_min(2), lacking)
+    return (2 ** lacking.log2().ceil()).long()
+
+
+def _moved(kernels: _Kernels, n_points: int, n_frames: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return points, masses and deviations by Lloyd's algorithm on atoms."""
+    atoms, weights = _atoms(kernels, n_frames)
+    if n_frames == 1:
+        points = _far_apart(kernels.centres, kernels.weights, n_points)
+    else:  # the centres alone may be too few
+        places = torch.cat([kernels.centres, atoms], dim=1)
+        points = _far_apart(places, torch.cat([kernels.weights, weights], dim=1), n_points)
+    for _ in range(_ROUNDS):
+        masses, sums, _ = _nearest(atoms, weights, points)
+        points = torch.where(masses.unsqueeze(-1) > _TINY, sums / masses.clamp_min(_TINY).unsqueeze(-1), points)
+    masses, sums, variances = _nearest(atoms, weights, points)
+    means = torch.where(masses.unsqueeze(-1) > _TINY, sums / masses.clamp_min(_TINY).unsqueeze(-1), points)
+    variances = variances - (means - points).square().mean(dim=-1)
+    return means, masses / masses.sum(dim=-1, keepdim=True), _deviations(variances, masses, kernels)
+
+
+def _atoms(kernels: _Kernels, n_frames: int) -> tuple[Tensor, Tensor]:
+    """Return points [rows, atoms, dim] and weights [rows, atoms] with the mean and covariance of each kernel.
+
+    Of each kernel they lie on both sides of it, along the axes of space and along those of further, random frames (but
+    always the same).
+    """
+    dim = kernels.centres.shape[-1]
+    turned = torch.randn(n_frames, dim, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    frames = torch.linalg.qr(turned).Q
+    frames[0] = torch.eye(dim)
+    # At different distances, with the mean square that the variance asks for: atoms on one shell leave out the middle.
+    sizes = torch.sqrt(dim * (torch.arange(n_frames) + 0.5) / n_frames * 2).view(-1, 1, 1)
+    axes = (sizes * frames).flatten(0, 1).to(kernels.centres)
+    steps = kernels.widths.unsqueeze(-2) * torch.cat([axes, -axes])  # [rows, kernels, atoms of one, dim]
+    atoms = (kernels.centres.unsqueeze(-2) + steps).flatten(1, 2)
+    return atoms, (kernels.weights / len(steps[0, 0])).repeat_interleave(len(steps[0, 0]), dim=-1)
+
+
+def _far_apart(centres: Tensor, weights: Tensor, n_points: int) -> Tensor:
+    """Return places [rows, points, dim]: the most probable, then again and again what is worst represented."""
+    chosen = weights.argmax(dim=-1)
+    nearest = torch.full_like(weights, math.inf)
+    points = []
+    for _ in range(n_points):
+        point = centres.gather(1, chosen[:, None, None].expand(-1, 1, centres.shape[-1]))
+        points.append(point)
+        nearest = torch.minimum(nearest, (centres - point).square().sum(dim=-1))
+        chosen = (weights * nearest).argmax(dim=-1)
+    return torch.cat(points, dim=1)
+
+
+def _nearest(atoms: Tensor, weights: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mass [rows, points], sum [rows, points, dim] and variance of a coordinate of what is nearest to each."""
+    closeness = atoms @ points.mT - points.square().sum(dim=-1).unsqueeze(1) / 2  # [rows, atoms, points]
+    closest, winners = closeness.max(dim=-1)
+    shares = torch.zeros_like(closeness).scatter_(-1, winners.unsqueeze(-1), weights.unsqueeze(-1))
+    masses = shares.sum(dim=1)
+    distances = (atoms.square().sum(dim=-1) - 2 * closest).clamp_min(0)
+    variances = (shares.mT @ distances.unsqueeze(-1)).squeeze(-1) / (masses.clamp_min(_TINY) * points.shape[-1])
+    return masses, shares.mT @ atoms, variances
+
+
+def _deviations(variances: Tensor, masses: Tensor, kernels: _Kernels) -> Tensor:
+    """Return deviations that are never 0: where a cell is empty or cut to a point, that of the narrowest kernel."""
+    least = kernels.widths.flatten(1).amin(dim=-1, keepdim=True) * 1e-3
+    deviations = variances.clamp_min(0).sqrt()
+    return torch.where(masses > _TINY, deviations, 0.0).clamp_min(least)

@@ -1,0 +1,273 @@
+"""What changes over the epochs of a training: rule, learning rate, weight decay and temperature of each model."""
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import torch
+from torch import Tensor
+
+from torchmcl import accel as kernels
+from torchmcl._checks import bad_value, check_non_negative
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.fleet.options import plain_number
+from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, softmin, winner_weights
+from torchmcl.schedules import AnnealedRule, Schedule
+
+__all__ = ["RuleAt", "RuleCourses", "StackedRule", "rates_of"]
+
+RuleAt = Callable[[float], AssignmentRule]
+# Rules that treat each target by itself and are told apart by a temperature and an epsilon.
+_PER_TARGET = (WTA, RelaxedWTA, AnnealedWTA)
+
+
+@dataclass(frozen=True, eq=False)
+class StackedRule(AssignmentRule):
+    """Several rules, each for its own part of the leading axis of models.
+
+    Attributes:
+        parts: (models, rule) pairs that cover the axis in order.
+    """
+
+    parts: tuple[tuple[slice, AssignmentRule], ...]
+
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        weights = torch.empty_like(cost)  # in the memory order of the cost, which torch.cat would not keep
+        for models, rule in self.parts:
+            weights[models] = rule._assign(cost[models], None if mask is None else mask[models])
+        return weights
+
+
+@dataclass(frozen=True, eq=False)
+class MixedRule(AssignmentRule):
+    """WTA, Relaxed-WTA and annealed WTA side by side, one per model of the leading axis.
+
+    Attributes:
+        values: [2, models]: the temperatures, 0 for hard weights, and the epsilons of those.
+    """
+
+    values: Tensor
+
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        temperature, epsilon = self.values
+        if cost.device.type == "cpu":  # where reading a value costs less than a softmax that nobody needs
+            if not bool((temperature > 0).any()):
+                return _hard_weights(cost, _per_model(epsilon, cost))
+            if bool((temperature > 0).all()):
+                return softmin(cost, _per_model(temperature, cost))
+        if kernels.usable(cost):
+            from torchmcl.accel.triton.rows import mixed_rows
+
+            return mixed_rows(cost, temperature, epsilon)
+        temperature = _per_model(temperature, cost)
+        cold = temperature <= 0
+        soft = softmin(cost, temperature.masked_fill(cold, 1))
+        return torch.where(cold, _hard_weights(cost, _per_model(epsilon, cost)), soft)
+
+
+def _per_model(values: Tensor, cost: Tensor) -> Tensor:
+    """Return values [models] of the type of a cost [models, ...], with as many axes."""
+    return values.to(cost.dtype).view(-1, *[1] * (cost.ndim - 1))
+
+
+def _hard_weights(cost: Tensor, epsilon: Tensor) -> Tensor:
+    if cost.shape[-1] == 1:  # it has all the weight, as under `RelaxedWTA`
+        return torch.ones_like(cost)
+    return winner_weights(cost, 1 - epsilon, epsilon / (cost.shape[-1] - 1))
+
+
+class _Group(NamedTuple):
+    """Neighbouring models with the same kind of rule; each field is a tensor with a value per model."""
+
+    models: slice
+    first: AssignmentRule
+    values: dict[str, Tensor]  # field -> [epochs, models]
+
+
+class RuleCourses:
+    """The rules of all models at all epochs.
+
+    All values of an epoch are a row of one table on the device, and the rules read them from one buffer: a captured
+    epoch needs nothing from the host, and a hundred temperatures cost as much as one.
+
+    Args:
+        rules: one per model: a rule, a function epoch -> rule, or `AutoAnnealing`.
+        n_epochs: of the training.
+        device: of the models.
+        dtype: of the models; values have at least single precision.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[Any],
+        n_epochs: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.n_models = len(rules)
+        self.groups = _groups_of(rules, n_epochs)
+        #: Whether all rules are of the kind that `MixedRule` serves.
+        self.per_target = all(type(group.first) in _PER_TARGET for group in self.groups)
+        #: [epochs, models], 0 for rules without a temperature.
+        self.temperatures = self._column("temperature", n_epochs)
+        if self.per_target:
+            self._rows = torch.stack([self.temperatures, self._column("epsilon", n_epochs)], dim=1).flatten(1)
+        else:
+            columns = [column for group in self.groups for column in group.values.values()]
+            self._rows = torch.cat(columns, dim=1) if columns else torch.zeros(n_epochs, 0, dtype=torch.float64)
+        self._place(device, dtype)
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> "RuleCourses":
+        """Return the same courses for models of a device and type, with current values of their own."""
+        moved = copy.copy(self)
+        moved._place(device, dtype)
+        return moved
+
+    def _place(self, device: torch.device | str, dtype: torch.dtype) -> None:
+        #: A row for each epoch; where all are `per_target`, the temperatures and then the epsilons of the models.
+        self.table = self._rows.to(device, torch.promote_types(dtype, torch.float32))
+        self._current = self.table[0].clone()
+
+    def read(self, epoch: Tensor) -> None:
+        """Take the values of an epoch, given as a tensor [1]."""
+        torch.index_select(self.table, 0, epoch, out=self._current.unsqueeze(0))
+
+    def set_temperatures(self, chosen: Tensor, temperatures: Tensor) -> None:
+        """Replace the temperatures of the models in `chosen`; both [models]."""
+        for models, values in self._views("temperature"):
+            values.copy_(torch.where(chosen[models], temperatures[models].to(values), values))
+
+    @property
+    def mixed_values(self) -> Tensor:
+        """[2, models]: current temperatures and epsilons of rules that are all `per_target`."""
+        return self._current.view(2, self.n_models)
+
+    def rule(self, models: slice | None = None) -> AssignmentRule:
+        """Return the current rule of all models or a slice of them; it reads the current values when it is called."""
+        models = models or slice(0, self.n_models)
+        if self.per_target:
+            return MixedRule(self.mixed_values[:, models])
+        parts, start = [], 0
+        for group, views in zip(self.groups, self._group_views(), strict=True):
+            low, high = max(group.models.start, models.start), min(group.models.stop, models.stop)
+            if low < high:
+                inside = slice(low - group.models.start, high - group.models.start)
+                values: dict[str, Any] = {name: view[inside].view(-1, 1, 1, 1) for name, view in views.items()}
+                parts.append((slice(start, start + high - low), replace(group.first, **values)))
+                start += high - low
+        return StackedRule(tuple(parts))
+
+    def check_hypotheses(self, n_hypotheses: int) -> None:
+        """Check what the rules say about the number of hypotheses; in training their values are tensors."""
+        for group in self.groups:
+            if "n" in group.values:
+                largest: dict[str, Any] = {"n": float(group.values["n"].max())}
+                replace(group.first, **largest)._check_against(torch.empty(1, n_hypotheses))
+
+    def _column(self, name: str, n_epochs: int) -> Tensor:
+        parts = [
+            group.values.get(name, torch.zeros(n_epochs, group.models.stop - group.models.start, dtype=torch.float64))
+            for group in self.groups
+        ]
+        return torch.cat(parts, dim=1)
+
+    def _group_views(self) -> list[dict[str, Tensor]]:
+        """Return views of the current values, a dictionary per group."""
+        views, start = [], 0
+        for group in self.groups:
+            size = group.models.stop - group.models.start
+            views.append({name: self._current[start + i * size :][:size] for i, name in enumerate(group.values)})
+            start += size * len(group.values)
+        return views
+
+    def _views(self, name: str) -> list[tuple[slice, Tensor]]:
+        if self.per_target:
+            return [(slice(0, self.n_models), self.mixed_values[0])]
+        pairs = zip(self.groups, self._group_views(), strict=True)
+        return [(group.models, views[name]) for group, views in pairs if name in views]
+
+
+def _groups_of(rules: Sequence[Any], n_epochs: int) -> list[_Group]:
+    by_identity = {id(rule): rule for rule in rules}
+    courses = {key: _course_of(rule, n_epochs) for key, rule in by_identity.items()}
+    kinds = {key: _kind(first) for key, (first, _) in courses.items()}
+    groups: list[_Group] = []
+    start = 0
+    for stop in range(1, len(rules) + 1):
+        if stop == len(rules) or kinds[id(rules[stop])] != kinds[id(rules[start])]:
+            own = [id(rule) for rule in rules[start:stop]]
+            first, columns = courses[own[0]]
+            values = {name: _repeated({key: courses[key][1][name] for key in own}, own) for name in columns}
+            groups.append(_Group(slice(start, stop), first, values))
+            start = stop
+    return groups
+
+
+def _repeated(columns: dict[int, Tensor], keys: Sequence[int]) -> Tensor:
+    """Return [epochs, models] from the column of each key: hundreds of models have a handful of columns."""
+    places = {key: place for place, key in enumerate(columns)}
+    return torch.stack(list(columns.values()), dim=1)[:, torch.tensor([places[key] for key in keys])]
+
+
+def _course_of(rule: Any, n_epochs: int) -> tuple[AssignmentRule, dict[str, Tensor]]:
+    """Return a rule at the first epoch, and the value of each numeric field at every epoch."""
+    first = _rule_at(rule, 0)
+    names = _numeric_fields(type(first))
+    if isinstance(rule, AssignmentRule | AutoAnnealing):
+        values = {name: [float(getattr(first, name))] * n_epochs for name in names}
+    elif isinstance(rule, AnnealedRule) and {name for name, _ in rule.schedules} <= set(names):
+        # The values without rules around them; rules with the extreme values check them all.
+        values = {name: [float(getattr(first, name))] * n_epochs for name in names}
+        for name, schedule in rule.schedules:
+            values[name] = [float(schedule(epoch)) for epoch in range(n_epochs)]
+            for extreme in (min(values[name]), max(values[name])):
+                replace(first, **{name: extreme})
+    else:
+        by_epoch = [_rule_at(rule, epoch) for epoch in range(n_epochs)]
+        for epoch, each in enumerate(by_epoch):
+            if _kind(each) != _kind(first):
+                advice = "Let a field change, for example annealed(RelaxedWTA, epsilon=...)."
+                got = f"{first!r} at epoch 0 and {each!r} at epoch {epoch}"
+                raise ValueError(bad_value("Fleet", "rule", "keep its kind during a training", got, advice))
+        values = {name: [float(getattr(each, name)) for each in by_epoch] for name in names}
+    return first, {name: torch.tensor(column, dtype=torch.float64) for name, column in values.items()}
+
+
+def _rule_at(rule: Any, epoch: int) -> AssignmentRule:
+    if isinstance(rule, AssignmentRule):
+        return rule
+    if isinstance(rule, AutoAnnealing):
+        return AnnealedWTA(1.0)  # the training decides on the temperature
+    at_epoch = rule(epoch) if callable(rule) else rule
+    if not isinstance(at_epoch, AssignmentRule):
+        advice = "For example annealed(AnnealedWTA, temperature=Linear(1.0, 0.0, 100))."
+        expected = "be a rule, a function epoch -> rule or AutoAnnealing()"
+        raise TypeError(bad_value("Fleet", "rule", expected, repr(at_epoch), advice))
+    return at_epoch
+
+
+@functools.cache
+def _numeric_fields(kind: type[AssignmentRule]) -> list[str]:
+    """Return the fields that may be tensors, and so have a value per model."""
+    types = get_type_hints(kind)
+    return [field.name for field in fields(kind) if Tensor in get_args(types[field.name])]
+
+
+def _kind(rule: AssignmentRule) -> tuple[Any, ...]:
+    """Return what has to be equal for rules to be stacked: the type and the fields that are not numbers."""
+    names = _numeric_fields(type(rule))
+    return (type(rule), *(getattr(rule, field.name) for field in fields(rule) if field.name not in names))
+
+
+def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Tensor:
+    """Return the learning rates [epochs, models]."""
+    columns: dict[int, Tensor] = {}
+    for rate in rates:
+        if id(rate) not in columns:
+            values = [plain_number(rate(epoch)) for epoch in range(n_epochs)] if callable(rate) else [rate] * n_epochs
+            for value in set(values):
+                check_non_negative("Fleet", "learning_rate", value)
+            columns[id(rate)] = torch.tensor(values, dtype=torch.float64)
+    return _repeated(columns, [id(rate) for rate in rates])

@@ -1,0 +1,313 @@
+"""The public class: a fleet of models, trained together, used one by one."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl._checks import bad_value, check_choice, check_non_negative, check_positive_int
+from torchmcl._progress import Progress
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.fleet.batches import EpochRows, batch_rows
+from torchmcl.fleet.checkpoints import FleetCheckpoint, chunk_size_of
+from torchmcl.fleet.choice import BACKENDS, choose_backend, training_of
+from torchmcl.fleet.courses import RuleAt, rates_of
+from torchmcl.fleet.data import FleetData, FreshRows
+from torchmcl.fleet.epochs import ChunkTraining, EpochEnd, train_chunks
+from torchmcl.fleet.evaluation import evaluate_models, hard_distortion
+from torchmcl.fleet.history import FleetHistory
+from torchmcl.fleet.identity import digest_of_tensors
+from torchmcl.fleet.kept import FleetModels, KeptModels
+from torchmcl.fleet.optimizers import Adam, FleetOptimizer
+from torchmcl.fleet.options import (
+    Checkpointing,
+    Validation,
+    check_data,
+    checkpointing_of,
+    moments_of,
+    per_model,
+    seeds_of,
+    validation_of,
+)
+from torchmcl.fleet.placement import Device, Placement, devices_of
+from torchmcl.fleet.plan import FleetPlan, fingerprint_of
+from torchmcl.fleet.stacked import StackedModules, build_modules, seeded
+from torchmcl.fleet.steps import StepSpec
+from torchmcl.fleet.trial import check_input_type, check_rows_apart, inspected
+from torchmcl.rules.winners import WTA, AssignmentRule
+from torchmcl.schedules import Schedule
+from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
+from torchmcl.types import Predictions
+
+__all__ = ["Fleet"]
+
+
+class Fleet:
+    """Many independent models of one architecture, trained in one loop of batched operations.
+
+    Model i is the model that `torch.manual_seed(seeds[i]); module_factory()` makes, trained with its own rule,
+    learning rate, weight decay, shuffles and data, as if it were alone. Buffers, tied weights, parametrizations and
+    forward hooks count as they do alone. What cannot be exact is refused: backward hooks, state outside of buffers,
+    modules that `torch.vmap` cannot run, and sets of different length where rows depend on one another (BatchNorm).
+    Dropout is exact in law: the numbers that models draw side by side are others than alone.
+
+    Args:
+        module_factory: makes one module that returns `Predictions` or `Distributions`.
+        n_models: how many.
+        rule: an assignment rule, a function epoch -> rule, or `AutoAnnealing`, which decides on the temperature, the
+            tail of the learning rate and the weight decay in training; a single one, or one per model.
+        optimizer: `Adam()` or `SGD()` from `torchmcl.fleet`.
+        learning_rate: a number or a schedule epoch -> number; a single value, or one per model in a list, an array or a
+            tensor.
+        weight_decay: decoupled weight decay, a single value or one per model.
+        seeds: of the initial weights and the shuffles; 0, 1, 2, ... by default.
+        cost_fn: the matched cost, any `pairwise_*` function.
+        loss_fn: the trained cost, where it is not the matched one, see `torchmcl.mcl_step`.
+        scores: how scores are trained, `SigmoidScores()` or `SoftmaxScores()`.
+        score_weight: weight of the score loss.
+        device: where to train; the models themselves are kept on the CPU in between. "cuda" is all visible GPUs, as
+            far as there are enough models; a sequence names the devices that the models are split across.
+        backend: how a step is computed, for tests and bug reports: "autograd" (the definition), "compiled" (C code, for
+            small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs), "captured"
+            (CUDA graphs) or "fused" (whole epochs in one kernel, for networks with one small hidden layer on GPUs). By
+            default the fastest that serves the training.
+
+    Example:
+        >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
+        >>> inputs = torch.rand(64, 1)
+        >>> targets = torch.where(torch.rand(64, 1, 1) < 0.5, -inputs[:, None], inputs[:, None])
+        >>> cooling = annealed(AnnealedWTA(0.5), temperature=Exponential(0.5, 0.8, cutoff=1e-3))
+        >>> rules = [WTA(), WTA(), cooling, cooling]
+        >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 1, 2, hidden=(16,)), n_models=4, rule=rules)
+        >>> history = fleet.fit(FleetData.shared(inputs, targets, n_models=4), n_epochs=20, progress=False)
+        >>> history.losses.shape, fleet.predict(inputs).hypotheses.shape
+        (torch.Size([20, 4]), torch.Size([4, 64, 2, 1]))
+        >>> type(fleet.models[3]).__name__
+        'MultiHypothesisMLP'
+    """
+
+    def __init__(
+        self,
+        module_factory: Callable[[], nn.Module],
+        n_models: int,
+        *,
+        rule: AssignmentRule | RuleAt | AutoAnnealing | Sequence[Any] = WTA(),  # noqa: B008  (frozen)
+        optimizer: FleetOptimizer = Adam(),  # noqa: B008  (frozen)
+        learning_rate: float | Schedule | Sequence[float | Schedule] = 0.01,
+        weight_decay: float | Sequence[float] = 0.0,
+        seeds: Sequence[int] | None = None,
+        cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
+        loss_fn: Callable[..., Tensor] | None = None,
+        scores: ScoreObjective = SigmoidScores(),  # noqa: B008  (frozen)
+        score_weight: float = 1.0,
+        device: Device | Sequence[Device] = "cpu",
+        backend: str | None = None,
+    ) -> None:
+        check_positive_int("Fleet", "n_models", n_models)
+        check_non_negative("Fleet", "score_weight", score_weight)
+        check_score_objective("Fleet", scores)
+        self.n_models = n_models
+        self.rules = per_model("rule", rule, n_models)
+        self.learning_rates = per_model("learning_rate", learning_rate, n_models)
+        self.weight_decay = per_model("weight_decay", weight_decay, n_models)
+        self.seeds = seeds_of(seeds, n_models)
+        for decay in set(self.weight_decay):
+            check_non_negative("Fleet", "weight_decay", decay)
+        if not isinstance(optimizer, FleetOptimizer):
+            advice = "Those of torch.optim take one learning rate for all models."
+            expected = "be an optimizer of torchmcl.fleet"
+            raise TypeError(bad_value("Fleet", "optimizer", expected, repr(optimizer), advice))
+        if backend is not None:
+            check_choice("Fleet", "backend", backend, tuple(BACKENDS))
+        self.optimizer = optimizer
+        self.cost_fn = cost_fn
+        self.loss_fn = loss_fn
+        self.scores = scores
+        self.score_weight = score_weight
+        self.backend = backend
+        self.devices = devices_of(device, n_models)
+        self.device = self.devices[0]
+        self._kept = KeptModels(StackedModules.of(build_modules(module_factory, self.seeds)))
+        self._first_weights = digest_of_tensors(self._kept.last.state)
+        self.optimizer_state: dict[str, Tensor] | None = None
+
+    @property
+    def models(self) -> FleetModels:
+        """The models as they are now; `fleet.models[i]` is an ordinary module with a copy of the weights."""
+        return FleetModels(self._kept.last)
+
+    @property
+    def best_models(self) -> FleetModels:
+        """The models at their best validation, after `fit(..., validation=...)`."""
+        return FleetModels(self._kept.chosen(best=True))
+
+    def fit(
+        self,
+        data: FleetData | FreshRows,
+        n_epochs: int,
+        *,
+        batch_size: int | Literal["all"] | None = None,
+        validation: Validation | FleetData | None = None,
+        checkpoint: Checkpointing | str | Path | None = None,
+        models_at_once: int | None = None,
+        after_epoch: Callable[[EpochEnd], None] | None = None,
+        continued: bool = False,
+        progress: bool | str = True,
+    ) -> FleetHistory:
+        """Train all models.
+
+        Args:
+            data: rows for each model, or `FreshRows`, drawn anew for every epoch.
+            n_epochs: passes over the data.
+            batch_size: rows of a minibatch, the last short one kept. By default `default_batch_size`, or a little fewer
+                where the last one would be short; "all" is all rows.
+            validation: held-out rows to evaluate on, with the options of `Validation`; each model's best weights are
+                kept.
+            checkpoint: folder to save to and to resume from, with the options of `Checkpointing`.
+            models_at_once: train in chunks of this many; by default derived from memory and cores.
+            after_epoch: called with an `EpochEnd` after every epoch of a chunk, for records and pictures.
+            continued: begin with `optimizer_state` where there is one, and leave it for the next `fit`.
+            progress: show a bar with models per second and the time left; a string stands in front of it.
+
+        Returns:
+            FleetHistory. A model whose loss became NaN or infinite is reported in a warning, with its epoch in
+            `failed_epoch` and its batch in `failed_batch`; it keeps its last finite weights, and the others are not
+            affected.
+
+        Raises:
+            ValueError: if the data or validation is for another number of models, a number is out of range, or the
+                checkpoint holds another training.
+        """
+        check_positive_int("Fleet.fit", "n_epochs", n_epochs)
+        data = data.epoch(0, self.device)._replace(source=data) if isinstance(data, FreshRows) else data
+        check_data("Fleet.fit", "data", data, self.n_models)
+        validation, checkpoint = validation_of(validation, self.n_models), checkpointing_of(checkpoint)
+        held_out = None if validation is None else validation.rows
+        all_models, plan = self._kept.last, self._plan(n_epochs, validation)
+        moments = moments_of(self.optimizer_state, plan.spec.optimizer.init(all_models.flat)) if continued else {}
+        size = batch_rows("Fleet.fit", batch_size, data.inputs.shape[1])
+        data, n_hypotheses = inspected(all_models, data, held_out)
+        plan.courses.check_hypotheses(n_hypotheses)
+        backend = choose_backend(self.backend, self.device, all_models, data, plan.spec, plan.courses, held_out)
+        placement = Placement.of(
+            all_models,
+            data,
+            self.devices,
+            batch_size=size,
+            n_hypotheses=n_hypotheses,
+            chunk_size=chunk_size_of(models_at_once, checkpoint),
+            compiled=backend == "compiled",
+            in_order=after_epoch is not None,
+        )
+        saved = None
+        if checkpoint is not None:
+            sizes = {"batch_size": size, "backend": backend, "models_at_once": placement.chunk_size}
+            begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
+            fingerprint = fingerprint_of(plan, all_models, data, held_out) | sizes | begin
+            # The fused kernel draws from no generator.
+            is_random = backend != "fused" and not all_models.is_deterministic()
+            saved = FleetCheckpoint(checkpoint, fingerprint, is_random=is_random)
+        if held_out is not None:
+            self._kept.keep_best()
+
+        def chunk_of(models: slice, device: torch.device) -> ChunkTraining:
+            own, stacked = plan.of_models(models), all_models.subset(models, device, copy_rows=True)
+            rows = EpochRows(data.subset(models, device), own.seeds, size)
+            held = None if held_out is None else held_out.subset(models, device)
+            step = BACKENDS[backend](stacked, rows, held, plan.spec)
+            chunk = training_of(backend, step, own)
+            for name, value in moments.items():
+                chunk.state.optimizer[name].copy_(value[models])
+            return chunk
+
+        what = progress if isinstance(progress, str) else "fleet"
+        with Progress(n_epochs * self.n_models, what, show=bool(progress), unit="model-epoch") as bar:
+            trained = train_chunks(placement, chunk_of, self._kept.take, saved, bar, after_epoch)
+        history = self._gathered(trained, placement, continued=continued)
+        history.warn_of_failures()
+        return history
+
+    def predict(
+        self,
+        inputs: Tensor,
+        *,
+        per_model: bool = False,
+        best: bool = False,
+        stochastic: bool = False,
+        seed: int | None = None,
+    ) -> Predictions:
+        """Return the predictions of all models, [models, batch, ...]; `Distributions` if that is what they return.
+
+        Args:
+            inputs: [batch, ...] for all models.
+            per_model: inputs are [models, batch, ...], for each model its own.
+            best: use the weights of the best validation instead of the last ones.
+            stochastic: leave dropout on.
+            seed: of the numbers that dropout draws, which then leave torch's generator as it is.
+        """
+        models = self._kept.chosen(best=best)
+        if inputs.ndim < 2:
+            rule = "have shape [batch, ...]"
+            raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
+        if not per_model:
+            inputs = inputs.expand(self.n_models, *inputs.shape)
+        elif inputs.shape[0] != self.n_models:
+            rule = f"have {self.n_models} models on its first axis"
+            raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
+        check_input_type("Fleet.predict", "inputs", models, inputs)
+        with torch.no_grad(), models.evaluating(stochastic=stochastic), seeded(seed):
+            return models(inputs)
+
+    def evaluate(self, data: FleetData, *, best: bool = False) -> dict[str, Tensor]:
+        """Return metrics of each model on its rows: distortion, rmse [models] and usage [models, hypotheses].
+
+        Args:
+            data: rows for each model, with Euclidean targets.
+            best: use the weights of the best validation instead of the last ones.
+        """
+        check_data("Fleet.evaluate", "data", data, self.n_models)
+        check_input_type("Fleet.evaluate", "data", self._kept.last, data.inputs)
+        check_rows_apart("Fleet.evaluate", "data", self._kept.last, data, training=False)
+        return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn, self.scores)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the weights of all models, [models, parameters], and the best ones where there are any.
+
+        Buffers, such as the statistics of BatchNorm, stand beside them by name, [models, ...] each.
+        """
+        return self._kept.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take weights and buffers from `state_dict`.
+
+        Raises:
+            ValueError: if they are not those of such a fleet.
+        """
+        self._kept.load_state_dict(state)
+        self._first_weights = digest_of_tensors(self._kept.last.state)
+
+    def _plan(self, n_epochs: int, validation: Validation | None) -> FleetPlan:
+        monitor = hard_distortion if validation is None else validation.monitor
+        return FleetPlan(
+            n_epochs=n_epochs,
+            rules=self.rules,
+            learning_rates=rates_of(self.learning_rates, n_epochs),
+            weight_decays=torch.tensor([float(decay) for decay in self.weight_decay], dtype=torch.float64),
+            seeds=torch.tensor(self.seeds),
+            spec=StepSpec(self.cost_fn, self.score_weight, monitor, self.loss_fn, self.scores, self.optimizer),
+            validate_every=per_model("every", 1 if validation is None else validation.every, self.n_models),
+            patience=None if validation is None else validation.patience,
+        )
+
+    def _gathered(
+        self, trained: list[tuple[FleetHistory, dict[str, Tensor]]], placement: Placement, *, continued: bool
+    ) -> FleetHistory:
+        """Return the history of all chunks; leave the state of the optimizer for the next `fit`."""
+        if continued:
+            parts = [state for _, state in trained]
+            self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        history = FleetHistory.joined([history for history, _ in trained])
+        return history._replace(seconds=history.seconds / min(placement.n_threads, len(trained)))

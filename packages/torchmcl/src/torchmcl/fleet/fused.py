@@ -1,0 +1,272 @@
+"""Small networks on GPUs: whole epochs of a chunk in one kernel, a program for each model.
+
+It computes what `ChunkTraining` computes with `AutogradStep`, evaluations and early stopping included;
+`torchmcl.accel.triton.training` has the kernel.
+"""
+
+import functools
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl import accel as kernels
+from torchmcl.costs import pairwise_l1, pairwise_sq_euclidean
+from torchmcl.fleet.batches import mixed
+from torchmcl.fleet.courses import RuleCourses
+from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.epochs import ChunkTraining
+from torchmcl.fleet.evaluation import current_loss, hard_distortion
+from torchmcl.fleet.linear import is_relu_network
+from torchmcl.fleet.optimizers import Adam
+from torchmcl.fleet.plan import FleetPlan
+from torchmcl.fleet.stacked import StackedModules
+from torchmcl.fleet.steps import AutogradStep, StepSpec, why_not_usual
+from torchmcl.nn import MultiHypothesisMLP
+
+__all__ = ["FusedTraining", "why_not_fused"]
+
+# Epochs of one launch: enough that launching takes no time, few enough that a signal is soon seen.
+_EPOCHS = 20
+# The orders of the rows in these epochs may take this many bytes.
+_ORDER_BYTES = 256 << 20
+# Rows of a block where a device has little shared memory.
+_FEWEST_ROWS = 16
+# A program keeps both layers of its model in registers.
+_MAX_FEATURES, _MAX_HIDDEN, _MAX_OUTPUTS = 63, 127, 64
+
+
+class FusedTraining(ChunkTraining):
+    """A chunk whose epochs run in one kernel, between the measurements of `AutoAnnealing`."""
+
+    def __init__(self, step: AutogradStep, plan: FleetPlan) -> None:
+        super().__init__(step, plan)
+        data, held, device = step.rows.data, step.validation, self.models.flat.device
+        rows = [data] if held is None else [data, held]
+        self._inputs = torch.cat([part.inputs.flatten(0, 1) for part in rows])
+        self._targets = torch.cat([part.targets.flatten(0, 2) for part in rows])
+        self._row_weights = data.weights
+        zeros = torch.zeros_like(data.set_of_model)
+        # Of each model: where its rows begin and how many there are, the same of held-out rows, its order of the rows,
+        # the epochs between evaluations, whether it decides on its annealing, and the random numbers of its dropout.
+        facts = [
+            data.set_of_model * data.inputs.shape[1],
+            data.lengths,
+            zeros if held is None else data.inputs.shape[:2].numel() + held.set_of_model * held.inputs.shape[1],
+            zeros if held is None else held.lengths,
+            step.rows.order_of_model,
+            torch.tensor(plan.validate_every, device=device),
+            zeros if self._annealing is None else self._annealing.chosen.long(),
+            mixed(mixed(plan.seeds.to(device)) + 1),  # another stream than that of the shuffles
+        ]
+        self._facts = torch.stack(facts, dim=1)
+        self._network = _Network.of(self.models.template)
+        absolute = step.spec.cost_fn is pairwise_l1
+        self._constants = self._network.constants() | {"ABSOLUTE": absolute}
+        self._launched: torch.cuda.Event | None = None
+
+    def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
+        """Train from epoch `first` up to but not including `last`."""
+        at_once = 1 if one_by_one else self._epochs_at_once()
+        if first == 0 and self._annealing is not None:
+            self._annealing.begin()
+        low = first
+        while low < last:
+            high = self._end_of_launch(low, min(low + at_once, last))
+            self._launch(low, high)
+            if self._annealing is not None and self._annealing.is_due(high - 1):
+                self._run_measurement(())
+            self._wait_for_the_launch_before()
+            if one_by_one:
+                self._take_rule_of(low)
+            after_epochs(low, high)
+            low = high
+            if self.all_stopped():
+                break
+        if self.models.flat.is_cuda:
+            torch.cuda.current_stream(self.models.flat.device).synchronize()
+
+    def _launch(self, low: int, high: int) -> None:
+        """Train the epochs from `low` up to but not including `high`, in blocks of rows that there is room for."""
+        from triton.runtime.errors import OutOfResources
+
+        while True:
+            try:
+                self._run_kernel(low, high)
+                return
+            except OutOfResources:
+                if self._constants["ROWS"] == _FEWEST_ROWS:
+                    raise
+                self._constants["ROWS"] //= 2
+
+    def _run_kernel(self, low: int, high: int) -> None:
+        from torchmcl.accel.triton.training import train_epochs
+
+        state, plan, rows, spec = self.state, self.plan, self._rows, self._step.spec
+        adam = spec.optimizer
+        assert isinstance(adam, Adam)
+        order = rows.orders(low, high)
+        unused = state.best_value
+        network = self._network
+        with _compiled_once(frozenset(self._constants.items())):
+            train_epochs[(len(self.models),)](
+                state.models["flat"], state.optimizer["mean"], state.optimizer["square"], state.optimizer["n_steps"],
+                state.best.get("flat", unused), self._inputs, self._targets,
+                unused if self._row_weights is None else self._row_weights, self._facts if order is None else order,
+                self._facts, *self._tables(low, high),
+                state.losses, state.watched, state.temperatures, state.learning_rates,
+                state.best_value, state.best_epoch, state.stopped_epoch, state.failed_step,
+                low, high, plan.n_epochs, len(self.models), rows.batch_size, len(rows.batches),
+                *((0, 0) if order is None else (order.shape[-1], order.shape[-2])),
+                -1 if plan.patience is None else plan.patience,
+                int(spec.monitor is current_loss), int(order is not None), int(self._row_weights is not None),
+                int(network.has_scores), int(network.detach_scores),
+                network.n_features, network.n_hidden, network.n_hypotheses, network.n_dims,
+                float(spec.score_weight) if network.has_scores else 0.0, float(1 - network.dropout),
+                *map(float, (adam.beta1, adam.beta2, math.log(adam.beta1), math.log(adam.beta2), adam.epsilon)),
+                **self._constants,
+            )  # fmt: skip
+        state.epoch.fill_(high)
+
+    def _wait_for_the_launch_before(self) -> None:
+        """Keep the host no more than a launch ahead: its progress is then that of the device, and signals are seen."""
+        if self.models.flat.is_cuda:
+            launched = torch.cuda.Event()
+            launched.record()
+            if self._launched is not None:
+                self._launched.synchronize()
+            self._launched = launched
+
+    def _epochs_at_once(self) -> int:
+        bytes_of_one = 0 if self._rows.order is None else self._rows.order.numel() * self._rows.order.element_size()
+        return max(1, min(_EPOCHS, _ORDER_BYTES // max(1, bytes_of_one)))
+
+    def _take_rule_of(self, epoch: int) -> None:
+        """Let the rule be that of an epoch, for those who look at it."""
+        self.courses.read(self.state.epoch.view(1) - 1)
+        if self._annealing is not None:
+            # Models that stopped early have none any more.
+            self.courses.set_temperatures(self._annealing.chosen, self.state.temperatures[epoch].nan_to_num(0.0))
+
+    def _tables(self, low: int, high: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return learning rates, weight decays and rules of some epochs, a row each."""
+        rates, rules = self._learning_rates[low:high], self.courses.table[low:high]
+        decays = self._given_decay.view(1, -1).expand_as(rates)
+        if self._annealing is not None:
+            values = self._annealing.values_of(torch.arange(low, high, device=rates.device).unsqueeze(-1))
+            rates, decays = rates * values.rate, torch.maximum(decays, values.weight_decay)
+            temperatures = torch.where(self._annealing.chosen, values.temperature, rules[:, : len(self.models)])
+            rules = torch.cat([temperatures, rules[:, len(self.models) :]], dim=1)
+        return rates.contiguous(), decays.contiguous(), rules.contiguous()
+
+    def _end_of_launch(self, low: int, high: int) -> int:
+        """Return `high`, or the epoch before it at which models are measured."""
+        if self._annealing is None:
+            return high
+        return next((epoch + 1 for epoch in range(low, high) if self._annealing.is_due(epoch)), high)
+
+
+def why_not_fused(
+    device: torch.device,
+    models: StackedModules,
+    data: FleetData,
+    held_out: FleetData | None,
+    spec: StepSpec,
+    courses: RuleCourses,
+) -> str | None:
+    """Return why one kernel cannot serve a training, None if it can."""
+    if not kernels.runs_on(device) or torch.version.hip is not None:
+        return "It serves CUDA devices, with Triton installed."
+    if (reason := why_not_usual(data, spec, courses)) is not None:
+        return reason
+    if spec.cost_fn not in (pairwise_sq_euclidean, pairwise_l1):
+        return "It serves pairwise_sq_euclidean and pairwise_l1."
+    if type(spec.optimizer) is not Adam or min(spec.optimizer.beta1, spec.optimizer.beta2) == 0:
+        return "It serves Adam."
+    if held_out is not None and spec.monitor not in (current_loss, hard_distortion):
+        return "It serves the monitors hard_distortion and current_loss."
+    for rows in (data,) if held_out is None else (data, held_out):
+        if rows.inputs.ndim != 3 or rows.targets.ndim != 4 or rows.targets.shape[2] != 1 or rows.mask is not None:
+            return "It serves inputs that are vectors, and one vector as the target of each."
+        if {rows.inputs.dtype, rows.targets.dtype, models.flat.dtype} != {torch.float32}:
+            return "It serves float32."
+    n_dims = data.targets.shape[-1]
+    is_network = is_relu_network(models.template, data.inputs.shape[-1], n_dims, may_drop=True)
+    if not is_network or len(models.shapes) != 4 or _has_scales(models.template):
+        return "It serves MultiHypothesisMLP with one hidden layer and ReLU, without scales, all of it trained."
+    network = _Network.of(models.template)
+    if network.dropout >= 1:
+        return "It serves networks that do not drop everything."
+    sizes = network.n_features, network.n_hidden, math.prod(network.outputs)
+    if any(size > most for size, most in zip(sizes, (_MAX_FEATURES, _MAX_HIDDEN, _MAX_OUTPUTS), strict=True)):
+        return f"It serves up to {_MAX_FEATURES} inputs, {_MAX_HIDDEN} hidden units and about {_MAX_OUTPUTS} outputs."
+    return None
+
+
+@functools.cache
+def _compiled_once(constants: frozenset[tuple[str, Any]]) -> threading.Lock:
+    """Return the lock of a kernel: threads that need it at the same time would each compile it."""
+    return threading.Lock()
+
+
+@dataclass(frozen=True)
+class _Network:
+    """What the kernel must know of a network."""
+
+    n_features: int
+    n_hidden: int
+    n_hypotheses: int
+    n_dims: int
+    has_scores: bool
+    detach_scores: bool
+    dropout: float
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "_Network":
+        assert isinstance(module, MultiHypothesisMLP)
+        head, first = module.head, module.trunk[0]
+        assert isinstance(first, nn.Linear)
+        n_values = head.n_hypotheses * head.event[0]
+        dropout = (part.p for part in module.trunk if isinstance(part, nn.Dropout) and part.training)
+        return cls(
+            first.in_features,
+            first.out_features,
+            head.n_hypotheses,
+            head.event[0],
+            head.linear.out_features > n_values,
+            head.detach_scores,
+            next(dropout, 0.0),
+        )
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Groups of hypotheses: one for each coordinate and one for the scores; products have at least 16 columns."""
+        groups = _power_of_2(self.n_dims + 1)
+        return groups, max(_power_of_2(self.n_hypotheses), 16 // groups)
+
+    def constants(self) -> dict[str, Any]:
+        """Return what the kernel is compiled for."""
+        (groups, columns), hidden = self.outputs, max(16, _power_of_2(self.n_hidden + 1))
+        return {
+            "FEATURES": max(16, _power_of_2(self.n_features + 1)),
+            "HIDDEN": hidden,
+            "GROUPS": groups,
+            "COLUMNS": columns,
+            # The fastest of 32, 64 and 128 rows with 4 and 8 warps on an H200.
+            "ROWS": 64 if hidden <= 64 else 128,
+            "num_warps": 4 if hidden <= 64 else 8,
+            "num_stages": 1,  # copying rows ahead takes more registers than it gains
+        }
+
+
+def _has_scales(module: nn.Module) -> bool:
+    assert isinstance(module, MultiHypothesisMLP)
+    return module.head.scales
+
+
+def _power_of_2(n: int) -> int:
+    return 1 << (n - 1).bit_length()

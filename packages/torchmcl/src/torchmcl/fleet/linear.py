@@ -1,0 +1,217 @@
+"""The forward pass of stacked models made of linear layers and activations, without torch.vmap.
+
+All such a network needs to run on parameters [models, ...] and inputs [models, batch, ...] is a
+linear layer that multiplies model by model; everything else in it works on any leading axes.
+That saves the bookkeeping of torch.vmap, which is most of the time of small models on CPUs.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+from torchmcl import accel as kernels
+from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
+
+__all__ = [
+    "StackedLinear",
+    "has_global_hooks",
+    "is_feed_forward",
+    "is_relu_network",
+    "products",
+    "rectified_weights",
+]
+
+_ANY_AXES = (
+    nn.Sequential,
+    nn.Linear,
+    nn.ReLU,
+    nn.Tanh,
+    nn.GELU,
+    nn.SiLU,
+    nn.Sigmoid,
+    nn.Identity,
+    nn.Dropout,
+    MultiHypothesisMLP,
+    MultiHypothesisHead,
+)
+
+
+# Functions of each number by itself, which have no axis to mistake.
+_OF_EACH_NUMBER = (
+    None,
+    torch.tanh,
+    torch.sigmoid,
+    torch.relu,
+    torch.exp,
+    nn.functional.tanh,
+    nn.functional.sigmoid,
+    nn.functional.relu,
+    nn.functional.softplus,
+)
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+def is_feed_forward(module: nn.Module) -> bool:
+    """Return whether a module is known to work on any leading axes once linear layers do.
+
+    Known types alone do not tell: a hook or a replaced `forward` may do anything, an output activation may name an axis
+    by its number, and layers that share weights cannot be told apart by them.
+    """
+    parts = list(module.modules())
+    tensors = [tensor for part in parts for tensor in part._parameters.values() if tensor is not None]
+    names = list(module.named_modules(remove_duplicate=False))
+    return (
+        all(type(part) in _ANY_AXES and _is_as_its_class_says(part) for part in parts)
+        and len(names) == len(parts)
+        and len({id(tensor) for tensor in tensors}) == len(tensors)
+    )
+
+
+def has_global_hooks() -> bool:
+    """Return whether every module of this process has a hook."""
+    return any(getattr(nn.modules.module, f"_global{name}") for name in _HOOKS)
+
+
+def _is_as_its_class_says(part: nn.Module) -> bool:
+    plain = not any(getattr(part, name) for name in _HOOKS) and "forward" not in vars(part)
+    if isinstance(part, MultiHypothesisHead) and not isinstance(part.output_activation, nn.Module):
+        return plain and part.output_activation in _OF_EACH_NUMBER
+    return plain
+
+
+def is_relu_network(module: nn.Module, n_features: int, n_outputs: int, *, may_drop: bool = False) -> bool:
+    """Return whether a module is made of linear layers with ReLUs between them, all trained, for rows of this size.
+
+    Args:
+        module: to look at.
+        n_features: of a row.
+        n_outputs: of a hypothesis.
+        may_drop: whether dropout may follow each ReLU.
+    """
+    if type(module) is not MultiHypothesisMLP or has_global_hooks() or not is_feed_forward(module):
+        return False
+    if module.head.output_activation is not None or type(module.trunk) is not nn.Sequential:
+        return False
+    kinds = [type(part) for part in module.trunk]
+    hidden_layers = [[nn.Linear, nn.ReLU], *([[nn.Linear, nn.ReLU, nn.Dropout]] if may_drop else [])]
+    layers = [part for part in module.modules() if type(part) is nn.Linear]
+    return (
+        any(kinds == layer * (len(kinds) // len(layer)) for layer in hidden_layers)
+        and type(module.head.linear) is nn.Linear
+        and (layers[0].in_features, module.head.event) == (n_features, (n_outputs,))
+        and all(layer.bias is not None for layer in layers)
+        and all(parameter.requires_grad for parameter in module.parameters())
+    )
+
+
+def rectified_weights(module: nn.Module) -> frozenset[str]:
+    """Return the names of the weights of those linear layers whose output goes straight into a ReLU."""
+    return frozenset(
+        f"{prefix}.{name}.weight" if prefix else f"{name}.weight"
+        for prefix, part in module.named_modules()
+        if type(part) is nn.Sequential
+        for (name, first), (_, second) in pairwise(part.named_children())
+        if type(first) is nn.Linear and type(second) is nn.ReLU
+    )
+
+
+class StackedLinear(TorchFunctionMode):
+    """Inside this `with` block `torch.nn.functional.linear` takes stacked weights [models, out, in].
+
+    Args:
+        rectified: those weights whose layer is followed by a ReLU, which is then done in the same pass.
+    """
+
+    def __init__(self, rectified: Sequence[Tensor] = ()) -> None:
+        super().__init__()
+        self._rectified = {id(weight) for weight in rectified}
+        self._done: Tensor | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Replace linear layers and the ReLU that they did already, leave everything else."""
+        if func is torch.nn.functional.linear:
+            rectified = id(args[1]) in self._rectified
+            outputs = _linear(*args, **(kwargs or {}), rectified=rectified)
+            self._done = outputs if rectified else None
+            return outputs
+        if func is torch.nn.functional.relu and args[0] is self._done:
+            return self._done
+        return func(*args, **(kwargs or {}))
+
+
+def _linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectified: bool = False) -> Tensor:
+    if bias is None:
+        outputs = inputs @ weight.mT
+        return outputs.relu() if rectified else outputs
+    outputs = _StackedLayer.apply(inputs, weight, bias, rectified)
+    return outputs
+
+
+class _StackedLayer(torch.autograd.Function):
+    """inputs @ weight^T + bias, model by model, and the ReLU behind it."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor, rectified: bool) -> Tensor:
+        ctx.rectified = rectified
+        ctx.fused = max(weight.shape[1:]) <= kernels.MAX_FEATURES and kernels.usable(inputs, weight, bias)
+        if ctx.fused:
+            from torchmcl.accel.triton.linear import linear_rows
+
+            inputs = inputs if inputs[0].is_contiguous() else inputs.contiguous()
+            outputs = linear_rows(inputs, weight, bias, rectified)
+        elif inputs.device.type == "cpu":
+            # [models, rows, features] is kept as the transposed view of [models, features, rows]: every later
+            # operation follows that order, and a sum over five hypotheses then runs along the rows in full vectors.
+            outputs = products(weight, inputs.mT).add_(bias.unsqueeze(-1)).mT
+        else:
+            outputs = torch.baddbmm(bias.unsqueeze(1), inputs, weight.mT)
+        if rectified and not ctx.fused:
+            outputs.relu_()
+        ctx.save_for_backward(inputs, weight, outputs if rectified else None)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        inputs, weight, outputs = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        if ctx.fused:
+            from torchmcl.accel.triton.linear import linear_rows_backward
+
+            grad = grad.contiguous()
+            return *linear_rows_backward(inputs, weight, outputs, grad, ctx.rectified, needs[0]), None
+        if ctx.rectified:
+            grad = torch.ops.aten.threshold_backward(grad, outputs, 0)
+        return (
+            products(weight.mT, grad.mT).mT if needs[0] else None,
+            products(grad.mT, inputs) if needs[1] else None,
+            grad.sum(dim=1) if needs[2] else None,
+            None,
+        )
+
+
+_HAS_BATCHED_BLAS = torch.backends.mkl.is_available()
+# Above this many multiplications a product is worth the overhead of its call, and several cores.
+_SMALL_PRODUCT = 1 << 20
+
+
+def products(left: Tensor, right: Tensor) -> Tensor:
+    """Return the matrix products left[i] @ right[i] of two stacks.
+
+    Without MKL torch.bmm makes a tensor operation of each product in the stack, which costs more than a small
+    product itself (2.5 times as long for a training of 16 small networks); NumPy hands them to BLAS in one loop.
+    """
+    small = left.shape[1] * left.shape[2] * right.shape[2] <= _SMALL_PRODUCT
+    served = left.device.type == "cpu" and left.dtype in (torch.float32, torch.float64)
+    if _HAS_BATCHED_BLAS or not small or not served:
+        return torch.bmm(left, right)
+    outputs = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+    with np.errstate(all="ignore"):  # a model that overflows is reported by the fleet
+        np.matmul(left.numpy(), right.numpy(), out=outputs.numpy())
+    return outputs

@@ -1,0 +1,176 @@
+"""Options of a fleet: grouped ones, single values or one per model, and their checks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_callable, check_positive_int
+from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.evaluation import hard_distortion
+from torchmcl.types import StepOutput
+
+__all__ = [
+    "Checkpointing",
+    "Validation",
+    "check_data",
+    "moments_of",
+    "per_model",
+    "plain_number",
+    "seeds_of",
+]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Rows that a fleet is evaluated on while it trains; each model's best weights are kept.
+
+    Args:
+        rows: held-out rows for each model.
+        monitor: what is evaluated, lower is better: `hard_distortion`, `current_loss`, or a function of a step's output
+            that returns [models].
+        every: epochs between evaluations, a single value or one per model; the last epoch is always evaluated.
+        patience: stop a model after this many epochs without improvement; None trains all to the end.
+    """
+
+    rows: FleetData
+    monitor: Callable[[StepOutput], Tensor] = hard_distortion
+    every: int | Sequence[int] = 1
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_rows("Validation", "rows", self.rows)
+        check_callable("Validation", "monitor", self.monitor, "torchmcl.fleet.hard_distortion")
+        for every in set(per_model("every", self.every, self.rows.n_models, owner="Validation")):
+            check_positive_int("Validation", "every", every)
+        if self.patience is not None:
+            check_positive_int("Validation", "patience", self.patience)
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Where a training is saved, and resumed from if the folder holds a state of the same training.
+
+    Args:
+        folder: of the training.
+        every: epochs between saves; `torchmcl.persistence.stop_on_signals` saves at once.
+        keep: number of states to keep; when the newest is damaged the one before it is used.
+    """
+
+    folder: str | Path
+    every: int = 100
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        if not isinstance(self.folder, str | Path):
+            raise TypeError(bad_value("Checkpointing", "folder", "be a path", repr(self.folder)))
+        check_positive_int("Checkpointing", "every", self.every)
+        check_positive_int("Checkpointing", "keep", self.keep)
+
+
+def validation_of(given: object, n_models: int) -> Validation | None:
+    """Return what `Fleet.fit` was given as `validation`: rows alone are evaluated with the default options.
+
+    Raises:
+        TypeError: for something else.
+        ValueError: for rows of another number of models.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Validation | FleetData):
+        rule = "be Validation or FleetData"
+        raise TypeError(bad_value("Fleet.fit", "validation", rule, type(given).__name__))
+    validation = given if isinstance(given, Validation) else Validation(given)
+    check_data("Fleet.fit", "validation", validation.rows, n_models)
+    return validation
+
+
+def checkpointing_of(given: object) -> Checkpointing | None:
+    """Return what `Fleet.fit` was given as `checkpoint`: a folder alone has the default options.
+
+    Raises:
+        TypeError: for something else.
+    """
+    if given is None or isinstance(given, Checkpointing):
+        return given
+    if not isinstance(given, str | Path):
+        rule = "be Checkpointing or a path"
+        raise TypeError(bad_value("Fleet.fit", "checkpoint", rule, type(given).__name__))
+    return Checkpointing(given)
+
+
+def per_model(name: str, value: Any, n_models: int, owner: str = "Fleet") -> list[Any]:
+    """Return one value per model, from a single value, a sequence, an array or a tensor.
+
+    Raises:
+        TypeError: for a string.
+        ValueError: for a sequence of another length, or an array of several axes.
+    """
+    if isinstance(value, str | bytes):
+        raise TypeError(bad_value(owner, name, "be a single value or one per model", repr(value)))
+    if isinstance(value, Tensor | np.ndarray):
+        if value.ndim > 1:
+            raise ValueError(bad_value(owner, name, "have one axis, the models", f"shape {tuple(value.shape)}"))
+        value = value.tolist()
+    if not isinstance(value, Sequence):
+        return [plain_number(value)] * n_models
+    if len(value) != n_models:
+        rule = f"have one entry for each of the {n_models} models"
+        raise ValueError(bad_value(owner, name, rule, f"{len(value)} entries"))
+    return [plain_number(entry) for entry in value]
+
+
+def plain_number(value: Any) -> Any:
+    """Return a number of NumPy or torch as one of Python, anything else as it is."""
+    return value.item() if isinstance(value, np.generic | Tensor) and value.ndim == 0 else value
+
+
+def seeds_of(seeds: Sequence[int] | None, n_models: int) -> list[int]:
+    """Return one seed per model: 0, 1, 2, ... by default.
+
+    Raises:
+        TypeError: for a seed that is not an integer.
+        ValueError: for one that does not fit into 64 bits.
+    """
+    each = per_model("seeds", range(n_models) if seeds is None else seeds, n_models)
+    for seed in each:
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(bad_value("Fleet", "seeds", "be integers", repr(seed)))
+        if not -(2**63) <= seed < 2**63:
+            raise ValueError(bad_value("Fleet", "seeds", "lie between -2**63 and 2**63 - 1", repr(seed)))
+    return each
+
+
+def moments_of(given: Mapping[str, Tensor] | None, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state of the optimizer to begin with, empty for none.
+
+    Raises:
+        ValueError: if it is not one of this optimizer and fleet.
+    """
+    given_shapes, wanted_shapes = (
+        {name: tuple(v.shape) for name, v in state.items()} for state in (given or {}, wanted)
+    )
+    if given and given_shapes != wanted_shapes:
+        rule = f"find the moments of this optimizer in `optimizer_state`, {wanted_shapes}"
+        raise ValueError(bad_value("Fleet.fit", "continued", rule, given_shapes, "Set it to None to begin again."))
+    return dict(given or {})
+
+
+def check_rows(owner: str, name: str, rows: object) -> None:
+    """Check that rows are `FleetData`."""
+    if not isinstance(rows, FleetData):
+        advice = "FleetData.shared(inputs, targets, n_models) makes it."
+        raise TypeError(bad_value(owner, name, "be FleetData", type(rows).__name__, advice))
+
+
+def check_data(owner: str, name: str, data: object, n_models: int) -> None:
+    """Check that there are rows for each of the models."""
+    check_rows(owner, name, data)
+    assert isinstance(data, FleetData)
+    if data.n_models != n_models:
+        raise ValueError(bad_value(owner, name, f"be for {n_models} models", data.n_models))

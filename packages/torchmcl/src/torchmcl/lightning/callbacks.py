@@ -1,0 +1,141 @@
+"""Callbacks: the scheduled values of the rule, records that a report can read, and a warning on collapse."""
+
+import json
+import time
+import warnings
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from torchmcl._checks import check_fraction
+from torchmcl._records import change_records
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.annealing.course import described_rule
+from torchmcl.lightning._backend import pl
+from torchmcl.rules.winners import AssignmentRule
+from torchmcl.types import StepOutput
+
+__all__ = ["CollapseWarning", "RecordWriter", "RuleLogger"]
+
+
+class RuleLogger(pl.Callback):  # type: ignore[name-defined]
+    """Log the fields of the rule that change (temperature, epsilon, ...) and show them in the progress bar.
+
+    They are logged when an epoch starts; the temperature of `AutoAnnealing` when it ends, as the first one follows from
+    the costs of its epoch.
+    """
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Log the values of this epoch, if they are scheduled."""
+        rule, epoch = module.rule, trainer.current_epoch
+        if not isinstance(rule, AssignmentRule | AutoAnnealing):
+            self._log(module, rule.values(epoch) if hasattr(rule, "values") else described_rule(rule, epoch))
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Log the values of this epoch, if they are decided in training."""
+        if isinstance(module.rule, AutoAnnealing):
+            self._log(module, described_rule(module.rule_at(trainer.current_epoch), 0))
+
+    def _log(self, module: Any, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            if isinstance(value, Real):
+                module.log(name, float(value), prog_bar=True)
+
+
+class RecordWriter(pl.Callback):  # type: ignore[name-defined]
+    """Write one line of JSON per epoch: losses, metrics, learning rate, and the rule with its fields as numbers.
+
+    When a training resumes from a checkpoint, the lines of epochs that are run again are replaced.
+
+    Args:
+        path: of the file.
+        show: whether to print each line too.
+    """
+
+    def __init__(self, path: Path | str, *, show: bool = False) -> None:
+        self.path, self.show = Path(path), show
+        self._began = time.perf_counter()
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Start the clock."""
+        self._began = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Write the line of this epoch."""
+        if not trainer.is_global_zero:
+            return
+        metrics = {
+            name: float(value)
+            for name, value in trainer.callback_metrics.items()
+            if name.startswith("val_") or name == "train_loss_epoch"
+        }
+        rule = module.rule_at(trainer.current_epoch)
+        record = {
+            "epoch": trainer.current_epoch,
+            "step": trainer.global_step,
+            **{name.removesuffix("_epoch"): value for name, value in metrics.items()},
+            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+            "rule": repr(rule),
+            **{name: value for name, value in described_rule(rule, 0).items() if name != "kind"},
+            "seconds": round(time.perf_counter() - self._began, 3),
+        }
+        change_records(
+            "RecordWriter",
+            self.path,
+            lambda records: [*(old for old in records if old["epoch"] < trainer.current_epoch), record],
+        )
+        if self.show:
+            print(json.dumps(record), flush=True)
+
+
+class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
+    """Warn when hypotheses are never the best one for any target of a validation.
+
+    Nothing is expected of them while the temperature is above 0: they are meant to be together then, and part later.
+
+    Args:
+        threshold: a hypothesis counts as starved when it wins a smaller share than this.
+    """
+
+    def __init__(self, threshold: float = 1e-3) -> None:
+        check_fraction("CollapseWarning", "threshold", threshold)
+        self.threshold = threshold
+        self._wins: Tensor | None = None
+        self._n_before = 0
+
+    def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Start counting."""
+        self._wins = None
+
+    def on_validation_batch_end(
+        self, trainer: Any, module: Any, outputs: StepOutput, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Count the winners of a batch."""
+        weights = outputs.matching.weights
+        wins = weights.flatten(0, -2).sum(dim=0)
+        self._wins = wins if self._wins is None else self._wins + wins
+
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Warn if more hypotheses starve than in the previous validation."""
+        if self._wins is None or trainer.sanity_checking:
+            return
+        wins = trainer.strategy.reduce(self._wins, reduce_op="sum")
+        shares = wins / wins.sum().clamp_min(1)
+        starved = (shares < self.threshold).nonzero().flatten().tolist()
+        module.log("val_starved", float(len(starved)))
+        if _is_warm(module.rule_at(trainer.current_epoch)):
+            return
+        if len(starved) > self._n_before and trainer.is_global_zero:
+            message = (
+                f"MCLModule: {len(starved)} of {len(shares)} hypotheses win no target in epoch {trainer.current_epoch} "
+                f"(numbers {starved}). Annealing, AnnealedWTA with a temperature that falls to 0, keeps them in use."
+            )
+            warnings.warn(message, stacklevel=2)
+        self._n_before = len(starved)
+
+
+def _is_warm(rule: Any) -> bool:
+    """Return whether a rule has a temperature above 0."""
+    return float(getattr(rule, "temperature", 0.0)) > 0

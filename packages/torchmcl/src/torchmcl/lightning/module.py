@@ -1,0 +1,336 @@
+"""A LightningModule around `mcl_step`: any model that returns Predictions, any cost, any rule."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchmcl._checks import bad_value, check_non_negative
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.annealing.course import AutoCourse, RuleLike, check_rule_like, described_rule, rule_at
+from torchmcl.batches import as_batch, inputs_of
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.lightning._backend import pl
+from torchmcl.lightning.plateau import Plateau
+from torchmcl.loop import CapturedModel, FiniteGuard
+from torchmcl.loop.finite import first_not_finite, largest_gradient, parts_of
+from torchmcl.metrics import distortion
+from torchmcl.rules.winners import WTA, AssignmentRule
+from torchmcl.schedules import Schedule
+from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
+from torchmcl.step import mcl_step
+from torchmcl.types import Batch, Predictions, StepOutput
+
+__all__ = ["MCLModule"]
+
+_SIGMOID_SCORES = SigmoidScores()
+
+
+def _distortion(output: StepOutput) -> Tensor:
+    return distortion(output.matching)
+
+
+class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
+    """Train a model with multiple choice learning.
+
+    The rule of an epoch depends on the epoch only, or on state in the checkpoint, and so does everything else that is
+    not in the weights: a training that is killed resumes from its checkpoint to the same numbers. With several
+    processes the gradients are those of one process with the joint batch, also when the processes have different
+    numbers of real targets.
+
+    A loader may give `Batch`, `(inputs, targets)`, `(inputs, targets, mask)` or a dictionary with these names, see
+    `torchmcl.batches.as_batch`; one target per sample needs no axis of the targets. `trainer.validate` and
+    `trainer.test` log `metrics` as `val_<name>` and `test_<name>`; `trainer.predict` gives `Predictions`, from inputs
+    with or without targets.
+
+    Args:
+        model: takes `batch.inputs`, returns `Predictions`.
+        rule: an assignment rule; a function epoch -> rule, for example from `annealed`; or `torchmcl.AutoAnnealing`,
+            which decides on the temperature and on the tail of the learning rate from the costs it sees, over the
+            `max_epochs` or `max_steps` of the trainer, whichever ends first. It decides at the ends of epochs, so let
+            there be ten or more: `limit_train_batches` makes short ones. Weight decay and the height of the rate are
+            left to you.
+        cost_fn: the matched cost, any `pairwise_*` function.
+        loss_fn: the trained cost, where it is not the matched one, see `mcl_step`.
+        scores: how scores are trained, `SigmoidScores()` or `SoftmaxScores()`.
+        score_weight: weight of the score loss.
+        learning_rate: of Adam; or a schedule, epoch -> learning rate, for any optimizer.
+        make_optimizer: parameters -> optimizer, instead of Adam.
+        plateau: lowers the learning rate while `plateau.monitor` does not improve; None keeps it.
+        metrics: name -> function of a `StepOutput`; each is logged as `val_<name>` and `test_<name>`, averaged over
+            real targets; the distortion by default. Validations and tests take their step with `WTA()`.
+        captured: on a GPU, replay the training passes of the model as CUDA graphs, see
+            `torchmcl.loop.CapturedModel`; not with several processes.
+        max_skipped: how many batches with a loss or gradient that is not finite to skip, with a warning for each. The
+            next one raises `torchmcl.loop.NonFiniteLossError`, before it has reached the weights.
+        seed: decides, with the epoch and the process, the random numbers of dropout and the like. Torch's generators
+            are put back when the training has ended.
+
+    Example:
+        >>> import torchmcl as mcl
+        >>> from torchmcl.lightning import MCLModule
+        >>> model = mcl.MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3)
+        >>> rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 10))
+        >>> MCLModule(model, rule).rule_at(epoch=5)
+        AnnealedWTA(temperature=0.5)
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Predictions],
+        rule: RuleLike,
+        *,
+        cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
+        loss_fn: Callable[..., Tensor] | None = None,
+        scores: ScoreObjective = _SIGMOID_SCORES,
+        score_weight: float = 1.0,
+        learning_rate: float | Schedule = 1e-3,
+        make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+        plateau: Plateau | None = None,
+        metrics: Mapping[str, Callable[[StepOutput], Tensor]] | None = None,
+        captured: bool = False,
+        max_skipped: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, nn.Module):
+            raise TypeError(bad_value("MCLModule", "model", "be a torch.nn.Module", type(model).__name__))
+        check_rule_like("MCLModule", rule)
+        check_non_negative("MCLModule", "score_weight", score_weight)
+        check_score_objective("MCLModule", scores)
+        if not callable(learning_rate):
+            check_non_negative("MCLModule", "learning_rate", learning_rate)
+        elif plateau is not None:
+            demand = "be None with a scheduled `learning_rate`"
+            raise ValueError(bad_value("MCLModule", "plateau", demand, plateau, "Choose one of the two."))
+        self.model = model
+        self.rule = rule
+        self.cost_fn = cost_fn
+        self.loss_fn = loss_fn
+        self.scores = scores
+        self.score_weight = score_weight
+        self.learning_rate = learning_rate
+        self.make_optimizer = make_optimizer
+        self.plateau = plateau
+        self.metrics = dict(metrics or {"distortion": _distortion})
+        self.seed = seed
+        self._captured = CapturedModel(model) if captured else None
+        self._guard = FiniteGuard(model.parameters(), max_skipped=max_skipped)
+        self._waiting: list[tuple[int, StepOutput, Batch]] = []  # for the step of the optimizer
+        self.course = AutoCourse(rule, model) if isinstance(rule, AutoAnnealing) else None
+        if self.course is not None and (plateau is not None or callable(learning_rate)):
+            demand = "be a number without a plateau where AutoAnnealing has the tail of the rate"
+            raise ValueError(bad_value("MCLModule", "learning_rate", demand, learning_rate))
+
+    def rule_at(self, epoch: float) -> AssignmentRule:
+        """Return the rule of an epoch, of which AutoAnnealing takes fractions too."""
+        if isinstance(self.rule, AutoAnnealing):
+            assert self.course is not None
+            return self.course.rule(epoch, self._n_epochs())
+        return rule_at(self.rule, epoch)
+
+    def _n_epochs(self) -> float:
+        """Return how many epochs the training has, a fraction where `max_steps` ends it within one.
+
+        Raises:
+            ValueError: if that is not known.
+        """
+        trainer = self._trainer
+        if trainer is None:
+            return 1.0
+        n_epochs = math.inf if trainer.max_epochs in (None, -1) else float(trainer.max_epochs)
+        if trainer.max_steps != -1 and trainer.num_training_batches:
+            n_epochs = min(n_epochs, trainer.max_steps / self._steps_of_an_epoch())
+        if math.isinf(n_epochs):
+            advice = "Give Trainer one of them: AutoAnnealing cools over the whole training, and must know its length."
+            raise ValueError(bad_value("MCLModule", "max_epochs", "be set, or `max_steps`", "neither", advice))
+        return n_epochs
+
+    def _steps_of_an_epoch(self) -> int:
+        n_batches = self.trainer.num_training_batches
+        if math.isinf(n_batches):
+            demand = "be set where `max_steps` ends a training on a loader without a length"
+            advice = "It says how many batches an epoch of AutoAnnealing has."
+            raise ValueError(bad_value("MCLModule", "limit_train_batches", demand, "none", advice))
+        return math.ceil(n_batches / self.trainer.accumulate_grad_batches)
+
+    def forward(self, inputs: Tensor) -> Predictions:
+        """Return the predictions of the model."""
+        predictions: Predictions = self.model(inputs)
+        return predictions
+
+    def step(self, batch: Batch, rule: AssignmentRule) -> StepOutput:
+        """Return the step of the core on this module's model and cost."""
+        # Hooks exchange the gradients between processes, and a graph would not call them.
+        captured = self._captured if self._is_alone() else None
+        return mcl_step(
+            captured or self.model,
+            batch,
+            rule,
+            cost_fn=self.cost_fn,
+            loss_fn=self.loss_fn,
+            scores=self.scores,
+            score_weight=self.score_weight,
+        )
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        """Return the loss of a batch."""
+        batch = as_batch(batch)
+        epoch: float = self.current_epoch
+        if self.course is not None and self._trainer is not None:  # evenly within an epoch too
+            epoch += index / max(float(self.trainer.num_training_batches), index + 1)
+        output = self.step(batch, self.rule_at(epoch))
+        loss = self._joint_loss(output)
+        self._waiting.append((index, output, batch))
+        if self._guard.max_skipped and self._is_alone() and not bool(loss.isfinite()):
+            return loss  # will be skipped, and should spoil neither the annealing nor the mean of the epoch
+        if self.course is not None:
+            self.course.observe(output, epoch, self._n_epochs())
+        when = {"on_step": True, "on_epoch": True, "prog_bar": True, "sync_dist": True}
+        self.log("train_loss", loss.detach(), batch_size=output.matching.mask.numel(), **when)
+        return loss
+
+    def validation_step(self, batch: Any, index: int) -> StepOutput:
+        """Log the metrics of a batch, and return its step for the callbacks."""
+        return self._evaluated(batch, "val")
+
+    def test_step(self, batch: Any, index: int) -> StepOutput:
+        """Log the metrics of a batch, and return its step for the callbacks."""
+        return self._evaluated(batch, "test")
+
+    def predict_step(self, batch: Any, index: int) -> Predictions:
+        """Return the predictions for a batch of inputs, with or without targets."""
+        return self(inputs_of(batch))
+
+    def _evaluated(self, batch: Any, stage: str) -> StepOutput:
+        output = self.step(as_batch(batch), WTA())
+        n_real = int(output.matching.mask.sum())
+        for name, metric in self.metrics.items():
+            # The mean of nothing is NaN, and would remain NaN under a weight of 0.
+            value = metric(output) if n_real else torch.zeros((), device=self.device)
+            self.log(f"{stage}_{name}", value, prog_bar=True, on_epoch=True, batch_size=n_real, sync_dist=True)
+        return output
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Check the loss and the gradient before they reach the weights.
+
+        Raises:
+            NonFiniteLossError: if they are not finite, and no more batches may be skipped.
+        """
+        waiting, self._waiting = self._waiting, []
+        losses = [output.loss.detach().float() for _, output, _ in waiting]
+        if self.trainer.precision != "16-mixed":  # whose scaler meets infinities while it looks for its scale
+            losses.append(largest_gradient(self._guard.parameters).to(self.device))
+        bad = ~torch.stack(losses).isfinite().all()
+        if not self._is_alone():  # all skip the batch, or none
+            bad = self.trainer.strategy.reduce(bad.float(), reduce_op="sum") > 0
+        if not bool(bad):
+            return
+        index, output, batch = next((entry for entry in waiting if not bool(entry[1].loss.isfinite())), waiting[-1])
+        cause = first_not_finite(parts_of(output, batch, self._guard.parameters))
+        place = f"batch {index} of epoch {self.current_epoch}"
+        self._guard.skip(place, float(output.loss.detach()), cause)
+        if self.trainer.precision != "16-mixed":  # whose scaler skips the step anyway
+            for parameter in self._guard.parameters:
+                parameter.grad = None
+
+    def _is_alone(self) -> bool:
+        return self._trainer is None or self.trainer.world_size == 1
+
+    def _joint_loss(self, output: StepOutput) -> Tensor:
+        """Return a loss whose mean over the processes is the loss of the joint batch."""
+        n_processes = self.trainer.world_size if self._trainer is not None else 1
+        if n_processes == 1:
+            return output.loss
+        mask = output.matching.mask
+        counts = torch.stack([mask.sum(), mask.any(dim=-1).sum()]).to(torch.float32)
+        total = self.trainer.strategy.reduce(counts.clone(), reduce_op="sum")
+        shares = n_processes * counts / total.clamp_min(1)
+        loss = shares[0] * output.assignment_loss
+        return loss if output.score_loss is None else loss + self.score_weight * shares[1] * output.score_loss
+
+    # The optimizer, and what is saved besides the weights
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return Adam, or what `make_optimizer` makes."""
+        self._guard.parameters = list(self.model.parameters())  # sharding puts others in their place
+        parameters = [parameter for parameter in self._guard.parameters if parameter.requires_grad]
+        if self.make_optimizer is not None:
+            return self.make_optimizer(parameters)
+        rate = self.learning_rate
+        return torch.optim.Adam(parameters, lr=float(rate(0)) if callable(rate) else rate)
+
+    def on_train_epoch_start(self) -> None:
+        """Set the learning rate of this epoch, if it is scheduled or decided in training."""
+        for optimizer in self.trainer.optimizers:
+            if self.course is not None:
+                self.course.to(self.device)
+                if self.current_epoch == 0:
+                    self.course.begin(optimizer)
+                self.course.set_rates(optimizer, self.current_epoch, self._n_epochs())
+            elif callable(self.learning_rate):
+                for group in optimizer.param_groups:
+                    group["lr"] = float(self.learning_rate(self.current_epoch))
+
+    def on_fit_start(self) -> None:
+        """Keep the state of torch's generators, which each epoch seeds."""
+        devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+        self._generators = torch.random.fork_rng(devices=devices)
+        self._generators.__enter__()
+
+    def on_fit_end(self) -> None:
+        """Put torch's generators back into the state they had before the training."""
+        self._generators.__exit__(None, None, None)
+
+    def on_train_batch_start(self, batch: Any, index: int) -> None:
+        """Seed the random numbers of an epoch, which dropout and the like use."""
+        if index == 0:
+            key = np.random.SeedSequence((self.seed, self.current_epoch, self.global_rank))
+            torch.manual_seed(int(key.generate_state(1)[0]))
+
+    def on_train_epoch_end(self) -> None:
+        """Lower the learning rate on a plateau; before the checkpoint, so that it is not lost with a kill."""
+        if self.course is not None:
+            for optimizer in self.trainer.optimizers:
+                self.course.end_epoch(optimizer, self.current_epoch + 1, self._n_epochs())
+        if self.plateau is None:
+            return
+        value = self.trainer.callback_metrics.get(self.plateau.monitor)
+        if value is None:
+            known = sorted(name for name in self.trainer.callback_metrics if name.startswith("val_"))
+            raise ValueError(bad_value("Plateau", "monitor", f"be one of {known}", self.plateau.monitor))
+        factor = self.plateau.update(float(value))
+        for optimizer in self.trainer.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] *= factor
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what neither the weights nor the optimizer hold."""
+        checkpoint["torchmcl"] = {
+            "epoch": self.current_epoch,
+            "rule": described_rule(self.rule, self.current_epoch),
+            "course": None if self.course is None else self.course.state_dict(),
+            "plateau": None if self.plateau is None else self.plateau.state_dict(),
+            "n_skipped": self._guard.n_skipped,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore it.
+
+        Raises:
+            ValueError: if the checkpoint is of a training under another rule.
+        """
+        state = checkpoint.get("torchmcl")
+        if state is None:
+            return
+        if state["rule"] != (described := described_rule(self.rule, state["epoch"])):
+            demand = f"have been saved under the same rule, {described}"
+            raise ValueError(bad_value("MCLModule", "checkpoint", demand, state["rule"], "Start in another folder."))
+        self._guard.n_skipped = state["n_skipped"]
+        if self.course is not None:
+            self.course.load_state_dict(state["course"])
+        if self.plateau is not None and state["plateau"] is not None:
+            self.plateau.load_state_dict(state["plateau"])

@@ -1,0 +1,8 @@
+"""Around the step of a training loop: a scheduler of rules, a recorder, a guard, and models as CUDA graphs."""
+
+from torchmcl.loop.captured import CapturedModel
+from torchmcl.loop.finite import FiniteGuard, NonFiniteLossError
+from torchmcl.loop.recorder import Recorder
+from torchmcl.loop.scheduler import RuleScheduler
+
+__all__ = ["CapturedModel", "FiniteGuard", "NonFiniteLossError", "Recorder", "RuleScheduler"]

@@ -1,0 +1,148 @@
+"""A loss that is NaN or infinite: reported at once, with its batch, before it reaches the weights."""
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl._checks import check_non_negative_int
+from torchmcl.batches import as_batch
+from torchmcl.types import Batch, StepOutput
+
+__all__ = ["FiniteGuard", "NonFiniteLossError", "first_not_finite"]
+
+
+class NonFiniteLossError(FloatingPointError):
+    """The loss or gradient of a batch is NaN or infinite; the weights are those from before the batch.
+
+    Attributes:
+        place: the batch.
+        cause: the first part that is not finite: inputs, targets, weights, hypotheses, ...; "" when unknown.
+    """
+
+    def __init__(self, message: str, place: str, cause: str) -> None:
+        super().__init__(message)
+        self.place, self.cause = place, cause
+
+
+class FiniteGuard:
+    """Ask it before every step of the optimizer; a bad batch then never reaches the weights.
+
+    It reads one number from the device for each step.
+
+    Args:
+        parameters: of the model, whose gradients are checked.
+        max_skipped: how many bad batches to skip, with a warning for each; the next one is an error.
+
+    Example:
+        >>> import torch, torchmcl as mcl
+        >>> model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=2, hidden=(4,))
+        >>> optimizer = torch.optim.Adam(model.parameters())
+        >>> guard = FiniteGuard(model.parameters())
+        >>> for number, value in enumerate([1.0, float("nan")]):
+        ...     batch = mcl.Batch(torch.full((3, 1), value), torch.zeros(3, 1, 1))
+        ...     output = mcl.mcl_step(model, batch, mcl.WTA())
+        ...     optimizer.zero_grad()
+        ...     output.loss.backward()
+        ...     if guard(output, batch, f"batch {number}"):
+        ...         optimizer.step()
+        Traceback (most recent call last):
+        torchmcl.loop.finite.NonFiniteLossError: FiniteGuard: the loss of batch 1 is nan; the first values that
+        are not finite are in the inputs. The weights are those from before it. ...
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], *, max_skipped: int = 0) -> None:
+        check_non_negative_int("FiniteGuard", "max_skipped", max_skipped)
+        self.parameters = list(parameters)
+        self.max_skipped = max_skipped
+        self.n_skipped = 0
+
+    def __call__(self, output: StepOutput, batch: Batch, place: str) -> bool:
+        """Return whether the optimizer may take its step, after the backward pass.
+
+        Args:
+            output: what `mcl_step` returned.
+            batch: what it was given.
+            place: the batch in words, "batch 17 of epoch 3" for example.
+
+        Raises:
+            NonFiniteLossError: for a bad batch when no more may be skipped.
+        """
+        loss = output.loss.detach()
+        if bool(torch.stack([loss.sum(), largest_gradient(self.parameters).to(loss)]).isfinite().all()):
+            return True
+        cause = first_not_finite(parts_of(output, batch, self.parameters))
+        self.skip(place, float(loss.sum()), cause)
+        return False
+
+    def skip(self, place: str, loss: float, cause: str) -> None:
+        """Count a bad batch, and warn.
+
+        Args:
+            place: the batch in words.
+            loss: of the batch; finite if its gradient is not.
+            cause: the first part that is not finite, "" when unknown.
+
+        Raises:
+            NonFiniteLossError: when no more may be skipped.
+        """
+        self.n_skipped += 1
+        what = f"loss of {place} is {loss:g}" if not math.isfinite(loss) else f"gradient of {place} is not finite"
+        where = f"; the first values that are not finite are in the {cause}" if cause else ""
+        message = f"FiniteGuard: the {what}{where}. The weights are those from before it."
+        if self.n_skipped > self.max_skipped:
+            advice = (
+                " Look at the data, lower the learning rate or clip the gradient; or skip such batches with "
+                f"`max_skipped`, now {self.max_skipped}."
+            )
+            raise NonFiniteLossError(message + advice, place, cause)
+        warnings.warn(
+            f"{message} Skipped ({self.n_skipped} of at most {self.max_skipped}).",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def parts_of(output: StepOutput, batch: Batch, parameters: Iterable[Tensor]) -> dict[str, Tensor | None]:
+    """Return what a step was made of, in the order in which one thing follows from another."""
+    batch = as_batch(batch)
+    targets = batch.targets
+    if batch.mask is not None:  # the contents of padded targets are ignored
+        mask = batch.mask.view(*batch.mask.shape, *[1] * (targets.ndim - batch.mask.ndim))
+        targets = targets.masked_fill(~mask, 0)
+    flat = [_local(parameter.detach()).reshape(-1) for parameter in parameters]
+    weights = torch.cat(flat or [torch.zeros(0)])
+    return {
+        "inputs": batch.inputs,
+        "targets": targets,
+        "weights of the model": weights,
+        "hypotheses": output.predictions.hypotheses,
+        "score logits": output.predictions.score_logits,
+        "costs": output.matching.cost,
+    }
+
+
+def first_not_finite(parts: Mapping[str, Tensor | None]) -> str:
+    """Return the name of the first part with a NaN or an infinity in it, "" if there is none."""
+    for name, part in parts.items():
+        if isinstance(part, Tensor) and part.is_floating_point() and not bool(part.detach().isfinite().all()):
+            return name
+    return ""
+
+
+def largest_gradient(parameters: Iterable[Tensor]) -> Tensor:
+    """Return the largest absolute gradient, which is NaN or infinite if any is; nothing is read on the host."""
+    gradients = [_local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    gradients = [gradient for gradient in gradients if gradient.numel()]
+    if not gradients:
+        return torch.zeros(())
+    largest = torch._foreach_norm(gradients, math.inf)
+    return torch.stack([norm.to(gradients[0].device, torch.float32) for norm in largest]).max()
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor that this process holds; a DTensor is split across several."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part

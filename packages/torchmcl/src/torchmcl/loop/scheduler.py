@@ -1,0 +1,148 @@
+"""A scheduler of rules for any training loop, as `torch.optim.lr_scheduler` is one of learning rates."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from torchmcl._checks import bad_value, check_positive_int
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.annealing.course import AutoCourse, RuleLike, check_rule_like, described_rule, rule_at
+from torchmcl.rules.winners import AssignmentRule
+from torchmcl.types import StepOutput
+
+__all__ = ["RuleScheduler"]
+
+
+class RuleScheduler:
+    """Give the rule of each step of a training loop, however the rule moves.
+
+    A rule stays, a function is called with the number of calls of `step`, and `AutoAnnealing` decides by the batches
+    that `observe` shows it. `AutoAnnealing` also sets the learning rate of `optimizer`, relative to the one it was made
+    with, for the epoch that follows: it falls to 0 at the end. In calls of `step` it may set `model` back to its first
+    weights, early on, and change the hypotheses of its head. On a GPU nothing is read on the host but a few numbers in
+    each call of `step`. With `torch.distributed`, all processes decide together.
+
+    Args:
+        rule: an assignment rule, a function step -> rule such as those of `annealed`, or `AutoAnnealing`.
+        optimizer: whose learning rate `AutoAnnealing` sets; other rules do not need it.
+        model: the model that is trained. `AutoAnnealing` holds, and moves hypotheses, if it ends in a
+            `MultiHypothesisHead`; without it, cooling begins with the first batch.
+        n_epochs: how often `step` will be called; `AutoAnnealing` needs it. An epoch may be any part of a training; 20
+            or more let it decide whether to hold.
+        n_optimizer_steps: in the whole training. With it, `AutoAnnealing` also lowers the rate of a long training, as
+            in a fleet.
+
+    Raises:
+        TypeError: if `rule` is none of the three.
+        ValueError: if `AutoAnnealing` lacks `optimizer` or `n_epochs`.
+
+    Example:
+        >>> import torchmcl as mcl
+        >>> model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=2, hidden=(8,))
+        >>> optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        >>> scheduler = RuleScheduler(mcl.AutoAnnealing(), optimizer, model=model, n_epochs=20)
+        >>> for epoch in range(20):
+        ...     for batch in [mcl.Batch(torch.rand(8, 1), torch.rand(8, 1, 1))] * 3:
+        ...         output = mcl.mcl_step(model, batch, scheduler.rule)
+        ...         optimizer.zero_grad()
+        ...         output.loss.backward()
+        ...         optimizer.step()
+        ...         scheduler.observe(output)
+        ...     scheduler.step()
+        >>> print(scheduler.rule, optimizer.param_groups[0]["lr"])
+        AnnealedWTA(temperature=tensor(0.)) 0.0
+    """
+
+    def __init__(
+        self,
+        rule: RuleLike,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        model: nn.Module | None = None,
+        n_epochs: int | None = None,
+        n_optimizer_steps: int | None = None,
+    ) -> None:
+        check_rule_like("RuleScheduler", rule)
+        numbers = {"n_epochs": n_epochs, "n_optimizer_steps": n_optimizer_steps}
+        for name, number in numbers.items():
+            if number is not None:
+                check_positive_int("RuleScheduler", name, number)
+        self.n_steps = 0  # calls of `step`
+        self._rule = rule
+        self._automatic: _Automatic | None = None
+        if isinstance(rule, AutoAnnealing):
+            if optimizer is None or n_epochs is None:
+                name = "optimizer" if optimizer is None else "n_epochs"
+                advice = "For example RuleScheduler(AutoAnnealing(), optimizer, model=model, n_epochs=100)."
+                raise ValueError(bad_value("RuleScheduler", name, "be given with AutoAnnealing", "None", advice))
+            self._automatic = _Automatic(AutoCourse(rule, model), optimizer, n_epochs, n_optimizer_steps)
+            self._automatic.course.begin(optimizer)
+            self._automatic.set_rates(0)
+
+    @property
+    def rule(self) -> AssignmentRule:
+        """The rule of the current step."""
+        if self._automatic is not None:
+            return self._automatic.course.rule(self.n_steps, self._automatic.n_epochs)
+        assert not isinstance(self._rule, AutoAnnealing)
+        return rule_at(self._rule, self.n_steps)
+
+    def observe(self, output: StepOutput) -> None:
+        """Show a batch to `AutoAnnealing`, after its step of training; other rules do not look at it."""
+        if self._automatic is not None:
+            self._automatic.course.observe(output, self.n_steps, self._automatic.n_epochs)
+
+    def step(self) -> None:
+        """Move to the next step, which with `AutoAnnealing` is an epoch.
+
+        Raises:
+            RuntimeError: if `AutoAnnealing` has not been shown a batch.
+        """
+        auto = self._automatic
+        if auto is not None and not auto.course.has_observed:
+            raise RuntimeError("RuleScheduler: AutoAnnealing has not seen a batch. Call `observe(output)` after each.")
+        self.n_steps += 1
+        if auto is not None:
+            auto.course.end_epoch(auto.optimizer, self.n_steps, auto.n_epochs)
+            auto.set_rates(self.n_steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to resume, beside the state of the optimizer."""
+        course = None if self._automatic is None else self._automatic.course.state_dict()
+        return {"n_steps": self.n_steps, "rule": described_rule(self._rule, self.n_steps), "course": course}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a saved state, after the optimizer has loaded its own.
+
+        Raises:
+            ValueError: if the state is not one of a scheduler, or was saved under another rule.
+        """
+        if set(state) != {"n_steps", "rule", "course"}:
+            rule = "have the keys ['course', 'n_steps', 'rule']"
+            raise ValueError(bad_value("RuleScheduler", "state", rule, sorted(state)))
+        n_steps = state["n_steps"]
+        if isinstance(n_steps, bool) or not isinstance(n_steps, int) or n_steps < 0:
+            raise ValueError(bad_value("RuleScheduler", "state", "have an integer n_steps >= 0", repr(n_steps)))
+        if state["rule"] != (described := described_rule(self._rule, n_steps)):
+            rule = f"have been saved under the same rule, {described}"
+            raise ValueError(bad_value("RuleScheduler", "state", rule, state["rule"]))
+        if self._automatic is not None:
+            self._automatic.course.load_state_dict(state["course"])
+            self._automatic.set_rates(n_steps)
+        self.n_steps = n_steps
+
+
+class _Automatic(NamedTuple):
+    """What `AutoAnnealing` needs to know of a training."""
+
+    course: AutoCourse
+    optimizer: torch.optim.Optimizer
+    n_epochs: int
+    n_optimizer_steps: int | None
+
+    def set_rates(self, epoch: int) -> None:
+        """Set the learning rate for the epoch that follows."""
+        self.course.to(self.optimizer.param_groups[0]["params"][0].device)
+        self.course.set_rates(self.optimizer, epoch, self.n_epochs, n_steps=self.n_optimizer_steps)

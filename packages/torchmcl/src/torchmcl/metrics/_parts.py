@@ -1,0 +1,126 @@
+"""Per-target and per-bin quantities from which both the functions and the shells are made."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmcl._eager import full_precision
+from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
+from torchmcl.metrics._events import compared
+from torchmcl.rules.transport import transport_plan
+from torchmcl.rules.winners import WTA
+from torchmcl.scoring import ScoreObjective
+from torchmcl.types import Matching, Predictions
+
+
+class RealValues(NamedTuple):
+    """One value for each target (or sample), and which of them count."""
+
+    values: Tensor
+    counts: Tensor
+
+    def sums(self, model_axes: int = 0) -> tuple[Tensor, Tensor]:
+        """Return the sum of the values that count and their number, after the leading model axes."""
+        axes = tuple(range(model_axes, self.values.ndim))
+        return self.values.masked_fill(~self.counts, 0).sum(dim=axes), self.counts.sum(dim=axes)
+
+    def mean(self, model_axes: int = 0) -> Tensor:
+        """Return the mean of the values that count, NaN if there are none."""
+        total, n = self.sums(model_axes)
+        return total / n
+
+
+def hard_costs(matching: Matching) -> RealValues:
+    """Return the cost of the cheapest hypothesis of each target."""
+    return RealValues(matching.cost.amin(dim=-1), matching.mask)
+
+
+def soft_costs(matching: Matching) -> RealValues:
+    """Return the weighted cost of each target."""
+    return RealValues((matching.weights * matching.cost).sum(dim=-1), matching.mask)
+
+
+def sample_entropies(matching: Matching) -> RealValues:
+    """Return the entropy of hypothesis usage within each sample, in nats."""
+    n_real = matching.mask.sum(dim=-1, keepdim=True).clamp_min(1)
+    usage = matching.weights.sum(dim=-2) / n_real
+    return RealValues(torch.special.entr(usage).sum(dim=-1), matching.mask.any(dim=-1))
+
+
+def usage_sums(matching: Matching) -> tuple[Tensor, Tensor]:
+    """Return the weight that went to each hypothesis [hypotheses], and the number of real targets."""
+    return matching.weights.flatten(0, -2).sum(dim=0), matching.mask.sum()
+
+
+def win_counts(matching: Matching) -> Tensor:
+    """Return how many real targets each hypothesis is cheapest for, [hypotheses]."""
+    return WTA()(matching.cost, matching.mask).flatten(0, -2).sum(dim=0)
+
+
+def squared_errors_of_mean(
+    predictions: Predictions, targets: Tensor, mask: Tensor | None, scores: ScoreObjective | None = None
+) -> RealValues:
+    """Return the squared distance of each target to the score-weighted mean of the hypotheses."""
+    hypotheses, targets, chances, real = compared("rmse_of_mean", predictions, targets, mask, scores)
+    hypotheses, targets = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (hypotheses, targets))
+    mean = (chances.unsqueeze(-1) * hypotheses).sum(dim=-2, keepdim=True)
+    return RealValues((targets - mean).square().sum(dim=-1).reshape(real.shape), real)
+
+
+def squared_errors_of_best(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:
+    """Return the squared distance of each target to its nearest hypothesis."""
+    hypotheses, targets, _, real = compared("oracle_rmse", predictions, targets, mask)
+    cost = pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
+    return RealValues(cost.amin(dim=-1).reshape(real.shape), real)
+
+
+@full_precision
+def energy_scores(
+    predictions: Predictions, targets: Tensor, mask: Tensor | None, scores: ScoreObjective | None = None
+) -> RealValues:
+    """Return E|X - y| - E|X - X'| / 2 of each target y, X drawn from the scored hypotheses."""
+    hypotheses, targets, weights, real = compared("energy_score", predictions, targets, mask, scores)
+    dtype = torch.promote_types(torch.promote_types(weights.dtype, targets.dtype), hypotheses.dtype)
+    weights = weights.to(torch.promote_types(dtype, torch.float32))
+    hypotheses = hypotheses.to(weights.dtype)
+    to_target = pairwise_euclidean(hypotheses=hypotheses, targets=targets) @ weights.unsqueeze(-1)
+    spread = pairwise_euclidean(hypotheses=hypotheses, targets=hypotheses) @ weights.unsqueeze(-1)
+    spread = weights.unsqueeze(-2) @ spread  # [..., 1, 1]
+    return RealValues((to_target - spread / 2).reshape(real.shape), real)
+
+
+def wasserstein_distances(
+    predictions: Predictions, samples: Tensor, mask: Tensor | None, order: int, scores: ScoreObjective | None = None
+) -> RealValues:
+    """Return the Wasserstein distance between scored hypotheses and real samples, for each input."""
+    owner = "wasserstein_to_samples"
+    hypotheses, samples, chances, mask = compared(owner, predictions, samples, mask, scores, takes_steps=False)
+    distance = pairwise_euclidean(hypotheses=hypotheses, targets=samples).detach() ** order
+    shape = distance.shape[:-2]
+    costs = distance.reshape(-1, *distance.shape[-2:]).cpu().double().numpy()
+    masses = chances.detach().expand(*shape, -1).reshape(-1, costs.shape[-1])
+    real = mask.reshape(-1, costs.shape[-2]).cpu().numpy()
+    values = np.full(len(costs), np.nan)
+    for index, (cost, mass, rows) in enumerate(zip(costs, masses.cpu().double().numpy(), real, strict=True)):
+        if rows.any() and np.isfinite(cost[rows]).all():
+            plan = transport_plan(cost[rows], np.full(rows.sum(), 1 / rows.sum()), mass / mass.sum())
+            values[index] = (plan * cost[rows]).sum() ** (1 / order)
+    return RealValues(torch.from_numpy(values).to(distance).reshape(shape), mask.any(dim=-1))
+
+
+def calibration_bins(score_logits: Tensor, matching: Matching, n_bins: int) -> Tensor:
+    """Return for each score bin (number of scores, sum of scores, number of wins), [bins, 3]."""
+    scores = score_logits.detach().sigmoid().unsqueeze(-2).expand_as(matching.weights)
+    wins = WTA()(matching.cost, matching.mask)
+    counts = matching.mask.unsqueeze(-1).expand_as(wins).to(wins.dtype)
+    rows = torch.stack([counts, counts * scores, wins], dim=-1).reshape(-1, 3)
+    index = (scores * n_bins).long().clamp(0, n_bins - 1).reshape(-1)
+    return torch.zeros(n_bins, 3, dtype=rows.dtype, device=rows.device).index_add(0, index, rows)
+
+
+def calibration_error(bins: Tensor) -> Tensor:
+    """Return the mean |score - frequency of winning| over bins, weighted by their size."""
+    n, score_sum, n_wins = bins.unbind(dim=-1)
+    return (score_sum - n_wins).abs().sum() / n.sum()

@@ -1,0 +1,6 @@
+"""Modules that return Predictions."""
+
+from torchmcl.nn.heads import MultiHypothesisHead
+from torchmcl.nn.mlp import MultiHypothesisMLP
+
+__all__ = ["MultiHypothesisHead", "MultiHypothesisMLP"]

@@ -1,0 +1,64 @@
+"""What to do with the predictions of a trained network: fewer hypotheses, calibrated scores, regions, a diagnosis.
+
+Imported from ``torchmcl.postprocess``. Everything takes `Predictions` of any model, as tensors or arrays.
+"""
+
+from torchmcl.postprocess._inputs import Scored
+from torchmcl.postprocess.calibration import ScoreCalibration, calibrate_scores
+from torchmcl.postprocess.counts import HypothesisCounts, choose_n_hypotheses
+from torchmcl.postprocess.diagnosis import Diagnosis, diagnose
+from torchmcl.postprocess.files import SavedPredictions, read_predictions
+from torchmcl.postprocess.nonconformity import Balls, DensityLevels, Nonconformity, Tubes
+from torchmcl.postprocess.objectives import ExpectedCost, MissRate, ReductionObjective
+from torchmcl.postprocess.reducing import concatenate, expected_cost, reduce
+from torchmcl.postprocess.regions import ConformalRegions, conformal, smallest_regions
+from torchmcl.postprocess.saving import load_fitted, save_fitted
+from torchmcl.postprocess.score_maps import (
+    CalibrationMethod,
+    IsotonicMap,
+    IsotonicScaling,
+    ScoreMap,
+    TemperatureMap,
+    TemperatureScaling,
+    VectorMap,
+    VectorScaling,
+)
+from torchmcl.postprocess.streams import AdaptiveLevel
+from torchmcl.postprocess.volumes import union_volume
+
+__all__ = [
+    "AdaptiveLevel",
+    "Balls",
+    "CalibrationMethod",
+    "ConformalRegions",
+    "DensityLevels",
+    "Diagnosis",
+    "ExpectedCost",
+    "HypothesisCounts",
+    "IsotonicMap",
+    "IsotonicScaling",
+    "MissRate",
+    "Nonconformity",
+    "ReductionObjective",
+    "SavedPredictions",
+    "ScoreCalibration",
+    "ScoreMap",
+    "Scored",
+    "TemperatureMap",
+    "TemperatureScaling",
+    "Tubes",
+    "VectorMap",
+    "VectorScaling",
+    "calibrate_scores",
+    "choose_n_hypotheses",
+    "concatenate",
+    "conformal",
+    "diagnose",
+    "expected_cost",
+    "load_fitted",
+    "read_predictions",
+    "reduce",
+    "save_fitted",
+    "smallest_regions",
+    "union_volume",
+]

@@ -1,0 +1,225 @@
+"""What every function of this package reads: hypotheses with probabilities, and costs between events of any shape."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_boolean, check_callable, check_tensor
+from torchmcl.costs import pairwise_cosine, pairwise_euclidean, pairwise_huber, pairwise_l1, pairwise_sq_euclidean
+from torchmcl.costs._calling import check_takes_mask
+from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
+from torchmcl.types import Distributions, Predictions
+
+__all__ = [
+    "CostFn",
+    "Scored",
+    "Scores",
+    "as_tensor",
+    "finite_tensor",
+    "logits_of",
+    "pair_cost",
+    "probabilities_of",
+    "real_targets",
+    "scored",
+    "step_mask",
+    "warn_unless_sigmoid",
+]
+
+CostFn: TypeAlias = Callable[..., Tensor]
+#: How score logits are read, or the probabilities themselves [rows, hypotheses].
+Scores: TypeAlias = ScoreObjective | Tensor
+
+# They take events of one axis; events of more are flattened for them.
+_VECTOR_COSTS = (pairwise_cosine, pairwise_euclidean, pairwise_huber, pairwise_l1, pairwise_sq_euclidean)
+# Single precision leaves errors of this size in a sum of a few hundred probabilities.
+_SUM_TOLERANCE = 1e-4
+
+
+# Sums of sigmoids within this factor of 1 pass: scores on fresh rows are not calibrated exactly.
+_SIGMOID_SUM = 2.0
+
+
+class Scored(NamedTuple):
+    """Hypotheses with probabilities: what a `Nonconformity` is given.
+
+    Attributes:
+        hypotheses: [rows, hypotheses, ...]
+        probabilities: [rows, hypotheses], summing to 1.
+    """
+
+    hypotheses: Tensor
+    probabilities: Tensor
+
+
+def as_tensor(owner: str, argument: str, value: Any) -> Tensor:
+    """Return a tensor, an array or a list of numbers as a tensor."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(bad_value(owner, argument, "be a tensor or an array of numbers", repr(value)[:60])) from error
+
+
+def finite_tensor(owner: str, argument: str, value: Any) -> Tensor:
+    """Return an array or a tensor as a detached floating tensor after checking that it is finite."""
+    value = as_tensor(owner, argument, value)
+    check_tensor(owner, argument, value)
+    value = value.detach()
+    # One pass and no copy where all is well: a sum is finite only if its terms are (or nearly overflow).
+    if not value.sum().isfinite() and not value.isfinite().all():
+        index = tuple((~value.isfinite()).nonzero()[0].tolist())
+        raise ValueError(bad_value(owner, argument, "be finite", f"{value[index].item()} at index {index}"))
+    return value
+
+
+def scored(owner: str, predictions: Any, scores: Scores | None) -> Scored:
+    """Return hypotheses and probabilities of predictions, checked.
+
+    Args:
+        owner: named in messages.
+        predictions: `Predictions` or `Distributions`.
+        scores: how score logits are read, or probabilities. None reads them by `SigmoidScores()`, and warns if they do
+            not look like it: predictions do not carry how their scores were trained.
+
+    Raises:
+        TypeError: if these are not Predictions.
+        ValueError: for other shapes, NaN, or probabilities that do not sum to 1.
+    """
+    if not isinstance(predictions, (Predictions, Distributions)):
+        raise TypeError(bad_value(owner, "predictions", "be Predictions", type(predictions).__name__))
+    hypotheses = finite_tensor(owner, "predictions.hypotheses", predictions.hypotheses)
+    if hypotheses.ndim < 3 or 0 in hypotheses.shape[1:]:
+        rule = "have shape [rows, hypotheses, ...] with at least one hypothesis and one axis of an event"
+        advice = "Scalars are events of length 1: hypotheses.unsqueeze(-1)."
+        raise ValueError(bad_value(owner, "predictions.hypotheses", rule, tuple(hypotheses.shape), advice))
+    hypotheses = hypotheses.to(torch.promote_types(hypotheses.dtype, torch.float32))
+    reader = SigmoidScores() if scores is None else scores
+    probabilities = probabilities_of(owner, predictions.score_logits, reader, hypotheses)
+    if scores is None and predictions.score_logits is not None:
+        warn_unless_sigmoid(owner, as_tensor(owner, "predictions.score_logits", predictions.score_logits))
+    return Scored(hypotheses, probabilities.to(hypotheses))
+
+
+def warn_unless_sigmoid(owner: str, logits: Tensor, stacklevel: int = 4) -> None:
+    """Warn if sigmoids of score logits [rows, hypotheses] do not sum to about 1.
+
+    `SigmoidScores` trains each to the probability of winning, and one hypothesis wins. Logits of a softmax have an
+    arbitrary offset.
+    """
+    total = float(logits.detach().double().sigmoid().sum(dim=-1).mean())
+    if logits.shape[-1] > 1 and not 1 / _SIGMOID_SUM < total < _SIGMOID_SUM:  # a single one has probability 1 anyway
+        message = (
+            f"{owner}: `scores` is not given, and the sigmoids of the score logits sum to {total:.2g} on average, not "
+            "to 1 as SigmoidScores() trains them. Give the objective of the training, scores=SoftmaxScores() for "
+            "example; scores=SigmoidScores() reads them as they are."
+        )
+        warnings.warn(message, UserWarning, stacklevel=stacklevel)
+
+
+def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: Tensor) -> Tensor:
+    """Return the probabilities [rows, hypotheses]; uniform where there are no scores."""
+    shape = hypotheses.shape[:2]
+    if isinstance(scores, (str, type)):
+        rule = "be a ScoreObjective or probabilities"
+        raise TypeError(bad_value(owner, "scores", rule, repr(scores), "mcl.SoftmaxScores() for example."))
+    if not isinstance(scores, ScoreObjective):
+        given = finite_tensor(owner, "scores", scores)
+        _check_shape(owner, "scores", given, shape)
+        sums = given.sum(dim=-1)
+        if given.numel() and ((given < 0).any() or ((sums - 1).abs() > _SUM_TOLERANCE).any()):
+            worst = int((sums - 1).abs().argmax())
+            rule = "be probabilities, >= 0 and summing to 1 over the hypotheses"
+            advice = "Score logits belong into the Predictions; `scores` then says how they are read."
+            got = f"a smallest value of {given.min().item():.4g} and a sum of {sums[worst].item():.4g} in row {worst}"
+            raise ValueError(bad_value(owner, "scores", rule, got, advice))
+        return given / sums.unsqueeze(-1)
+    if score_logits is None:
+        return hypotheses.new_full(shape, 1 / shape[1])
+    logits = as_tensor(owner, "predictions.score_logits", score_logits)
+    check_tensor(owner, "predictions.score_logits", logits)
+    _check_shape(owner, "predictions.score_logits", logits, shape)
+    if logits.isnan().any():
+        index = tuple(logits.isnan().nonzero()[0].tolist())
+        raise ValueError(bad_value(owner, "predictions.score_logits", "be numbers", f"nan at index {index}"))
+    probabilities = scores.probabilities(logits.detach())
+    bad = probabilities.isnan().any(dim=-1)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        rule = "have a finite logit in every row, and none that is infinite upwards"
+        raise ValueError(bad_value(owner, "predictions.score_logits", rule, f"{logits[row].tolist()[:4]} in row {row}"))
+    return probabilities
+
+
+def logits_of(probabilities: Tensor, scores: Scores) -> Tensor:
+    """Return finite score logits whose probabilities are these.
+
+    They are log-probabilities for `SoftmaxScores`. A sigmoid has to return the probability itself elsewhere, as all
+    readers of score logits expect by default.
+    """
+    smallest = torch.finfo(probabilities.dtype).tiny
+    logs = probabilities.clamp_min(smallest).log()
+    if isinstance(scores, SoftmaxScores):
+        return logs
+    return logs - (1 - probabilities).clamp_min(torch.finfo(probabilities.dtype).eps).log()
+
+
+def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the cost [rows, targets, hypotheses] of events of any shape.
+
+    Args:
+        owner: named in messages.
+        cost_fn: any `pairwise_*` function.
+        hypotheses: [rows, hypotheses, ...]
+        targets: [rows, targets, *event]
+        mask: of the steps of each target, [rows, targets, steps]; the cost must take it.
+    """
+    check_callable(owner, "cost_fn", cost_fn, "torchmcl.pairwise_sq_euclidean")
+    expected = (len(hypotheses), targets.shape[1], hypotheses.shape[1])
+    if cost_fn in _VECTOR_COSTS:
+        hypotheses, targets = hypotheses.flatten(2), targets.flatten(2)
+    if mask is not None:
+        check_takes_mask(owner, "cost_fn", cost_fn)
+    cost = cost_fn(hypotheses=hypotheses, targets=targets, **({} if mask is None else {"mask": mask}))
+    if cost.shape != expected:
+        rule = f"return costs of shape {expected} for hypotheses {tuple(hypotheses.shape)}"
+        advice = "Costs of sequences, pairwise_ade for example, take [rows, hypotheses, steps, dim]."
+        raise ValueError(bad_value(owner, "cost_fn", rule, tuple(cost.shape), advice))
+    return cost.detach()
+
+
+def step_mask(owner: str, mask: Any, shape: tuple[int, ...]) -> Tensor:
+    """Return a mask [rows, steps] of targets of a shape, checked: each row has a real step."""
+    mask = as_tensor(owner, "mask", mask)
+    check_boolean(owner, "mask", mask)
+    if mask.shape != shape[:2]:
+        raise ValueError(bad_value(owner, "mask", f"have shape {shape[:2]} ([rows, steps])", tuple(mask.shape)))
+    empty = ~mask.any(dim=1)
+    if empty.any():
+        rule = "have at least one real step in each row"
+        raise ValueError(
+            bad_value(owner, "mask", rule, f"none in row {int(empty.nonzero()[0])}", "Leave out such rows.")
+        )
+    return mask
+
+
+def real_targets(owner: str, targets: Any, mask: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+    """Return targets of a shape and their mask of steps, checked; masked steps may hold anything, even NaN."""
+    truth = as_tensor(owner, "targets", targets)
+    if truth.shape != shape:
+        rule = f"have shape {shape} ([rows, ...], one target for each row)"
+        raise ValueError(bad_value(owner, "targets", rule, tuple(truth.shape)))
+    if mask is None:
+        return finite_tensor(owner, "targets", truth), None
+    mask = step_mask(owner, mask, shape).to(truth.device)
+    padded = ~mask.view(*mask.shape, *[1] * (truth.ndim - 2))
+    return finite_tensor(owner, "targets", truth.masked_fill(padded, 0)), mask
+
+
+def _check_shape(owner: str, argument: str, value: Tensor, shape: torch.Size) -> None:
+    if value.shape != shape:
+        rule = f"have shape {tuple(shape)} ([rows, hypotheses])"
+        raise ValueError(bad_value(owner, argument, rule, tuple(value.shape)))

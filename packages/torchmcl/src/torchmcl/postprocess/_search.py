@@ -1,0 +1,193 @@
+"""Which of the hypotheses, or which groups of them: all possibilities where there are few, greedy steps elsewhere."""
+
+import itertools
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from torchmcl.accel.native import grouping
+from torchmcl.postprocess._geometry import Geometry
+from torchmcl.postprocess._inputs import Scored
+
+__all__ = ["best_groups", "best_subset", "chosen", "compiled_means", "few_groups", "few_subsets", "lloyd", "take"]
+
+# All subsets are tried up to this many of them, all groupings up to this many hypotheses.
+_FEW_SUBSETS = 512
+_FEW_HYPOTHESES = 8
+_LLOYD_ROUNDS = 30
+
+
+def few_subsets(n: int, k: int) -> bool:
+    """Return whether all choices of k of n hypotheses can be tried."""
+    return math.comb(n, k) <= _FEW_SUBSETS
+
+
+def few_groups(n: int) -> bool:
+    """Return whether all groupings of n hypotheses can be tried."""
+    return n <= _FEW_HYPOTHESES
+
+
+def take(values: Tensor, index: Tensor) -> Tensor:
+    """Return values [rows, n, ...] at index [rows, k]; copies of entire rows are faster than a gather of numbers."""
+    rows, n = values.shape[:2]
+    offsets = torch.arange(0, rows * n, n, device=index.device).unsqueeze(-1)
+    flat = values.reshape(rows * n, *values.shape[2:])
+    return flat.index_select(0, (index + offsets).flatten()).view(*index.shape, *values.shape[2:])
+
+
+def best_subset(loss: Tensor, weights: Tensor, k: int) -> Tensor:
+    """Return the k candidates of lowest expected loss, [rows, k], by trying all.
+
+    Args:
+        loss: [rows, candidates, hypotheses]
+        weights: [rows, hypotheses]
+        k: how many.
+    """
+    n = loss.shape[1]
+    subsets = torch.tensor(list(itertools.combinations(range(n), k)), device=loss.device)
+    nearest = loss[:, subsets[:, 0]]
+    for column in range(1, k):
+        nearest = torch.minimum(nearest, loss[:, subsets[:, column]])  # [rows, subsets, hypotheses]
+    return subsets[torch.bmm(nearest, weights.unsqueeze(-1)).squeeze(-1).argmin(dim=-1)]
+
+
+def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
+    """Return k candidates [rows, k] of low expected loss: greedy choices, and exchanges of them if asked for.
+
+    Args:
+        loss: [rows, candidates, hypotheses], as many candidates as hypotheses.
+        weights: [rows, hypotheses]
+        k: how many.
+        exchanged: whether to go on with exchanges.
+    """
+    if grouping.serves(loss, weights):
+        return grouping.chosen(loss, weights, k, 2 * k if exchanged else 0)
+    picks = chosen_greedily(loss, weights, k)
+    return swapped(loss, weights, picks) if exchanged else picks
+
+
+def chosen_greedily(loss: Tensor, weights: Tensor, k: int) -> Tensor:
+    """Return k candidates [rows, k], each the one that lowers the expected loss most."""
+    column = weights.unsqueeze(-1)
+    best = torch.bmm(loss, column).squeeze(-1).argmin(dim=-1, keepdim=True)
+    picks, nearest = [best], take(loss, best)  # [rows, 1, hypotheses]
+    taken = torch.zeros_like(weights, dtype=torch.bool).scatter_(1, best, True)
+    for _ in range(k - 1):
+        gains = torch.bmm((nearest - loss).clamp_(min=0), column).squeeze(-1)
+        best = gains.masked_fill_(taken, -1.0).argmax(dim=-1, keepdim=True)  # below every gain: none is chosen twice
+        nearest = torch.minimum(nearest, take(loss, best))
+        taken.scatter_(1, best, True)
+        picks.append(best)
+    return torch.cat(picks, dim=-1)
+
+
+def swapped(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Return candidates [rows, k] after exchanging one for another as long as that lowers the expected loss.
+
+    Reference:
+        Schubert, Rousseeuw: Fast and eager k-medoids clustering, 2021; the change of each exchange from the nearest
+        and the second nearest.
+    """
+    chosen = chosen.clone()
+    active = torch.arange(len(chosen), device=chosen.device)
+    for _ in range(2 * chosen.shape[1]):
+        if not len(active):
+            break
+        change = _changes(loss[active], weights[active], chosen[active])  # [rows, candidates, k]
+        lowest, place = change.flatten(1).min(dim=-1)
+        present = (take(loss[active], chosen[active]).amin(dim=1) * weights[active]).sum(dim=-1)
+        better = lowest < -16 * torch.finfo(loss.dtype).eps * present  # not a difference of rounding
+        active, place = active[better], place[better]
+        k = chosen.shape[1]
+        chosen[active, place % k] = place // k
+    return chosen
+
+
+def _changes(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Return by how much the expected loss changes when a candidate replaces one of the chosen, [rows, n, k]."""
+    own = take(loss, chosen)  # [rows, k, hypotheses]
+    if own.shape[1] > 1:
+        near, places = own.topk(2, dim=1, largest=False)
+        first, second = near[:, :1], near[:, 1:]
+        owner = places[:, 0]
+    else:
+        first, second, owner = own, torch.full_like(own, math.inf), torch.zeros_like(own[:, 0], dtype=torch.long)
+    closer = torch.minimum(loss, first)
+    weight = weights.unsqueeze(1)
+    gained = ((closer - first) * weight).sum(dim=-1, keepdim=True)
+    lost = (torch.minimum(loss, second) - closer) * weight  # where the owner of a hypothesis goes away
+    member = torch.nn.functional.one_hot(owner, own.shape[1]).to(loss.dtype)  # [rows, hypotheses, k]
+    return gained + torch.bmm(lost, member)
+
+
+def best_groups(geometry: Geometry, k: int) -> Tensor:
+    """Return the centres [rows, k, *event] of the grouping of lowest expected loss, by trying all."""
+    n = geometry.hypotheses.shape[1]
+    members, groupings = (table.to(geometry.hypotheses.device) for table in _groupings(n, k))
+    shares = members.to(geometry.weights) * geometry.weights.unsqueeze(1)  # [rows, subsets, hypotheses]
+    before = geometry.hypotheses[:, members.to(torch.uint8).argmax(dim=-1)]
+    centres = geometry.centres(shares, before)
+    losses = (geometry.objective(geometry.cost(centres)) * shares).sum(dim=-1)
+    if not geometry.means_are_best:  # a member of the group may be better than what was computed
+        own = geometry.objective(geometry.cost(geometry.hypotheses))  # [rows, hypotheses, hypotheses]
+        medoid, place = torch.bmm(shares, own.mT).min(dim=-1)
+        better = (medoid < losses).view(*losses.shape, *[1] * (centres.ndim - 2))
+        centres = torch.where(better, take(geometry.hypotheses, place), centres)
+        losses = torch.minimum(losses, medoid)
+    totals = losses[:, groupings].sum(dim=-1)  # [rows, groupings]
+    return take(centres, groupings[totals.argmin(dim=-1)])
+
+
+@cache
+def _groupings(n: int, k: int) -> tuple[Tensor, Tensor]:
+    """Return which hypotheses each subset has, [subsets, n], and the subsets of every grouping, [groupings, k]."""
+    members = torch.tensor([[bool(subset >> i & 1) for i in range(n)] for subset in range(1, 2**n)])
+    groupings: list[list[int]] = []
+
+    def extend(item: int, groups: list[int]) -> None:
+        if len(groups) + n - item < k:
+            return
+        if item == n:
+            groupings.append([group - 1 for group in groups])
+            return
+        for index in range(len(groups)):
+            extend(item + 1, [*groups[:index], groups[index] | 1 << item, *groups[index + 1 :]])
+        if len(groups) < k:
+            extend(item + 1, [*groups, 1 << item])
+
+    extend(0, [])
+    return members, torch.tensor(groupings)
+
+
+def compiled_means(given: Scored, k: int) -> tuple[Tensor, Tensor]:
+    """Return what greedy choices and Lloyd's algorithm find for squared distances, and the mass of each centre."""
+    centres, masses = grouping.means(given.hypotheses.flatten(2), given.probabilities, k, _LLOYD_ROUNDS)
+    return centres.unflatten(2, given.hypotheses.shape[2:]), masses
+
+
+def lloyd(geometry: Geometry, centres: Tensor) -> Tensor:
+    """Return centres [rows, k, *event] after rounds of Lloyd's algorithm, each row until nothing changes."""
+    centres = centres.clone()
+    active = torch.arange(len(centres), device=centres.device)
+    last = torch.full_like(geometry.weights, -1, dtype=torch.long)
+    for _ in range(_LLOYD_ROUNDS):
+        before = centres[active]
+        cost = geometry.cost(before)
+        owner = cost.min(dim=1).indices
+        changed = (owner != last).any(dim=-1)
+        if not changed.all():
+            if not changed.any():
+                break
+            active, owner, cost, before = active[changed], owner[changed], cost[changed], before[changed]
+            geometry = geometry.rows(changed)
+        last = owner
+        shares = torch.zeros_like(cost).scatter_(1, owner.unsqueeze(1), geometry.weights.unsqueeze(1))
+        moved = geometry.centres(shares, before)
+        if not geometry.means_are_best:
+            objective = geometry.objective
+            old, new = ((objective(c) * shares).sum(dim=-1) for c in (cost, geometry.cost(moved)))
+            moved = torch.where((new < old).view(*new.shape, *[1] * (moved.ndim - 2)), moved, before)
+        centres[active] = moved
+    return centres

@@ -1,0 +1,260 @@
+"""How badly a target fits the hypotheses: what conformal regions are made of."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_positive
+from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
+from torchmcl.density import KernelMixture
+from torchmcl.postprocess._inputs import CostFn, Scored, pair_cost, real_targets, scored
+from torchmcl.postprocess.volumes import union_volume
+from torchmcl.scoring import SigmoidScores
+from torchmcl.types import Distributions, Predictions
+
+__all__ = ["Balls", "DensityLevels", "Nonconformity", "Tubes"]
+
+
+class Nonconformity(ABC):
+    """A number for each target that is larger the worse it fits; a region is where it is at most a quantile.
+
+    Frozen, and fixed before the calibration rows are seen: what it is fitted on must be other rows.
+
+    Attributes:
+        of_cross_sections: whether `volume` is a mean over the steps of an event, and not in the space of events.
+    """
+
+    of_cross_sections: ClassVar[bool] = False
+
+    @abstractmethod
+    def __call__(self, given: Scored, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the number of each row.
+
+        Args:
+            given: hypotheses [rows, hypotheses, ...] and probabilities [rows, hypotheses].
+            targets: [rows, ...]
+            mask: [rows, steps], True where a step is real, or None.
+        """
+
+    @abstractmethod
+    def volume(self, given: Scored, level: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
+        """Return the volume of the region of each row, [rows], for levels [rows]."""
+
+
+def _positive_numbers(owner: str, argument: str, values: Any) -> tuple[float, ...] | None:
+    """Return numbers above 0 as a tuple."""
+    if values is None:
+        return None
+    if not isinstance(values, (tuple, list)):
+        raise TypeError(bad_value(owner, argument, "be a tuple of numbers", repr(values)))
+    for value in values:
+        check_positive(owner, argument, value)
+    return tuple(map(float, values))
+
+
+def _growth(probabilities: Tensor, power: float) -> Tensor:
+    """Return by how much the ball of each hypothesis is larger than that of one of average probability."""
+    return (probabilities * probabilities.shape[-1]).clamp_min(1e-12) ** power
+
+
+@dataclass(frozen=True)
+class Balls(Nonconformity):
+    """The cost of the nearest hypothesis: regions are unions of balls around the hypotheses.
+
+    Args:
+        cost_fn: any `pairwise_*` function.
+        power: balls grow with the probability of their hypothesis: the cost of each is divided by (n p)^power. 0 makes
+            all balls of a row equal.
+
+    Example:
+        >>> two = Scored(torch.tensor([[[0.0], [4.0]]]), torch.tensor([[0.5, 0.5]]))
+        >>> Balls()(two, torch.tensor([[3.0]]))
+        tensor([1.])
+    """
+
+    cost_fn: CostFn = pairwise_euclidean
+    power: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        check_non_negative("Balls", "power", self.power)
+
+    def __call__(self, given: Scored, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the lowest cost over the growth of its ball."""
+        steps = None if mask is None else mask.unsqueeze(1)
+        cost = pair_cost("Balls", self.cost_fn, given.hypotheses, targets.unsqueeze(1), steps).squeeze(1)
+        return (cost / _growth(given.probabilities, self.power)).amin(dim=-1)
+
+    def radii(self, given: Scored, level: Tensor) -> Tensor:
+        """Return the radius of each ball, [rows, hypotheses].
+
+        Raises:
+            ValueError: for a cost that is not a function of the Euclidean distance.
+        """
+        if self.cost_fn not in (pairwise_euclidean, pairwise_sq_euclidean):
+            rule = "be pairwise_euclidean or pairwise_sq_euclidean for a radius or a volume"
+            name = getattr(self.cost_fn, "__name__", repr(self.cost_fn))
+            raise ValueError(bad_value("Balls", "cost_fn", rule, name, "`Tubes` have a volume for sequences."))
+        reach = level.unsqueeze(-1) * _growth(given.probabilities, self.power)
+        return reach.sqrt() if self.cost_fn is pairwise_sq_euclidean else reach
+
+    def volume(self, given: Scored, level: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
+        """Return the volume of the union of balls."""
+        radii = self.radii(given, level)
+        return union_volume(given.hypotheses.flatten(2), radii, n_samples=n_samples, generator=generator)
+
+
+@dataclass(frozen=True)
+class Tubes(Nonconformity):
+    """The largest scaled distance over the steps, of the nearest hypothesis: regions are tubes around hypotheses.
+
+    A target is in the region if all its steps are in the tube of the same hypothesis: coverage is joint over the steps.
+    Outputs of a vector are steps of dimension 1.
+
+    Args:
+        scales: the radius of each step relative to the others; `Tubes.fit` finds them. None for the same at all steps.
+        power: tubes grow with the probability of their hypothesis, as `Balls` do.
+
+    Example:
+        >>> one = Scored(torch.zeros(1, 1, 2, 2), torch.ones(1, 1))
+        >>> Tubes(scales=(1.0, 2.0))(one, torch.tensor([[[0.0, 1.0], [3.0, 0.0]]]))
+        tensor([1.5000])
+    """
+
+    scales: tuple[float, ...] | None = None
+    power: float = 0.0
+    of_cross_sections: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_non_negative("Tubes", "power", self.power)
+        object.__setattr__(self, "scales", _positive_numbers("Tubes", "scales", self.scales))
+
+    @classmethod
+    def fit(
+        cls,
+        predictions: Predictions | Distributions,
+        targets: Any,
+        mask: Tensor | None = None,
+        *,
+        share: float = 0.9,
+        power: float = 0.0,
+    ) -> "Tubes":
+        """Return tubes whose scales are a quantile of the distance to the nearest hypothesis at each step.
+
+        Args:
+            predictions: of rows other than those of the calibration.
+            targets: [rows, ...]; the contents of masked steps are ignored, even NaN.
+            mask: [rows, steps], True where a step is real, or None.
+            share: which quantile.
+            power: as above.
+        """
+        given = scored("Tubes.fit", predictions, SigmoidScores())
+        shape = (len(given.hypotheses), *given.hypotheses.shape[2:])
+        truth, mask = real_targets("Tubes.fit", targets, mask, shape)
+        if len(truth) == 0:
+            raise ValueError(bad_value("Tubes.fit", "targets", "have at least one row", tuple(truth.shape)))
+        check_fraction("Tubes.fit", "share", share)
+        distances = _distances(given.hypotheses, truth.to(given.hypotheses))  # [rows, hypotheses, steps]
+        spread = distances if mask is None else distances.masked_fill(~mask.unsqueeze(1), 0)
+        # The nearest hypothesis by the mean over the steps in units of their own size: no step decides alone.
+        n_real = len(truth) if mask is None else mask.sum(dim=0).clamp_min(1)
+        unit = (spread.amin(dim=1).sum(dim=0) / n_real).clamp_min(1e-12)
+        nearest = (spread / unit).mean(dim=-1).argmin(dim=-1)
+        own = distances[torch.arange(len(distances), device=nearest.device), nearest]
+        own = own if mask is None else own.masked_fill(~mask, torch.nan)
+        scales = torch.nanquantile(own.double(), share, dim=0).nan_to_num(1.0).clamp_min(1e-12)
+        return cls(tuple(scales.tolist()), power)
+
+    def __call__(self, given: Scored, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the largest scaled distance along the nearest hypothesis."""
+        distances = _distances(given.hypotheses, targets)
+        scaled = distances / self._scales(distances)
+        if mask is not None:
+            scaled = scaled.masked_fill(~mask.unsqueeze(1), 0)
+        return (scaled.amax(dim=-1) / _growth(given.probabilities, self.power)).amin(dim=-1)
+
+    def radii(self, given: Scored, level: Tensor) -> Tensor:
+        """Return the radius at each step, [rows, hypotheses, steps]."""
+        n_steps = given.hypotheses.shape[2]
+        grown = level.unsqueeze(-1) * _growth(given.probabilities, self.power)
+        return grown.unsqueeze(-1) * self._scales(grown.unsqueeze(-1).expand(*grown.shape, n_steps))
+
+    def volume(self, given: Scored, level: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
+        """Return the volume of the union of the tubes' cross-sections, as a mean over the steps."""
+        events = _as_steps(given.hypotheses).transpose(1, 2)  # [rows, steps, hypotheses, dim]
+        radii = self.radii(given, level).transpose(1, 2)
+        volumes = union_volume(
+            events.flatten(0, 1), radii.flatten(0, 1).to(events), n_samples=n_samples, generator=generator
+        )
+        return volumes.view(radii.shape[:2]).mean(dim=-1)
+
+    def _scales(self, like: Tensor) -> Tensor:
+        if self.scales is None:
+            return like.new_ones(like.shape[-1])
+        if len(self.scales) != like.shape[-1]:
+            rule = f"have one number for each of {like.shape[-1]} steps"
+            raise ValueError(bad_value("Tubes", "scales", rule, len(self.scales)))
+        return like.new_tensor(self.scales)
+
+
+def _distances(hypotheses: Tensor, targets: Tensor) -> Tensor:
+    """Return the distance of each hypothesis to the target at each step, [rows, hypotheses, steps]."""
+    return (_as_steps(hypotheses) - _as_steps(targets.unsqueeze(1))).square().sum(dim=-1).sqrt()
+
+
+def _as_steps(events: Tensor) -> Tensor:
+    """Return events [rows, n, steps, dim]: outputs of a vector are steps of one dimension."""
+    return events.unsqueeze(-1) if events.ndim == 3 else events.flatten(3)
+
+
+@dataclass(frozen=True)
+class DensityLevels(Nonconformity):
+    """Minus the log density of a Gaussian kernel around each hypothesis: regions are level sets.
+
+    Args:
+        bandwidth: standard deviation of the kernels; `torchmcl.density.fit_bandwidth` finds one.
+        scale: the unit of each coordinate of the flattened event; 1 by default.
+
+    Example:
+        >>> one = Scored(torch.zeros(1, 1, 1), torch.ones(1, 1))
+        >>> DensityLevels(bandwidth=1.0)(one, torch.tensor([[0.0]]))
+        tensor([0.9189])
+    """
+
+    bandwidth: float
+    scale: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_positive("DensityLevels", "bandwidth", self.bandwidth)
+        object.__setattr__(self, "scale", _positive_numbers("DensityLevels", "scale", self.scale))
+
+    def __call__(self, given: Scored, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return minus the log density at the targets."""
+        if mask is not None:
+            advice = "Leave out rows that are cut short, or use `Tubes`."
+            raise ValueError(bad_value("DensityLevels", "mask", "be None", "a mask", advice))
+        return -self._density(given).log_prob(targets.flatten(1))
+
+    def volume(self, given: Scored, level: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
+        """Return the volume of the level set as the mean of 1 / density over draws inside it."""
+        density = self._density(given)
+        logs = density.log_prob(density.sample((n_samples,), generator))  # [samples, rows]
+        inside = -logs <= level
+        exponents = torch.where(inside, -logs, -math.inf)
+        return exponents.logsumexp(dim=0).exp() / n_samples
+
+    def _density(self, given: Scored) -> KernelMixture:
+        hypotheses = given.hypotheses.flatten(2)
+        scale: Sequence[float] | None = self.scale
+        if scale is not None and len(scale) != hypotheses.shape[-1]:
+            rule = f"have one number for each of {hypotheses.shape[-1]} coordinates"
+            raise ValueError(bad_value("DensityLevels", "scale", rule, len(scale)))
+        unit = None if scale is None else hypotheses.new_tensor(scale)
+        return KernelMixture(hypotheses, given.probabilities, self.bandwidth, unit)

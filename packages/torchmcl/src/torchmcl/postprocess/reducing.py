@@ -1,0 +1,218 @@
+"""Many hypotheses to a few: those of a large set, or of several networks, that keep the expected cost low."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_positive_int
+from torchmcl._eager import full_precision
+from torchmcl.accel.native import grouping
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.postprocess import _search as search
+from torchmcl.postprocess._geometry import EUCLIDEAN, Geometry
+from torchmcl.postprocess._inputs import CostFn, Scores, as_tensor, finite_tensor, logits_of, pair_cost, scored
+from torchmcl.postprocess.objectives import ExpectedCost, ReductionObjective
+from torchmcl.scoring import SigmoidScores
+from torchmcl.types import Distributions, Predictions
+
+__all__ = ["concatenate", "expected_cost", "reduce"]
+
+# Numbers of a tensor [rows, hypotheses, hypotheses] at a time: they fit into the cache of a processor, and keep a GPU
+# busy without filling its memory.
+_NUMBERS_AT_ONCE = {"cpu": 4_000_000, "cuda": 200_000_000}
+
+
+@full_precision
+def reduce(
+    predictions: Predictions | Distributions,
+    k: int,
+    *,
+    cost_fn: CostFn = pairwise_sq_euclidean,
+    moved: bool = True,
+    objective: ReductionObjective | None = None,
+    scores: Scores | None = None,
+) -> Predictions:
+    """Return the k hypotheses with a low expected loss if the truth is drawn from the given ones by their scores.
+
+    Few possibilities are all tried: up to 512 subsets to choose from, or all groupings of up to 8 hypotheses. The loss
+    is then the lowest there is for subsets, and for groups under `ExpectedCost` of a squared cost, whose best centre is
+    the mean. Otherwise each hypothesis chosen is the one that helps most; without `moved` they are exchanged for others
+    as long as that helps, with it they go to the centres of their groups by Lloyd's algorithm. No random numbers are
+    used, and no row depends on the others.
+
+    Args:
+        predictions: hypotheses [rows, hypotheses, ...] and scores; all hypotheses count alike without scores.
+        k: how many to keep.
+        cost_fn: any `pairwise_*` function that takes hypotheses for targets. Costs of vectors see all axes of a
+            hypothesis as one.
+        moved: whether hypotheses may move, as in k-means; otherwise k of those given are kept unchanged, as in
+            k-medoids. They move to means for squared costs, to geometric medians for distances, and for other costs to
+            means where that helps.
+        objective: `ExpectedCost()` by default, or `MissRate(threshold)`.
+        scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
+
+    Returns:
+        Predictions with hypotheses [rows, k, ...], the most likely first. The probability of each is the sum of those
+        of the hypotheses nearest to it; the score logits are read as those given, by a sigmoid by default, and are
+        log-probabilities for `SoftmaxScores()`.
+
+    Raises:
+        ValueError: if there are fewer than k hypotheses, for NaN, or probabilities that do not sum to 1.
+
+    Example:
+        >>> given = Predictions(torch.tensor([[[0.0], [1.0], [10.0]]]), torch.tensor([[0.0, 0.0, 0.0]]))
+        >>> few = reduce(given, 2)
+        >>> few.hypotheses.flatten(), few.score_logits.sigmoid().flatten()
+        (tensor([ 0.5000, 10.0000]), tensor([0.6667, 0.3333]))
+        >>> reduce(given, 2, moved=False).hypotheses.flatten()
+        tensor([ 0., 10.])
+    """
+    check_positive_int("reduce", "k", k)
+    if not isinstance(moved, bool):
+        raise TypeError(bad_value("reduce", "moved", "be True or False", repr(moved)))
+    objective = _objective("reduce", objective)
+    every = scored("reduce", predictions, scores)
+    scores = SigmoidScores() if scores is None else scores
+    n = every.hypotheses.shape[1]
+    if k > n:
+        rule = f"be at most the number of hypotheses, {n}"
+        raise ValueError(bad_value("reduce", "k", rule, k, "`concatenate` makes one set of several networks."))
+    pair_cost("reduce", cost_fn, every.hypotheses[:1], every.hypotheses[:1])  # says what does not fit
+    means = moved and cost_fn in EUCLIDEAN and isinstance(objective, ExpectedCost) and not search.few_groups(n)
+    if means and grouping.serves(*every):
+        return _sorted(*search.compiled_means(every, k), scores)
+    at_once = max(_NUMBERS_AT_ONCE.get(every.hypotheses.device.type, 2_000_000) // (n * n), 1)
+    solve = _moved if moved else _chosen
+    parts = []
+    for hypotheses, weights in zip(*(part.split(at_once) for part in every), strict=True):
+        geometry = Geometry(hypotheses, weights, cost_fn, objective)
+        centres = solve(geometry, k)
+        parts.append((centres, _masses(geometry, centres)))
+    hypotheses, masses = (torch.cat(part) for part in zip(*parts, strict=True))
+    return _sorted(hypotheses, masses, scores)
+
+
+def _chosen(geometry: Geometry, k: int) -> Tensor:
+    """Return k of the hypotheses."""
+    loss = geometry.objective(geometry.cost(geometry.hypotheses))
+    if search.few_subsets(loss.shape[1], k):
+        index = search.best_subset(loss, geometry.weights, k)
+    else:
+        index = search.chosen(loss, geometry.weights, k, exchanged=True)
+    return search.take(geometry.hypotheses, index)
+
+
+def _moved(geometry: Geometry, k: int) -> Tensor:
+    """Return k centres of groups of the hypotheses."""
+    if search.few_groups(geometry.hypotheses.shape[1]):
+        return search.best_groups(geometry, k)
+    loss = geometry.objective(geometry.cost(geometry.hypotheses))
+    chosen = search.chosen(loss, geometry.weights, k, exchanged=False)
+    return search.lloyd(geometry, search.take(geometry.hypotheses, chosen))
+
+
+def _masses(geometry: Geometry, centres: Tensor) -> Tensor:
+    """Return the probability of what is nearest to each centre."""
+    owner = geometry.cost(centres).min(dim=1).indices  # several times as fast as argmin on CPUs
+    return centres.new_zeros(centres.shape[:2]).scatter_add_(1, owner, geometry.weights)
+
+
+def _sorted(centres: Tensor, masses: Tensor, scores: Scores) -> Predictions:
+    """Return centres, the most likely first, with score logits that are read as those given."""
+    order = masses.argsort(dim=-1, descending=True, stable=True)
+    return Predictions(search.take(centres, order), logits_of(masses.gather(1, order), scores))
+
+
+def expected_cost(
+    few: Predictions,
+    predictions: Predictions | Distributions,
+    *,
+    cost_fn: CostFn = pairwise_sq_euclidean,
+    objective: ReductionObjective | None = None,
+    scores: Scores | None = None,
+) -> Tensor:
+    """Return the expected loss of the nearest of a few hypotheses if the truth is drawn from many, [rows].
+
+    Args:
+        few: hypotheses [rows, k, ...]; their scores do not matter.
+        predictions: hypotheses [rows, hypotheses, ...] and scores.
+        cost_fn: any `pairwise_*` function that takes hypotheses for targets.
+        objective: `ExpectedCost()` by default, or `MissRate(threshold)`.
+        scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
+
+    Example:
+        >>> many = Predictions(torch.tensor([[[0.0], [1.0], [10.0]]]))
+        >>> expected_cost(Predictions(torch.tensor([[[0.0], [10.0]]])), many)
+        tensor([0.3333])
+    """
+    owner = "expected_cost"
+    loss = _objective(owner, objective)
+    every = scored(owner, predictions, scores)
+    if not isinstance(few, (Predictions, Distributions)):
+        raise TypeError(bad_value(owner, "few", "be Predictions", type(few).__name__))
+    centres = finite_tensor(owner, "few.hypotheses", few.hypotheses).to(every.hypotheses)
+    rows, _, *event = every.hypotheses.shape
+    if centres.ndim != len(event) + 2 or centres.shape[1] < 1 or (len(centres), *centres.shape[2:]) != (rows, *event):
+        rule = f"have shape [{rows}, k, ...] with k >= 1 and events {tuple(event)}, as `predictions`"
+        raise ValueError(bad_value(owner, "few.hypotheses", rule, tuple(centres.shape)))
+    cost = pair_cost(owner, cost_fn, centres, every.hypotheses).amin(dim=-1)
+    return (loss(cost) * every.probabilities).sum(dim=-1)
+
+
+def _objective(owner: str, objective: Any) -> ReductionObjective:
+    if objective is None:
+        return ExpectedCost()
+    if not isinstance(objective, ReductionObjective):
+        rule = "be a ReductionObjective"
+        raise TypeError(bad_value(owner, "objective", rule, repr(objective), "MissRate(2.0) for example."))
+    return objective
+
+
+def concatenate(
+    predictions: Sequence[Predictions | Distributions],
+    *,
+    weights: Sequence[float] | None = None,
+    scores: Scores | None = None,
+) -> Predictions:
+    """Return the hypotheses of several networks as one set, with scores that sum to 1.
+
+    Args:
+        predictions: of each network, for the same rows; the numbers of hypotheses may differ.
+        weights: of the networks, >= 0; all count alike by default.
+        scores: how score logits are read, and how those returned are to be read; `SigmoidScores()` by default.
+
+    Raises:
+        ValueError: without predictions, for other rows or shapes of events, or weights that fit no probabilities.
+
+    Example:
+        >>> one = Predictions(torch.zeros(1, 2, 1), torch.tensor([[5.0, 5.0]]))
+        >>> two = Predictions(torch.ones(1, 1, 1), torch.tensor([[-3.0]]))
+        >>> concatenate([one, two]).score_logits.sigmoid()
+        tensor([[0.2500, 0.2500, 0.5000]])
+    """
+    owner = "concatenate"
+    if isinstance(predictions, (Predictions, Distributions)):
+        rule = "be a sequence of Predictions, one for each network"
+        raise TypeError(bad_value(owner, "predictions", rule, type(predictions).__name__))
+    sets = [scored(owner, one, scores) for one in predictions]
+    scores = SigmoidScores() if scores is None else scores
+    if not sets:
+        raise ValueError(bad_value(owner, "predictions", "hold at least one network's", "none"))
+    shares = torch.ones(len(sets), dtype=torch.float64)
+    if weights is not None:
+        shares = finite_tensor(owner, "weights", as_tensor(owner, "weights", weights).double())
+    if shares.shape != (len(sets),) or (shares < 0).any() or not shares.sum() > 0:
+        rule = f"be {len(sets)} numbers >= 0, not all 0"
+        raise ValueError(bad_value(owner, "weights", rule, weights))
+    first = sets[0].hypotheses
+    for one in sets[1:]:
+        if one.hypotheses.shape[0] != first.shape[0] or one.hypotheses.shape[2:] != first.shape[2:]:
+            rule = f"have the same rows and shapes of events, {tuple(first.shape)} but for the second axis"
+            raise ValueError(bad_value(owner, "predictions", rule, tuple(one.hypotheses.shape)))
+    shares = shares / shares.sum()
+    probabilities = [share * one.probabilities for share, one in zip(shares.tolist(), sets, strict=True)]
+    return Predictions(
+        torch.cat([one.hypotheses for one in sets], dim=1), logits_of(torch.cat(probabilities, dim=1), scores)
+    )

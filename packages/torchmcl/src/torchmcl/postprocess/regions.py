@@ -1,0 +1,296 @@
+"""Conformal regions: sets that hold the target with a given probability, whatever the network is worth.
+
+The guarantee is for rows that are exchangeable with the calibration rows, which the network was not trained on: a fresh
+target lies in its region with probability at least 1 - alpha, on average over calibration rows and fresh rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_positive_int, check_real, check_sample_weights
+from torchmcl.postprocess._inputs import Scored, Scores, as_tensor, finite_tensor, real_targets, scored
+from torchmcl.postprocess._quantiles import effective_counts, quantile, rows_needed
+from torchmcl.postprocess.nonconformity import Nonconformity
+from torchmcl.scoring import ScoreObjective, SigmoidScores
+from torchmcl.types import Distributions, Predictions
+
+__all__ = ["ConformalRegions", "conformal", "smallest_regions"]
+
+
+@dataclass(frozen=True, eq=False)
+class ConformalRegions:
+    """Calibrated regions: where the nonconformity is at most a level. They can be pickled, and saved by `save_fitted`.
+
+    Attributes:
+        nonconformity: what was calibrated.
+        alpha: the share of fresh targets that may lie outside.
+        groups: [groups], integers in increasing order; empty without groups.
+        levels: [groups], the quantile of each, or a single one.
+        scores: how score logits are read; None if probabilities were given.
+        n_rows: how many calibration rows there were.
+    """
+
+    nonconformity: Nonconformity
+    alpha: float
+    groups: Tensor
+    levels: Tensor
+    scores: ScoreObjective | None
+    n_rows: int
+
+    def level(self, n_rows: int, groups: Any = None) -> Tensor:
+        """Return the level of each row, [rows].
+
+        Raises:
+            ValueError: for a group without calibration rows, or groups where there were none.
+        """
+        owner = "ConformalRegions"
+        if len(self.groups) == 0:
+            if groups is not None:
+                raise ValueError(bad_value(owner, "groups", "be None: it was calibrated without groups", "groups"))
+            return self.levels.expand(n_rows)
+        if groups is None:
+            raise ValueError(bad_value(owner, "groups", "be given: it was calibrated with groups", "None"))
+        wanted = _integers(owner, "groups", groups, n_rows)
+        place = torch.searchsorted(self.groups, wanted).clamp_max(len(self.groups) - 1)
+        unknown = self.groups[place] != wanted
+        if unknown.any():
+            rule = "be among those of the calibration"
+            raise ValueError(bad_value(owner, "groups", rule, wanted[unknown][0].item()))
+        return self.levels[place]
+
+    def contains(
+        self,
+        predictions: Predictions | Distributions,
+        targets: Any,
+        *,
+        mask: Tensor | None = None,
+        groups: Any = None,
+        scores: Scores | None = None,
+    ) -> Tensor:
+        """Return whether each target [rows, ...] lies in its region, [rows]."""
+        given = self._scored(predictions, scores)
+        values = _values("ConformalRegions", self.nonconformity, given, targets, mask)
+        return values.double() <= self.level(len(values), groups).to(values.device)
+
+    def volume(
+        self,
+        predictions: Predictions | Distributions,
+        *,
+        groups: Any = None,
+        scores: Scores | None = None,
+        n_samples: int = 1000,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Return the volume of the region of each row, [rows]; exact for balls and tubes on the line and in the plane.
+
+        Args:
+            predictions: hypotheses [rows, hypotheses, ...] and scores.
+            groups: [rows], where it was calibrated with groups.
+            scores: how score logits are read, or probabilities; as in the calibration by default.
+            n_samples: where it is estimated.
+            generator: of the random numbers there; torch's own by default.
+        """
+        check_positive_int("ConformalRegions", "n_samples", n_samples)
+        given = self._scored(predictions, scores)
+        level = self.level(len(given.hypotheses), groups).to(given.hypotheses)
+        return self.nonconformity.volume(given, level, n_samples, generator)
+
+    def _scored(self, predictions: Predictions | Distributions, scores: Scores | None) -> Scored:
+        reader = self.scores if scores is None else scores
+        if reader is None:
+            rule = "be probabilities, as in the calibration"
+            raise ValueError(bad_value("ConformalRegions", "scores", rule, "None"))
+        return scored("ConformalRegions", predictions, reader)
+
+
+def conformal(
+    predictions: Predictions | Distributions,
+    targets: Any,
+    *,
+    nonconformity: Nonconformity,
+    alpha: float = 0.1,
+    mask: Tensor | None = None,
+    sample_weights: Any = None,
+    groups: Any = None,
+    units: Any = None,
+    scores: Scores | None = None,
+) -> ConformalRegions:
+    """Return regions that hold a fresh target with probability 1 - alpha, from rows that were not trained on.
+
+    Args:
+        predictions: hypotheses [rows, hypotheses, ...] and scores of the calibration rows.
+        targets: [rows, ...], one for each row; the contents of masked steps are ignored, even NaN.
+        nonconformity: `Balls()`, `Tubes()`, `DensityLevels()` or your own.
+        alpha: in (0, 1), the share of fresh targets that may lie outside.
+        mask: [rows, steps], True where a step of the target is real; `Tubes` and costs of sequences take it.
+        sample_weights: [rows], for fresh rows drawn from another population: in proportion to their density there over
+            that of the calibration rows. Coverage is then approximate, and falls short under a strong shift, where a
+            few rows have most of the weight: a fresh row is given the average weight in the place of its own.
+        groups: [rows], integers: each group has a level, and coverage holds within each (Mondrian).
+        units: [rows], integers: rows of the same unit, frames of one person for example, are not independent, and count
+            together as one row.
+        scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
+
+    Raises:
+        ValueError: for too few rows, in words that say how many are needed; other shapes; NaN; a mask that the
+            nonconformity does not take.
+
+    Example:
+        >>> from torchmcl.postprocess import Balls
+        >>> given, targets = Predictions(torch.zeros(99, 1, 1)), torch.arange(1, 100).view(-1, 1) / 100
+        >>> regions = conformal(given, targets, nonconformity=Balls(), alpha=0.1)
+        >>> regions.levels, regions.volume(given)[:2]
+        (tensor([0.9000], dtype=torch.float64), tensor([1.8000, 1.8000]))
+    """
+    owner, kept = "conformal", SigmoidScores() if scores is None else scores
+    check_real(owner, "alpha", alpha)
+    if not 0 < alpha < 1:
+        raise ValueError(bad_value(owner, "alpha", "lie in (0, 1)", repr(alpha), "0.1 covers 90 % of the targets."))
+    given = scored(owner, predictions, scores)
+    values = _values(owner, nonconformity, given, targets, mask).double().cpu().numpy()
+    weights = _weights(owner, sample_weights, len(values))
+    unit = np.arange(len(values)) if units is None else _integers(owner, "units", units, len(values)).numpy()
+    if groups is None:
+        keys, members = torch.zeros(0, dtype=torch.long), [np.arange(len(values))]
+    else:
+        keys, place = _integers(owner, "groups", groups, len(values)).unique(return_inverse=True)
+        order = np.argsort(place.numpy(), kind="stable")
+        members = np.split(order, np.cumsum(np.bincount(place.numpy()))[:-1])
+    names = ["" if groups is None else f" in group {key}" for key in (keys.tolist() or [0])]
+    levels = [
+        _level(owner, values[rows], weights[rows], unit[rows], alpha, name)
+        for rows, name in zip(members, names, strict=True)
+    ]
+    reader = kept if isinstance(kept, ScoreObjective) else None
+    exact = torch.tensor(levels, dtype=torch.float64)  # a level rounded to float32 may fall below the targets at it
+    return ConformalRegions(nonconformity, float(alpha), keys, exact, reader, len(values))
+
+
+def smallest_regions(
+    offered: Sequence[Nonconformity],
+    predictions: Predictions | Distributions,
+    targets: Any,
+    *,
+    alpha: float = 0.1,
+    mask: Tensor | None = None,
+    scores: Scores | None = None,
+    n_samples: int = 1000,
+    generator: torch.Generator | None = None,
+) -> Nonconformity:
+    """Return which nonconformity gives the smallest regions, on rows other than those of the calibration.
+
+    Levels come from every second row, volumes from the others. To choose on the calibration rows themselves would cost
+    the guarantee.
+
+    Args:
+        offered: what to choose from; their volumes must be of the same space.
+        predictions: hypotheses [rows, hypotheses, ...] and scores.
+        targets: [rows, ...]
+        alpha: in (0, 1).
+        mask: [rows, steps], or None.
+        scores: how score logits are read, or probabilities.
+        n_samples: of volumes that are estimated.
+        generator: of the random numbers there; torch's own by default.
+
+    Example:
+        >>> from torchmcl.postprocess import Balls
+        >>> hypotheses, logits = torch.tensor([[[0.0], [9.0]]]), torch.tensor([[3.0, -3.0]])
+        >>> given = Predictions(hypotheses.expand(40, 2, 1), logits.expand(40, 2))
+        >>> smallest_regions([Balls(), Balls(power=0.5)], given, torch.linspace(-1, 1, 40).view(-1, 1)).power
+        0.5
+    """
+    owner = "smallest_regions"
+    if isinstance(offered, Nonconformity):
+        raise TypeError(bad_value(owner, "offered", "be a sequence to choose from", type(offered).__name__))
+    if not offered:
+        raise ValueError(bad_value(owner, "offered", "hold at least one nonconformity", "none"))
+    kinds = {type(one).__name__: getattr(one, "of_cross_sections", False) for one in offered}
+    if len(set(kinds.values())) > 1:
+        rule = "have volumes of the same space"
+        advice = "Tubes measure cross-sections, as a mean over the steps: offer tubes only, or none."
+        raise ValueError(bad_value(owner, "offered", rule, ", ".join(kinds), advice))
+    given = scored(owner, predictions, scores)
+    targets, mask = real_targets(owner, targets, mask, (len(given.hypotheses), *given.hypotheses.shape[2:]))
+    needed = 2 * rows_needed(alpha) if isinstance(alpha, float) and 0 < alpha < 1 else 2  # `conformal` checks alpha
+    if len(targets) < needed:
+        rule = f"have at least {needed} rows for alpha = {alpha:g}, half of them for levels"
+        raise ValueError(bad_value(owner, "targets", rule, len(targets)))
+    first, second = slice(0, None, 2), slice(1, None, 2)
+    mean_volumes = []
+    for one in offered:
+        regions = conformal(
+            Predictions(given.hypotheses[first]),
+            targets[first],
+            nonconformity=one,
+            alpha=alpha,
+            mask=None if mask is None else mask[first],
+            scores=given.probabilities[first],
+        )
+        volumes = regions.volume(
+            Predictions(given.hypotheses[second]),
+            scores=given.probabilities[second],
+            n_samples=n_samples,
+            generator=generator,
+        )
+        mean_volumes.append(float(volumes.double().mean()))
+    return offered[int(np.argmin(mean_volumes))]
+
+
+def _values(owner: str, nonconformity: Any, given: Scored, targets: Any, mask: Tensor | None) -> Tensor:
+    """Return the nonconformity of each row, [rows], after checking the targets."""
+    if not isinstance(nonconformity, Nonconformity):
+        rule = "be a Nonconformity"
+        advice = "Balls() or Tubes() for example."
+        raise TypeError(bad_value(owner, "nonconformity", rule, type(nonconformity).__name__, advice))
+    truth, steps = real_targets(owner, targets, mask, (len(given.hypotheses), *given.hypotheses.shape[2:]))
+    return nonconformity(given, truth.to(given.hypotheses), steps)
+
+
+def _weights(owner: str, sample_weights: Any, n_rows: int) -> NDArray[np.float64]:
+    if sample_weights is None:
+        return np.ones(n_rows)
+    weights = as_tensor(owner, "sample_weights", sample_weights)
+    check_sample_weights(owner, weights, torch.Size((n_rows,)))
+    values = finite_tensor(owner, "sample_weights", weights.double()).expand(n_rows).cpu().numpy()
+    if (values < 0).any() or (n_rows and not values.sum() > 0):
+        raise ValueError(
+            bad_value(owner, "sample_weights", "be >= 0, and not all 0", f"{values.min()} to {values.max()}")
+        )
+    return np.asarray(values)
+
+
+def _integers(owner: str, argument: str, values: Any, n_rows: int) -> Tensor:
+    found = as_tensor(owner, argument, values).cpu()
+    if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+        raise TypeError(bad_value(owner, argument, "be integers", found.dtype))
+    if found.shape != (n_rows,):
+        raise ValueError(bad_value(owner, argument, f"have shape ({n_rows},)", tuple(found.shape)))
+    return found.long()
+
+
+def _level(
+    owner: str,
+    values: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    units: NDArray[np.int64],
+    alpha: float,
+    name: str,
+) -> float:
+    """Return the conformal quantile of some rows.
+
+    Raises:
+        ValueError: if they are too few.
+    """
+    counts = effective_counts(weights, units)
+    level = quantile(values, counts, alpha)
+    if not np.isfinite(level):
+        rule = f"have at least {rows_needed(alpha)} rows{name} for alpha = {alpha:g}"
+        weighted = "" if len(counts) and np.allclose(counts, 1) else f" that count as {counts.sum():.1f}"
+        raise ValueError(bad_value(owner, "targets", rule, f"{len(values)}{weighted}", "Or choose a larger alpha."))
+    return level

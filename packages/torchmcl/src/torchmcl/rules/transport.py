@@ -1,0 +1,176 @@
+"""Assignment rules that couple the targets of a sample: PIT, Sinkhorn and EMD.
+
+`Sinkhorn` and, on a GPU, `PIT` run on the device like the rules of `torchmcl.rules.winners`; on CPUs `PIT` asks SciPy.
+`EMD` solves a linear program per sample with SciPy on the CPU: it waits for the device, and does not run inside
+`torch.compile(fullgraph=True)`, `torch.vmap` and other transforms of `torch.func`, or a captured CUDA graph.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_non_negative, check_positive_int
+from torchmcl._eager import is_plain_eager
+from torchmcl._optional import optional_import
+from torchmcl.accel.eager.one_to_one import one_to_one_weights, solved_by_scipy
+from torchmcl.rules.winners import AssignmentRule, hard_where_cold
+
+__all__ = ["EMD", "PIT", "Sinkhorn"]
+
+
+@dataclass(frozen=True, eq=False)
+class Sinkhorn(AssignmentRule):
+    """The entropic transport plan from real targets to hypotheses, rows rescaled to sum to 1.
+
+    Targets and hypotheses carry uniform masses, so every hypothesis is used; a low temperature
+    approaches `EMD` (and `PIT` when there are as many targets as hypotheses) but needs more
+    iterations. Temperature 0 is hard `WTA`, as everywhere; use `EMD` for the exact plan.
+
+    Args:
+        temperature: >= 0, in the units of the cost. A float, or a tensor that broadcasts against
+            the cost and is constant within a sample.
+        n_iters: how many times rows and columns are rescaled in turn; a fractional number, as a schedule
+            gives, is rounded.
+
+    Example:
+        >>> Sinkhorn(temperature=0.5)(torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
+        tensor([[0.1192, 0.8808],
+                [0.8808, 0.1192]])
+    """
+
+    temperature: float | Tensor
+    n_iters: int = 50
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        advice = "0 is hard winner-takes-all."
+        check_non_negative("Sinkhorn", "temperature", self.temperature, advice)
+        if isinstance(self.n_iters, float) and abs(self.n_iters) < math.inf:  # what a schedule gives
+            object.__setattr__(self, "n_iters", round(self.n_iters))
+        check_positive_int("Sinkhorn", "n_iters", self.n_iters)
+
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        return hard_where_cold(cost, self.temperature, lambda cost, temperature: self._plan(cost, temperature, mask))
+
+    def _plan(self, cost: Tensor, temperature: float | Tensor, mask: Tensor | None) -> Tensor:
+        # Subtracting the row minima changes no plan and keeps the exponents near 0.
+        excess = cost - cost.amin(dim=-1, keepdim=True)
+        largest = torch.finfo(cost.dtype).max
+        factor = (
+            (1 / temperature).clamp(max=largest) if isinstance(temperature, Tensor) else min(1 / temperature, largest)
+        )
+        affinity = (-excess * factor).clamp(min=-largest / 1e6)  # minus infinity would meet plus infinity
+        n_hypotheses = cost.shape[-1]
+        if mask is None:
+            mask = torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device)
+        padded = ~mask.unsqueeze(-1)
+        empty = ~mask.any(dim=-1)[..., None, None]
+        n_real = mask.sum(dim=-1)[..., None, None].clamp_min(1)
+        column_mass = (n_real / n_hypotheses).to(cost.dtype).log()  # in units of one target's mass
+        potential = torch.zeros_like(affinity[..., :1, :])  # [..., 1, hypotheses]
+        for _ in range(self.n_iters):
+            rows = (affinity + potential).log_softmax(dim=-1)  # each real row has mass 1
+            load = rows.masked_fill(padded, -torch.inf).logsumexp(dim=-2, keepdim=True)
+            potential = (potential + column_mass - load).masked_fill(empty, 0)
+        return (affinity + potential).softmax(dim=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class PIT(AssignmentRule):
+    """Permutation-invariant training: the cheapest one-to-one assignment of real targets.
+
+    There may be more hypotheses than targets, never fewer. A pair that costs infinity is forbidden; a sample without an
+    assignment of finite cost, or with NaN or minus infinity somewhere, gets NaN weights. On a GPU a Triton kernel
+    solves all samples at once without waiting, also in a captured CUDA graph. On CPUs, and with more than 2048 targets
+    or hypotheses, SciPy solves them one by one (`pip install torchmcl[transport]`). Both find the minimum; where
+    several assignments have it, not always the same one.
+
+    Raises:
+        ValueError: if a sample has more real targets than there are hypotheses. Where that depends on values of a mask
+            that cannot be read (on a GPU, inside `torch.compile` and `torch.vmap`) the sample gets NaN weights.
+
+    Example:
+        >>> PIT()(torch.tensor([[0.0, 1.0, 5.0], [0.1, 3.0, 5.0]]))
+        tensor([[0., 1., 0.],
+                [1., 0., 0.]])
+
+    Reference:
+        Eq. (38).
+    """
+
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        n_targets, n_hypotheses = cost.shape[-2:]
+        weights = one_to_one_weights(cost, mask)
+        if n_targets <= n_hypotheses or 0 in cost.shape[:-2]:
+            return weights
+        if mask is None:
+            raise _too_many_targets(n_targets, n_hypotheses)
+        n_real = mask.sum(dim=-1)
+        if cost.device.type == "cpu" and is_plain_eager() and (n_real > n_hypotheses).any():
+            raise _too_many_targets(int(n_real.max()), n_hypotheses)
+        return weights.masked_fill((n_real > n_hypotheses)[..., None, None], torch.nan)
+
+
+def _too_many_targets(n_real: int, n_hypotheses: int) -> ValueError:
+    advice = "Give the model more outputs, or use WTA, AnnealedWTA or EMD."
+    rule = f"be at least the number of real targets {n_real}"
+    return ValueError(bad_value("PIT", "number of hypotheses", rule, n_hypotheses, advice))
+
+
+@dataclass(frozen=True, eq=False)
+class EMD(AssignmentRule):
+    """The exact optimal transport plan (earth mover's distance), rows rescaled to sum to 1.
+
+    Real targets and hypotheses carry uniform masses. Needs SciPy (`pip install
+    torchmcl[transport]`), solves a linear program per sample on the CPU and therefore waits for the
+    device; see the module. A sample whose cost is not finite gets NaN weights.
+
+    Example:
+        >>> EMD()(torch.tensor([[0.0, 1.0], [0.1, 3.0]]))
+        tensor([[0., 1.],
+                [1., 0.]])
+    """
+
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        if cost.is_meta:  # shapes without values: nothing to solve
+            return torch.empty_like(cost)
+        samples = cost.reshape(math.prod(cost.shape[:-2]), *cost.shape[-2:]).cpu().double().numpy()
+        real = np.ones(samples.shape[:-1], bool) if mask is None else mask.reshape(samples.shape[:-1]).cpu().numpy()
+        weights = np.zeros_like(samples)
+        for sample, rows, plan in zip(samples, real, weights, strict=True):
+            if rows.any():
+                problem = sample[rows]
+                plan[rows] = _uniform_transport(problem) if np.isfinite(problem).all() else np.nan
+        return torch.from_numpy(weights).to(cost).reshape(cost.shape)
+
+
+def _uniform_transport(cost: np.ndarray) -> np.ndarray:
+    n_targets, n_hypotheses = cost.shape
+    if n_targets == n_hypotheses:  # the plan is a permutation, which has a faster solver
+        return solved_by_scipy(cost)
+    plan = transport_plan(cost, np.full(n_targets, 1 / n_targets), np.full(n_hypotheses, 1 / n_hypotheses))
+    return plan / plan.sum(axis=-1, keepdims=True)
+
+
+def transport_plan(cost: np.ndarray, row_mass: np.ndarray, column_mass: np.ndarray) -> np.ndarray:
+    """Return the cheapest plan [rows, columns] with the given marginals, by linear programming."""
+    optimize = optional_import("scipy.optimize", extra="transport", needed_by="transport_plan")
+    sparse = optional_import("scipy.sparse", extra="transport", needed_by="transport_plan")
+    n_rows, n_columns = cost.shape
+    sums = sparse.vstack(
+        [
+            sparse.kron(sparse.eye_array(n_rows), np.ones((1, n_columns))),
+            sparse.kron(np.ones((1, n_rows)), sparse.eye_array(n_columns)),
+        ]
+    ).tocsr()
+    # One constraint follows from the others; leaving it out keeps rounding from making them inconsistent.
+    marginals = np.concatenate([row_mass, column_mass])[:-1]
+    scale = np.abs(cost).max() or 1.0  # HiGHS has absolute tolerances
+    solution = optimize.linprog(cost.ravel() / scale, A_eq=sums[:-1], b_eq=marginals, bounds=(0, None), method="highs")
+    if not solution.success:
+        raise RuntimeError(f"transport_plan: the linear program was not solved: {solution.message}")
+    plan: np.ndarray = solution.x.reshape(cost.shape).clip(min=0)
+    return plan

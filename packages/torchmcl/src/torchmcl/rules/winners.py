@@ -1,0 +1,248 @@
+"""Assignment rules: a pairwise cost in, detached weights of the same shape out.
+
+Every method of the family is such a rule, and the loss is always `sum(weights * cost)`. The rules
+here treat each target by itself; those that couple several targets are in `torchmcl.rules.transport`.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import (
+    check_at_least_one,
+    check_at_most,
+    check_cost,
+    check_fraction,
+    check_mask,
+    check_non_negative,
+)
+from torchmcl.accel import accelerated
+
+__all__ = ["WTA", "AnnealedWTA", "AssignmentRule", "RelaxedWTA", "TopN"]
+
+# exp(x) = exp2(x * log2(e)): processors do exp2 faster than exp.
+LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True, eq=False)
+class AssignmentRule(ABC):
+    """The base class of all rules: a rule is a frozen value, called on a cost.
+
+    A subclass is a frozen dataclass (`eq=False`: equality is here) whose fields are floats or
+    tensors that broadcast against the cost, with one method `_assign`. It gets a detached cost of
+    at least float32 whose padded rows are 0 and returns rows that sum to 1; padded rows are zeroed
+    afterwards. It must not read values on the host or change its input.
+    """
+
+    def __call__(self, cost: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the weights of a cost.
+
+        Args:
+            cost: [..., targets, hypotheses], lower is better.
+            mask: [..., targets], True where a target is real; None when all are.
+
+        Returns:
+            Weights [..., targets, hypotheses], detached, >= 0, at least float32; each row of a
+            real target sums to 1, each padded row to 0.
+        """
+        owner = type(self).__name__
+        check_cost(owner, cost)
+        if mask is not None:
+            check_mask(owner, mask, cost.shape[:-1])
+        self._check_against(cost)
+        cost = cost.detach()
+        cost = cost.to(torch.promote_types(cost.dtype, torch.float32))
+        if mask is None:
+            return self._assign(cost, None).detach()  # a parameter may require a gradient, weights never do
+        mask = mask.expand(cost.shape[:-1])
+        padded = ~mask.unsqueeze(-1)
+        return self._assign(cost.masked_fill(padded, 0), mask).masked_fill(padded, 0).detach()
+
+    @abstractmethod
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the weights of a detached cost of at least float32."""
+
+    def _check_against(self, cost: Tensor) -> None:  # noqa: B027  (most rules fit any cost)
+        """Check the fields against the shape of the cost."""
+
+    def __eq__(self, other: object) -> bool:
+        """Compare type and fields; tensor fields by their values."""
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    def __hash__(self) -> int:
+        """Hash the type and the plain fields; rules with tensors share the hash of their type."""
+        plain = (getattr(self, f.name) for f in fields(self))
+        return hash((type(self), *(value for value in plain if not isinstance(value, Tensor))))
+
+
+def _same(left: Any, right: Any) -> bool:
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return torch.equal(left, right)
+    return not isinstance(left, Tensor) and not isinstance(right, Tensor) and bool(left == right)
+
+
+def as_operand(value: float | Tensor, cost: Tensor) -> float | Tensor:
+    """Return a field in the form that arithmetic with the cost takes.
+
+    Tensors take the dtype of the cost. Numbers stay numbers in eager mode; in a compiled graph they become tensors,
+    because a graph that holds a number is compiled again for each new one.
+    """
+    if isinstance(value, Tensor):
+        return value.to(cost.dtype)
+    if torch.compiler.is_compiling():
+        return cost.new_ones(()) * value
+    return value
+
+
+@accelerated(triton="rows.winner_weights")
+def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
+    """Return `winner` at the (first) cheapest hypothesis of each row and `other` elsewhere."""
+    cheapest = cost.min(dim=-1, keepdim=True).indices  # twice as fast as argmin on CPUs
+    if isinstance(winner, Tensor) or isinstance(other, Tensor):
+        wins = torch.zeros_like(cost, dtype=torch.bool).scatter(-1, cheapest, True)
+        return torch.where(wins, winner, other)
+    return torch.full_like(cost, other).scatter(-1, cheapest, winner)
+
+
+@dataclass(frozen=True, eq=False)
+class WTA(AssignmentRule):
+    """Winner takes all: the cheapest hypothesis of each target has weight 1.
+
+    Example:
+        >>> WTA()(torch.tensor([[0.3, 0.1, 0.2]]))
+        tensor([[0., 1., 0.]])
+
+    Reference:
+        Eq. (2) and (3).
+    """
+
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        return winner_weights(cost)
+
+
+@dataclass(frozen=True, eq=False)
+class RelaxedWTA(AssignmentRule):
+    """The winner has weight 1 - epsilon, the other hypotheses share epsilon.
+
+    Args:
+        epsilon: in [0, 1]; 0 is `WTA`. A float, or a tensor that broadcasts against the cost. With
+            a single hypothesis that one has weight 1.
+
+    Example:
+        >>> RelaxedWTA(epsilon=0.1)(torch.tensor([[0.3, 0.1, 0.2]]))
+        tensor([[0.0500, 0.9000, 0.0500]])
+
+    Reference:
+        The weights q_epsilon below Eq. (41).
+    """
+
+    epsilon: float | Tensor
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        check_fraction("RelaxedWTA", "epsilon", self.epsilon)
+
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        n_others = cost.shape[-1] - 1
+        if n_others == 0:
+            return torch.ones_like(cost)
+        epsilon = as_operand(self.epsilon, cost)
+        return winner_weights(cost, 1 - epsilon, epsilon / n_others)
+
+
+@dataclass(frozen=True, eq=False)
+class AnnealedWTA(AssignmentRule):
+    """Weights softmin(cost / temperature): the Boltzmann distribution of annealed MCL.
+
+    Args:
+        temperature: >= 0, in the units of the cost; 0 is `WTA`, infinity is uniform. A float, or a
+            tensor that broadcasts against the cost (zero for some of its entries, if you like).
+
+    Example:
+        >>> AnnealedWTA(temperature=0.1)(torch.tensor([[0.3, 0.1, 0.2]]))
+        tensor([[0.0900, 0.6652, 0.2447]])
+        >>> AnnealedWTA(temperature=torch.tensor([[0.0], [1e9]]))(torch.tensor([[0.3, 0.1], [0.3, 0.1]]))
+        tensor([[0.0000, 1.0000],
+                [0.5000, 0.5000]])
+
+    Reference:
+        Eq. (5).
+    """
+
+    temperature: float | Tensor
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        advice = "0 is hard winner-takes-all."
+        check_non_negative("AnnealedWTA", "temperature", self.temperature, advice)
+
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        return hard_where_cold(cost, self.temperature, softmin)
+
+
+def hard_where_cold(
+    cost: Tensor, temperature: float | Tensor, soft: Callable[[Tensor, float | Tensor], Tensor]
+) -> Tensor:
+    """Return winner-takes-all where the temperature is 0, and `soft(cost, temperature)` elsewhere."""
+    temperature = as_operand(temperature, cost)
+    if not isinstance(temperature, Tensor):
+        return winner_weights(cost) if temperature == 0 else soft(cost, temperature)
+    cold = temperature <= 0
+    return torch.where(cold, winner_weights(cost), soft(cost, temperature.masked_fill(cold, 1)))
+
+
+@accelerated(triton="rows.softmin")
+def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
+    """Return exp(-cost / T) / sum exp(-cost / T) over the last axis, for a positive temperature T."""
+    # Both factors of the exponent stay finite: infinity times the 0 of the other would be NaN.
+    largest = torch.finfo(cost.dtype).max
+    excess = cost - cost.amin(dim=-1, keepdim=True)
+    if isinstance(temperature, Tensor):
+        exponents = excess.clamp(max=largest) * (-LOG2_E / temperature).clamp(min=-largest)
+    elif temperature == math.inf:
+        return torch.full_like(cost, 1 / cost.shape[-1])
+    else:
+        exponents = excess.mul_(max(-LOG2_E / temperature, -largest))
+    weights = exponents.exp2_()
+    return weights.div_(weights.sum(dim=-1, keepdim=True))
+
+
+@dataclass(frozen=True, eq=False)
+class TopN(AssignmentRule):
+    """The n cheapest hypotheses share the weight equally (evolving WTA when n shrinks).
+
+    Args:
+        n: >= 1 and at most the number of hypotheses; 1 is `WTA`, all of them is uniform. A
+            fractional n, as a schedule gives, is rounded to the nearest integer. A tensor
+            broadcasts against the cost.
+
+    Example:
+        >>> TopN(n=2)(torch.tensor([[0.3, 0.1, 0.2]]))
+        tensor([[0.0000, 0.5000, 0.5000]])
+    """
+
+    n: float | Tensor
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        check_at_least_one("TopN", "n", self.n, "1 is winner-takes-all.")
+
+    def _check_against(self, cost: Tensor) -> None:
+        n_hypotheses = cost.shape[-1]
+        check_at_most("TopN", "n", self.n, n_hypotheses, "the number of hypotheses")
+
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        n_hypotheses = cost.shape[-1]
+        n = torch.as_tensor(as_operand(self.n, cost), dtype=cost.dtype, device=cost.device)
+        n = (n + 0.5).floor().clamp(1, n_hypotheses)
+        order = cost.argsort(dim=-1, stable=True)
+        rank = torch.arange(n_hypotheses, device=cost.device)
+        share = (rank < n).to(cost.dtype) / n
+        return torch.zeros_like(cost).scatter(-1, order, share.expand_as(cost))

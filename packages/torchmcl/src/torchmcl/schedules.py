@@ -1,0 +1,304 @@
+"""Schedules: small frozen values called with a step, and `annealed`, which applies them to a rule.
+
+The paper's schedules, t counted in epochs:
+
+- linear, T0 (1 - t / n): `Linear(T0, 0.0, n)`
+- exponential with the cut-off of its UCI study: `Exponential(0.5, 0.95, cutoff=5e-4)`
+- chunked linear, Eq. (43): `Until(Linear(T0, 0.0, t_max), t_max)`
+- chunked exponential, Eq. (44): `Until(Exponential(T0, 0.9), t_max)`
+"""
+
+import math
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from torchmcl._checks import bad_value, check_callable, check_non_negative, check_positive_int, check_real
+from torchmcl.rules.winners import AssignmentRule
+
+__all__ = [
+    "AnnealedRule",
+    "Constant",
+    "Cosine",
+    "Exponential",
+    "Joined",
+    "Linear",
+    "Schedule",
+    "Until",
+    "annealed",
+]
+
+# A longer integer may have no float; all schedules have ended by then.
+_LARGEST_STEP = 2**63 - 1
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """Anything that turns a step (0, 1, 2, ..., fractions allowed) into a value."""
+
+    def __call__(self, step: float) -> float:
+        """Return the value at `step`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value at every step.
+
+    Example:
+        >>> Constant(0.3)(0), Constant(0.3)(1000)
+        (0.3, 0.3)
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        check_real("Constant", "value", self.value)
+
+    def __call__(self, step: float) -> float:
+        """Return the value."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class Linear:
+    """From `start` to `end` in `n_steps` equal steps, then `end`.
+
+    Example:
+        >>> schedule = Linear(start=1.0, end=0.0, n_steps=4)
+        >>> [schedule(step) for step in (0, 1, 3, 4, 5)]
+        [1.0, 0.75, 0.25, 0.0, 0.0]
+    """
+
+    start: float
+    end: float
+    n_steps: int
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        _check_ramp("Linear", self.start, self.end, self.n_steps)
+
+    def __call__(self, step: float) -> float:
+        """Return the value at `step`."""
+        return _between(self.start, self.end, _share(step, self.n_steps))
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """From `start` to `end` along half a cosine in `n_steps`, flat at both ends, then `end`.
+
+    Example:
+        >>> schedule = Cosine(start=1.0, end=0.0, n_steps=4)
+        >>> [round(schedule(step), 3) for step in (0, 1, 2, 3, 4, 5)]
+        [1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
+    """
+
+    start: float
+    end: float
+    n_steps: int
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        _check_ramp("Cosine", self.start, self.end, self.n_steps)
+
+    def __call__(self, step: float) -> float:
+        """Return the value at `step`."""
+        return _between(self.start, self.end, (1 - math.cos(math.pi * _share(step, self.n_steps))) / 2)
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """`start * decay ** step`, and 0 once that is below `cutoff`.
+
+    Example:
+        >>> schedule = Exponential(start=0.5, decay=0.95, cutoff=5e-4)
+        >>> [round(schedule(step), 6) for step in (0, 1, 134, 135)]
+        [0.5, 0.475, 0.000518, 0.0]
+
+    Reference:
+        T(t) = T0 rho^t of the UCI study, which ends annealing below 5e-4.
+    """
+
+    start: float
+    decay: float
+    cutoff: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_non_negative("Exponential", "start", self.start)
+        check_non_negative("Exponential", "cutoff", self.cutoff)
+        check_real("Exponential", "decay", self.decay)
+        if not 0 < self.decay <= 1:
+            advice = "0.95 cools by 5 % a step."
+            raise ValueError(bad_value("Exponential", "decay", "lie in (0, 1]", repr(self.decay), advice))
+
+    def __call__(self, step: float) -> float:
+        """Return the value at `step`."""
+        step = _checked(step)
+        value = float(self.start * self.decay**step) if step > 0 else float(self.start)
+        return value if value >= self.cutoff else 0.0
+
+
+@dataclass(frozen=True)
+class Until:
+    """`schedule` before `step`, 0 from there on.
+
+    Example:
+        >>> schedule = Until(Exponential(start=5.0, decay=0.9), step=2)
+        >>> [schedule(step) for step in (0, 1, 2, 3)]
+        [5.0, 4.5, 0.0, 0.0]
+
+    Reference:
+        The indicator of Eq. (43) and (44).
+    """
+
+    schedule: Schedule
+    step: float
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_callable("Until", "schedule", self.schedule, "Until(Linear(1.0, 0.0, 100), step=100)")
+        check_non_negative("Until", "step", self.step)
+
+    def __call__(self, step: float) -> float:
+        """Return the value at `step`."""
+        return self.schedule(step) if _checked(step) < self.step else 0.0
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Several schedules one after the other, each counting its steps from where it begins.
+
+    Args:
+        schedules: one more than there are boundaries.
+        boundaries: increasing steps; at a boundary the next schedule has begun.
+
+    Example:
+        >>> schedule = Joined((Constant(1.0), Linear(1.0, 0.0, 2)), boundaries=(10,))
+        >>> [schedule(step) for step in (0, 9, 10, 11, 12)]
+        [1.0, 1.0, 1.0, 0.5, 0.0]
+    """
+
+    schedules: tuple[Schedule, ...]
+    boundaries: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        object.__setattr__(self, "schedules", tuple(self.schedules))
+        object.__setattr__(self, "boundaries", tuple(self.boundaries))
+        for schedule in self.schedules:
+            check_callable("Joined", "schedules", schedule, "Joined((Constant(1.0), Linear(1.0, 0.0, 9)), (10,))")
+        for boundary in self.boundaries:
+            check_non_negative("Joined", "boundaries", boundary)
+            if math.isinf(boundary):
+                raise ValueError(bad_value("Joined", "boundaries", "be finite", repr(self.boundaries)))
+        if len(self.schedules) != len(self.boundaries) + 1:
+            rule = f"be one fewer than the {len(self.schedules)} schedules"
+            raise ValueError(bad_value("Joined", "boundaries", rule, repr(self.boundaries)))
+        if any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
+            raise ValueError(bad_value("Joined", "boundaries", "increase", repr(self.boundaries)))
+
+    def __call__(self, step: float) -> float:
+        """Return the value at `step`."""
+        step = _checked(step)
+        begun = [0.0, *(boundary for boundary in self.boundaries if step >= boundary)]
+        return self.schedules[len(begun) - 1](step - begun[-1])
+
+
+@dataclass(frozen=True)
+class AnnealedRule:
+    """A rule whose fields follow schedules; call it with a step. Made by `annealed`.
+
+    It can be called inside a compiled function, which then serves all steps of a part of the schedule. Pass the step
+    as an integer there: `torch.compile` may compile again for each new value of a float.
+
+    Attributes:
+        rule: the rule at step 0.
+        schedules: pairs of a field and its schedule, by name.
+    """
+
+    rule: AssignmentRule
+    schedules: tuple[tuple[str, Schedule], ...]
+
+    def __call__(self, step: float) -> AssignmentRule:
+        """Return the rule at `step`."""
+        return replace(self.rule, **self.values(step))
+
+    def values(self, step: float) -> dict[str, float]:
+        """Return the scheduled fields at `step`, to log or plot them."""
+        return {name: schedule(step) for name, schedule in self.schedules}
+
+
+def annealed(rule: type[AssignmentRule] | AssignmentRule, **values: Schedule | Any) -> AnnealedRule:
+    """Return `step -> rule`, with the named fields of the rule taken from schedules.
+
+    Args:
+        rule: a class of rules; or a rule, whose other fields are kept.
+        **values: field name = schedule, for any fields of the rule, at least one. A field that does not change is
+            given as the value that it has.
+
+    Raises:
+        ValueError: if the rule has no such field, or none is scheduled.
+        TypeError: if `rule` is not a rule, or a field without a default is missing.
+
+    Example:
+        >>> from torchmcl import AnnealedWTA, Sinkhorn, TopN
+        >>> rule = annealed(AnnealedWTA, temperature=Exponential(0.5, 0.95, cutoff=5e-4))
+        >>> rule(1)
+        AnnealedWTA(temperature=0.475)
+        >>> annealed(TopN, n=Linear(8, 1, 7))(3)
+        TopN(n=5.0)
+        >>> annealed(Sinkhorn, temperature=Linear(1.0, 0.0, 4), n_iters=20)(2)
+        Sinkhorn(temperature=0.5, n_iters=20)
+    """
+    kind = rule if isinstance(rule, type) else type(rule)
+    if not (is_dataclass(kind) and issubclass(kind, AssignmentRule)):
+        advice = "For example annealed(AnnealedWTA, temperature=Linear(1.0, 0.0, 100))."
+        raise TypeError(bad_value("annealed", "rule", "be an assignment rule or its class", repr(rule), advice))
+    known = [field.name for field in fields(kind)]
+    if unknown := sorted(values.keys() - set(known)):
+        raise ValueError(f"annealed: {kind.__name__} has no field {unknown}; its fields are {known}.")
+    schedules = {name: value for name, value in sorted(values.items()) if callable(value)}
+    if not schedules:
+        got = ", ".join(f"{name}={value!r}" for name, value in values.items()) or "none"
+        advice = f"Give at least one of {known} a schedule, such as Linear(1.0, 0.0, 100)."
+        raise ValueError(bad_value("annealed", "values", "hold a schedule", got, advice))
+    first = values | {name: schedule(0) for name, schedule in schedules.items()}
+    if not isinstance(rule, type):
+        return AnnealedRule(replace(rule, **first), tuple(schedules.items()))
+    required = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
+    if missing := [name for name in required if name not in values]:
+        example = f"annealed({kind.__name__}, {missing[0]}=...)"
+        raise TypeError(f"annealed: {kind.__name__} needs a schedule or a value for {missing}, as in {example}.")
+    return AnnealedRule(kind(**first), tuple(schedules.items()))
+
+
+def _between(start: float, end: float, done: float) -> float:
+    if done in (0.0, 1.0):  # the ends exactly, infinite ones too
+        return end if done else start
+    return (1 - done) * start + done * end
+
+
+def _share(step: float, n_steps: int) -> float:
+    # Comparisons, not min and max: torch.compile follows arithmetic on a step, and branches, but not those.
+    step = _checked(step)
+    if step <= 0:
+        return 0.0
+    return 1.0 if step >= n_steps else step / n_steps
+
+
+def _checked(step: float) -> float:
+    """Return a step that floats can follow; NaN, which comparisons let through, is refused."""
+    if step != step:
+        raise ValueError(bad_value("schedule", "step", "be a number", repr(step)))
+    if isinstance(step, int) and abs(step) > _LARGEST_STEP:
+        return math.inf if step > 0 else -math.inf
+    return step
+
+
+def _check_ramp(owner: str, start: Any, end: Any, n_steps: Any) -> None:
+    check_real(owner, "start", start)
+    check_real(owner, "end", end)
+    if math.isinf(start) and math.isinf(end) and start != end:
+        raise ValueError(bad_value(owner, "end", f"be reached from {start!r}", repr(end)))
+    check_positive_int(owner, "n_steps", n_steps, "Use Constant for a value that does not change.")

@@ -1,0 +1,144 @@
+"""The main path: batch -> predictions -> cost -> matching -> loss. It defines what the fast backends compute."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_boolean, check_callable, check_finite, check_mask, check_non_negative
+from torchmcl.batches import as_batch, with_targets_axis
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.costs._calling import call_cost
+from torchmcl.fused_step import fused_step
+from torchmcl.losses import match, mcl_loss
+from torchmcl.rules.scenes import SceneWinners
+from torchmcl.rules.winners import AssignmentRule
+from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
+from torchmcl.types import Batch, Distributions, Predictions, StepOutput
+
+__all__ = ["mcl_step"]
+
+_SIGMOID_SCORES = SigmoidScores()
+
+
+def mcl_step(
+    model: Callable[..., Predictions | Distributions],
+    batch: Batch,
+    rule: AssignmentRule,
+    *,
+    cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
+    loss_fn: Callable[..., Tensor] | None = None,
+    scores: ScoreObjective = _SIGMOID_SCORES,
+    score_weight: float = 1.0,
+    stacked: bool = False,
+    sample_weights: Tensor | None = None,
+) -> StepOutput:
+    """Return the loss of a batch and everything that was computed on the way.
+
+    Args:
+        model: takes `batch.inputs`, returns `Predictions` or `Distributions`.
+        batch: inputs, targets, mask and scene, or what a loader yields, see `torchmcl.batches.as_batch`; the contents
+            of padded targets and steps are ignored. Of one target per sample the axis of the targets may be missing:
+            [batch, dim], [batch, steps, dim], or class ids [batch]. A mask with an axis of steps goes to the costs.
+            Missing targets need a mask: a NaN that is not masked gives a NaN loss, and an error inside `value_checks`.
+            Samples of the same `scene` share their winners, see `SceneWinners`.
+        rule: an assignment rule; of an annealed one, `rule(step)`, or `scheduler.rule` of a `RuleScheduler`.
+        cost_fn: the matched cost, which the rule sees: any `pairwise_*` function, `pairwise(fn)`, or a function of
+            `hypotheses` and `targets`, which always have their axis here. Whichever of `mask`, `scale`, `score_logits`
+            and `event_dims` (axes of one hypothesis) it names, it gets as well.
+        loss_fn: the trained cost, which the weights of the rule multiply, for example `pairwise_laplace_nll` where
+            `cost_fn` is `pairwise_ade`; the matched cost by default.
+        scores: how scores are trained; `SoftmaxScores()` for a softmax over the hypotheses, and either takes the rule
+            behind the labels: `SigmoidScores(PIT())` for one-to-one.
+        score_weight: weight of the score loss; it is not computed at 0 or without score logits.
+        stacked: everything has a leading axis of independent models, and so have the losses, [models].
+        sample_weights: [batch], how much each sample counts, with mean 1; None when all count equally.
+
+    Returns:
+        StepOutput; call `.loss.backward()`. Its matching has the matched cost.
+
+    Raises:
+        TypeError: if the model does not return `Predictions`.
+
+    Example:
+        >>> import torch
+        >>> from torchmcl import AnnealedWTA, Batch, MultiHypothesisMLP
+        >>> model = MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3)
+        >>> batch = Batch(inputs=torch.randn(8, 2), targets=torch.randn(8, 1, 1))
+        >>> output = mcl_step(model, batch, AnnealedWTA(temperature=0.5))
+        >>> output.loss.backward()
+        >>> output.matching.weights.shape
+        torch.Size([8, 1, 3])
+
+    Reference:
+        Eq. (6) plus Eq. (4).
+    """
+    check_callable("mcl_step", "model", model, "MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3)")
+    check_callable("mcl_step", "cost_fn", cost_fn, "torchmcl.pairwise_sq_euclidean")
+    if loss_fn is not None:
+        check_callable("mcl_step", "loss_fn", loss_fn, "torchmcl.pairwise_laplace_nll")
+    check_score_objective("mcl_step", scores)
+    check_non_negative("mcl_step", "score_weight", score_weight)
+    batch = as_batch(batch)
+    predictions = model(batch.inputs)
+    if not isinstance(predictions, Predictions | Distributions):
+        advice = "End it with a MultiHypothesisHead, or return torchmcl.Predictions(hypotheses, score_logits)."
+        raise TypeError(bad_value("mcl_step", "model", "return Predictions", type(predictions).__name__, advice))
+    if batch.mask is not None:
+        check_boolean("mcl_step", "mask", batch.mask)
+    event_dims = predictions.hypotheses.ndim - 2 - stacked
+    targets, mask = with_targets_axis("mcl_step", batch, predictions.hypotheses, cost_fn, event_dims)
+    targets, mask, steps = _real_parts(targets, mask, 2 + stacked)
+    check_finite("mcl_step", "targets", targets, advice="Mark targets that are missing in the mask.")
+    if mask is None and batch.scene is None and sample_weights is None and loss_fn is None and not stacked:
+        fused = fused_step(predictions, targets, rule, cost_fn, scores, score_weight)
+        if fused is not None:
+            return fused
+
+    def costs(argument: str, function: Callable[..., Tensor]) -> Tensor:
+        return call_cost("mcl_step", argument, function, predictions, targets, steps, event_dims)
+
+    with torch.set_grad_enabled(torch.is_grad_enabled() and loss_fn is None):
+        cost = costs("cost_fn", cost_fn)
+    if (
+        score_weight != 0
+        and predictions.score_logits is not None
+        and cost.shape[-1] != predictions.score_logits.shape[-1]
+    ):
+        advice = "The cost takes all hypotheses together and trains their scores itself."
+        raise ValueError(bad_value("mcl_step", "score_weight", "be 0 with this `cost_fn`", repr(score_weight), advice))
+    if mask is not None and mask.shape != cost.shape[:-1]:
+        shape = f"have shape {tuple(cost.shape[:-1])} ([batch, targets])"
+        raise ValueError(bad_value("mcl_step", "mask", shape, tuple(mask.shape)))
+    if batch.scene is not None:
+        rule = SceneWinners(rule, batch.scene)
+        scores = scores if scores.rule is None else replace(scores, rule=SceneWinners(scores.rule, batch.scene))
+    matching = match(cost, rule, mask)
+    mask = matching.mask if cost.shape[-2] == 0 else mask  # no sample has a real target, mask or not
+    trained = None if loss_fn is None else costs("loss_fn", loss_fn)
+    axes = int(stacked)
+    whole = targets if steps is None else None  # padded steps are 0, and must not be taken for targets
+    assignment_loss = mcl_loss(matching, trained_cost=trained, model_axes=axes, sample_weights=sample_weights)
+    if predictions.score_logits is None or score_weight == 0:
+        return StepOutput(assignment_loss, assignment_loss, None, matching, predictions, whole)
+    labels = scores.labels(cost, matching.weights, mask)
+    logits = predictions.score_logits
+    score_loss = scores.loss(logits, labels, mask, model_axes=axes, sample_weights=sample_weights)
+    loss = assignment_loss + (score_loss if score_weight == 1 else score_weight * score_loss)
+    return StepOutput(loss, assignment_loss, score_loss, matching, predictions, whole)
+
+
+def _real_parts(targets: Tensor, mask: Tensor | None, target_axes: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return the targets with 0 for what is padded, the mask of targets, and the mask of their steps if it has them.
+
+    Whatever pads the targets (NaN, -100) must not reach the cost, whose gradient would carry it on.
+    """
+    if mask is None:
+        return targets, None, None
+    check_mask("mcl_step", mask, targets.shape[: mask.ndim])
+    mask = mask.expand(targets.shape[: mask.ndim])
+    targets = targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)), 0)
+    if mask.ndim <= target_axes:
+        return targets, mask, None
+    return targets, mask.flatten(target_axes).any(dim=-1), mask

@@ -1,0 +1,197 @@
+"""The score of a mixture equals its integral, has the right gradient, and is the same in compiled code."""
+
+import pytest
+import torch
+
+import torchmcl as mcl
+from oracles import mixture_crps, mixture_log_likelihood
+from torchmcl.accel.native import compiled
+from torchmcl.fleet import Fleet, FleetData, Validation
+
+needs_extension = pytest.mark.skipif(not compiled.available(), reason="the extension was not built")
+
+
+def mixtures(n_rows=6, n_targets=2, n_hypotheses=3, dim=2):
+    generator = torch.Generator().manual_seed(0)
+    normal = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    scale = normal(n_rows, n_hypotheses, dim).abs() + 0.1
+    targets = 2 * normal(n_rows, n_targets, dim)
+    return normal(n_rows, n_hypotheses, dim), targets, scale, normal(n_rows, n_hypotheses)
+
+
+def score(crps, hypotheses, targets, scale, logits):
+    return mcl.mixture_score(crps)(hypotheses=hypotheses, targets=targets, scale=scale, score_logits=logits)
+
+
+@pytest.mark.parametrize("crps", [0.0, 3.0])
+def test_the_score_is_that_of_the_definition(crps):
+    hypotheses, targets, scale, logits = mixtures()
+    values = score(crps, hypotheses, targets, scale, logits)
+    assert values.shape == (6, 2, 1)
+    shares = logits.softmax(dim=-1)
+    for row in range(6):
+        for place in range(2):
+            parts = shares[row], hypotheses[row], scale[row], targets[row, place]
+            expected = crps * mixture_crps(*parts) - mixture_log_likelihood(*parts)
+            torch.testing.assert_close(values[row, place, 0], expected, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("crps", [0.0, 3.0])
+def test_gradients_are_those_of_differences(crps):
+    parts = [part.requires_grad_() for part in mixtures(n_rows=2)]
+    assert torch.autograd.gradcheck(lambda *given: score(crps, *given), parts)
+
+
+def test_the_crps_of_one_certain_hypothesis_is_its_distance():
+    place, target, scale = (torch.tensor([[value]], dtype=torch.float64) for value in (3.0, 0.0, 1e-3))
+    with_crps, without = (score(weight, place, target, scale, torch.zeros(1)) for weight in (1.0, 0.0))
+    assert (with_crps - without).item() == pytest.approx(3.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("crps", [0.0, 3.0])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_the_score_of_narrower_and_mixed_types_is_that_of_the_rounded_numbers(crps, dtype):
+    rounded = [part.to(dtype) for part in mixtures()]
+    exact = score(crps, *(part.double() for part in rounded))
+    torch.testing.assert_close(score(crps, *rounded), exact.float(), atol=1e-4, rtol=1e-4)
+    hypotheses, targets, scale, logits = rounded
+    torch.testing.assert_close(score(crps, hypotheses, targets.double(), scale, logits), exact, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("crps", [0.0, 3.0])
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (3, 1), (6, 1, 2)])
+def test_scales_broadcast_to_the_hypotheses(crps, shape):
+    hypotheses, targets, scale, logits = mixtures()
+    shared = scale.flatten()[: torch.Size(shape).numel()].view(shape)
+    expected = score(crps, hypotheses, targets, shared.expand(hypotheses.shape), logits)
+    torch.testing.assert_close(score(crps, hypotheses, targets, shared, logits), expected)
+
+
+def test_scores_must_not_be_trained_twice():
+    model = mcl.MultiHypothesisMLP(2, 1, 3, scales=True)
+    batch = mcl.Batch(torch.zeros(4, 2), torch.zeros(4, 1, 1))
+    with pytest.raises(ValueError, match=r"`score_weight` must be 0 with this `cost_fn`, got 1.0"):
+        mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=mcl.mixture_score())
+    with pytest.raises(ValueError, match="return score logits for a cost that takes them"):
+        mcl.mcl_step(
+            mcl.MultiHypothesisMLP(2, 1, 3, scales=True, scores=False), batch, mcl.WTA(), cost_fn=mcl.mixture_score()
+        )
+    with pytest.raises(ValueError, match=r"mixture_score: `crps` must be"):
+        mcl.mixture_score(-1.0)
+
+
+def test_targets_may_lack_their_axis():
+    model = mcl.MultiHypothesisMLP(2, 1, 3, scales=True)
+    inputs, targets = torch.randn(4, 2), torch.randn(4, 1)
+    with_axis, without = (
+        mcl.mcl_step(model, mcl.Batch(inputs, given), mcl.WTA(), cost_fn=mcl.mixture_score(1.0), score_weight=0).loss
+        for given in (targets.unsqueeze(1), targets)
+    )
+    assert with_axis == without
+
+
+# ---------------------------------------------------------------------- compiled
+
+
+def rows(n_rows=130, n_targets=1, dim=1):
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(n_rows, 3, generator=generator)
+    return inputs, 2 * torch.randn(n_rows, n_targets, dim, generator=generator)
+
+
+def ladder(inputs):
+    """Return inputs with columns that climb behind them."""
+    steps = ((inputs[:, :1] + 2) / 4 * 12 - torch.arange(12)).clamp(0, 1)
+    return torch.cat([inputs, steps], dim=1)
+
+
+@needs_extension
+@pytest.mark.parametrize("climbing", [False, True])
+@pytest.mark.parametrize(
+    ("crps", "n_targets", "dim", "hidden"), [(0.0, 1, 1, (9,)), (3.0, 1, 1, ()), (3.0, 3, 2, (9, 5)), (0.0, 2, 3, (9,))]
+)
+def test_compiled_code_trains_and_evaluates_as_autograd(climbing, crps, n_targets, dim, hidden):
+    inputs, targets = rows(n_targets=n_targets, dim=dim)
+    inputs = ladder(inputs) if climbing else inputs
+    weights = torch.rand(len(inputs), generator=torch.Generator().manual_seed(2))
+
+    def train(backend):
+        fleet = Fleet(
+            lambda: mcl.MultiHypothesisMLP(inputs.shape[1], dim, 4, hidden=hidden, scales=True),
+            3,
+            cost_fn=mcl.mixture_score(crps),
+            score_weight=0,
+            learning_rate=0.01,
+            backend=backend,
+        )
+        held_out = Validation(FleetData.shared(inputs[:33], targets[:33], 3))
+        data = FleetData.shared(inputs, targets, 3, weights=weights / weights.mean())
+        history = fleet.fit(data, 8, batch_size=50, validation=held_out, progress=False)
+        return {**fleet.state_dict(), "losses": history.losses, "watched": history.watched}
+
+    expected, result = train("autograd"), train("compiled")
+    torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-4)
+
+
+@needs_extension
+@pytest.mark.parametrize("network", [{"scores": False}, {"detach_scores": True}])
+def test_what_compiled_code_does_not_serve_is_said(network):
+    inputs, targets = rows()
+    fleet = Fleet(
+        lambda: mcl.MultiHypothesisMLP(3, 1, 4, hidden=(5,), scales=True, **network),
+        1,
+        cost_fn=mcl.mixture_score(),
+        score_weight=0,
+        backend="compiled",
+    )
+    with pytest.raises(ValueError, match="It serves mixture_score with scores and scales"):
+        fleet.fit(FleetData.shared(inputs, targets, 1), 1, progress=False)
+
+
+@needs_extension
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        ("compiled", "with a `score_weight` of 0"),
+        (None, "mcl_step: `score_weight` must be 0 with this `cost_fn`, got 1.0"),
+    ],
+)
+def test_a_score_weight_is_refused_whatever_the_backend(backend, message):
+    inputs, targets = rows()
+    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(3, 1, 4, scales=True), 1, cost_fn=mcl.mixture_score(), backend=backend)
+    with pytest.raises(ValueError, match=message):
+        fleet.fit(FleetData.shared(inputs, targets, 1), 1, progress=False)
+
+
+@needs_extension
+def test_far_and_narrow_mixtures_have_finite_losses():
+    inputs, targets = rows()
+    fleet = Fleet(
+        lambda: mcl.MultiHypothesisMLP(3, 1, 4, hidden=(5,), scales=True),
+        1,
+        cost_fn=mcl.mixture_score(3.0),
+        score_weight=0,
+        backend="compiled",
+    )
+    history = fleet.fit(FleetData.shared(inputs, 1e4 * targets, 1), 2, progress=False)
+    assert history.losses.isfinite().all()
+
+
+@needs_extension
+@pytest.mark.parametrize("raw_scale", [-16.0, -12.0, -8.0, 0.0])
+def test_narrow_scales_keep_their_digits_in_compiled_code(raw_scale):
+    inputs, targets = rows()
+    losses = {}
+    for backend in ("autograd", "compiled"):
+        fleet = Fleet(lambda: narrow(raw_scale), 1, cost_fn=mcl.mixture_score(), score_weight=0, backend=backend)
+        losses[backend] = fleet.fit(FleetData.shared(inputs, targets, 1), 1, batch_size="all", progress=False).losses
+    torch.testing.assert_close(losses["compiled"], losses["autograd"], rtol=1e-5, atol=1e-6)
+
+
+def narrow(raw_scale):
+    """Return a network whose scales are little more than softplus of a number."""
+    module = mcl.MultiHypothesisMLP(3, 1, 4, hidden=(), scales=True)
+    module.head.min_scale = 1e-8
+    with torch.no_grad():
+        module.head.linear.bias[8:] = raw_scale
+    return module

@@ -1,0 +1,301 @@
+"""Lightning around the core's step: the same gradients in two processes, the same curve after a kill."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import torchmcl as mcl
+from places import PYTHONPATH, ROOT
+
+pytest.importorskip("lightning")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from lightning_program import QUIET, network, one_step, samples, self_annealed, train
+    from torchmcl.lightning import CollapseWarning, ExponentialAverage, MCLModule, Plateau, RecordWriter, RuleLogger
+    from torchmcl.lightning._backend import pl
+
+PROGRAM = ROOT / "tests" / "helpers" / "lightning_program.py"
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def environment():
+    paths = [PYTHONPATH]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+
+
+def program(*arguments, **options):
+    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+    return subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
+
+
+def finished(process):
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, out
+
+
+def records(folder):
+    path = folder / "records.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def loader(batch_size=6):
+    return DataLoader(samples(), batch_size=batch_size)
+
+
+def trainer(**options):
+    return pl.Trainer(**{"max_epochs": 1, "enable_checkpointing": False, **QUIET, **options})
+
+
+def test_a_killed_training_goes_on_to_the_same_curve(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    victim = program("train", killed, 0.05)
+    train(whole, 0)
+    deadline = time.monotonic() + 120
+    while len(records(killed)) < 3 and time.monotonic() < deadline and victim.poll() is None:
+        time.sleep(0.02)
+    time.sleep(0.07)  # into the middle of the next epoch
+    assert victim.poll() is None, victim.communicate()
+    victim.send_signal(signal.SIGKILL)
+    victim.communicate()
+    n_before = len(records(killed))
+    assert 3 <= n_before < 6
+    finished(program("train", killed, 0))
+    assert records(killed) == records(whole)
+    assert [record["epoch"] for record in records(whole)] == list(range(6))
+    rates = {record["learning_rate"] for record in records(whole)}
+    assert len(rates) > 1, "the plateau was never reached, so the test shows nothing about it"
+    weights = [torch.load(folder / "weights.pt") for folder in (whole, killed)]
+    torch.testing.assert_close(*weights, rtol=0, atol=0)
+
+
+def test_two_processes_have_the_gradients_of_one_with_the_joint_batch(tmp_path):
+    two = program("ddp", tmp_path, 2)
+    one_step(tmp_path, 1)
+    finished(two)
+    alone, together = (torch.load(tmp_path / f"weights-{n}.pt") for n in (1, 2))
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
+    model = network()
+    whole = next(iter(DataLoader(samples(), batch_size=24)))
+    mcl.mcl_step(model, whole, mcl.AnnealedWTA(0.5), score_weight=0.3).loss.backward()
+    expected = {name: parameter.detach() - parameter.grad for name, parameter in model.named_parameters()}
+    torch.testing.assert_close(alone, expected, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(expected["0.weight"], network()[0].weight)
+
+
+def test_two_processes_measure_for_automatic_annealing_what_one_does(tmp_path):
+    two = program("auto", tmp_path, 2)
+    self_annealed(tmp_path, 1)
+    finished(two)
+    alone, *together = (torch.load(tmp_path / f"auto-{name}.pt") for name in ("1-0", "2-0", "2-1"))
+    assert float(alone["first"]) > 10
+    for measured in together:
+        torch.testing.assert_close(measured, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_the_module_trains_with_the_core_step_and_the_rule_of_the_epoch():
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
+    module = MCLModule(network(), rule, learning_rate=0.01, score_weight=0.5)
+    trainer(max_epochs=3).fit(module, loader())
+    expected = network()
+    optimizer = torch.optim.Adam(expected.parameters(), lr=0.01)
+    for epoch in range(3):
+        for batch in loader():
+            optimizer.zero_grad()
+            mcl.mcl_step(expected, batch, rule(epoch), score_weight=0.5).loss.backward()
+            optimizer.step()
+    torch.testing.assert_close(module.model.state_dict(), expected.state_dict())
+
+
+def test_validation_is_hard_and_weighs_real_targets():
+    module = MCLModule(network(), mcl.AnnealedWTA(100.0))
+    logged = trainer().validate(module, loader(batch_size=5), verbose=False)[0]
+    whole = next(iter(DataLoader(samples(), batch_size=24)))
+    output = mcl.mcl_step(module.model.eval(), whole, mcl.WTA())
+    assert logged["val_distortion"] == pytest.approx(mcl.metrics.distortion(output.matching).item(), rel=1e-5)
+
+
+def test_score_labels_follow_their_rule():
+    batch = next(iter(DataLoader(samples(), batch_size=24)))
+    one_to_one = MCLModule(network(), mcl.WTA(), scores=mcl.SigmoidScores(mcl.PIT())).step(batch, mcl.WTA())
+    labels = mcl.score_targets(one_to_one.matching.cost, batch.mask, mcl.PIT())
+    expected = mcl.score_loss(one_to_one.predictions.score_logits, labels, batch.mask)
+    torch.testing.assert_close(one_to_one.score_loss, expected)
+    assert one_to_one.score_loss != MCLModule(network(), mcl.WTA()).step(batch, mcl.WTA()).score_loss
+
+
+def test_the_average_follows_the_weights_and_is_what_is_validated():
+    seen = []
+
+    class Watch(pl.Callback):
+        def on_train_batch_end(self, trainer, module, *_):
+            seen.append(module.model[0].weight.detach().clone())
+
+        def on_validation_batch_end(self, trainer, module, *_, **__):
+            if not trainer.sanity_checking:
+                validated.append(module.model[0].weight.detach().clone())
+
+    validated = []
+    module = MCLModule(network(), mcl.WTA(), learning_rate=0.1)
+    average = module.model[0].weight.detach().clone()
+    trainer(callbacks=[ExponentialAverage(0.5), Watch()]).fit(module, loader(), loader(24))
+    for step, weight in enumerate(seen, start=1):
+        decay = min(0.5, (1 + step) / (10 + step))
+        average = decay * average + (1 - decay) * weight
+    torch.testing.assert_close(validated[0], average)
+    torch.testing.assert_close(module.model[0].weight.detach(), average)
+    assert not torch.allclose(average, seen[-1])
+
+
+def test_records_hold_losses_metrics_rate_and_rule(tmp_path):
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
+    writer = RecordWriter(tmp_path / "records.jsonl")
+    run = trainer(max_epochs=2, callbacks=[writer, RuleLogger()])
+    run.fit(MCLModule(network(), rule), loader(), loader())
+    lines = records(tmp_path)
+    assert [line["epoch"] for line in lines] == [0, 1]
+    assert lines[1].keys() == {"epoch", "step", "train_loss", "val_distortion", "learning_rate", "rule", "temperature"}
+    assert lines[1]["rule"] == "AnnealedWTA(temperature=0.75)"
+    assert [line["temperature"] for line in lines] == [1.0, 0.75]
+    assert lines[1]["step"] == 8
+    assert run.callback_metrics["temperature"] == 0.75
+
+
+class Temperatures(pl.Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_train_epoch_end(self, trainer, module):
+        self.seen.append(float(module.rule_at(trainer.current_epoch).temperature))
+
+
+@pytest.mark.parametrize("rule", [mcl.AutoAnnealing(), lambda epoch: mcl.AnnealedWTA(0.5)], ids=["auto", "function"])
+def test_the_rule_logger_logs_what_no_schedule_names(rule):
+    used = Temperatures()
+    run = trainer(max_epochs=2, callbacks=[used, RuleLogger()])
+    run.fit(MCLModule(network(), rule), loader())
+    assert run.callback_metrics["temperature"] == pytest.approx(used.seen[-1])
+
+
+def test_a_batch_without_a_real_target_does_not_count_in_a_validation():
+    batches = [mcl.Batch(torch.rand(4, 2), torch.randn(4, 1, 1), torch.full((4, 1), i != 1)) for i in range(3)]
+    module = MCLModule(mcl.MultiHypothesisMLP(2, 1, 3), mcl.WTA())
+
+    def validated(given):
+        return trainer().validate(module, DataLoader(given, batch_size=None), verbose=False)[0]["val_distortion"]
+
+    assert validated(batches) == validated(batches[::2]) > 0
+    assert math.isnan(validated(batches[1:2]))  # the mean of nothing
+
+
+def test_a_training_leaves_the_random_numbers_as_they_were():
+    module, rows = MCLModule(network(), mcl.WTA()), loader()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    trainer(max_epochs=2).fit(module, rows)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_collapse_is_said_once():
+    model = network()
+    with torch.no_grad():
+        model[-1].linear.bias[:2] = 1000.0  # the first hypothesis is out of everybody's reach
+    callback = CollapseWarning()
+    module = MCLModule(model, mcl.WTA(), learning_rate=0.0)
+    with pytest.warns(
+        UserWarning, match=r"MCLModule: 1 of 4 hypotheses win no target in epoch 0 \(numbers \[0\]\)"
+    ) as said:
+        trainer(max_epochs=2, callbacks=[callback]).fit(module, loader(), loader())
+    assert sum("win no target" in str(one.message) for one in said) == 1
+    with pytest.raises(ValueError, match=r"CollapseWarning: `threshold` must lie in \[0, 1\], got 2"):
+        CollapseWarning(2)
+
+
+def test_plateau_halves_after_its_patience():
+    plateau = Plateau("val_si_sdr", patience=2, higher_is_better=True)
+    assert [plateau.update(value) for value in (1.0, 2.0, 1.0, 2.0, 1.5, 1.5, 3.0)] == [1, 1, 1, 0.5, 1, 0.5, 1]
+    again = Plateau("val_si_sdr", patience=2, higher_is_better=True)
+    again.load_state_dict(plateau.state_dict())
+    assert again == plateau
+    with pytest.raises(ValueError, match="Plateau: `patience` must be >= 1, got 0"):
+        Plateau("val_x", patience=0)
+
+
+def test_a_plateau_on_an_unknown_value_is_refused():
+    module = MCLModule(network(), mcl.WTA(), plateau=Plateau("val_pit"))
+    with pytest.raises(ValueError, match=r"Plateau: `monitor` must be one of \['val_distortion'\], got val_pit"):
+        trainer().fit(module, loader(), loader())
+
+
+def test_a_checkpoint_of_another_rule_is_refused(tmp_path):
+    run = trainer(enable_checkpointing=True, default_root_dir=tmp_path)
+    run.fit(MCLModule(network(), mcl.WTA()), loader())
+    run.save_checkpoint(tmp_path / "a.ckpt")
+    other = MCLModule(network(), mcl.AnnealedWTA(1.0))
+    with pytest.raises(ValueError, match="MCLModule: `checkpoint` must have been saved under the same rule"):
+        trainer(max_epochs=2).fit(other, loader(), ckpt_path=str(tmp_path / "a.ckpt"))
+
+
+def test_what_cannot_be_trained_is_refused():
+    with pytest.raises(TypeError, match=r"MCLModule: `model` must be a torch.nn.Module, got function"):
+        MCLModule(lambda x: x, mcl.WTA())
+    with pytest.raises(TypeError, match="MCLModule: `rule` must be an assignment rule, a function step -> rule"):
+        MCLModule(network(), "wta")
+
+
+def test_importing_the_package_does_not_import_lightning():
+    code = "import sys, torchmcl; print('lightning' in sys.modules or 'pytorch_lightning' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+
+
+def test_the_older_name_of_lightning_serves_too():
+    code = (
+        "import sys, warnings; warnings.simplefilter('ignore'); sys.modules['lightning'] = None;"
+        "import torchmcl.lightning as l; print(l.MCLModule.__mro__[1].__module__.partition('.')[0])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "pytorch_lightning"
+
+
+def test_without_lightning_the_extra_is_named():
+    code = "import sys; sys.modules.update(lightning=None, pytorch_lightning=None); import torchmcl.lightning"
+    run = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
+    assert "torchmcl.lightning needs lightning: pip install 'torchmcl[lightning]'" in run.stderr
+
+
+def test_a_scheduled_rate_is_that_of_the_epoch(tmp_path):
+    rates = mcl.Cosine(0.1, 0.0, 4)
+    module = MCLModule(network(), mcl.WTA(), learning_rate=rates, captured=True)
+    assert module.configure_optimizers().param_groups[0]["lr"] == 0.1
+    writer = RecordWriter(tmp_path / "records.jsonl")
+    trainer(max_epochs=4, callbacks=[writer]).fit(module, loader(), loader())
+    used = [record["learning_rate"] for record in records(tmp_path)]
+    assert used == pytest.approx([rates(epoch) for epoch in range(4)])
+
+
+def test_a_rate_has_one_master():
+    with pytest.raises(ValueError, match=r"MCLModule: `plateau` must be None with a scheduled `learning_rate`, got"):
+        MCLModule(network(), mcl.WTA(), learning_rate=mcl.Constant(0.1), plateau=Plateau("val_distortion"))
+
+
+def test_on_a_cpu_a_captured_model_trains_as_it_would_without():
+    curves = []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        module = MCLModule(network(), mcl.WTA(), captured=captured)
+        trainer(max_epochs=2).fit(module, loader(), loader())
+        curves.append([parameter.detach().clone() for parameter in module.model.parameters()])
+    torch.testing.assert_close(curves[0], curves[1], rtol=0, atol=0)

@@ -1,0 +1,179 @@
+"""`MCLModule` with the loaders that people have: every form of a batch, through fit, validate, test and predict."""
+
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import torchmcl as mcl
+from torchmcl.batches import as_batch
+from torchmcl.types import collate_batches
+
+pytest.importorskip("lightning")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from lightning_program import QUIET
+    from torchmcl.lightning import MCLModule
+    from torchmcl.lightning._backend import pl
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+N = 10
+# Seeded: Adam's first steps are signs of gradients, which rounding turns in some draws.
+X, Y = torch.randn(N, 5, generator=torch.Generator().manual_seed(0)).split((3, 2), dim=1)
+FULL, MASK = Y.unsqueeze(1), torch.ones(N, 1, dtype=torch.bool)
+FORMS = {
+    "tuples without the axis of targets": TensorDataset(X, Y),
+    "tuples": TensorDataset(X, FULL),
+    "tuples with a mask": TensorDataset(X, FULL, MASK),
+    "batches without a mask": [mcl.Batch(x, y) for x, y in zip(X, FULL, strict=True)],
+    "batches without a mask or an axis": [mcl.Batch(x, y) for x, y in zip(X, Y, strict=True)],
+    "batches": [mcl.Batch(x, y, m) for x, y, m in zip(X, FULL, MASK, strict=True)],
+    "batches of which some have a mask": [
+        mcl.Batch(x, y, m if i % 2 else None) for i, (x, y, m) in enumerate(zip(X, FULL, MASK, strict=True))
+    ],
+    "dictionaries": [{"inputs": x, "targets": y} for x, y in zip(X, Y, strict=True)],
+}
+
+
+def module(out_features=2, **options):
+    torch.manual_seed(0)
+    return MCLModule(mcl.MultiHypothesisMLP(3, out_features, 4, hidden=(8,)), mcl.AnnealedWTA(0.5), **options)
+
+
+def trainer():
+    return pl.Trainer(max_epochs=2, enable_checkpointing=False, **QUIET)
+
+
+def run(dataset, **options):
+    """Return the weights after a training, the metrics of both evaluations and the predictions."""
+    loader, trained = DataLoader(dataset, batch_size=4), module(**options)
+    trainer().fit(trained, loader, loader)
+    validated = trainer().validate(trained, loader, verbose=False)[0]
+    tested = trainer().test(trained, loader, verbose=False)[0]
+    predicted = trainer().predict(trained, loader)
+    hypotheses = torch.cat([predictions.hypotheses for predictions in predicted])
+    return dict(trained.model.state_dict()), validated["val_distortion"], tested["test_distortion"], hypotheses
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_batch_trains_the_same_model(form):
+    torch.testing.assert_close(run(FORMS[form]), run(FORMS["batches"]))
+
+
+def test_class_ids_need_no_axis_of_targets():
+    ids = torch.randint(0, 2, (N,))
+    options = {"cost_fn": mcl.pairwise_cross_entropy}
+    torch.testing.assert_close(
+        run(TensorDataset(X, ids), **options), run(TensorDataset(X, ids.unsqueeze(-1)), **options)
+    )
+
+
+def test_numbers_are_targets_of_one_dimension():
+    numbers = torch.randn(N)
+    expected = run(TensorDataset(X, numbers[:, None, None]), out_features=1)
+    for targets in (numbers, numbers[:, None]):
+        torch.testing.assert_close(run(TensorDataset(X, targets), out_features=1), expected)
+
+
+@pytest.mark.parametrize("dataset", [X, TensorDataset(X), [(x,) for x in X]], ids=["tensor", "dataset", "tuples"])
+def test_predictions_need_no_targets(dataset):
+    trained = module()
+    predicted = trainer().predict(trained, DataLoader(dataset, batch_size=4))
+    with torch.no_grad():
+        torch.testing.assert_close(torch.cat([p.hypotheses for p in predicted]), trained.model(X).hypotheses)
+
+
+class Many(Dataset):
+    """A dataset that is read by workers."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, index):
+        return mcl.Batch(X[index], FULL[index])
+
+
+@pytest.mark.parametrize("n_workers", [0, 2])
+def test_a_plain_loader_puts_batches_together(n_workers):
+    batches = list(DataLoader(Many(), batch_size=4, num_workers=n_workers))
+    assert [type(batch) for batch in batches] == [mcl.Batch] * 3
+    assert all(batch.mask is None for batch in batches)
+    torch.testing.assert_close(torch.cat([batch.targets for batch in batches]), FULL)
+
+
+def test_a_missing_mask_says_that_all_targets_are_real():
+    samples = [mcl.Batch(X[0], torch.zeros(2, 2)), mcl.Batch(X[1], torch.zeros(2, 2), torch.tensor([True, False]))]
+    assert collate_batches(samples).mask.tolist() == [[True, True], [True, False]]
+
+
+def test_what_is_no_batch_is_refused():
+    for loaded, words in ((X, "Tensor"), ((X,), "a tuple of 1"), ({"x": X, "y": Y}, "a dictionary with ")):
+        with pytest.raises(TypeError, match=rf"as_batch: `batch` must be a Batch, .* got {words}"):
+            as_batch(loaded)
+
+
+def test_targets_that_could_be_either_are_refused():
+    with pytest.raises(
+        ValueError, match=r"mcl_step: `targets` must have shape \[batch, targets, dim\] or \[batch, dim\]"
+    ):
+        mcl.mcl_step(module(out_features=1).model, (X, Y), mcl.WTA())
+
+
+def flat_distances(hypotheses, targets):
+    return torch.cdist(targets.flatten(2), hypotheses.flatten(2))
+
+
+def cross_entropy(hypotheses, targets):
+    return -hypotheses.log_softmax(dim=-1).mT.gather(-2, targets.unsqueeze(-1).expand(-1, -1, 4))
+
+
+OWN_COSTS = {
+    "vectors": ((N, 4, 2), (N, 2), lambda hypotheses, targets: torch.cdist(targets, hypotheses)),
+    "numbers": ((N, 4, 1), (N,), lambda hypotheses, targets: (targets - hypotheses.mT).abs()),
+    "paths": ((N, 4, 5, 2), (N, 5, 2), flat_distances),
+    "class ids": ((N, 4, 3), (N,), cross_entropy),
+}
+
+
+@pytest.mark.parametrize("name", OWN_COSTS)
+def test_a_function_of_the_user_gets_the_axis_of_targets_too(name):
+    shape, target_shape, cost_fn = OWN_COSTS[name]
+    given = mcl.Predictions(torch.randn(shape))
+    targets = torch.randint(0, 3, target_shape) if name == "class ids" else torch.randn(target_shape)
+    whole = targets[:, None, None] if name == "numbers" else targets.unsqueeze(1)
+    outputs = [mcl.mcl_step(lambda _: given, (X, y), mcl.WTA(), cost_fn=cost_fn) for y in (targets, whole)]
+    assert [output.matching.cost.shape for output in outputs] == 2 * [(N, 1, 4)]
+    assert torch.equal(outputs[0].loss, outputs[1].loss)
+
+
+@pytest.mark.parametrize("argument", ["cost_fn", "loss_fn"])
+def test_a_cost_that_mixes_the_samples_of_a_batch_is_refused(argument):
+    def mixed(hypotheses, targets):
+        return torch.cdist(targets.squeeze(1), hypotheses)  # [batch, batch, hypotheses]
+
+    with pytest.raises(ValueError, match=rf"`{argument}` must return a cost .*of shape \({N}, 1, 4\)"):
+        mcl.mcl_step(module().model, (X, Y), mcl.WTA(), **{argument: mixed})
+
+
+@pytest.mark.parametrize("shape", [(N - 1, 2), (1, 2), (N - 1, 1, 2)])
+def test_targets_of_another_batch_are_refused(shape):
+    with pytest.raises(ValueError, match=r"`targets` must have|`cost_fn` must return"):
+        mcl.mcl_step(module().model, (X, torch.randn(shape)), mcl.WTA())
+
+
+def test_a_cost_of_vectors_is_refused_for_as_many_paths_as_steps():
+    given, targets = mcl.Predictions(torch.randn(N, 5, 5, 2)), torch.randn(N, 5, 2)
+    with pytest.raises(ValueError, match=rf"of shape \({N}, 1, 5\)"):
+        mcl.mcl_step(lambda _: given, (X, targets), mcl.WTA())
+
+
+def test_one_target_per_sample_and_model():
+    hypotheses, targets = torch.randn(5, N, 4, 2), torch.randn(5, N, 2)
+    losses = [
+        mcl.mcl_step(lambda _: mcl.Predictions(hypotheses), (X, y), mcl.WTA(), stacked=True).loss
+        for y in (targets, targets.unsqueeze(-2))
+    ]
+    assert losses[0].shape == (5,)
+    torch.testing.assert_close(*losses)

@@ -1,0 +1,202 @@
+"""A diagnosis finds what was done to the predictions, and says what to change."""
+
+import numpy as np
+import pytest
+import torch
+
+import torchmcl as mcl
+from torchmcl.cli import main
+from torchmcl.loop import Recorder
+from torchmcl.postprocess import diagnose, read_predictions
+
+
+def healthy(n=4000, k=4, seed=0):
+    """Return predictions around a circle, targets near one of them, and the right scores."""
+    generator = torch.Generator().manual_seed(seed)
+    centre = torch.randn(n, 1, 2, generator=generator)
+    angles = torch.arange(k) * (2 * torch.pi / k)
+    hypotheses = centre + torch.stack([angles.cos(), angles.sin()], dim=-1)
+    targets = hypotheses[torch.arange(n), torch.randint(k, (n,), generator=generator)]
+    targets = targets + 0.1 * torch.randn(n, 2, generator=generator)
+    return mcl.Predictions(hypotheses, torch.full((n, k), 1 / k).logit()), targets
+
+
+def test_nothing_stands_out_in_a_healthy_network():
+    found = diagnose(*healthy(400))
+    assert (found.starved, found.duplicated, found.collapsed) == ((), (), 0.0)
+    assert found.distortion == pytest.approx(0.02, rel=0.2)
+    assert found.distortion_of_mean == pytest.approx(1.02, rel=0.1)
+    assert found.split_temperature == pytest.approx(1.02, rel=0.2)
+    assert found.advice == ("Nothing stands out.",)
+
+
+def test_starved_and_duplicated_hypotheses_are_found():
+    given, targets = healthy(400)
+    far, twice = given.hypotheses.clone(), given.hypotheses.clone()
+    far[:, 2] += 100
+    found = diagnose(mcl.Predictions(far), targets)
+    assert found.starved == (2,)
+    assert "1 of 4 hypotheses hardly ever win" in str(found)
+    twice[:, 3] = twice[:, 1] + 1e-5
+    found = diagnose(mcl.Predictions(twice), targets)
+    assert found.duplicated == ((1, 3),)
+    assert "same place" in str(found)
+
+
+def test_a_collapse_and_bad_scores_are_found():
+    given, targets = healthy(400)
+    centre = given.hypotheses.mean(dim=1, keepdim=True).expand(-1, 4, -1)
+    found = diagnose(mcl.Predictions(centre), targets)
+    assert found.collapsed == 1.0
+    assert found.score_error is None
+    assert any("anneal below" in line for line in found.advice)
+    assert found.distortion_of_offsets < 0.1 * found.distortion
+    sure = torch.tensor([9.0, -9.0, -9.0, -9.0]).expand(400, 4)
+    assert "calibrate_scores" in str(diagnose(mcl.Predictions(given.hypotheses, sure), targets))
+
+
+def test_padded_targets_do_not_count_and_sequences_are_flattened():
+    given, targets = healthy(300)
+    padded = torch.stack([targets, torch.full_like(targets, torch.nan)], dim=1)
+    mask = torch.tensor([True, False]).expand(300, 2)
+    assert diagnose(given, padded, mask) == diagnose(given, targets)
+    paths = mcl.Predictions(given.hypotheses.unsqueeze(2).expand(-1, -1, 3, -1), given.score_logits)
+    found = diagnose(paths, targets.unsqueeze(1).expand(-1, 3, -1))
+    assert found.distortion == pytest.approx(3 * diagnose(given, targets).distortion, rel=1e-5)
+
+
+def test_bad_input_is_named():
+    given, targets = healthy(10)
+    with pytest.raises(ValueError, match=r"`targets` must have shape \(10, 2\) or \[10, targets, ...\]"):
+        diagnose(given, targets[:5])
+    with pytest.raises(ValueError, match="be finite, got nan"):
+        diagnose(given, targets * torch.nan)
+    with pytest.raises(ValueError, match="at least one real target"):
+        diagnose(given, targets, torch.zeros(10, 1, dtype=torch.bool))
+
+
+def test_the_command_says_what_the_function_says(tmp_path, capsys):
+    given, targets = healthy(60)
+    arrays = {"hypotheses": given.hypotheses, "scores": torch.full((60, 4), 0.25), "targets": targets.unsqueeze(1)}
+    path, page = tmp_path / "predictions.npz", tmp_path / "page.html"
+    np.savez(path, mask=np.ones((60, 1), dtype=bool), **{name: value.numpy() for name, value in arrays.items()})
+    assert main(["diagnose", str(path), "--out", str(page)]) == 0
+    expected = str(diagnose(given, targets, scores=arrays["scores"]))
+    assert expected in capsys.readouterr().out
+    assert "Nothing stands out." in page.read_text()
+
+
+def test_files_that_hold_something_else_are_refused(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "predictions.npz"
+    assert main(["diagnose", str(path)]) == 2
+    assert "must be a file" in capsys.readouterr().err
+    path.write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(ValueError, match="must be an npz file of arrays"):
+        read_predictions(path)
+    np.savez(path, hypotheses=np.array([object()], dtype=object))
+    with pytest.raises(ValueError, match="must be an npz file of arrays"):
+        read_predictions(path)
+    np.savez(path, hypotheses=np.zeros((2, 2, 1)))
+    with pytest.raises(ValueError, match="hold an array `targets`, got hypotheses"):
+        read_predictions(path)
+    np.savez(path, hypotheses=np.zeros((2, 2, 1)), targets=np.zeros((2, 1), dtype=int))
+    with pytest.raises(ValueError, match="`targets` must be floating numbers, got int64"):
+        read_predictions(path)
+    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_BYTES", "10")
+    with pytest.raises(ValueError, match="TORCHMCL_LIMIT_TABLE_BYTES"):
+        read_predictions(path)
+
+
+def recorded(temperatures, n_hypotheses=3, path=None):
+    """Return the recorder of a short training on two branches."""
+    torch.manual_seed(0)
+    model = mcl.MultiHypothesisMLP(1, 1, n_hypotheses=n_hypotheses, hidden=(16,))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    x = torch.rand(64, 1)
+    batch = mcl.Batch(x, torch.where(torch.rand(64, 1, 1) < 0.5, -1.0, 1.0) + 0 * x.unsqueeze(1))
+    with Recorder(every=1, path=path) as recorder:
+        for step, temperature in enumerate(temperatures):
+            rule = mcl.AnnealedWTA(temperature) if temperature else mcl.WTA()
+            output = mcl.mcl_step(model, batch, rule)
+            optimizer.zero_grad()
+            output.loss.backward()
+            optimizer.step()
+            recorder(step, output, rule)
+    return recorder
+
+
+def test_the_records_of_a_hot_training_show_a_collapse():
+    recorder = recorded([50.0] * 150)
+    found = diagnose(recorder)
+    assert found.collapsed == 1.0
+    assert (found.n_targets, found.score_error, found.distortion_of_mean) == (None, None, None)
+    assert found.final_temperature == 50.0
+    assert "all hypotheses in one place" in str(found)
+
+
+def test_the_records_of_a_cooled_training_show_the_split(tmp_path, capsys):
+    cooling = [8.0] * 100 + [8.0 * 0.95**step for step in range(150)]
+    recorder = recorded(cooling, path=tmp_path / "records.jsonl")
+    found = diagnose(recorder)
+    assert found.collapsed < 0.5
+    assert 0.1 < found.split_temperature < 8.0
+    assert found.final_temperature == pytest.approx(cooling[-1])
+    assert found.win_shares == pytest.approx(diagnose(recorder.records()).win_shares)
+    assert sum(found.win_shares) == pytest.approx(1.0)
+    assert main(["diagnose", str(tmp_path / "records.jsonl")]) == 0
+    assert "temperature of a split" in capsys.readouterr().out
+
+
+def test_a_training_that_ends_warm_is_told_to_cool_further():
+    assert any("cool further" in line for line in diagnose(recorded([8.0] * 100 + [0.5] * 150)).advice)
+
+
+def test_records_take_no_targets_and_predictions_need_them():
+    with pytest.raises(ValueError, match="`targets` must be None, as mask and scores, for records"):
+        diagnose(recorded([1.0] * 3), torch.zeros(3, 1))
+    with pytest.raises(ValueError, match="`targets` must be given with predictions"):
+        diagnose(healthy(10)[0])
+
+
+def test_wins_and_mean_scores_are_listed_for_each_hypothesis():
+    given, targets = healthy(400)
+    found = diagnose(given, targets)
+    assert found.mean_scores == pytest.approx((0.25,) * 4)
+    assert "hypothesis  wins    mean score" in str(found)
+    assert len(str(diagnose(mcl.Predictions(torch.randn(200, 60, 2)), torch.randn(200, 2))).splitlines()) < 60
+
+
+def test_a_few_targets_are_not_compared_with_offsets():
+    given, targets = healthy(12)
+    assert diagnose(given, targets).distortion_of_offsets is None
+
+
+@pytest.mark.parametrize("shape", ["rows and steps", "with the axis of targets"])
+def test_masked_steps_say_nothing(shape):
+    generator = torch.Generator().manual_seed(0)
+    hypotheses, targets = torch.randn(80, 3, 6, 2, generator=generator), torch.randn(80, 6, 2, generator=generator)
+    real = (torch.arange(6) < 4).expand(80, 6)
+    expected = diagnose(mcl.Predictions(hypotheses[:, :, :4]), targets[:, :4])
+    padded = targets.masked_fill(~real.unsqueeze(-1), torch.nan)
+    if shape == "rows and steps":
+        found = diagnose(mcl.Predictions(hypotheses), padded, real)
+    else:
+        found = diagnose(mcl.Predictions(hypotheses), padded.unsqueeze(1), real.unsqueeze(1))
+    assert found.distortion == pytest.approx(expected.distortion)
+    assert found.distortion_of_mean == pytest.approx(expected.distortion_of_mean)
+    assert found.split_temperature == pytest.approx(expected.split_temperature)
+    assert found.win_shares == expected.win_shares
+    with pytest.raises(ValueError, match="`mask` must have shape"):
+        diagnose(mcl.Predictions(hypotheses), targets.unsqueeze(1).expand(80, 2, 6, 2), real[:, None].expand(80, 2, 6))
+
+
+def test_hypotheses_between_two_modes_are_named_with_their_cost():
+    modes = torch.tensor([-1.0, 1.0, 5.0]).repeat(200).view(-1, 1)
+    targets = modes + 0.05 * torch.randn(600, 1, generator=torch.Generator().manual_seed(0))
+    lost = diagnose(mcl.Predictions(torch.tensor([[[0.0], [5.0], [5.02]]]).expand(600, 3, 1)), targets)
+    assert [split for _, split in lost.misplaced] == [0]
+    assert lost.distortion_of_moves < 0.01 < 0.6 < lost.distortion
+    assert "1 hypotheses lie between two modes" in "\n".join(lost.advice)
+    found = diagnose(mcl.Predictions(torch.tensor([[[-1.0], [1.0], [5.0]]]).expand(600, 3, 1)), targets)
+    assert found.misplaced == ()
+    assert found.distortion_of_moves == found.distortion

@@ -1,0 +1,64 @@
+"""Under autocast nothing of the library is rounded to half precision: results are those without it."""
+
+import pytest
+import torch
+
+import torchmcl as mcl
+from torchmcl import metrics, theory
+from torchmcl.density import KernelMixture, VoronoiKernels, best_points
+from torchmcl.postprocess import Balls, Tubes, conformal, expected_cost, reduce
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 3 + 10
+
+
+SAMPLES, HYPOTHESES = draw(64, 2), draw(5, 2, seed=1)
+WEIGHTS = draw(64, 5, seed=2).softmax(dim=-1)
+MANY = mcl.Predictions(draw(8, 30, 2), draw(8, 30, seed=1))
+TARGETS = draw(8, 1, 2, seed=2)
+SHARES = draw(8, 30, seed=1).softmax(dim=-1)
+LINE, PLANE = (kind(draw(8, 30, dim), SHARES, 0.7) for kind, dim in ((KernelMixture, 1), (KernelMixture, 2)))
+CELLS = VoronoiKernels(draw(8, 6, 2), SHARES[:, :6].softmax(dim=-1), 0.7)
+
+FUNCTIONS = {
+    "mixture_score": lambda: mcl.mixture_score(3.0)(
+        hypotheses=MANY.hypotheses, targets=TARGETS, scale=torch.tensor(0.7), score_logits=MANY.score_logits
+    ),
+    "energy_score": lambda: metrics.energy_score(MANY, TARGETS),
+    "oracle_rmse": lambda: metrics.oracle_rmse(MANY, TARGETS),
+    "rmse_of_mean": lambda: metrics.rmse_of_mean(MANY, TARGETS),
+    "covariance": lambda: theory.covariance(SAMPLES),
+    "first_critical_temperature": lambda: theory.first_critical_temperature(SAMPLES),
+    "critical_temperature_of_residuals": lambda: theory.critical_temperature_of_residuals(SAMPLES),
+    "next_critical_temperatures": lambda: theory.next_critical_temperatures(SAMPLES, HYPOTHESES, 2.0),
+    "soft_barycentres": lambda: theory.soft_barycentres(SAMPLES, WEIGHTS),
+    "covariance_blocks": lambda: theory.covariance_blocks(SAMPLES, HYPOTHESES, WEIGHTS),
+    "free_energy_hessian": lambda: theory.free_energy_hessian(SAMPLES, HYPOTHESES, 2.0),
+    "blahut_arimoto": lambda: theory.blahut_arimoto(
+        mcl.pairwise_sq_euclidean(hypotheses=HYPOTHESES, targets=SAMPLES), 2.0
+    ),
+    "reduce to means": lambda: reduce(MANY, 4),
+    "reduce of float64": lambda: reduce(mcl.Predictions(MANY.hypotheses.double()), 4),
+    "reduce to medians": lambda: reduce(MANY, 4, cost_fn=mcl.pairwise_euclidean),
+    "reduce to some": lambda: reduce(MANY, 4, moved=False),
+    "reduce a few": lambda: reduce(mcl.Predictions(MANY.hypotheses[:, :6]), 3),
+    "expected_cost": lambda: expected_cost(mcl.Predictions(MANY.hypotheses[:, :3]), MANY),
+    "balls": lambda: conformal(MANY, TARGETS[:, 0], nonconformity=Balls(), alpha=0.5).levels,
+    "tubes": lambda: conformal(MANY, TARGETS[:, 0], nonconformity=Tubes(), alpha=0.5).levels,
+    "best_points on the line": lambda: best_points(LINE, 4),
+    "best_points in the plane": lambda: best_points(PLANE, 4),
+    "density": lambda: PLANE.log_prob(TARGETS[:, 0]),
+    "density of cells": lambda: CELLS.log_prob(TARGETS[:, 0]),
+    "moments of cells": lambda: (CELLS.mean, CELLS.variance),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_autocast_changes_no_digit(name):
+    expected = FUNCTIONS[name]()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = FUNCTIONS[name]()
+        inside = (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+    assert inside == torch.bfloat16, "autocast is still on for the caller"
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)

@@ -1,0 +1,123 @@
+"""The names that users rely on: adding or removing one must be a decision, seen in this file."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torchmcl
+from torchmcl import _public, metrics
+
+SOURCE = Path(torchmcl.__file__).parent
+PUBLIC = {
+    *("AnnealedWTA", "AssignmentRule", "EMD", "PIT", "RelaxedWTA", "Sinkhorn", "TopN", "WTA", "AutoAnnealing"),
+    "SceneWinners",
+    *("Constant", "Cosine", "Exponential", "Joined", "Linear", "RuleScheduler", "Until", "annealed"),
+    *("pairwise", "pairwise_cosine", "pairwise_cross_entropy", "pairwise_euclidean", "pairwise_huber", "pairwise_l1"),
+    *("pairwise_neg_si_sdr", "pairwise_neg_snr", "pairwise_sq_euclidean"),
+    *("pairwise_ade", "pairwise_fde", "pairwise_sq_ade", "pairwise_sq_fde", "pairwise_token_cross_entropy"),
+    *("mixture_cost", "mixture_score", "pairwise_dice", "pairwise_gaussian_nll", "pairwise_laplace_nll"),
+    *("PresenceScores", "SigmoidScores", "SoftmaxScores", "softmax_score_loss"),
+    *("match", "mcl_loss", "mcl_step", "normalized_scores", "score_loss", "score_targets"),
+    *("Batch", "Distributions", "Matching", "Predictions", "StepOutput"),
+    *("MultiHypothesisHead", "MultiHypothesisMLP", "metrics", "nn"),
+    *("__version__", "value_checks"),
+}
+PUBLIC_METRICS = {
+    *("distortion", "energy_score", "hypothesis_usage", "n_dead_hypotheses", "oracle_rmse"),
+    *("rmse_of_mean", "score_calibration_error", "soft_distortion", "usage_entropy", "wasserstein_to_samples"),
+    *("brier_min_fde", "collision_rate", "joint_min_ade", "joint_min_fde", "min_ade", "min_fde", "miss_rate"),
+}
+SHELLS = {
+    *("DeadHypotheses", "Distortion", "EnergyScore", "HypothesisUsage", "OracleRMSE"),
+    *("RMSEOfMean", "ScoreCalibrationError", "SoftDistortion", "UsageEntropy", "WassersteinToSamples"),
+    *("BrierMinFDE", "CollisionRate", "JointMinADE", "JointMinFDE", "MinADE", "MinFDE", "MissRate"),
+}
+
+
+def test_public_names_are_these():
+    assert sorted(torchmcl.__all__) == sorted(PUBLIC)
+    assert len(torchmcl.__all__) <= 60
+    assert set(_public.__all__) == PUBLIC
+
+
+def test_names_are_found_by_star_by_dir_and_as_modules():
+    namespace = {}
+    exec("from torchmcl import *", namespace)
+    assert namespace.keys() >= PUBLIC
+    assert set(dir(torchmcl)) >= PUBLIC
+    assert torchmcl.schedules.Linear is torchmcl.Linear
+    with pytest.raises(AttributeError, match="module 'torchmcl' has no attribute 'WTAs'"):
+        torchmcl.WTAs  # noqa: B018
+
+
+def test_importing_the_package_alone_does_not_load_torch():
+    program = "import torchmcl, torchmcl.cli, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+
+def test_the_first_use_of_a_name_may_be_inside_a_compiled_function():
+    program = (
+        "import torch, torchmcl as mcl;"
+        "f = torch.compile(lambda c: mcl.match(c, mcl.AnnealedWTA(0.5)).weights, fullgraph=True, backend='eager');"
+        "assert torch.allclose(f(torch.eye(2)), torch.softmax(-2 * torch.eye(2), -1))"
+    )
+    subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+
+def test_public_metrics_are_these():
+    assert sorted(metrics.__all__) == sorted(PUBLIC_METRICS)
+    for name in SHELLS:
+        assert getattr(metrics, name).__name__ == name
+
+
+def test_every_public_name_exists_and_is_documented():
+    for module in (torchmcl, metrics):
+        assert module.__doc__
+        for name in module.__all__:
+            value = getattr(module, name)
+            assert name == "__version__" or value.__doc__, name
+
+
+def test_the_version_is_the_installed_one():
+    from importlib.metadata import version
+
+    assert torchmcl.__version__ == version("torchmcl")
+
+
+def test_importing_the_package_loads_no_optional_package():
+    program = (
+        "import sys, torch; before = set(sys.modules); import torchmcl; torchmcl.WTA;"
+        "heavy = 'scipy sklearn lightning pytorch_lightning torchmetrics matplotlib tqdm pandas ot'.split();"
+        "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before} & set(heavy)))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_importing_the_package_gives_no_warning():
+    program = "import torch, warnings; warnings.simplefilter('error'); import torchmcl; torchmcl.WTA"
+    subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_every_part_of_the_package_can_be_imported_first():
+    parts = [path.stem for path in SOURCE.glob("[!_]*") if path.suffix == ".py" or (path / "__init__.py").exists()]
+    names = [f"torchmcl.{part}" for part in sorted(parts)]
+    program = """
+import importlib, os, sys
+import torch, numpy  # once, for all of them
+for name in sys.argv[1:]:
+    if (child := os.fork()) == 0:
+        try:
+            importlib.import_module(name)
+            os._exit(0)
+        except BaseException as error:
+            print(name, repr(error), flush=True)
+            os._exit(1)
+    os.waitpid(child, 0)
+"""
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", program, *names], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "")

@@ -1,1 +1,0 @@
-"""Fast ways to take a training step; each computes what `mcl_step` defines."""

@@ -1,1 +1,0 @@
-"""Experiments: each trains something and writes records; pictures and tables are made from those."""

@@ -1,0 +1,234 @@
+"""The commands that run the paper's studies again, `torchmcl reproduce ...`: parsing and dispatch only."""
+
+import argparse
+import json
+from pathlib import Path
+
+from torchmcl._pages.page import check_page
+from torchmcl.cli.arguments import Commands, counts, device, names, positive
+from torchmcl.cli.output import say
+
+__all__ = ["add_reproduce_commands"]
+
+
+def add_reproduce_commands(commands: Commands) -> None:
+    """Add `reproduce` with its studies to the commands."""
+    reproduce = commands.add_parser("reproduce", help="run the paper's studies again", description=_REPRODUCE)
+    studies = reproduce.add_subparsers(title="studies", metavar="STUDY", required=True)
+    uci = studies.add_parser(
+        "uci",
+        help="tables 1, 2, 4 and 5: UCI regression",
+        description="Train the methods of the UCI study on the official folds, all of a set at once, and write "
+        "records.jsonl and index.html. A rerun resumes where the last one ended.",
+        epilog="examples: torchmcl reproduce uci --quick --out out/uci --data FOLDER; "
+        "torchmcl reproduce uci --sets yacht,energy --methods mcl,amcl-exponential --protocol last",
+    )
+    uci.add_argument("--out", type=Path, default=Path("out/uci"), help="folder for the results (default: %(default)s)")
+    uci.add_argument("--data", type=Path, help="folder with the data sets; else TORCHMCL_DATA, the cache or a download")
+    uci.add_argument("--sets", type=names, help="sets, separated by commas (default: all but year)")
+    uci.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
+    uci.add_argument(
+        "--protocol", type=names, help="last, validation (honest), test-selected (as published); default: all three"
+    )
+    uci.add_argument("--folds", type=counts, help="folds, separated by commas (default: all)")
+    uci.add_argument("--seeds", type=positive, default=1, help="seeds of each fold (default: %(default)s)")
+    uci.add_argument("--epochs", type=positive, default=1000, help="epochs (default: %(default)s, as in the paper)")
+    uci.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    uci.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="train on the workers of a dask cluster, as tcp://host:8786; --device is then theirs (default: here)",
+    )
+    uci.add_argument("--quick", action="store_true", help="the four smallest sets, six methods, last and test-selected")
+    uci.add_argument("--quiet", action="store_true", help="no progress bars")
+    uci.set_defaults(check=_check_uci, run=_reproduce_uci)
+    _add_separation(studies)
+    _add_trajectories(studies)
+    for name, text in _FIGURES.items():
+        _add_figure(studies, name, text)
+
+
+def _add_separation(studies: Commands) -> None:
+    separation = studies.add_parser(
+        "separation",
+        help="speech separation: PIT, MCL, Relaxed-WTA and annealed MCL",
+        description="Train the separators of the study one after the other, evaluate them on whole mixtures of unseen "
+        "speakers, and write records and index.html. A rerun resumes where the last one ended. The whole study needs a "
+        "GPU; --quick takes two minutes on two CPU cores, and shows that everything works, not what is better.",
+        epilog="examples: torchmcl reproduce separation --quick --data FOLDER --out out/quick; "
+        "torchmcl reproduce separation --data FOLDER --device cuda --parts methods --seeds 3",
+    )
+    separation.add_argument("--data", type=Path, required=True, help="folder with metadata/mix_<n>_spk_<part>.csv")
+    separation.add_argument("--pack", type=Path, help="file of `torchmcl data pack`, instead of the recordings there")
+    separation.add_argument("--out", type=Path, default=Path("out/separation"), help="folder (default: %(default)s)")
+    separation.add_argument("--parts", type=names, help="methods, hypotheses, transition, automatic (default: all)")
+    separation.add_argument("--seeds", type=positive, default=1, help="seeds of each method (default: %(default)s)")
+    separation.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu or cuda (default: cpu)")
+    separation.add_argument("--quick", action="store_true", help="tiny networks, few steps, ten test mixtures")
+    separation.add_argument("--limit", type=positive, help="evaluate the first test mixtures only (default: all)")
+    separation.add_argument("--quiet", action="store_true", help="no progress bars")
+    separation.set_defaults(check=_check_separation, run=_reproduce_separation)
+
+
+def _add_trajectories(studies: Commands) -> None:
+    trajectories = studies.add_parser(
+        "trajectories",
+        help="where people walk next (ETH/UCY): every rule with 20 hypotheses, mixtures, joint winners",
+        description="Train every method without each scene of ETH/UCY in turn, all seeds at once, evaluate it there by "
+        "every protocol, and write records.jsonl and index.html. Rerun the same command to resume. The whole study "
+        "needs a GPU; --quick takes about a minute on two CPU cores, and shows that everything works, not what is "
+        "better.",
+        epilog="examples: torchmcl reproduce trajectories --quick --out out/quick; "
+        "torchmcl reproduce trajectories --data FOLDER --device cuda --seeds 6 --scenes zara1,zara2",
+    )
+    trajectories.add_argument(
+        "--data", type=Path, help="folder with all/ and train/; else TORCHMCL_DATA, the cache or a download"
+    )
+    trajectories.add_argument(
+        "--out", type=Path, default=Path("out/trajectories"), help="folder (default: %(default)s)"
+    )
+    trajectories.add_argument("--scenes", type=names, help="eth, hotel, univ, zara1, zara2 (default: all)")
+    trajectories.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
+    trajectories.add_argument("--seeds", type=positive, default=1, help="seeds of each method (default: %(default)s)")
+    trajectories.add_argument("--epochs", type=positive, help="epochs of 20 steps (default: 370; with --quick 5)")
+    trajectories.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    trajectories.add_argument("--quick", action="store_true", help="one scene, few steps, small batches")
+    trajectories.add_argument("--quiet", action="store_true", help="no progress bars")
+    trajectories.set_defaults(check=_check_trajectories, run=_reproduce_trajectories)
+
+
+def _add_figure(studies: Commands, name: str, text: str) -> None:
+    figure = studies.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}: train, write the records as CSV, draw PNG and SVG with a caption "
+        "whose claims are checked on the records, and join the page index.html.",
+        epilog=f"example: torchmcl reproduce {name} --preset quick --out out/figures",
+    )
+    figure.add_argument("--out", type=Path, default=Path("out/figures"), help="folder (default: %(default)s)")
+    figure.add_argument(
+        "--preset",
+        choices=("quick", "paper"),
+        default="quick",
+        help="quick: two to six minutes on two cores; paper: as in the appendix, for a GPU (default: %(default)s)",
+    )
+    figure.add_argument("--epochs", type=positive, help="length of the training (default: that of the preset)")
+    figure.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    figure.add_argument("--quiet", action="store_true", help="no progress bars")
+    figure.set_defaults(check=_check_figures, run=_reproduce_figures, figure=name)
+
+
+_FIGURES = {
+    "figure1": "figure 1: MCL, Relaxed-WTA and annealed MCL with 49 answers",
+    "rate-distortion": "trajectories of MCL and annealed MCL in the rate-distortion plane",
+    "distortion-vs-temperature": "distortion against temperature, with the critical temperatures",
+    "phase-transitions": "hypotheses of three inputs at four temperatures",
+    "annealed-epsilon": "Relaxed-WTA with an annealed epsilon",
+    "all": "all of these figures, on one page with the film",
+}
+_REPRODUCE = "Run the paper's studies again, with records from which a rerun resumes, and a page of the results."
+
+
+def _check_uci(options: argparse.Namespace) -> None:
+    check_page("torchmcl reproduce uci", options.out)
+
+
+def _check_separation(options: argparse.Namespace) -> None:
+    check_page("torchmcl reproduce separation", options.out)
+
+
+def _check_trajectories(options: argparse.Namespace) -> None:
+    check_page("torchmcl reproduce trajectories", options.out)
+
+
+def _check_figures(options: argparse.Namespace) -> None:
+    needed_by = f"torchmcl reproduce {options.figure}"
+    check_page(needed_by, options.out)
+
+
+def _reproduce_uci(options: argparse.Namespace) -> None:
+    from torchmcl_studies.reports.uci import write_uci_page
+    from torchmcl_studies.uci.run import run_study
+    from torchmcl_studies.uci.study import PROTOCOLS, QUICK_METHODS, QUICK_SETS, UciStudy
+
+    defaults = UciStudy()
+    protocols = PROTOCOLS if not options.quick else ("last", "test-selected")
+    study = UciStudy(
+        sets=options.sets or (QUICK_SETS if options.quick else defaults.sets),
+        methods=options.methods or (QUICK_METHODS if options.quick else defaults.methods),
+        protocols=options.protocol or protocols,
+        n_seeds=options.seeds,
+        n_epochs=options.epochs,
+        folds=options.folds,
+        data=options.data,
+        device=options.device,
+    )
+    if options.cluster is None:
+        run_study(study, options.out, progress=not options.quiet)
+    else:
+        from torchmcl_studies.uci.distributed import run_study_on_cluster
+
+        run_study_on_cluster(study, options.out, options.cluster, progress=not options.quiet)
+    path = write_uci_page(options.out)
+    say(f"Records: {options.out / 'records.jsonl'}")
+    say(f"Open the page: {path.resolve().as_uri()}")
+
+
+def _reproduce_separation(options: argparse.Namespace) -> None:
+    from torchmcl_studies.reports.separation_study import write_separation_study_page
+    from torchmcl_studies.separation.study import PARTS, run_separation_study
+
+    # Values of changes are YAML, of which JSON strings are a part: whatever the names hold, they stay names.
+    where = {"root": options.data, "pack": options.pack}
+    changes = [f"data.{name}={json.dumps(str(path))}" for name, path in where.items() if path is not None]
+    folders = run_separation_study(
+        options.out,
+        parts=options.parts or PARTS,
+        n_seeds=options.seeds,
+        quick=options.quick,
+        changes=changes,
+        device=options.device,
+        limit=options.limit,
+        progress=not options.quiet,
+    )
+    say(f"Records: {len(folders)} trainings in {options.out}")
+    say(f"Open the page: {write_separation_study_page(options.out).resolve().as_uri()}")
+
+
+def _reproduce_trajectories(options: argparse.Namespace) -> None:
+    from torchmcl_studies.reports.trajectories import write_trajectories_page
+    from torchmcl_studies.trajectories import study as studies
+
+    defaults = studies.TrajectoryStudy()
+    study = studies.TrajectoryStudy(
+        scenes=options.scenes or (studies.QUICK_SCENES if options.quick else defaults.scenes),
+        methods=options.methods or defaults.methods,
+        n_seeds=options.seeds,
+        n_epochs=options.epochs or (studies.QUICK_EPOCHS if options.quick else defaults.n_epochs),
+        batch_size=studies.QUICK_BATCH if options.quick else defaults.batch_size,
+        data=options.data,
+        device=options.device,
+    )
+    studies.run_study(study, options.out, progress=not options.quiet)
+    path = write_trajectories_page(options.out)
+    say(f"Records: {options.out / 'records.jsonl'}")
+    say(f"Open the page: {path.resolve().as_uri()}")
+
+
+def _reproduce_figures(options: argparse.Namespace) -> None:
+    from torchmcl_studies.figures import FIGURES, run_figure
+    from torchmcl_studies.reports.figures import write_figure, write_figures_page
+
+    for name in FIGURES if options.figure == "all" else [options.figure]:
+        claims = run_figure(
+            name,
+            options.out,
+            preset=options.preset,
+            n_epochs=options.epochs,
+            device=options.device,
+            progress=not options.quiet,
+        )
+        say(f"{name}: {write_figure(name, options.out)}")
+        for claim in claims:
+            say(f"  {'' if claim.holds else 'NOT BORNE OUT: '}{claim.text}")
+    say(f"Open the page: {write_figures_page(options.out).resolve().as_uri()}")

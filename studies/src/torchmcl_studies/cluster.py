@@ -1,0 +1,92 @@
+"""Work split across the machines of a dask cluster: dask.distributed schedules it, joblib hands it over."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from torchmcl._checks import bad_value
+
+__all__ = ["connected", "results_from"]
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+# Seconds until a scheduler that does not answer, or has no worker, counts as missing.
+_PATIENCE = 30
+_START = "`dask scheduler` and `dask worker ADDRESS --nthreads 1` start one."
+
+
+@contextmanager
+def connected(owner: str, address: str, *, patience: float = _PATIENCE) -> Iterator[Any]:
+    """Give the client of a dask cluster inside a `with` block.
+
+    Args:
+        owner: who speaks in messages.
+        address: of the scheduler, as in tcp://host:8786.
+        patience: seconds to wait for the scheduler, and then for a first worker.
+
+    Raises:
+        ImportError: if dask.distributed or joblib is not installed.
+        ValueError: if there is no scheduler at the address, or it has no workers.
+    """
+    import distributed
+
+    try:
+        client = distributed.Client(address, timeout=patience, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        rule = "be the address of a dask scheduler that answers"
+        raise ValueError(bad_value(owner, "cluster", rule, repr(address), _START)) from error
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=patience)
+        except TimeoutError as error:
+            rule = "be that of a scheduler with at least one worker"
+            raise ValueError(bad_value(owner, "cluster", rule, f"{address!r} without one", _START)) from error
+        yield client
+
+
+def results_from(
+    owner: str, client: Any, work: Callable[[_Item], _Result], items: Sequence[_Item]
+) -> Iterator[tuple[_Item, _Result]]:
+    """Return items with their results, as they come in.
+
+    What a worker was doing when it went away is given to another one; results that have come in are not asked for
+    again.
+
+    Args:
+        owner: who speaks in messages.
+        client: from `connected`.
+        work: importable on the workers; must not mind being run again for an item whose worker was lost.
+        items: to work on, the largest first.
+
+    Raises:
+        OSError: if an item has ended several workers.
+    """
+    import distributed
+    import joblib
+
+    numbered = (joblib.delayed(_numbered)(work, number, item) for number, item in enumerate(items))
+    # One item at a time, and all of them in the scheduler's hands: it knows best where there is room.
+    options = {"n_jobs": -1, "batch_size": 1, "pre_dispatch": "all", "return_as": "generator_unordered"}
+    try:
+        with joblib.parallel_config(backend=_backend(client)):
+            for number, result in joblib.Parallel(**options)(numbered):
+                yield items[number], result
+    except distributed.KilledWorker as error:
+        advice = "Is its memory enough? What was finished is in the records; rerun the same command to resume."
+        raise OSError(f"{owner}: one unit of work has ended several workers. {advice}") from error
+
+
+def _backend(client: Any) -> Any:
+    """Return joblib's backend for dask; of a cluster with one core alone joblib would do the work itself."""
+    from joblib._dask import DaskDistributedBackend
+
+    class Backend(DaskDistributedBackend):
+        def effective_n_jobs(self, n_jobs: int) -> int:
+            return max(2, super().effective_n_jobs(n_jobs))
+
+    return Backend(client=client)
+
+
+def _numbered(work: Callable[[_Item], _Result], number: int, item: _Item) -> tuple[int, _Result]:
+    return number, work(item)

@@ -1,0 +1,27 @@
+"""Walking people seen from above (ETH and UCY): recordings, windows of 8 observed and 12 future steps, and splits.
+
+Example:
+    >>> from torchmcl_studies.data import pedestrians
+    >>> split = pedestrians.load("eth")  # doctest: +SKIP
+    >>> split.test.observed.shape, split.test.future.shape  # doctest: +SKIP
+    (torch.Size([364, 8, 2]), torch.Size([364, 12, 2]))
+"""
+
+from torchmcl_studies.data.pedestrians.files import RECORDINGS, read_recordings
+from torchmcl_studies.data.pedestrians.samples import Neighbours, Windows, leave_out, windows
+from torchmcl_studies.data.pedestrians.splits import SCENES, Split, load
+from torchmcl_studies.data.pedestrians.tracks import Recording, read
+
+__all__ = [
+    "RECORDINGS",
+    "SCENES",
+    "Neighbours",
+    "Recording",
+    "Split",
+    "Windows",
+    "leave_out",
+    "load",
+    "read",
+    "read_recordings",
+    "windows",
+]

@@ -1,0 +1,219 @@
+"""Samples of a recording: one person in consecutive frames, the first observed and the others to come."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_positive_int, nearest_hint
+from torchmcl_studies.data.pedestrians.tracks import Recording
+
+__all__ = ["Neighbours", "Windows", "leave_out", "windows"]
+
+
+class Neighbours(NamedTuple):
+    """The other windows of the scene of each window.
+
+    Attributes:
+        rows: [windows, neighbours], rows of the windows; the row itself where there is none.
+        mask: [windows, neighbours], True where there is one.
+    """
+
+    rows: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Samples sorted by recording, first frame and person.
+
+    Windows of the same recording and the same first frame are a scene: people who walk at the same time.
+
+    Attributes:
+        observed: [windows, observed steps, 2], float32, in metres
+        future: [windows, future steps, 2]; after a person has left, the last position again.
+        mask: [windows, future steps], True while the person is there; all True without `partial`.
+        scene: [windows], from 0 and never decreasing
+        recording: [windows], which of `recordings`
+        person: [windows], their number in the recording
+        frame: [windows], the first one
+        recordings: names.
+    """
+
+    observed: Tensor
+    future: Tensor
+    mask: Tensor
+    scene: Tensor
+    recording: Tensor
+    person: Tensor
+    frame: Tensor
+    recordings: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Return the number of windows."""
+        return len(self.scene)
+
+    @property
+    def n_scenes(self) -> int:
+        """How many scenes there are."""
+        return int(self.scene[-1]) + 1 if len(self) else 0
+
+    def neighbours(self) -> Neighbours:
+        """Return the other windows of each window's scene, padded to the largest scene.
+
+        People who are there for a part of the window only have no window of their own, so are not among them; with
+        `partial` those who leave early are.
+        """
+        sizes = torch.bincount(self.scene, minlength=self.n_scenes)
+        first = (sizes.cumsum(0) - sizes)[self.scene].unsqueeze(-1)  # [windows, 1]
+        rows = torch.arange(len(self)).unsqueeze(-1)
+        places = torch.arange(max(int(sizes.max()) - 1, 0) if len(self) else 0)
+        index = first + places
+        index = index + (index >= rows).long()  # a window is not its own neighbour
+        mask = places < sizes[self.scene].unsqueeze(-1) - 1
+        return Neighbours(torch.where(mask, index, rows), mask)
+
+
+def windows(
+    recordings: Recording | Sequence[Recording],
+    *,
+    observed: int = 8,
+    future: int = 12,
+    stride: int = 1,
+    partial: bool = False,
+) -> Windows:
+    """Return every sample of the recordings: one person in `observed + future` consecutive frames.
+
+    Consecutive frames are one step of the recording apart: a window never crosses a gap in a person's frames.
+
+    Args:
+        recordings: one or several, of the same frame step.
+        observed: steps that are known.
+        future: steps to come.
+        stride: steps between the first frames, counted from the first frame of a recording, so that people of a scene
+            stay together.
+        partial: also take people who leave before the window ends, after at least one future step; `mask` says when.
+
+    Raises:
+        ValueError: for a number below 1, no recording, or recordings of two frame steps.
+
+    Example:
+        >>> rows = np.array([[frame, 1, 0.4 * frame, 0.0] for frame in range(5)])
+        >>> samples = windows(Recording.from_rows(rows), observed=2, future=2)
+        >>> samples.future[:, :, 0]
+        tensor([[0.8000, 1.2000],
+                [1.2000, 1.6000]])
+    """
+    for argument, value in (("observed", observed), ("future", future), ("stride", stride)):
+        check_positive_int("pedestrians.windows", argument, value)
+    chosen = [recordings] if isinstance(recordings, Recording) else list(recordings)
+    _check_one_step(chosen)
+    parts = [_windows_of(recording, observed, future, stride, partial) for recording in chosen]
+    positions, mask, person, frame = (np.concatenate(column) for column in zip(*parts, strict=True))
+    number = np.repeat(np.arange(len(parts)), [len(part[-1]) for part in parts])
+    track = torch.from_numpy(positions.astype(np.float32))
+    return Windows(
+        observed=track[:, :observed].contiguous(),
+        future=track[:, observed:].contiguous(),
+        mask=torch.from_numpy(mask),
+        scene=torch.from_numpy(_numbered(number, frame)),
+        recording=torch.from_numpy(number),
+        person=torch.from_numpy(person),
+        frame=torch.from_numpy(frame),
+        recordings=tuple(recording.name for recording in chosen),
+    )
+
+
+def leave_out(samples: Windows, *names: str) -> tuple[Windows, Windows]:
+    """Return the windows without some recordings, and the windows of those.
+
+    Choices (how long to train, which temperature) made on recordings that were left out of the training do not look
+    at the scene of the test.
+
+    Args:
+        samples: windows of several recordings, the training part of a split for example.
+        names: of the recordings to hold out. Those of one place belong together.
+
+    Returns:
+        (the others, those held out), with their scenes numbered anew.
+
+    Raises:
+        ValueError: without a name, for an unknown one, or if nothing would be left.
+
+    Example:
+        >>> rows = np.array([[frame, 1, 0.4 * frame, 0.0] for frame in range(5)])
+        >>> both = windows([Recording.from_rows(rows, name) for name in ("street", "square")], observed=2, future=2)
+        >>> rest, held_out = leave_out(both, "square")
+        >>> rest.recordings, held_out.recordings, len(held_out)
+        (('street',), ('square',), 2)
+    """
+    owner = "pedestrians.leave_out"
+    for name in names:
+        if name not in samples.recordings:
+            advice = nearest_hint(str(name), samples.recordings).strip()
+            rule = f"be of {', '.join(samples.recordings)}"
+            raise ValueError(bad_value(owner, "names", rule, repr(name), advice))
+    rest = set(samples.recordings) - set(names)
+    if not names or not rest:
+        rule = f"be some but not all of {', '.join(samples.recordings)}"
+        raise ValueError(bad_value(owner, "names", rule, "all" if names else "none"))
+    return _of_recordings(samples, rest), _of_recordings(samples, set(names))
+
+
+def _check_one_step(recordings: list[Recording]) -> None:
+    if not recordings:
+        raise ValueError(bad_value("pedestrians.windows", "recordings", "hold at least one recording", "none"))
+    first = recordings[0]
+    for other in recordings[1:]:
+        if other.step != first.step:
+            got = f"{first.step} in {first.name} and {other.step} in {other.name}"
+            advice = "Resample one of them: a step must last as long in all."
+            rule = "have one frame step"
+            raise ValueError(bad_value("pedestrians.windows", "recordings", rule, got, advice))
+
+
+def _windows_of(
+    recording: Recording, observed: int, future: int, stride: int, partial: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return positions [windows, steps, 2], mask, person and first frame of one recording, sorted."""
+    frames, persons = recording.frames, recording.persons
+    n_rows, length = len(frames), observed + future
+    breaks = (np.diff(persons) != 0) | (np.diff(frames) != recording.step)
+    ends = np.append(np.flatnonzero(breaks), n_rows - 1)  # the last row of each run without a gap
+    run = np.concatenate([[0], np.cumsum(breaks)])
+    left = ends[run] - np.arange(n_rows) + 1  # rows of the run from here on
+    fits = left >= (observed + 1 if partial else length)
+    on_stride = (frames - frames.min()) // recording.step % stride == 0
+    starts = np.flatnonzero(fits & on_stride)
+    starts = starts[np.lexsort((persons[starts], frames[starts]))]
+    steps, left = np.arange(length), left[starts, None]
+    positions = recording.positions[starts[:, None] + np.minimum(steps, left - 1)]
+    return positions, steps[observed:] < left, persons[starts], frames[starts]
+
+
+def _numbered(recording: np.ndarray, frame: np.ndarray) -> np.ndarray:
+    """Return the scene of each window, which are sorted by recording and frame."""
+    if not len(frame):
+        return np.zeros(0, dtype=np.int64)
+    changes = (np.diff(recording) != 0) | (np.diff(frame) != 0)
+    return np.concatenate([[0], np.cumsum(changes)]).astype(np.int64)
+
+
+def _of_recordings(samples: Windows, names: set[str]) -> Windows:
+    kept = [index for index, name in enumerate(samples.recordings) if name in names]
+    rows = torch.isin(samples.recording, torch.tensor(kept))
+    recording = torch.searchsorted(torch.tensor(kept), samples.recording[rows])
+    frame = samples.frame[rows]
+    return Windows(
+        observed=samples.observed[rows],
+        future=samples.future[rows],
+        mask=samples.mask[rows],
+        scene=torch.from_numpy(_numbered(recording.numpy(), frame.numpy())),
+        recording=recording,
+        person=samples.person[rows],
+        frame=frame,
+        recordings=tuple(samples.recordings[index] for index in kept),
+    )

@@ -1,0 +1,111 @@
+"""The pictures of the study of separation. No text from outside is drawn in them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchmcl._pages.pictures import AMCL, INK, MCL, PALETTE, method_colour, new_figure
+from torchmcl_studies.reports.separation_numbers import LABELS, METHODS
+from torchmcl_studies.separation.study_records import RunRecords
+
+__all__ = ["draw_automatic", "draw_hypotheses", "draw_learning_curves", "draw_transition"]
+
+_DASHES = {"pit": "-", "mcl": "--", "relaxed-wta": ":", "amcl": "-"}
+
+
+def draw_learning_curves(runs: Sequence[RunRecords]) -> Any:
+    """Return validation SI-SDR over training, a panel for each number of speakers, a line for each training.
+
+    Seeds after the first one are lighter.
+    """
+    numbers = sorted({run.n_speakers for run in runs})
+    figure = new_figure(4.8 * len(numbers), 3.9, layout="tight")
+    axes = figure.subplots(1, len(numbers), squeeze=False)
+    first = min((run.seed for run in runs), default=0)
+    for axis, number in zip(axes[0], numbers, strict=True):
+        labelled = set()
+        panel_runs = [run for run in runs if run.n_speakers == number]
+        for run in sorted(panel_runs, key=lambda run: (METHODS.index(run.rule), run.seed)):
+            axis.plot(
+                [record["step"] for record in run.epochs],
+                [record["val_pit_si_sdr"] for record in run.epochs],
+                color=method_colour(run.rule),
+                ls=_DASHES[run.rule],
+                lw=1.6,
+                alpha=1 if run.seed == first else 0.4,
+                label=None if run.rule in labelled else LABELS[run.rule],
+            )
+            labelled.add(run.rule)
+        axis.set(title=f"{number} speakers", xlabel="training steps", ylabel="validation PIT SI-SDR in dB")
+        axis.grid(alpha=0.25)
+        axis.legend(frameon=False, fontsize=9, loc="lower right")
+    return figure
+
+
+def draw_hypotheses(runs: Sequence[RunRecords]) -> Any:
+    """Return MCL SI-SDR of the test mixtures by the number of outputs: quartiles, median, and a point for the mean."""
+    figure = new_figure(6.4, 4.0)
+    axis = figure.subplots()
+    numbers = sorted({run.n_outputs for run in runs})
+    rules = [rule for rule in METHODS if any(run.rule == rule for run in runs)]
+    for place, rule in enumerate(rules):
+        rule_runs = sorted((run for run in runs if run.rule == rule), key=lambda run: run.n_outputs)
+        shift = 0.36 * (place - (len(rules) - 1) / 2)
+        boxes = axis.boxplot(
+            [list(run.values("mcl_si_sdr").values()) for run in rule_runs],
+            positions=[numbers.index(run.n_outputs) + shift for run in rule_runs],
+            widths=0.3,
+            whis=(5, 95),
+            showfliers=False,
+            showmeans=True,
+            patch_artist=True,
+            manage_ticks=False,
+            medianprops={"color": INK, "lw": 1.4},
+            meanprops={"marker": "o", "mfc": "#ffffff", "mec": INK, "ms": 5},
+        )
+        for box in boxes["boxes"]:
+            box.set(facecolor=method_colour(rule), alpha=0.55)
+        axis.plot([], [], color=method_colour(rule), lw=8, alpha=0.55, label=LABELS[rule])
+    axis.set_xticks(range(len(numbers)), [str(number) for number in numbers])
+    axis.set(xlabel="outputs of the network", ylabel="MCL SI-SDR in dB")
+    axis.grid(axis="y", alpha=0.25)
+    axis.legend(frameon=False, fontsize=9, loc="lower right")
+    return figure
+
+
+def draw_transition(runs: Sequence[RunRecords]) -> Any:
+    """Return the negative MCL SI-SDR of the validation against the temperature, which falls from right to left."""
+    figure = new_figure(6.8, 4.0)
+    axis = figure.subplots()
+    for run, colour in zip(sorted(runs, key=lambda run: run.temperature), PALETTE, strict=False):
+        points = [
+            (temperature, -record["val_mcl_si_sdr"])
+            for temperature, record in zip(run.temperatures, run.epochs, strict=True)
+            if temperature > 0  # a logarithm has no place for it
+        ]
+        label = f"from {run.temperature:g} dB"
+        axis.plot(*zip(*points, strict=True), color=colour, marker="o", ms=3, lw=1.3, label=label)
+    axis.set(xscale="log", xlabel="temperature in dB", ylabel="negative MCL SI-SDR in dB")
+    axis.grid(alpha=0.25)
+    axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def draw_automatic(by_hand: Sequence[RunRecords], automatic: Sequence[RunRecords]) -> Any:
+    """Return temperature and validation SI-SDR over training, of schedules set by hand and of one that sets itself."""
+    figure = new_figure(9.6, 3.7, layout="tight")
+    left, right = figure.subplots(1, 2)
+    for runs, colour, label in ((by_hand, AMCL, "by hand"), (automatic, MCL, "automatic")):
+        for place, run in enumerate(runs):
+            style = {"color": colour, "alpha": 1 if place == 0 else 0.4, "lw": 1.6}
+            named = label if place == 0 else None
+            warm = [(r["step"], t) for r, t in zip(run.epochs, run.temperatures, strict=True) if t > 0]
+            if warm:  # a logarithm has no place for zero
+                left.plot(*zip(*warm, strict=True), marker="o", ms=3, label=named, **style)
+            steps = [record["step"] for record in run.epochs]
+            right.plot(steps, [record["val_pit_si_sdr"] for record in run.epochs], label=named, **style)
+    left.set(yscale="log", xlabel="training steps", ylabel="temperature in dB, until it is 0", xlim=right.get_xlim())
+    right.set(xlabel="training steps", ylabel="validation PIT SI-SDR in dB")
+    for axis in (left, right):
+        axis.grid(alpha=0.25)
+        axis.legend(frameon=False, fontsize=9)
+    return figure

@@ -1,0 +1,313 @@
+"""The page of the separation study: table, tests, curves, boxes and the phase transition, from records."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchmcl._files import write_atomically
+from torchmcl._pages.numbers import Difference, Spread, difference, mean_error, p_value, signed, spread_of
+from torchmcl._pages.page import escape, image, page, side_by_side, table
+from torchmcl_studies.reports import separation_drawings as drawings
+from torchmcl_studies.reports.separation_numbers import LABELS, METHODS, by_genders, over_seeds, seeds_apart
+from torchmcl_studies.separation.study_records import RunRecords, StudyRecords, published_separation, read_study
+
+__all__ = [
+    "automatic_rows",
+    "by_hand_and_automatic",
+    "gender_rows",
+    "hypotheses_rows",
+    "method_rows",
+    "transition_rows",
+    "write_separation_study_page",
+]
+
+Rows = list[list[str]]
+
+# What follows a bar is a smaller line of the cell.
+METHOD_HEAD = (
+    *("method", "PIT SI-SDR", "MCL SI-SDR", "improvement", "against PIT"),
+    "published PIT SI-SDR | WSJ0-mix: not comparable",
+)
+HYPOTHESES_HEAD = ("outputs", "method", "MCL SI-SDR", "median", "against fewest outputs", "against MCL")
+TRANSITION_HEAD = ("from", "to", "outputs are the mixture until", "PIT SI-SDR", "MCL SI-SDR")
+AUTOMATIC_HEAD = ("schedule", "seed", "PIT SI-SDR", "MCL SI-SDR", "improvement", "against by hand, same seed")
+# An output that gains less, in dB, is the mixture itself up to rounding.
+_UNSPLIT = 0.2
+
+
+def method_rows(study: StudyRecords, n_speakers: int) -> Rows:
+    """Return the lines of the table of methods, under `METHOD_HEAD`, as plain text."""
+    published = published_separation()
+    groups = _methods(study, n_speakers)
+    rows = []
+    for rule, runs in groups.items():
+        cells = [_scored(runs, "pit_si_sdr"), _scored(runs, "mcl_si_sdr"), _scored(runs, "improvement", std=False)]
+        against = _against_pit(groups, rule) if rule != "pit" and "pit" in groups else ""
+        printed, printed_mcl = (published.get((n_speakers, rule, m)) for m in ("pit_si_sdr", "mcl_si_sdr"))
+        below = f" | MCL SI-SDR {printed_mcl}" if printed_mcl else ""
+        rows.append([LABELS[rule], *cells, against, f"{printed or '—'}{below}"])
+    return rows
+
+
+def hypotheses_rows(study: StudyRecords) -> Rows:
+    """Return the lines of the table of more outputs than speakers, under `HYPOTHESES_HEAD`."""
+    runs = {(run.n_outputs, run.rule): run for run in study.of_part("hypotheses")}
+    fewest = min((n for n, _ in runs), default=0)
+    rows = []
+    for (n_outputs, rule), run in sorted(runs.items(), key=lambda item: (item[0][0], METHODS.index(item[0][1]))):
+        scores = run.values("mcl_si_sdr")
+        others = (runs.get((fewest, rule)), runs.get((n_outputs, "mcl")))
+        against = [
+            _against(difference(scores, other.values("mcl_si_sdr"))) if other is not None and other is not run else ""
+            for other in others
+        ]
+        median = statistics.median(scores.values())
+        rows.append([str(n_outputs), LABELS[rule], _scored([run], "mcl_si_sdr"), f"{median:.2f}", *against])
+    return rows
+
+
+def transition_rows(study: StudyRecords) -> Rows:
+    """Return the lines of the table of the phase transition, under `TRANSITION_HEAD`."""
+    rows = []
+    for run in sorted(study.of_part("transition"), key=lambda run: run.temperature):
+        temperatures = run.temperatures
+        start = run.mean("input_si_sdr")
+        unsplit = [
+            t
+            for t, record in zip(temperatures, run.epochs, strict=True)
+            if abs(record["val_mcl_si_sdr"] - start) < _UNSPLIT
+        ]
+        until = f"{min(unsplit):.1f} dB" if unsplit else "split at once"
+        scores = [_scored([run], m, std=False) for m in ("pit_si_sdr", "mcl_si_sdr")]
+        rows.append([f"{run.temperature:g} dB", f"{temperatures[-1]:.2g} dB", until, *scores])
+    return rows
+
+
+def automatic_rows(study: StudyRecords) -> Rows:
+    """Return the lines of aMCL with a schedule set by hand and with an automatic one, under `AUTOMATIC_HEAD`."""
+    by_hand, automatic = by_hand_and_automatic(study)
+    rows = []
+    for label, runs in (("by hand", by_hand), ("automatic", automatic)):
+        for run in runs:
+            scores = [_scored([run], m, std=False) for m in ("pit_si_sdr", "mcl_si_sdr", "improvement")]
+            other = next((one for one in by_hand if one.seed == run.seed and one is not run), None)
+            paired = None if other is None else difference(run.values("pit_si_sdr"), other.values("pit_si_sdr"))
+            rows.append([label, str(run.seed), *scores, _against(paired)])
+    return rows
+
+
+def gender_rows(study: StudyRecords, n_speakers: int) -> tuple[list[str], Rows]:
+    """Return heading and lines of the improvement by the genders in a mixture, a column for each method."""
+    groups = {rule: by_genders(study, runs, "improvement") for rule, runs in _methods(study, n_speakers).items()}
+    names = list(dict.fromkeys(name for spreads in groups.values() for name in spreads))
+    head = ["genders", "mixtures", *(LABELS[rule] for rule in groups)]
+    rows = []
+    for name in names:
+        count = max(spreads[name].n for spreads in groups.values() if name in spreads)
+        cells = [_mean_error(spreads[name]) if name in spreads else "" for spreads in groups.values()]
+        rows.append([name, str(count), *cells])
+    return head, rows
+
+
+def write_separation_study_page(folder: Path | str) -> Path:
+    """Read the records below `folder`, write `index.html` there and return its path."""
+    study = read_study(folder)
+    target = Path(folder) / "index.html"
+    write_atomically(target, _page(study))
+    return target
+
+
+def _page(study: StudyRecords) -> str:
+    seconds = sum(record["seconds"] for run in study.runs for record in run.epochs)
+    n_steps = sum(run.epochs[-1]["step"] for run in study.runs if run.epochs)
+    body = [
+        "<h1>Speech separation: PIT, MCL, Relaxed-WTA and aMCL</h1>",
+        f'<p class="lead">{len(study.runs)} trainings, {n_steps:,} steps, {seconds / 60:.1f} minutes, all summed. '
+        "Numbers are SI-SDR in dB, higher is better, on whole mixtures of speakers that were not in the training.</p>",
+        '<p class="note">PIT SI-SDR: each speaker is assigned a separate output. MCL SI-SDR: each speaker is assigned '
+        "the closest output, which several may share. Improvement: PIT SI-SDR minus that of the mixture.</p>",
+        *_methods_part(study),
+        *_hypotheses_part(study),
+        *_transition_part(study),
+        *_automatic_part(study),
+    ]
+    return page(
+        "torchmcl: the study of separation", "\n".join(body), command="torchmcl reproduce separation", style=_STYLE
+    )
+
+
+_STYLE = """
+th { vertical-align: bottom; } td { vertical-align: top; } .scroll { margin: .8rem 0; } .alone { max-width: 44rem; }
+"""
+
+
+def _methods_part(study: StudyRecords) -> list[str]:
+    runs = study.of_part("methods")
+    if not runs:
+        return []
+    n_seeds = len({run.seed for run in runs})
+    body = ["<h2>Four objectives</h2>"]
+    numbers = sorted({run.n_speakers for run in runs})
+    for number in numbers:
+        first = next(run for run in runs if run.n_speakers == number)
+        body.append(f"<h3>{number} speakers, {len(first.mixtures)} mixtures</h3>")
+        body.append(f'<p class="note">{escape(_network(first))}, {first.epochs[-1]["step"]:,} steps.</p>')
+        body.append(table(METHOD_HEAD, method_rows(study, number), identity=f"methods-{number}"))
+    read = (
+        "Mean ± standard deviation over mixtures, below it the standard error of the mean. Against PIT, in PIT SI-SDR: "
+        "mean difference ± standard error over the same mixtures, its median, and the p of Wilcoxon's test, which "
+        "tells apart networks, not objectives. Each method is trained once, so that the numbers say nothing about "
+        "the choice of the seed. "
+    )
+    if n_seeds > 1:
+        read = (
+            f"Mean over {n_seeds} seeds, in brackets each of them; below it standard deviation and standard error over "
+            "mixtures, each with its mean over the seeds. Against PIT: difference in PIT SI-SDR. The p of mixtures is "
+            "that of Wilcoxon's test, which tells apart networks, not objectives; the p of seeds is that of Tukey's "
+            "test, in which a training is one value: it asks about objectives, with few trainings. "
+        )
+    body.append(
+        f'<p class="note">{read}'
+        "The <b>published</b> values are of WSJ0-mix, another corpus, with a far longer training, mean ± standard "
+        "deviation over three seeds: they are <b>not comparable</b> with the others, and show what the paper found.</p>"
+    )
+    body.append("<h2>Learning curves</h2>")
+    pictures = [
+        image(
+            drawings.draw_learning_curves([run for run in runs if run.n_speakers == number]),
+            f"Validation SI-SDR over training, {number} speakers",
+        )
+        for number in numbers
+    ]
+    body.append(side_by_side(pictures))
+    body.append(
+        '<p class="note">PIT SI-SDR on crops of validation mixtures, after each epoch; seeds after the first are '
+        "lighter.</p>"
+    )
+    if study.genders:
+        body.append("<h2>By gender</h2>")
+        for number in numbers:
+            head, rows = gender_rows(study, number)
+            body.append(f"<h3>{number} speakers</h3>" + table(head, rows, identity=f"genders-{number}"))
+        body.append(
+            '<p class="note">Improvement in dB, mean ± standard error over mixtures. F and M as the readers '
+            "are listed.</p>"
+        )
+    return body
+
+
+def _hypotheses_part(study: StudyRecords) -> list[str]:
+    runs = study.of_part("hypotheses")
+    if not runs:
+        return []
+    caption = (
+        "Boxes: quartiles and median; whiskers: 5 and 95 %; points: means. "
+        f"{_network(runs[0])}, {runs[0].epochs[-1]['step']:,} steps, {len(runs[0].mixtures)} mixtures of "
+        f"{runs[0].n_speakers} speakers."
+    )
+    return [
+        "<h2>More outputs than speakers</h2>",
+        _alone(drawings.draw_hypotheses(runs), "MCL SI-SDR by the number of outputs", caption),
+        table(HYPOTHESES_HEAD, hypotheses_rows(study), identity="hypotheses"),
+        '<p class="note">More outputs are more chances to be near a speaker: the best of many is chosen with the true '
+        "sources known, so part of the gain comes from this choice, not from separation. Differences are paired, "
+        "± standard error, with the p of Wilcoxon's test.</p>",
+    ]
+
+
+def _transition_part(study: StudyRecords) -> list[str]:
+    runs = study.of_part("transition")
+    if not runs:
+        return []
+    decay = runs[0].config["objective"]["decay"]
+    caption = (
+        f"The temperature falls by a factor of {decay:g} an epoch, from right to left. While all "
+        "outputs are the mixture, their SI-SDR is that of the mixture. On crops of validation mixtures. "
+        f"{_network(runs[0])}, constant learning rate."
+    )
+    return [
+        "<h2>Phase transition</h2>",
+        _alone(drawings.draw_transition(runs), "Negative MCL SI-SDR against temperature", caption),
+        table(TRANSITION_HEAD, transition_rows(study), identity="transition"),
+        '<p class="note">The last two columns: whole test mixtures, mean ± standard error. All trainings are equally '
+        "long, so that one that begins hot has had less time at a temperature at which something is learned.</p>",
+    ]
+
+
+def _automatic_part(study: StudyRecords) -> list[str]:
+    by_hand, runs = by_hand_and_automatic(study)
+    if not runs:
+        return []
+    caption = "aMCL with 2 speakers. Both have equally many steps; on crops of validation mixtures."
+    return [
+        "<h2>An automatic schedule</h2>",
+        image(drawings.draw_automatic(by_hand, runs), "Temperature and SI-SDR over training", escape(caption)),
+        table(AUTOMATIC_HEAD, automatic_rows(study), identity="automatic"),
+        '<p class="note">Whole test mixtures, mean ± standard error over them. The difference is in PIT SI-SDR.</p>',
+    ]
+
+
+def by_hand_and_automatic(study: StudyRecords) -> tuple[list[RunRecords], list[RunRecords]]:
+    """Return the trainings of aMCL with a schedule set by hand, and those with an automatic one, by seed."""
+    runs = study.of_part("automatic")
+    # Those by hand have the seeds that the table of methods did not have then; by now it may.
+    by_hand = {run.seed: run for run in runs if not run.sets_itself}
+    by_hand |= {run.seed: run for run in _methods(study, 2).get("amcl", [])}
+    automatic = {run.seed: run for run in runs if run.sets_itself}
+    first, second = ([runs[seed] for seed in sorted(runs)] for runs in (by_hand, automatic))
+    return first, second
+
+
+def _network(run: RunRecords) -> str:
+    model = run.config["model"]
+    return f"Networks of {model.get('n_blocks', 6)} blocks with {model.get('hidden_size', 128)} units"
+
+
+def _methods(study: StudyRecords, n_speakers: int) -> dict[str, list[RunRecords]]:
+    runs = [run for run in study.of_part("methods") if run.n_speakers == n_speakers]
+    groups = {rule: sorted((run for run in runs if run.rule == rule), key=lambda run: run.seed) for rule in METHODS}
+    return {rule: group for rule, group in groups.items() if group}
+
+
+def _alone(figure: Any, alternative: str, caption: str) -> str:
+    return f'<div class="alone">{image(figure, alternative, escape(caption))}</div>'
+
+
+def _scored(runs: Sequence[RunRecords], measure: str, *, std: bool = True) -> str:
+    """Return mean ± standard deviation over mixtures | standard error; or mean (each seed) | both, for several.
+
+    Without `std`, the standard deviation is left out.
+    """
+    spread = spread_of(list(over_seeds(runs, measure).values()))
+    if len(runs) == 1:
+        return (
+            f"{mean_error(spread.mean, spread.std, decimals=2)} | SE {spread.error:.2f}" if std else _mean_error(spread)
+        )
+    seeds = ", ".join(f"{run.mean(measure):.2f}" for run in runs)
+    return f"{spread.mean:.2f} ({seeds}) | {f'± {spread.std:.2f}, ' if std else ''}SE {spread.error:.2f}"
+
+
+def _against_pit(groups: Mapping[str, Sequence[RunRecords]], rule: str) -> str:
+    """Return the difference in PIT SI-SDR to PIT: over mixtures, of each seed that both have, and its tests."""
+    ours, theirs = groups[rule], groups["pit"]
+    paired = difference(over_seeds(ours, "pit_si_sdr"), over_seeds(theirs, "pit_si_sdr"))
+    pairs = [(one, other) for one in ours for other in theirs if one.seed == other.seed]
+    if paired is None or len(pairs) < 2:
+        return _against(paired)
+    seeds = ", ".join(signed(one.mean("pit_si_sdr") - other.mean("pit_si_sdr")) for one, other in pairs)
+    p = seeds_apart({name: [run.mean("pit_si_sdr") for run in runs] for name, runs in groups.items()}, rule, "pit")
+    by_seed = "" if p is None else f" | seeds {p_value(p)}"
+    return f"{signed(paired.mean)} ({seeds}) | SE {paired.error:.2f} | mixtures {p_value(paired.p)}{by_seed}"
+
+
+def _mean_error(spread: Spread) -> str:
+    return mean_error(spread.mean, spread.error, decimals=2)
+
+
+def _against(paired: Difference | None) -> str:
+    """Return a paired difference | its median and the p of its test."""
+    if paired is None:
+        return ""
+    p = "" if paired.p is None else f", {p_value(paired.p)}"
+    return f"{signed(paired.mean)} ± {paired.error:.2f} | median {signed(paired.median)}{p}"

@@ -1,0 +1,306 @@
+"""The page of the study of pedestrians: every method by every protocol, forks, calibration, joint winners."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchmcl._files import write_atomically
+from torchmcl._pages.numbers import difference, mean_error, p_value, percent, signed, spread_of
+from torchmcl._pages.page import escape, image, page, table
+from torchmcl._reading import as_written
+from torchmcl._records import read_records
+from torchmcl_studies.data.pedestrians import SCENES
+from torchmcl_studies.reports import trajectory_drawings as drawings
+from torchmcl_studies.trajectories.methods import METHODS
+from torchmcl_studies.trajectories.published import PUBLISHED
+
+__all__ = [
+    "OVERALL_HEAD",
+    "PROTOCOLS",
+    "TESTS_HEAD",
+    "Results",
+    "overall_rows",
+    "paired_rows",
+    "published_rows",
+    "results_of",
+    "scene_rows",
+    "write_trajectories_page",
+]
+
+Records = list[dict[str, Any]]
+Rows = list[list[str]]
+
+# Title and the metrics of a cell.
+PROTOCOLS = (
+    ("minADE20 / minFDE20", ("min_ade", "min_fde")),
+    ("ADE of the best end", ("min_ade_of_final",)),
+    ("likeliest ADE / FDE", ("top1_ade", "top1_fde")),
+    ("misses (2 m)", ("misses",)),
+    ("Brier-minFDE20", ("brier_fde",)),
+    ("joint ADE / FDE", ("joint_ade", "joint_fde")),
+    ("collisions", ("collisions",)),
+    ("NLL", ("nll",)),
+)
+OVERALL_HEAD = ("method", "seeds", *(title for title, _ in PROTOCOLS))
+TESTS_HEAD = ("method", "minADE20", "minFDE20", "likeliest FDE", "joint FDE", "collisions")
+_TESTED = ("min_ade", "min_fde", "top1_fde", "joint_fde", "collisions")
+_SHARES = ("misses", "collisions")
+_EXPLAINED = (
+    ("minADE20 / minFDE20", "the lowest error of 20 hypotheses, each its own minimum; what most papers print."),
+    ("ADE of the best end", "the ADE of the hypothesis with the lowest FDE: both by one mode."),
+    ("likeliest ADE / FDE", "of the hypothesis with the highest score: no look at the truth."),
+    ("misses", "share of people of whom all hypotheses end more than 2 m away."),
+    ("Brier-minFDE20", "minFDE plus (1 - p)², p the score of that hypothesis."),
+    (
+        "joint ADE / FDE",
+        "hypothesis k of all people of a scene is one future; mean over people, then the minimum, then the mean over "
+        "scenes.",
+    ),
+    ("collisions", "share of people who come closer than 0.2 m to another in the same hypothesis, mean over scenes."),
+    ("NLL", "negative log-likelihood of the true 12 steps, for methods with a density."),
+)
+
+
+class Results(NamedTuple):
+    """What records say.
+
+    Attributes:
+        scenes: those there are, in the order of the benchmark.
+        methods: those there are, in the order of the tables.
+        values: by (scene, method, metric), then by seed.
+    """
+
+    scenes: list[str]
+    methods: list[str]
+    values: dict[tuple[str, str, str], dict[int, float]]
+
+    def over_scenes(self, method: str, metric: str) -> dict[int, float]:
+        """Return the mean over the scenes by seed, for the seeds that have them all."""
+        columns = [self.values[scene, method, metric] for scene in self.scenes]
+        seeds = set(columns[0]).intersection(*columns[1:]) if columns else set()
+        return {seed: sum(column[seed] for column in columns) / len(columns) for seed in sorted(seeds)}
+
+    def paired(self, method: str, metric: str) -> dict[tuple[str, int], float]:
+        """Return the values by (scene, seed)."""
+        columns = {scene: self.values[scene, method, metric] for scene in self.scenes}
+        return {(scene, seed): value for scene, column in columns.items() for seed, value in column.items()}
+
+
+def results_of(records: Records) -> Results:
+    """Return what records say.
+
+    Raises:
+        ValueError: for an unknown scene or method.
+    """
+    values: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
+    for row in records:
+        if row["scene"] not in SCENES or row["method"] not in METHODS:
+            raise ValueError(f"no such scene and method: {row['scene']!r}, {row['method']!r}")
+        for metric in (metric for _, metrics in PROTOCOLS for metric in metrics):
+            if row[metric] is not None:
+                values[row["scene"], row["method"], metric][int(row["seed"])] = float(row[metric])
+    scenes, methods = ({row[name] for row in records} for name in ("scene", "method"))
+    return Results([name for name in SCENES if name in scenes], [name for name in METHODS if name in methods], values)
+
+
+def overall_rows(results: Results) -> Rows:
+    """Return the lines of the table over all scenes, under `OVERALL_HEAD`: mean ± standard deviation over seeds."""
+    rows = []
+    for method in results.methods:
+        n_seeds = len(results.over_scenes(method, "min_ade"))
+        cells = [_cell([results.over_scenes(method, m) for m in metrics], metrics) for _, metrics in PROTOCOLS]
+        rows.append([METHODS[method].label, str(n_seeds), *cells])
+    return rows
+
+
+def published_rows() -> Rows:
+    """Return (method, minADE20 / minFDE20, protocol) of what others report."""
+    return [
+        [line.name, f"{line.min_ade:.2f} / {line.min_fde:.2f}", line.protocol or "each agent's own minimum"]
+        for line in PUBLISHED
+    ]
+
+
+def scene_rows(results: Results, metrics: Sequence[str]) -> tuple[list[str], Rows]:
+    """Return heading and lines of one protocol by scene."""
+    rows = []
+    for method in results.methods:
+        cells = [_cell([results.values[scene, method, m] for m in metrics], metrics) for scene in results.scenes]
+        if any(cells):
+            rows.append([METHODS[method].label, *cells])
+    return ["method", *results.scenes], rows
+
+
+def paired_rows(results: Results, against: str = "mcl", methods: Sequence[str] | None = None) -> Rows:
+    """Return the lines of paired differences to a method over (scene, seed), under `TESTS_HEAD`."""
+    rows = []
+    for method in results.methods if methods is None else methods:
+        found = [difference(results.paired(method, m), results.paired(against, m)) for m in _TESTED]
+        if method != against and METHODS[method].kind != "none" and any(found):
+            cells = [
+                "" if entry is None else f"{_signed(entry.mean, metric)} | {p_value(entry.p)}"
+                for entry, metric in zip(found, _TESTED, strict=True)
+            ]
+            rows.append([METHODS[method].label, *cells])
+    return rows
+
+
+def write_trajectories_page(folder: Path) -> Path:
+    """Read `records.jsonl` and `forks.jsonl` in `folder`, write `index.html` beside them and return its path.
+
+    Raises:
+        ValueError: if the records are not as `torchmcl reproduce trajectories` wrote them.
+    """
+    owner, command = "reproduce trajectories", "`torchmcl reproduce trajectories`"
+    records = read_records(owner, folder / "records.jsonl")
+    forks = read_records(owner, folder / "forks.jsonl") if (folder / "forks.jsonl").exists() else []
+    target = folder / "index.html"
+    with as_written(owner, "records.jsonl", command):
+        content = _page(records, forks)
+    write_atomically(target, content)
+    return target
+
+
+def _page(records: Records, forks: Records) -> str:
+    results = results_of(records)
+    seconds = sum(float(row["seconds"]) for row in records)
+    windows = {row["scene"]: int(row["windows"]) for row in records}
+    body = [
+        "<h1>Where people walk next</h1>",
+        f'<p class="lead">{len(records)} results of {len(results.methods)} methods on {len(results.scenes)} of the '
+        f"five scenes of ETH/UCY ({sum(windows.values()):,} windows, 3.2 s observed, 4.8 s to come), "
+        f"{int(records[0]['epochs'])} epochs of 20 steps, {seconds:.0f} s of training. Each scene is tested on by "
+        "networks that never saw it.</p>",
+        "<h2>Every method by every protocol</h2>",
+        table(OVERALL_HEAD, overall_rows(results), identity="overall"),
+        '<p class="note">Metres, lower is better. Mean over scenes, ± standard deviation over seeds, which differ in '
+        "initial weights and dropout and see the same rows.</p>",
+        "<ul>" + "".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in _EXPLAINED) + "</ul>",
+        "<h3>Reported by others</h3>",
+        table(("method", "minADE20 / minFDE20", "minimum over"), published_rows(), identity="published"),
+        '<p class="note">Mean over the five scenes. Their training, windows and choice of hyperparameters differ; '
+        "compare only with minADE20 / minFDE20 above, and only if all five scenes are there.</p>",
+        *_tests_part(results),
+        _annealing_part(results),
+        *_joint_part(results),
+        *_forks_part(forks),
+        *_calibration_part(records, results),
+        "<h2>By scene</h2>",
+    ]
+    for title, metrics in PROTOCOLS:
+        head, rows = scene_rows(results, metrics)
+        if rows:
+            body.append(f"<h3>{escape(title)}</h3>" + table(head, rows, identity=f"scene-{metrics[0]}"))
+    return page(
+        "torchmcl: where people walk next",
+        "\n".join(part for part in body if part),
+        command="torchmcl reproduce trajectories",
+    )
+
+
+def _tests_part(results: Results) -> list[str]:
+    rows = paired_rows(results)
+    if not rows:
+        return []
+    return [
+        "<h2>Paired tests against MCL (WTA)</h2>",
+        table(TESTS_HEAD, rows, identity="tests"),
+        '<p class="note">Mean difference over (scene, seed), and p of Wilcoxon\'s signed-rank test. Seeds of a scene '
+        "share its data: the test tells trainings apart, five scenes are few to tell what holds elsewhere.</p>",
+    ]
+
+
+def _annealing_part(results: Results) -> str:
+    pairs = (("mcl", "amcl", "min_ade", "minADE20", 4), ("mdn", "mdn-annealed", "nll", "NLL of the mixtures", 2))
+    measured = []
+    for plain, cooled, metric, name, decimals in pairs:
+        both = [results.over_scenes(method, metric) for method in (plain, cooled)]
+        if all(both):
+            spreads = [spread_of([*values.values()]) for values in both]
+            texts = [mean_error(spread.mean, spread.std, decimals) for spread in spreads]
+            measured.append(f"{name}: {texts[0]} without annealing, {texts[1]} with it. ")
+    return (
+        f"<h2>Does annealing help?</h2><p>{escape(''.join(measured))}In the full study it does not: aMCL from 3 m and "
+        "WTA are within noise of each other, AutoAnnealing is half a percent worse, and mixtures are as likely with it "
+        "as without. It helps where the start is bad: with all hypotheses begun 10 m away WTA ends at 0.320 / 0.594 "
+        "and aMCL from 1 m at 0.255 / 0.432, still far from a good start. With a twentieth of the data it is a little "
+        "worse (0.215 / 0.359 against 0.212 / 0.351). These two were measured apart, in trainings of 3000 steps with "
+        "three seeds.</p>"
+    )
+
+
+def _joint_part(results: Results) -> list[str]:
+    own, joint = "mcl-scenes", "mcl-joint"
+    if not {own, joint} <= set(results.methods):
+        return []
+    kinds = (("min_ade", "min_fde"), ("joint_ade", "joint_fde"), ("collisions",))
+    rows = [
+        [METHODS[name].label, *(_cell([results.over_scenes(name, m) for m in kind], kind) for kind in kinds)]
+        for name in (own, joint)
+    ]
+    tests = paired_rows(results, own, [joint])
+    return [
+        "<h2>Joint winners</h2><p>Both are trained on the same kind of batches, of whole scenes, for fewer steps than "
+        "the others; with joint winners hypothesis k of all people of a scene wins or loses as one future.</p>",
+        table(("method", "minADE20 / minFDE20", "joint ADE / FDE", "collisions"), rows, identity="joint"),
+        table(TESTS_HEAD, tests, identity="joint-tests") if tests else "",
+        '<p class="note">The second table: joint winners minus own winners, over (scene, seed).</p>' if tests else "",
+    ]
+
+
+def _forks_part(forks: Records) -> list[str]:
+    parts = []
+    for scene in [name for name in SCENES if any(row["scene"] == name for row in forks)]:
+        figure = drawings.draw_forks([row for row in forks if row["scene"] == scene])
+        parts.append(f"<h3>{escape(scene)}</h3>" + image(figure, f"Sharp turns in {scene}"))
+    if not parts:
+        return []
+    caption = (
+        '<p class="note">The sharpest turns of each scene, chosen by the truth. Black: observed; green: the true '
+        "future; blue: 20 hypotheses, the darker the likelier; grey: people nearby, dotted where they will go.</p>"
+    )
+    return ["<h2>Forks</h2>", caption, *parts]
+
+
+def _calibration_part(records: Records, results: Results) -> list[str]:
+    methods = [name for name in results.methods if METHODS[name].kind != "none"]
+    if not methods:
+        return []
+    figure = drawings.draw_calibration({METHODS[name].label: _of_method(records, name) for name in methods})
+    caption = (
+        "How often a hypothesis wins, by its score; on the diagonal scores are probabilities. All scenes and seeds. In "
+        "mixtures the winner of the distance need not be the component that explains the path best."
+    )
+    return ["<h2>Are scores probabilities?</h2>", image(figure, "Calibration of the scores", escape(caption))]
+
+
+def _of_method(records: Records, method: str) -> list[list[float]]:
+    """Return (mean score, share of wins, count) of the bins of a method, over scenes and seeds."""
+    bins: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for row in records:
+        if row["method"] == method:
+            for score, share, count in row["calibration"]:
+                total = bins[drawings.bin_of(score)]
+                for place, value in enumerate((score * count, share * count, count)):
+                    total[place] += float(value)
+    return [[score / count, share / count, count] for _, (score, share, count) in sorted(bins.items())]
+
+
+def _cell(columns: Sequence[dict[int, float]], metrics: Sequence[str]) -> str:
+    """Return a mean | ± standard deviation for each metric of a cell, of one seed the value; empty without any."""
+    if not all(columns):
+        return ""
+    spreads = [spread_of([*column.values()]) for column in columns]
+
+    def text(name: str) -> str:
+        values = [getattr(spread, name) for spread in spreads]
+        if metrics[0] in _SHARES:
+            return " / ".join(percent(value, 2) for value in values)
+        return " / ".join(f"{value:.{2 if metrics[0] == 'nll' else 3}f}" for value in values)
+
+    return f"{text('mean')} | ± {text('std')}" if spreads[0].n > 1 else text("mean")
+
+
+def _signed(value: float, metric: str) -> str:
+    return f"{signed(100 * value, 2)} %" if metric in _SHARES else signed(value, 4)

@@ -1,0 +1,245 @@
+"""The page of the UCI study: the paper's tables 1, 2, 4 and 5 from records, beside the published values."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchmcl._files import write_atomically
+from torchmcl._pages.numbers import difference, mean_error, p_value, signed, spread_of
+from torchmcl._pages.page import Html, escape, image, page, table
+from torchmcl._pages.pictures import method_colour, new_figure
+from torchmcl._reading import as_written
+from torchmcl._records import read_records
+from torchmcl_studies.data.uci import UCI_SETS
+from torchmcl_studies.uci.methods import METHODS
+from torchmcl_studies.uci.published import PublishedCell, published_cells
+
+__all__ = ["Cell", "cells_of", "deviations", "write_uci_page"]
+
+_TABLES = (
+    ("Table 1: distortion", "distortion", ("relaxed-0.1", "mcl", "amcl-exponential")),
+    ("Table 2: RMSE", "rmse", ("mc-dropout", "deep-ensemble", "relaxed-0.1", "mcl", "amcl-exponential")),
+    ("Table 4: the schedule, RMSE", "rmse", ("amcl-exponential", "amcl-linear")),
+    ("Table 4: the schedule, distortion", "distortion", ("amcl-exponential", "amcl-linear")),
+    (
+        "Table 5: epsilon, RMSE",
+        "rmse",
+        ("relaxed-0.5", "relaxed-0.2", "relaxed-0.1", "relaxed-0.05", "relaxed-annealed"),
+    ),
+    (
+        "Table 5: epsilon, distortion",
+        "distortion",
+        ("relaxed-0.5", "relaxed-0.2", "relaxed-0.1", "relaxed-0.05", "relaxed-annealed"),
+    ),
+)
+_PROTOCOLS = {
+    "last": "<b>last</b>: the weights after the last epoch, nothing selected. Honest.",
+    "validation": "<b>validation</b>: a tenth of the training fold chooses the epoch. Honest, with less training data.",
+    "test-selected": "<b>test-selected</b>: the epoch with the lowest loss <em>on the test fold</em>, as the authors' "
+    "released code does. Not honest; only for comparison with the published numbers.",
+}
+
+
+class Cell(NamedTuple):
+    """One method on one set under one protocol, over folds (and seeds)."""
+
+    values: dict[tuple[int, int], float]
+
+    @property
+    def mean(self) -> float:
+        """Mean over folds and seeds."""
+        return spread_of([*self.values.values()]).mean
+
+    @property
+    def std(self) -> float:
+        """Standard deviation over folds and seeds."""
+        return spread_of([*self.values.values()]).std
+
+    def deviation(self, published: PublishedCell, n_folds: int) -> float | None:
+        """Return how many combined standard errors we are above the published mean."""
+        if published.std is None:
+            return None
+        error = math.sqrt(self.std**2 / max(len(self.values), 1) + published.std**2 / n_folds)
+        return (self.mean - published.mean) / error if error > 0 else None
+
+
+def cells_of(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str, str, str], Cell]:
+    """Return the cells by (set, method, protocol, metric)."""
+    values: dict[tuple[str, str, str, str], dict[tuple[int, int], float]] = defaultdict(dict)
+    for row in rows:
+        for metric in ("distortion", "rmse"):
+            if row[metric] is not None:
+                key = row["set"], row["method"], row["protocol"], metric
+                values[key][row["fold"], row["seed"]] = row[metric]
+    return {key: Cell(value) for key, value in values.items()}
+
+
+def deviations(rows: Iterable[dict[str, Any]], protocol: str = "test-selected") -> list[tuple[str, str, str, float]]:
+    """Return (set, method, metric, deviation in combined standard errors) of every published multi-hypothesis cell."""
+    published = published_cells()
+    entries = []
+    for (name, method, used_protocol, metric), cell in cells_of(rows).items():
+        key = (name, METHODS[method].published, metric)
+        if used_protocol == protocol and key in published and not METHODS[method].single_answer:
+            deviation = cell.deviation(published[key], UCI_SETS[name].n_splits)
+            if deviation is not None:
+                entries.append((name, method, metric, deviation))
+    return entries
+
+
+def write_uci_page(folder: Path) -> Path:
+    """Read `records.jsonl` in `folder`, write `index.html` beside it and return its path.
+
+    Raises:
+        ValueError: if the records are not as `torchmcl reproduce uci` wrote them.
+    """
+    rows = read_records("reproduce uci", folder / "records.jsonl")
+    target = folder / "index.html"
+    with as_written("reproduce uci", "records.jsonl", "`torchmcl reproduce uci`"):
+        content = _page(rows)
+    write_atomically(target, content)
+    return target
+
+
+def _page(rows: list[dict[str, Any]]) -> str:
+    cells = cells_of(rows)
+    protocols = [name for name in _PROTOCOLS if any(key[2] == name for key in cells)]
+    epochs = sorted({row["epochs"] for row in rows})
+    seconds = sum(row["seconds"] for row in rows if row["protocol"] != "test-selected")
+    body = [
+        "<h1>The UCI study</h1>",
+        f'<p class="lead">{len(rows):,} results of {len({row["method"] for row in rows})} methods on '
+        f"{len({row['set'] for row in rows})} data sets, {escape(epochs[0])} epochs each, {seconds:.0f} s of training. "
+        "Read the protocol before the number:</p>",
+        "<ul>" + "".join(f"<li>{_PROTOCOLS[name]}</li>" for name in protocols) + "</ul>",
+        '<p class="note">Each cell: our mean ± standard deviation over folds; below it the published value and how '
+        "many combined standard errors ours is above it. Best of a row bold, second underlined.</p>",
+    ]
+    for protocol in protocols:
+        body.append(f"<h2>Protocol: {escape(protocol)}</h2>")
+        for title, metric, methods in _TABLES:
+            body.append(_table(title, metric, methods, protocol, cells))
+        body.append(_paired_tests(protocol, cells))
+    body.append(_scatter(cells, protocols))
+    body.append(_agreement(rows))
+    return page("torchmcl: the UCI study", "\n".join(part for part in body if part), command="torchmcl reproduce uci")
+
+
+def _table(
+    title: str, metric: str, methods: tuple[str, ...], protocol: str, cells: dict[tuple[str, str, str, str], Cell]
+) -> str:
+    published = published_cells()
+    present = [m for m in methods if any((name, m, protocol, metric) in cells for name in UCI_SETS)]
+    if not present:
+        return ""
+    with_pbp = metric == "rmse" and "mc-dropout" in methods
+    lines = []
+    for name in reversed(UCI_SETS):
+        row = {m: cells[name, m, protocol, metric] for m in present if (name, m, protocol, metric) in cells}
+        if not row:
+            continue
+        order = sorted(row, key=lambda m: row[m].mean)
+        line: list[str] = [name]
+        if with_pbp:
+            line.append(Html(f'<span class="note">{escape(published[name, "pbp", "rmse"].text)}</span>'))
+        for method in present:
+            line.append(_cell_text(name, method, metric, row[method], order, published) if method in row else "")
+        lines.append(line)
+    header = ["set", *["PBP (published)"] * with_pbp, *(METHODS[method].label for method in present)]
+    return f"<h3>{escape(title)}</h3>" + table(header, lines, identity=f"{protocol}-{title.split(':')[0]}-{metric}")
+
+
+def _cell_text(
+    name: str,
+    method: str,
+    metric: str,
+    cell: Cell,
+    order: list[str],
+    published: dict[tuple[str, str, str], PublishedCell],
+) -> str:
+    text = mean_error(cell.mean, cell.std)
+    if method == order[0]:
+        text = f"<b>{text}</b>"
+    elif method == order[1]:
+        text = f"<u>{text}</u>"
+    reference = published.get((name, METHODS[method].published, metric))
+    if reference is not None:
+        deviation = cell.deviation(reference, UCI_SETS[name].n_splits)
+        shown = "" if deviation is None else f" ({signed(deviation, 1)} SE)"
+        text += f'<br><span class="note">{escape(reference.text)}{shown}</span>'
+    return Html(text)
+
+
+def _paired_tests(protocol: str, cells: dict[tuple[str, str, str, str], Cell]) -> str:
+    """Return Wilcoxon signed-rank tests of annealed MCL against the others, fold by fold."""
+    reference, others, lines = "amcl-exponential", ("mcl", "relaxed-0.1", "amcl-linear"), []
+    for name in reversed(UCI_SETS):
+        ours = cells.get((name, reference, protocol, "distortion"))
+        if ours is None or len(ours.values) < 5:
+            continue
+        theirs = (cells.get((name, other, protocol, "distortion")) for other in others)
+        paired = [None if cell is None else difference(ours.values, cell.values) for cell in theirs]
+        lines.append(
+            [
+                name,
+                *(
+                    ""
+                    if entry is None or entry.p is None
+                    else f"{'lower' if entry.median < 0 else 'higher'}, {p_value(entry.p)}"
+                    for entry in paired
+                ),
+            ]
+        )
+    if not lines:
+        return ""
+    header = ["set", "aMCL against MCL", "against Relaxed-WTA (0.1)", "against aMCL (linear)"]
+    return (
+        "<h3>Paired tests on distortion</h3>"
+        + table(header, lines)
+        + '<p class="note">Wilcoxon signed-rank test over folds; "lower" means that exponential aMCL has the lower '
+        "median difference.</p>"
+    )
+
+
+def _scatter(cells: dict[tuple[str, str, str, str], Cell], protocols: list[str]) -> str:
+    """Return the (RMSE, distortion) plane of the year set, or of protein if there is no year."""
+    name = next((n for n in ("year", "protein") if any(key[0] == n for key in cells)), None)
+    if name is None:
+        return ""
+    figure = new_figure(4.6 * len(protocols), 4.4, layout="tight")
+    axes = figure.subplots(1, len(protocols), squeeze=False)
+    markers = {"mcl": "s", "relaxed": "o", "amcl": "D"}
+    for axis, protocol in zip(axes[0], protocols, strict=True):
+        for method, entry in METHODS.items():
+            rmse, distortion = (cells.get((name, method, protocol, metric)) for metric in ("rmse", "distortion"))
+            if rmse is None or distortion is None:
+                continue
+            style = {"color": method_colour(method), "fmt": markers[method.split("-")[0]], "ms": 6}
+            axis.errorbar(rmse.mean, distortion.mean, xerr=rmse.std, yerr=distortion.std, **style)
+            label = entry.label.replace("Relaxed-WTA ", "")
+            axis.annotate(label, (rmse.mean, distortion.mean), xytext=(6, 4), textcoords="offset points", fontsize=8)
+        axis.set(xlabel="RMSE", ylabel="distortion", yscale="log", title=protocol)
+        axis.margins(x=0.35)
+    caption = "Orange: MCL, pink: Relaxed-WTA by epsilon, blue: aMCL. Down and left is better."
+    return f"<h2>RMSE against distortion, {escape(name)}</h2>" + image(
+        figure, f"RMSE and distortion on {name}", caption
+    )
+
+
+def _agreement(rows: list[dict[str, Any]]) -> str:
+    entries = deviations(rows)
+    if not entries:
+        return ""
+    ours = [entry for entry in entries if entry[1] != "mcl"]
+    within = sum(abs(entry[3]) <= 2 for entry in ours)
+    far = sorted((entry for entry in entries if abs(entry[3]) > 2), key=lambda entry: -abs(entry[3]))
+    lines = [[name, METHODS[method].label, metric, signed(d, 1)] for name, method, metric, d in far]
+    return (
+        "<h2>Agreement with the published tables</h2>"
+        f"<p>Under <b>test-selected</b>, {within} of {len(ours)} published aMCL and Relaxed-WTA cells lie within two "
+        "combined standard errors of ours. Those that do not, and those of MCL:</p>"
+        + table(["set", "method", "metric", "deviation in SE"], lines, identity="deviations")
+        + '<p class="note">A published standard deviation of 0.00 is rounded, so its standard error is too small.</p>'
+    )

@@ -1,0 +1,86 @@
+"""The methods of the study as data: which rule trains which network on which rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from torchmcl import AutoAnnealing
+from torchmcl._checks import nearest_hint
+from torchmcl.costs import pairwise_ade, pairwise_fde
+from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
+from torchmcl.schedules import Exponential, Linear, annealed
+
+__all__ = ["CONSTANT_VELOCITY", "METHODS", "Method", "method_named", "path_cost"]
+
+# Metres of ADE + FDE / 2, and where annealing ends, as shares of it and of the training.
+_HOT, _COLD, _COOLING = 3.0, 1e-3, 0.7
+# In units of the likelihood, where 1 is the mixture itself.
+_HOT_MIXTURE = 5.0
+_EPSILON = 0.1
+_FINAL_WEIGHT = 0.5
+
+
+def path_cost(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
+    """Return the cost of every (true path, hypothesis) pair, in metres: average plus half the final displacement."""
+    ade = pairwise_ade(hypotheses=hypotheses, targets=targets)
+    return ade + _FINAL_WEIGHT * pairwise_fde(hypotheses=hypotheses, targets=targets)
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the tables.
+
+    Attributes:
+        name: as in records and on the command line.
+        label: as in reports.
+        rule: epochs -> rule, epoch -> rule, or AutoAnnealing.
+        kind: what can be trained together: "paths", "mixture", "scenes" (batches of whole scenes) or "joint" (the same
+            with one winner for all people of a scene); "none" is not trained.
+    """
+
+    name: str
+    label: str
+    rule: Callable[[int], Any]
+    kind: str = "paths"
+
+
+def _cooling(n_epochs: int) -> Any:
+    decay = _COLD ** (1 / (_COOLING * n_epochs))
+    return annealed(AnnealedWTA, temperature=Exponential(_HOT, decay, cutoff=_HOT * _COLD))
+
+
+def _cooling_mixture(n_epochs: int) -> Any:
+    return annealed(AnnealedWTA, temperature=Linear(_HOT_MIXTURE, 1.0, max(1, round(_COOLING * n_epochs))))
+
+
+CONSTANT_VELOCITY = "constant-velocity"
+METHODS = {
+    method.name: method
+    for method in (
+        Method(CONSTANT_VELOCITY, "constant velocity", lambda _: WTA(), "none"),
+        Method("mcl", "MCL (WTA)", lambda _: WTA()),
+        Method("relaxed", f"Relaxed-WTA (ε = {_EPSILON})", lambda _: RelaxedWTA(_EPSILON)),
+        Method("amcl", f"aMCL (from {_HOT:g} m)", _cooling),
+        Method("auto", "aMCL (AutoAnnealing)", lambda _: AutoAnnealing()),
+        Method("mdn", "MDN", lambda _: AnnealedWTA(1.0), "mixture"),
+        Method("mdn-annealed", f"MDN (annealed from {_HOT_MIXTURE:g})", _cooling_mixture, "mixture"),
+        Method("mcl-scenes", "MCL, batches of scenes", lambda _: WTA(), "scenes"),
+        Method("mcl-joint", "MCL, joint winners", lambda _: WTA(), "joint"),
+    )
+}
+
+
+def method_named(name: str) -> Method:
+    """Return a method.
+
+    Raises:
+        ValueError: if there is none of this name.
+    """
+    if name not in METHODS:
+        known = ", ".join(METHODS)
+        raise ValueError(
+            f"reproduce trajectories: `methods` must be among {known}, got {name!r}.{nearest_hint(name, METHODS)}"
+        )
+    return METHODS[name]

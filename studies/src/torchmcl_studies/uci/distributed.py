@@ -1,0 +1,106 @@
+"""The study on a cluster: its units are trained by the workers, its records written in one place."""
+
+import functools
+import json
+import platform
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torchmcl import __version__
+from torchmcl._checks import bad_value
+from torchmcl._files import write_atomically
+from torchmcl._progress import Progress
+from torchmcl._reading import read_json
+from torchmcl_studies.cluster import connected, results_from
+from torchmcl_studies.data.uci import Fold, load_uci
+from torchmcl_studies.uci.records import Records
+from torchmcl_studies.uci.run import forget_unit, open_records, saved_training, train_unit
+from torchmcl_studies.uci.study import UciStudy, Unit, check_device, units_of
+
+__all__ = ["run_study_on_cluster"]
+
+_OWNER = "reproduce uci"
+# The methods of one set with one seed are one unit, so that its records are those of one machine to the last bit;
+# more seeds make more units.
+_MODELS_OF_A_UNIT = 200
+_RECORDS = "records.json"
+# Initial weights and dropout come from torch's one generator: the threads of a worker train one after the other.
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def run_study_on_cluster(study: UciStudy, out: Path, address: str, *, progress: bool = True) -> Records:
+    """Train what `out/records.jsonl` does not hold yet on the workers of a dask cluster, and return all records.
+
+    Where the workers see `out`, because they share its filesystem, they save there what they train: the unit of a
+    lost worker resumes from its last save, and a finished one is never trained again. Elsewhere the unit of a lost
+    worker starts from scratch. The data must be available on the workers, or they download it.
+
+    Args:
+        study: what to run; its device is that of the workers.
+        out: folder for the records.
+        address: of the scheduler, as in tcp://host:8786.
+        progress: show a bar.
+
+    Raises:
+        ValueError: if there is no such cluster, or its workers have another version of torchmcl.
+        OSError: if a unit has ended several workers.
+    """
+    records = open_records(study, out)
+    units = [unit for name in study.sets for unit in units_of(study, name, records)]
+    parts = [part for unit in units for part in unit.parts(_MODELS_OF_A_UNIT)]
+    if not parts:
+        return records
+    out.mkdir(parents=True, exist_ok=True)
+    token = out.resolve() / f".shared-{uuid.uuid4().hex}"
+    token.touch(exist_ok=False)
+    try:
+        with (
+            connected(_OWNER, address) as client,
+            Progress(sum(len(part.tasks) for part in parts), f"{len(parts)} units", show=progress, unit="model") as bar,
+        ):
+            data = None if study.data is None else study.data.resolve()
+            work = _Work(replace(study, data=data), str(token), __version__)
+            for part, rows in results_from(_OWNER, client, work, parts):
+                records.add(rows)
+                forget_unit(part, out)
+                bar.step(len(part.tasks))
+    finally:
+        token.unlink(missing_ok=True)
+    records.arrange(key for unit in units for key in unit.keys)
+    return records
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a worker does with a unit."""
+
+    study: UciStudy
+    token: str
+    version: str
+
+    def __call__(self, unit: Unit) -> list[dict[str, Any]]:
+        if self.version != __version__:
+            rule = f"have workers with torchmcl {self.version}"
+            raise ValueError(bad_value(_OWNER, "cluster", rule, f"{__version__} on {platform.node()}"))
+        with _ONE_AT_A_TIME:
+            check_device(self.study)
+            folds = _folds(unit.set, self.study.data, None if self.study.folds is None else tuple(self.study.folds))
+            token = Path(self.token)
+            if not token.exists():
+                return train_unit(self.study, unit, folds, None, progress=False)
+            finished = saved_training(unit, token.parent) / _RECORDS
+            if not finished.exists():
+                rows = train_unit(self.study, unit, folds, token.parent, progress=False)
+                write_atomically(finished, json.dumps(rows))
+            records: list[dict[str, Any]] = read_json(_OWNER, finished)
+            return records
+
+
+@functools.lru_cache(maxsize=1)
+def _folds(name: str, data: Path | None, folds: Sequence[int] | None) -> list[Fold]:
+    """Return the folds of a set; the units of a set often follow each other."""
+    return load_uci(name, data, folds, progress=False)

@@ -1,0 +1,101 @@
+"""The methods of the UCI study as data: which network, which rule, how often it is evaluated."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from torchmcl._checks import nearest_hint
+from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
+from torchmcl.schedules import Exponential, Linear, annealed
+
+__all__ = ["METHODS", "N_HYPOTHESES", "Method", "method_named"]
+
+N_HYPOTHESES = 5
+_N_MEMBERS = 5
+_DROPOUT = 0.05
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the tables.
+
+    Attributes:
+        name: as in records and on the command line.
+        label: as in reports.
+        published: its name in the published tables, "" if it is not there.
+        rule: epochs -> rule, or epoch -> rule.
+        evaluate_every: epochs between evaluations under `test-selected`, as in the authors' scripts.
+        n_members: networks that are averaged into one answer; 1 for the multi-hypothesis methods.
+        dropout: share of hidden units dropped, at prediction too.
+    """
+
+    name: str
+    label: str
+    published: str
+    rule: Callable[[int], Any]
+    evaluate_every: int = 10
+    n_members: int = 1
+    dropout: float = 0.0
+
+    @property
+    def single_answer(self) -> bool:
+        """Whether the method gives one answer only."""
+        return self.n_members > 1 or self.dropout > 0
+
+    def build(self, n_features: int, hidden: int) -> nn.Module:
+        """Return the network: one hidden layer with ReLU."""
+        single = self.single_answer
+        return MultiHypothesisMLP(
+            n_features,
+            1,
+            1 if single else N_HYPOTHESES,
+            hidden=(hidden,),
+            scores=not single,
+            dropout=self.dropout,
+        )
+
+
+def _relaxed(epsilon: float) -> Method:
+    published = {0.1: "relaxed_wta_eps0.1", 0.5: "relaxed_wta_eps0.5"}.get(epsilon, "")
+    return Method(f"relaxed-{epsilon}", f"Relaxed-WTA (ε = {epsilon})", published, lambda _: RelaxedWTA(epsilon))
+
+
+def _annealed_epsilon(n_epochs: int) -> Any:
+    return annealed(RelaxedWTA, epsilon=Linear(0.5, 0.0, n_epochs))
+
+
+def _exponential(n_epochs: int) -> Any:
+    return annealed(AnnealedWTA, temperature=Exponential(0.5, 0.95, cutoff=5e-4))
+
+
+def _linear(n_epochs: int) -> Any:
+    return annealed(AnnealedWTA, temperature=Linear(0.5, 0.0, n_epochs))
+
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method("mcl", "MCL", "mcl", lambda _: WTA(), evaluate_every=1),
+        *(_relaxed(epsilon) for epsilon in (0.05, 0.1, 0.2, 0.5)),
+        Method("relaxed-annealed", "Relaxed-WTA (ε annealed)", "relaxed_wta_annealed", _annealed_epsilon),
+        Method("amcl-exponential", "aMCL (exponential)", "amcl_exp", _exponential),
+        Method("amcl-linear", "aMCL (linear)", "amcl_lin", _linear),
+        Method("mc-dropout", "MC dropout", "mc_dropout", lambda _: WTA(), dropout=_DROPOUT),
+        Method("deep-ensemble", "Deep ensemble", "deep_ensembles", lambda _: WTA(), n_members=_N_MEMBERS),
+    )
+}
+
+
+def method_named(name: str) -> Method:
+    """Return a method.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest one.
+    """
+    if name not in METHODS:
+        hint = nearest_hint(name, METHODS)
+        raise ValueError(f"reproduce uci: `methods` must be among {', '.join(METHODS)}, got {name!r}.{hint}")
+    return METHODS[name]

@@ -1,0 +1,257 @@
+"""Running the study: whatever is missing from the records is trained, a set at a time, as fleets."""
+
+import importlib.util
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmcl._progress import Progress
+from torchmcl.fleet import Fleet, FleetData, Validation, current_loss, hard_distortion
+from torchmcl_studies.data.uci import Fold, load_uci, uci_set
+from torchmcl_studies.uci.methods import Method, method_named
+from torchmcl_studies.uci.records import Records
+from torchmcl_studies.uci.study import UciStudy, Unit, check_device, fold_numbers, units_of
+
+__all__ = ["forget_unit", "open_records", "run_study", "saved_training", "train_unit"]
+
+_Rows = list[dict[str, Any]]
+_BATCH_SIZE = 1024
+_CHECKPOINTS = "checkpoints"
+_DROPOUT_PASSES = 50
+# One unit leaves most of a GPU idle, and all of it while the host prepares the next.
+_UNITS_AT_ONCE = 6
+_FEATURES_OF_THE_KERNEL = 63
+# Seeds of different folds and members must not meet.
+_SEED_STRIDE = 1000
+
+
+def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
+    """Train what `out/records.jsonl` does not hold yet, and return all records.
+
+    What is being trained is saved in `out/checkpoints` on the way: a run that was killed resumes in the middle of a
+    fleet, and its records are those of an undisturbed run.
+    """
+    check_device(study)
+    records = open_records(study, out)
+    if trains_side_by_side(study):
+        _run_side_by_side(study, records, out, progress=progress)
+        return records
+    for name in study.sets:
+        folds = load_uci(name, study.data, study.folds, progress=progress)
+        for unit in units_of(study, name, records):
+            records.add(train_unit(study, unit, folds, out, progress=progress))
+            forget_unit(unit, out)
+    return records
+
+
+def trains_side_by_side(study: UciStudy) -> bool:
+    """Return whether several units are trained at once.
+
+    A GPU has room for them. But threads must not draw from torch's one generator in turn, so that all of them must be
+    trained by the kernel that draws the numbers of dropout itself, which serves sets of few features.
+    """
+    few = all(uci_set(name).n_features <= _FEATURES_OF_THE_KERNEL for name in study.sets)
+    return few and torch.device(study.device).type == "cuda" and importlib.util.find_spec("triton") is not None
+
+
+def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress: bool) -> None:
+    """Train several units at once, each in a thread and a stream of its own; records come in their usual order."""
+    units = {name: list(units_of(study, name, records)) for name in study.sets}
+    n_models = sum(len(unit.tasks) for own in units.values() for unit in own)
+
+    def train(unit: Unit, folds: list[Fold]) -> list[dict[str, Any]]:
+        with _own_stream(torch.device(study.device)):
+            return train_unit(study, unit, folds, out, progress=False)
+
+    with (
+        Progress(n_models, "UCI study", show=progress, unit="model") as bar,
+        ThreadPoolExecutor(_UNITS_AT_ONCE) as threads,
+    ):
+        sets = {name: load_uci(name, study.data, study.folds, progress=progress) for name, own in units.items() if own}
+        # The longest first: the short ones find their place beside them.
+        longest = sorted(sets, key=lambda name: len(sets[name][0].train_inputs), reverse=True)
+        waiting: dict[Unit, Future[_Rows]] = {}
+        try:
+            for name in longest:
+                waiting |= {unit: threads.submit(train, unit, sets[name]) for unit in units[name]}
+            for unit in (unit for own in units.values() for unit in own):
+                records.add(_result_of(waiting[unit], list(waiting.values())))
+                forget_unit(unit, out, leave_folder=True)
+                bar.step(len(unit.tasks))
+        finally:
+            threads.shutdown(cancel_futures=True)
+    _forget_folder(out)
+
+
+def _own_stream(device: torch.device) -> AbstractContextManager[Any]:
+    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
+
+
+def _result_of(awaited: Future[_Rows], others: Sequence[Future[_Rows]]) -> _Rows:
+    """Return what a unit gave, or raise what ended any of them, without a wait for the rest."""
+    while not awaited.done():
+        wait([future for future in others if not future.done()], return_when=FIRST_COMPLETED)
+        for future in others:
+            if future.done() and (error := future.exception()) is not None:
+                raise error
+    return awaited.result()
+
+
+def open_records(study: UciStudy, out: Path) -> Records:
+    """Return the records of a study in a folder.
+
+    Raises:
+        ValueError: if those on disk are of another study.
+    """
+    return Records(out / "records.jsonl", {"epochs": study.n_epochs})
+
+
+def train_unit(
+    study: UciStudy, unit: Unit, folds: list[Fold], out: Path | None, *, progress: bool
+) -> list[dict[str, Any]]:
+    """Train the models of a unit and return their records.
+
+    Args:
+        study: that the unit is part of.
+        unit: what to train.
+        folds: of its set, those of the study.
+        out: the folder to save the training in, and to resume from; None saves nothing.
+        progress: show a bar.
+    """
+    numbers = fold_numbers(study, unit.set)
+    methods = [method_named(task.method) for task in unit.tasks]
+    own_fold = [numbers.index(task.fold) for task in unit.tasks]
+    held_out = "validation" in unit.protocols
+    # One set of rows for each fold; a held-out part is the tail of the published (random) order.
+    train = [_head(fold, held_out) for fold in folds]
+    watched = [_tail(fold) if held_out else (fold.test_inputs, fold.test_targets) for fold in folds]
+    rules = {method.name: method.rule(study.n_epochs) for method in methods}
+    fleet = Fleet(
+        lambda: methods[0].build(folds[0].train_inputs.shape[1], uci_set(unit.set).hidden),
+        len(methods),
+        rule=[rules[method.name] for method in methods],
+        learning_rate=0.01,
+        seeds=[task.seed * _SEED_STRIDE**2 + task.member * _SEED_STRIDE + task.fold for task in unit.tasks],
+        device=study.device,
+    )
+    validation = None
+    if held_out or "test-selected" in unit.protocols:
+        validation = Validation(
+            FleetData.of_sets(watched, own_fold),
+            monitor=hard_distortion if held_out else current_loss,
+            every=[1 if held_out else method.evaluate_every for method in methods],
+        )
+    what = f"{unit.set}, {len(methods)} models{', a tenth held out' if held_out else ''}"
+    with nullcontext() if trains_side_by_side(study) else _own_random_numbers():
+        history = fleet.fit(
+            FleetData.of_sets(train, own_fold),
+            study.n_epochs,
+            batch_size=_BATCH_SIZE,
+            validation=validation,
+            checkpoint=None if out is None else saved_training(unit, out),
+            progress=what if progress else False,
+        )
+    test = FleetData.of_sets([(fold.test_inputs, fold.test_targets) for fold in folds], own_fold)
+    rows = []
+    for protocol in unit.protocols:
+        results = _results(fleet, test, unit, methods[0], best=protocol != "last")
+        for ((method, fold, seed), members), result in zip(unit.ensembles().items(), results, strict=True):
+            std = folds[numbers.index(fold)].target_std
+            rows.append(
+                {
+                    "set": unit.set,
+                    "fold": fold,
+                    "method": method,
+                    "protocol": protocol,
+                    "seed": seed,
+                    "distortion": None if result.distortion is None else result.distortion * std**2,
+                    "rmse": result.rmse * std,
+                    "usage": result.usage,
+                    "seconds": round(history.seconds * len(members) / len(methods), 6),
+                }
+            )
+    return rows
+
+
+def saved_training(unit: Unit, out: Path) -> Path:
+    """Return the folder in which the training of a unit is saved on the way."""
+    return out / _CHECKPOINTS / unit.name
+
+
+def forget_unit(unit: Unit, out: Path, *, leave_folder: bool = False) -> None:
+    """Remove the saved training of a unit whose records are written, and the folder of such if it is the last one.
+
+    Args:
+        unit: that is finished.
+        out: the folder of the study.
+        leave_folder: another thread may be about to save there.
+    """
+    shutil.rmtree(saved_training(unit, out), ignore_errors=True)
+    if not leave_folder:
+        _forget_folder(out)
+
+
+def _forget_folder(out: Path) -> None:
+    with suppress(OSError):  # another study may have left its state
+        (out / _CHECKPOINTS).rmdir()
+
+
+class _Result(NamedTuple):
+    """One row of the records, in units of the standardised targets."""
+
+    distortion: float | None
+    rmse: float
+    usage: list[float] | None
+
+
+@contextmanager
+def _own_random_numbers() -> Iterator[None]:
+    """Make dropout independent of what was drawn before, and leave no trace of it on the CPU."""
+    # The generator of a GPU is left as it ends: captured graphs hold on to its state.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def _results(fleet: Fleet, test: FleetData, unit: Unit, method: Method, *, best: bool) -> list[_Result]:
+    """Return a result for each (method, fold, seed)."""
+    if not method.single_answer:
+        metrics = fleet.evaluate(test, best=best)
+        columns = (metrics[name].tolist() for name in ("distortion", "rmse", "usage"))
+        return [
+            _Result(distortion, rmse, [round(share, 6) for share in usage])
+            for distortion, rmse, usage in zip(*columns, strict=True)
+        ]
+    inputs, targets = test.batch()[:2]
+    answers = _mean_answers(fleet, inputs, method, best=best)  # [models, rows]
+    errors = [answers[m].mean(dim=0) - targets[m[0]].flatten() for m in unit.ensembles().values()]
+    return [_Result(None, float(error.square().mean().sqrt()), None) for error in errors]
+
+
+def _mean_answers(fleet: Fleet, inputs: Tensor, method: Method, *, best: bool) -> Tensor:
+    if not method.dropout:
+        return fleet.predict(inputs, per_model=True, best=best).hypotheses.flatten(1)
+    passes = [
+        fleet.predict(inputs, per_model=True, best=best, stochastic=True, seed=seed).hypotheses.flatten(1)
+        for seed in range(_DROPOUT_PASSES)
+    ]
+    return torch.stack(passes).mean(dim=0)
+
+
+def _head(fold: Fold, held_out: bool) -> tuple[Tensor, Tensor]:
+    n = _n_kept(fold) if held_out else len(fold.train_inputs)
+    return fold.train_inputs[:n], fold.train_targets[:n]
+
+
+def _tail(fold: Fold) -> tuple[Tensor, Tensor]:
+    return fold.train_inputs[_n_kept(fold) :], fold.train_targets[_n_kept(fold) :]
+
+
+def _n_kept(fold: Fold) -> int:
+    return round(0.9 * len(fold.train_inputs))

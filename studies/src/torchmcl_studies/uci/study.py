@@ -1,0 +1,170 @@
+"""What the study consists of: sets, methods, protocols, and the units of work that are trained together.
+
+Three protocols:
+
+- `last`: the weights after the last epoch; nothing is selected.
+- `validation`: the last tenth of the training fold is held out, and the epoch with its lowest
+  distortion is reported on the test fold. Honest, with a little less training data.
+- `test-selected`: the epoch with the lowest loss ON THE TEST FOLD, as the authors' released code does.
+  Only for comparison with the published numbers.
+
+`last` and `test-selected` come from the same training.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torchmcl._checks import available_device, device_of
+from torchmcl.persistence import digest_of_json
+from torchmcl_studies.data.uci import UCI_SETS, uci_set
+from torchmcl_studies.uci.methods import METHODS, Method, method_named
+from torchmcl_studies.uci.records import Records
+
+__all__ = [
+    "PROTOCOLS",
+    "QUICK_METHODS",
+    "QUICK_SETS",
+    "Task",
+    "UciStudy",
+    "Unit",
+    "check_device",
+    "fold_numbers",
+    "units_of",
+]
+
+PROTOCOLS = ("last", "test-selected", "validation")
+QUICK_SETS = ("yacht", "boston", "energy", "concrete")
+# The six methods of tables 1, 4 and 5.
+QUICK_METHODS = ("mcl", "relaxed-0.1", "relaxed-0.5", "relaxed-annealed", "amcl-exponential", "amcl-linear")
+
+
+@dataclass(frozen=True)
+class UciStudy:
+    """What to run.
+
+    Raises:
+        ValueError: for an unknown set, method, protocol or device, or a count below 1.
+    """
+
+    sets: Sequence[str] = tuple(name for name in UCI_SETS if name != "year")
+    methods: Sequence[str] = tuple(METHODS)
+    protocols: Sequence[str] = PROTOCOLS
+    n_seeds: int = 1
+    n_epochs: int = 1000
+    folds: Sequence[int] | None = None
+    data: Path | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        """Check the fields; whether the device is available is checked where it is used, see `check_device`."""
+        device_of("reproduce uci", self.device)
+        for name in self.sets:
+            uci_set(name)
+        for name in self.methods:
+            method_named(name)
+        for protocol in self.protocols:
+            if protocol not in PROTOCOLS:
+                known = ", ".join(PROTOCOLS)
+                raise ValueError(f"reproduce uci: `protocol` must be among {known}, got {protocol!r}.")
+        for field in ("sets", "methods", "protocols"):  # named twice is meant once
+            object.__setattr__(self, field, tuple(dict.fromkeys(getattr(self, field))))
+        for name, value in (("seeds", self.n_seeds), ("epochs", self.n_epochs)):
+            if value < 1:
+                raise ValueError(f"reproduce uci: `{name}` must be >= 1, got {value}.")
+
+
+def check_device(study: UciStudy) -> None:
+    """Check that the device of a study is available in this process.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    available_device("reproduce uci", study.device)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One model to train, alone or as a member of an ensemble."""
+
+    method: str
+    fold: int
+    seed: int
+    member: int
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is trained together: models of one architecture on one set, under protocols that share a training."""
+
+    set: str
+    protocols: tuple[str, ...]
+    n_epochs: int
+    tasks: tuple[Task, ...]
+
+    @property
+    def name(self) -> str:
+        """A name for its files: another unit, or one of another study in the same folder, has another name."""
+        models = [(task.method, task.fold, task.seed, task.member) for task in self.tasks]
+        return f"{self.set}-{digest_of_json([models, list(self.protocols), self.n_epochs])[:16]}"
+
+    @property
+    def keys(self) -> list[tuple[Any, ...]]:
+        """The keys of its records, in their order."""
+        return [(self.set, fold, method, p, seed) for p in self.protocols for method, fold, seed in self.ensembles()]
+
+    def ensembles(self) -> dict[tuple[str, int, int], list[int]]:
+        """Return the places in `tasks` of the members of each (method, fold, seed)."""
+        groups: dict[tuple[str, int, int], list[int]] = {}
+        for place, task in enumerate(self.tasks):
+            groups.setdefault((task.method, task.fold, task.seed), []).append(place)
+        return groups
+
+    def parts(self, n_models: int) -> "list[Unit]":
+        """Return it cut into units of at most `n_models` models, or of one ensemble.
+
+        Dropout is never cut: its models draw from one stream of random numbers.
+        """
+        if method_named(self.tasks[0].method).dropout:
+            return [self]
+        cuts: list[list[Task]] = [[]]
+        for members in self.ensembles().values():
+            if cuts[-1] and len(cuts[-1]) + len(members) > n_models:
+                cuts.append([])
+            cuts[-1] += [self.tasks[place] for place in members]
+        return [replace(self, tasks=tuple(cut)) for cut in cuts]
+
+
+def units_of(study: UciStudy, name: str, records: Records) -> Iterator[Unit]:
+    """Return the units of a set, with those models that the records lack."""
+    numbers = fold_numbers(study, name)
+    for kind in (False, True):
+        methods = [method_named(m) for m in study.methods if method_named(m).single_answer is kind]
+        # Methods of one architecture share a fleet; dropout and ensembles differ, so each is its own.
+        groups = [methods] if not kind else [[method] for method in methods]
+        for group in groups:
+            for protocols in (("last", "test-selected"), ("validation",)):
+                wanted = tuple(p for p in protocols if p in study.protocols)
+                tasks = [
+                    Task(method.name, fold, seed, member)
+                    for method in group
+                    for seed in range(study.n_seeds)
+                    for fold in numbers
+                    for member in range(method.n_members)
+                    if _is_missing(records, name, method, seed, wanted, numbers if method.dropout else [fold])
+                ]
+                if tasks:
+                    yield Unit(name, wanted, study.n_epochs, tuple(tasks))
+
+
+def fold_numbers(study: UciStudy, name: str) -> list[int]:
+    """Return the folds of a set that the study asks for."""
+    return list(range(uci_set(name).n_splits)) if study.folds is None else list(study.folds)
+
+
+def _is_missing(
+    records: Records, name: str, method: Method, seed: int, protocols: Sequence[str], folds: list[int]
+) -> bool:
+    """Return whether something is missing; folds that share random numbers are trained together or not at all."""
+    return any((name, fold, method.name, protocol, seed) not in records for protocol in protocols for fold in folds)

@@ -1,0 +1,519 @@
+"""The UCI sets: official splits, standardisation, both folder layouts, downloads from a real server, bad files."""
+
+import hashlib
+import re
+import socket
+import sys
+import threading
+import tomllib
+import zipfile
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from places import ROOT
+from torchmcl_studies.data import uci
+from torchmcl_studies.data.uci import UCI_SETS, UciSet, load_uci, official_splits, read_rows, synthetic_year
+
+CHECKOUT = ROOT
+SHARED = CHECKOUT.parent / "shared/data/uci"
+NINE = [name for name in UCI_SETS if name != "year"]
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the UCI files are not in ../shared/data/uci")
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path, monkeypatch):
+    """No test sees the user's cache or data folder, nor goes through a proxy."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TORCHMCL_DATA", raising=False)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")
+    return tmp_path / "cache/torchmcl/uci"
+
+
+@pytest.fixture
+def no_download(monkeypatch):
+    monkeypatch.setattr("requests.get", lambda url, **_: pytest.fail(f"a download of {url} was attempted"))
+
+
+def yacht_table(seed=0):
+    return np.random.default_rng(seed).normal(3.0, 2.0, (308, 7))
+
+
+def text_of(table, delimiter=" "):
+    return "".join(delimiter.join(f"{value:.17g}" for value in row) + "\n" for row in table)
+
+
+def put_npz(root, table, folder="yacht"):
+    (root / folder).mkdir(parents=True)
+    np.savez_compressed(root / folder / "data.npz", data=table)
+    return root
+
+
+def put_text(root, text, folder="yacht"):
+    path = root / folder / "data/data.txt"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return root
+
+
+# ---- official splits and standardisation ----
+
+
+@needs_shared
+@pytest.mark.parametrize("name", NINE)
+def test_regenerated_splits_equal_the_published_ones_in_order(name):
+    with np.load(SHARED / UCI_SETS[name].folder / "data.npz") as archive:
+        published = archive["train_indices"], archive["test_indices"]
+        n_rows, columns = archive["data"].shape
+    splits = official_splits(UCI_SETS[name])
+    assert (n_rows, columns) == (UCI_SETS[name].n_rows, UCI_SETS[name].n_columns)
+    np.testing.assert_array_equal([train for train, _ in splits], published[0])
+    np.testing.assert_array_equal([test for _, test in splits], published[1])
+
+
+@needs_shared
+@pytest.mark.parametrize("name", NINE)
+def test_checksums_and_target_columns_are_those_of_the_published_files(name):
+    entry = UCI_SETS[name]
+    with np.load(SHARED / entry.folder / "data.npz") as archive:
+        assert archive["index_features"].tolist() == list(range(entry.n_features))
+        assert archive["index_target"].tolist() == [entry.n_features]
+    assert entry.sha256 in (SHARED / "README.md").read_text()
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["yacht", "boston", "wine", "naval"])
+def test_training_part_has_mean_0_and_deviation_1_and_nothing_is_non_finite(name):
+    fold = load_uci(name, SHARED, [1])[0]
+    entry = UCI_SETS[name]
+    n_train = round(0.9 * entry.n_rows)
+    assert fold.train_inputs.shape == (n_train, entry.n_features)
+    assert fold.test_inputs.shape == (entry.n_rows - n_train, entry.n_features)
+    assert fold.train_targets.shape == (n_train, 1, 1)
+    assert fold.test_targets.shape == (entry.n_rows - n_train, 1, 1)
+    for part in fold[:4]:
+        assert part.dtype == torch.float32
+        assert part.isfinite().all()
+    constant = torch.zeros(entry.n_features, dtype=torch.bool)
+    if name == "naval":
+        constant[[8, 11]] = True
+    x = fold.train_inputs.double()
+    torch.testing.assert_close(x.mean(dim=0), torch.zeros_like(x[0]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(x.std(dim=0, correction=0), (~constant).double(), atol=1e-5, rtol=0)
+    y = fold.train_targets.double()
+    assert float(y.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(y.std(correction=0)) == pytest.approx(1, abs=1e-5)
+
+
+@needs_shared
+def test_constant_columns_of_naval_become_zero_in_train_and_test():
+    for fold in load_uci("naval", SHARED, [0, 7]):
+        assert (fold.train_inputs[:, [8, 11]] == 0).all()
+        assert (fold.test_inputs[:, [8, 11]] == 0).all()
+
+
+def test_a_constant_column_that_is_not_a_whole_number_becomes_zero(tmp_path):
+    table = yacht_table()
+    table[:, 2] = 0.1
+    for fold in load_uci("yacht", put_npz(tmp_path / "data", table), [0, 1]):
+        assert (fold.train_inputs[:, 2] == 0).all()
+        assert (fold.test_inputs[:, 2] == 0).all()
+
+
+def test_targets_come_back_in_original_units(tmp_path):
+    table = yacht_table()
+    fold = load_uci("yacht", put_npz(tmp_path / "data", table), [4])[0]
+    train, test = official_splits(UCI_SETS["yacht"])[4]
+    assert fold.target_mean == pytest.approx(table[train, 6].mean())
+    assert fold.target_std == pytest.approx(table[train, 6].std())
+    back = fold.test_targets.flatten().double() * fold.target_std + fold.target_mean
+    np.testing.assert_allclose(back.numpy(), table[test, 6], rtol=0, atol=1e-5)
+
+
+def test_test_rows_do_not_change_the_standardisation(tmp_path):
+    table = yacht_table()
+    before = load_uci("yacht", put_npz(tmp_path / "before", table), [0])[0]
+    table[official_splits(UCI_SETS["yacht"])[0][1]] += 1000
+    after = load_uci("yacht", put_npz(tmp_path / "after", table), [0])[0]
+    assert after.target_mean == before.target_mean
+    torch.testing.assert_close(after.train_inputs, before.train_inputs)
+
+
+# ---- where the files are ----
+
+
+@pytest.mark.usefixtures("no_download")
+def test_npz_layout_and_original_text_layout_give_the_same_folds(tmp_path):
+    table = yacht_table()
+    npz = load_uci("yacht", put_npz(tmp_path / "npz", table))
+    text = load_uci("yacht", put_text(tmp_path / "text", text_of(table)))
+    assert len(npz) == len(text) == 20
+    for one, other in zip(npz, text, strict=True):
+        torch.testing.assert_close(tuple(one), tuple(other), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("no_download")
+def test_the_environment_names_the_folder_and_an_argument_goes_before_it(tmp_path, monkeypatch):
+    named = put_npz(tmp_path / "named", yacht_table(1))
+    given = put_npz(tmp_path / "given", yacht_table(2))
+    monkeypatch.setenv("TORCHMCL_DATA", str(named))
+    assert load_uci("yacht", folds=[0])[0].target_mean == load_uci("yacht", named, [0])[0].target_mean
+    assert load_uci("yacht", given, [0])[0].target_mean != load_uci("yacht", named, [0])[0].target_mean
+
+
+def test_a_folder_that_does_not_exist_is_refused_by_name(tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "nowhere"))):
+        load_uci("yacht", tmp_path / "nowhere")
+    monkeypatch.setenv("TORCHMCL_DATA", str(tmp_path / "neither"))
+    with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "neither"))):
+        load_uci("yacht")
+
+
+# ---- downloads, from a real server ----
+
+GOOD, CORRUPT, DROP, MISSING = "good", "corrupt", "drop", "missing"
+
+
+class Server:
+    """A local web server that answers by a list of replies, then with the good file."""
+
+    def __init__(self, body):
+        self.body, self.replies, self.paths = body, deque(), []
+        handler = type("Handler", (BaseHTTPRequestHandler,), {"owner": self, "do_GET": _reply, "log_message": _quiet})
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self.thread.start()
+        self.url = f"http://127.0.0.1:{self.http.server_port}/sets/"
+
+    def close(self):
+        self.http.shutdown()
+        self.http.server_close()
+        self.thread.join()
+
+
+def _quiet(self, *_):
+    pass
+
+
+def _reply(self):
+    owner = self.owner
+    owner.paths.append(self.path)
+    kind = owner.replies.popleft() if owner.replies else GOOD
+    if kind == MISSING:
+        self.send_error(404)
+        return
+    body = owner.body if kind != CORRUPT else owner.body.replace(b"1", b"2")
+    self.send_response(200)
+    self.send_header("Content-Length", str(len(body)))
+    self.end_headers()
+    self.wfile.write(body[: len(body) // 2] if kind == DROP else body)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The table of a set of 200 rows that only a local server knows."""
+    pytest.importorskip("pooch", reason="pooch is not installed")
+    import pooch.core
+
+    monkeypatch.setattr(pooch.core.time, "sleep", lambda _: None)  # pooch waits between its attempts
+    return np.random.default_rng(3).normal(size=(200, 3))
+
+
+def set_at(base_url, table):
+    checksum = hashlib.sha256(text_of(table).encode()).hexdigest()
+    return UciSet("small", "small-set", 200, 2, 3, checksum, base_url=base_url)
+
+
+@pytest.fixture
+def server(small, monkeypatch):
+    server = Server(text_of(small).encode())
+    monkeypatch.setitem(UCI_SETS, "small", set_at(server.url, small))
+    yield server
+    server.close()
+
+
+def fetched(cache, *, progress=False):
+    """Read the set, and return the one file that it is kept in."""
+    read_rows(UCI_SETS["small"], progress=progress)
+    (path,) = kept(cache)
+    return path
+
+
+def kept(cache):
+    return [path for path in cache.rglob("*") if path.is_file()]
+
+
+def test_a_good_file_is_downloaded_into_the_cache(server, empty_cache):
+    assert fetched(empty_cache).read_bytes() == server.body
+    assert server.paths == ["/sets/small-set/data/data.txt"]
+
+
+def test_a_set_is_downloaded_once_and_then_read_from_the_cache(server, small):
+    first = load_uci("small", progress=False)
+    second = load_uci("small", progress=False)
+    assert len(server.paths) == 1
+    train, _ = official_splits(UCI_SETS["small"])[2]
+    assert first[2].target_mean == second[2].target_mean == pytest.approx(small[train, 2].mean())
+
+
+def test_a_corrupted_file_is_refused_in_words_and_not_kept(server, empty_cache):
+    server.replies.extend([CORRUPT] * 10)
+    with pytest.raises(OSError, match=r"small .*does not have the known checksum and was not kept"):
+        fetched(empty_cache)
+    assert kept(empty_cache) == []
+
+
+def test_a_corrupted_file_is_fetched_anew_on_the_next_call(server, empty_cache):
+    server.replies.extend([CORRUPT] * 10)
+    with pytest.raises(OSError, match="checksum"):
+        fetched(empty_cache)
+    server.replies.clear()
+    assert fetched(empty_cache).read_bytes() == server.body
+
+
+def test_a_dropped_connection_is_told_in_words_and_leaves_nothing_half_written(server, empty_cache):
+    server.replies.extend([DROP] * 10)
+    with pytest.raises(OSError, match=r"small could not be downloaded from http.*TORCHMCL_DATA"):
+        fetched(empty_cache)
+    assert kept(empty_cache) == []
+    server.replies.clear()
+    assert fetched(empty_cache).read_bytes() == server.body
+    assert len(kept(empty_cache)) == 1
+
+
+def test_one_dropped_connection_is_made_good_within_the_same_call(server, empty_cache):
+    server.replies.append(DROP)
+    assert fetched(empty_cache).read_bytes() == server.body
+    assert len(server.paths) == 2
+
+
+def test_a_file_that_the_server_does_not_have_is_told_in_words(server, empty_cache):
+    server.replies.extend([MISSING] * 10)
+    with pytest.raises(OSError, match=r"small could not be downloaded .*404"):
+        fetched(empty_cache)
+    assert kept(empty_cache) == []
+
+
+def test_without_a_network_the_message_names_the_local_folder_options(small, empty_cache):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(OSError, match=r"small could not be downloaded .*--data.*TORCHMCL_DATA"):
+        read_rows(set_at(f"http://127.0.0.1:{port}/", small), progress=False)
+    assert kept(empty_cache) == []
+
+
+def test_a_missing_progress_bar_package_is_not_called_a_checksum_error(server, empty_cache, monkeypatch):
+    import pooch.downloaders
+
+    monkeypatch.setattr(pooch.downloaders, "tqdm", None)
+    try:
+        path = fetched(empty_cache, progress=True)
+    except (OSError, ImportError) as error:
+        assert "checksum" not in str(error)  # noqa: PT017  (either outcome will do)
+        assert "tqdm" in str(error)  # noqa: PT017
+    else:
+        assert path.read_bytes() == server.body
+
+
+def test_without_pooch_the_message_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(ImportError, match=r"downloading the set yacht needs pooch: pip install 'torchmcl\[data\]'"):
+        load_uci("yacht", progress=False)
+
+
+def test_the_extra_that_the_message_names_brings_pooch():
+    extras = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert any(package.startswith("pooch") for package in extras.get("data", []))
+
+
+# ---- the year set ----
+
+
+def year_table(n_rows=100, seed=0):
+    random = np.random.default_rng(seed)
+    return np.column_stack([random.integers(1922, 2011, n_rows), random.normal(20, 50, (n_rows, 90)).round(5)])
+
+
+def year_file(folder, table):
+    path = folder / "YearPredictionMSD/YearPredictionMSD.txt"
+    path.parent.mkdir(parents=True)
+    path.write_text(text_of(table, ","))
+    return path
+
+
+def zipped(path):
+    with zipfile.ZipFile(f"{path}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(path, path.name)
+    path.unlink()
+    return Path(f"{path}.zip")
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 7, 10, 99, 100, 101])
+@pytest.mark.parametrize("pack", [lambda path: path, zipped], ids=["txt", "zip"])
+def test_year_is_read_in_pieces_of_any_size_as_float32(tmp_path, pack, chunk_rows):
+    table = year_table()
+    inputs, years = uci.read_year(pack(year_file(tmp_path, table)), chunk_rows=chunk_rows)
+    assert (inputs.dtype, years.dtype) == (np.float32, np.float32)
+    np.testing.assert_array_equal(inputs, table[:, 1:].astype(np.float32))
+    np.testing.assert_array_equal(years, table[:, 0])
+
+
+@pytest.mark.usefixtures("no_download")
+@pytest.mark.parametrize("pack", [lambda path: path, zipped], ids=["txt", "zip"])
+def test_year_has_one_fold_whose_first_rows_train(tmp_path, pack):
+    table = year_table(1000)
+    pack(year_file(tmp_path / "data", table))
+    (fold,) = load_uci("year", tmp_path / "data")
+    assert (len(fold.train_inputs), len(fold.test_inputs)) == (900, 100)
+    assert fold.target_mean == pytest.approx(table[:900, 0].mean(), abs=1e-2)
+    back = fold.test_targets.flatten() * fold.target_std + fold.target_mean
+    np.testing.assert_allclose(back.numpy(), table[900:, 0], atol=1e-2)
+
+
+def test_official_year_split_has_the_published_row_counts():
+    ((train, test),) = official_splits(UCI_SETS["year"])
+    assert (len(train), len(test)) == (463_715, 51_630)
+    assert (train[0], train[-1], test[0], test[-1]) == (0, 463_714, 463_715, 515_344)
+
+
+@pytest.mark.usefixtures("no_download")
+def test_a_constant_column_of_year_becomes_zero(tmp_path):
+    table = year_table(1000)
+    table[:, 5] = 0.1
+    year_file(tmp_path / "data", table)
+    (fold,) = load_uci("year", tmp_path / "data")
+    assert (fold.train_inputs[:, 4] == 0).all()
+    assert (fold.test_inputs[:, 4] == 0).all()
+
+
+def test_standardising_many_float32_rows_loses_no_digits():
+    # As many rows as the year set trains on: adding them up one by one in float32 is not good enough.
+    n_train = 463_715
+    inputs = np.random.default_rng(0).normal([43, 1900], [6, 10], (n_train + 10, 2)).astype(np.float32)
+    rows = np.arange(len(inputs))
+    fold = uci._standardised(inputs, inputs[:, 0], rows[:n_train], rows[n_train:])
+    x = fold.train_inputs.double()
+    torch.testing.assert_close(x.mean(dim=0), torch.zeros(2, dtype=x.dtype), atol=1e-4, rtol=0)
+    torch.testing.assert_close(x.std(dim=0), torch.ones(2, dtype=x.dtype), atol=1e-4, rtol=0)
+
+
+def test_year_with_another_number_of_columns_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="must have 91 columns, got 90"):
+        uci.read_year(year_file(tmp_path, year_table()[:, :90]))
+
+
+def test_year_cut_short_in_a_line_is_refused(tmp_path):
+    path = year_file(tmp_path, year_table())
+    path.write_text(path.read_text()[:-200])
+    with pytest.raises(ValueError, match=r"YearPredictionMSD\.txt cannot be read after line 91"):
+        uci.read_year(path, chunk_rows=30)
+
+
+def test_year_with_nan_is_refused(tmp_path):
+    table = year_table()
+    table[57, 3] = np.nan
+    with pytest.raises(ValueError, match=r"YearPredictionMSD\.txt must hold finite numbers"):
+        uci.read_year(year_file(tmp_path, table), chunk_rows=20)
+
+
+def test_an_empty_year_file_is_refused(tmp_path):
+    path = year_file(tmp_path, year_table(0))
+    with pytest.raises(ValueError, match="must hold rows, got an empty file"):
+        uci.read_year(path)
+
+
+def test_a_year_zip_cut_short_is_refused_in_words(tmp_path):
+    path = zipped(year_file(tmp_path, year_table()))
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"YearPredictionMSD\.txt\.zip"):
+        uci.read_year(path)
+
+
+def test_year_is_never_downloaded(empty_cache):
+    with pytest.raises(FileNotFoundError, match=r"YearPredictionMSD is not downloaded automatically.*TORCHMCL_DATA"):
+        load_uci("year")
+    assert not empty_cache.exists()
+
+
+def test_synthetic_year_has_the_columns_of_year_and_follows_its_seed():
+    inputs, years = synthetic_year(500, seed=1)
+    assert (inputs.shape, years.shape) == ((500, 90), (500,))
+    assert (inputs.dtype, years.dtype) == (np.float32, np.float32)
+    np.testing.assert_array_equal(synthetic_year(500, seed=1)[0], inputs)
+    assert not np.array_equal(synthetic_year(500, seed=2)[0], inputs)
+
+
+# ---- bad input ----
+
+
+@pytest.mark.parametrize(("name", "near"), [("yatch", "yacht"), ("protien", "protein"), ("kin8", "kin8nm")])
+def test_an_unknown_set_is_refused_with_the_nearest_name(name, near):
+    with pytest.raises(ValueError, match=f"got {name!r}. Did you mean {near!r}"):
+        load_uci(name)
+
+
+@pytest.mark.parametrize("fold", [20, -1])
+def test_a_fold_that_does_not_exist_is_refused(tmp_path, fold):
+    with pytest.raises(ValueError, match=f"must lie from 0 to 19 for yacht, got {fold}"):
+        load_uci("yacht", put_npz(tmp_path, yacht_table()), [0, fold])
+
+
+@pytest.mark.parametrize("n_rows", [307, 0])
+def test_a_file_cut_short_is_refused_with_both_counts(tmp_path, n_rows):
+    with pytest.raises(ValueError, match=rf"must hold 308 rows and 7 columns, got {n_rows} and .*cut short"):
+        load_uci("yacht", put_text(tmp_path, text_of(yacht_table()[:n_rows])))
+
+
+def test_a_text_file_cut_in_a_line_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"data\.txt cannot be read as a table of numbers"):
+        load_uci("yacht", put_text(tmp_path, text_of(yacht_table())[:-60]))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("put", [put_npz, lambda root, table: put_text(root, text_of(table))], ids=["npz", "text"])
+def test_a_file_with_a_number_that_is_not_finite_is_refused_with_its_row(tmp_path, put, bad):
+    table = yacht_table()
+    table[123, 4] = bad
+    with pytest.raises(ValueError, match=f"must hold finite numbers, got {bad} in row 123"):
+        load_uci("yacht", put(tmp_path, table))
+
+
+def as_npy(path):
+    with path.open("wb") as file:
+        np.save(file, yacht_table())
+
+
+def damaged(path):
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 64] = bytes(64)
+    path.write_bytes(content)
+
+
+SPOILT = {
+    "text": lambda path: path.write_text("not an archive"),
+    "empty": lambda path: path.write_bytes(b""),
+    "cut short": lambda path: path.write_bytes(path.read_bytes()[:5000]),
+    "damaged inside": damaged,
+    "one array": as_npy,
+    "without data": lambda path: np.savez(path, other=yacht_table()),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+def test_an_npz_that_is_none_is_refused_by_name(tmp_path, spoil):
+    path = put_npz(tmp_path, yacht_table()) / "yacht/data.npz"
+    spoil(path)
+    with pytest.raises(ValueError, match=re.escape(str(path))):
+        load_uci("yacht", tmp_path)
+
+
+def test_an_npz_with_a_single_column_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="must hold 308 rows and 7 columns"):
+        load_uci("yacht", put_npz(tmp_path, yacht_table()[:, 0]))
