@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import torchmcl as mcl
+from torchmcl_speech.nn import DPRNN
 
 torch.manual_seed(0)
 RATE, LENGTH = 8000, 2000
@@ -45,7 +46,7 @@ def draw(n_samples):
 # The cost is the negative SI-SDR in decibels, the rule cools from 5 dB to winner-takes-all. Nothing else
 # is special about separation.
 
-model = mcl.nn.DPRNN(
+model = DPRNN(
     n_outputs=3, n_filters=32, kernel_size=40, stride=20, segment_size=20, hidden_size=24, n_blocks=1, scores=True
 )
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)

@@ -17,6 +17,7 @@ import numpy as np
 
 import torchmcl as mcl
 from fuzz.feed import Feed
+from torchmcl_tables import MCLClassifier, MCLRegressor
 
 __all__ = ["checkpoints", "configurations", "models", "records", "speech", "tables"]
 
@@ -167,8 +168,8 @@ def _model_folders() -> list[tuple[dict[str, bytes], Callable[[Path], Any]]]:
     inputs = np.random.default_rng(0).normal(size=(40, 2))
     parameters: dict[str, Any] = {"n_hypotheses": 2, "hidden": (3,), "n_epochs": 2}
     rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 2))
-    mcl.MCLRegressor(**parameters, rule=rule, random_state=0).fit(inputs, inputs[:, 0]).save(place / "1")
-    mcl.MCLClassifier(**parameters, random_state=0).fit(inputs, np.where(inputs[:, 0] > 0, "p", "q")).save(place / "2")
+    MCLRegressor(**parameters, rule=rule, random_state=0).fit(inputs, inputs[:, 0]).save(place / "1")
+    MCLClassifier(**parameters, random_state=0).fit(inputs, np.where(inputs[:, 0] > 0, "p", "q")).save(place / "2")
     frame = pl.DataFrame({"a": inputs[:, 0], "b": ["x", "y"] * 20, "t": inputs[:, 1]})
     how = TableFit(["t"], parameters={**parameters, "n_epochs": 1})
     save_table_model(fit_table("fuzz", Table("t.csv", frame), how), place / "3")

@@ -11,6 +11,7 @@ import torch
 
 import torchmcl as mcl
 from torchmcl.cli import _parser, main
+from torchmcl_tables import MCLRegressor
 
 
 def test_without_a_command_the_help_is_shown(capsys):
@@ -90,7 +91,7 @@ def test_the_defaults_of_fit_are_those_of_the_estimator():
         "weight_decay": "weight_decay",
         "restarts": "n_restarts",
     }
-    estimator = mcl.MCLRegressor().get_params()
+    estimator = MCLRegressor().get_params()
     assert {name: options[name] for name in same} == {name: estimator[there] for name, there in same.items()}
 
 

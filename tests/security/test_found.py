@@ -21,6 +21,7 @@ from torchmcl_speech.nn import DPRNN
 from torchmcl_speech.nn.saved import load_model, save_model
 from torchmcl_studies.data.uci import _read_table
 from torchmcl_studies.uci.study import UciStudy
+from torchmcl_tables import MCLRegressor
 
 LONG = 10**400
 
@@ -151,7 +152,7 @@ def test_an_estimator_of_no_name_is_refused(tmp_path):
     from torchmcl_tables.estimators import load_estimator
 
     inputs = np.random.default_rng(0).normal(size=(40, 1))
-    mcl.MCLRegressor(n_hypotheses=2, hidden=(2,), n_epochs=1).fit(inputs, inputs[:, 0]).save(tmp_path / "model")
+    MCLRegressor(n_hypotheses=2, hidden=(2,), n_epochs=1).fit(inputs, inputs[:, 0]).save(tmp_path / "model")
     forge(tmp_path / "model", estimator=["MCLRegressor"])
     with pytest.raises(ValueError, match="must hold a saved MCLRegressor or MCLClassifier"):
         load_estimator(tmp_path / "model")
@@ -162,7 +163,7 @@ def test_an_estimator_of_no_name_is_refused(tmp_path):
     [
         lambda: Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2), 2, device="a=b"),
         lambda: Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2), 2, device=["cpu", "a=b"]),
-        lambda: mcl.MCLRegressor(device="a=b").fit(np.zeros((4, 1)), np.zeros(4)),
+        lambda: MCLRegressor(device="a=b").fit(np.zeros((4, 1)), np.zeros(4)),
         lambda: UciStudy(device="a=b"),
     ],
     ids=["fleet", "fleet on several", "estimator", "study"],

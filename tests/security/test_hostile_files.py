@@ -20,6 +20,7 @@ from torchmcl import _limits
 from torchmcl._limits import LIMITS, limit
 from torchmcl.annealing import AnnealingRecords, Snapshots
 from torchmcl_studies.uci.records import Records
+from torchmcl_tables import MCLRegressor
 
 polars = pytest.importorskip("polars")
 pytest.importorskip("safetensors")
@@ -60,7 +61,7 @@ def network(tmp_path):
 def fitted():
     random = np.random.default_rng(0)
     inputs = random.normal(size=(60, 2))
-    return mcl.MCLRegressor(n_hypotheses=2, hidden=(4,), n_epochs=2, random_state=0).fit(inputs, inputs[:, 0])
+    return MCLRegressor(n_hypotheses=2, hidden=(4,), n_epochs=2, random_state=0).fit(inputs, inputs[:, 0])
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import pytest
 import torch
 from sklearn.exceptions import NotFittedError
 
-import torchmcl as mcl
 from tables import QUICK
 from torchmcl_tables.estimators import Guesses, MCLClassifier
 from torchmcl_tables.estimators._class_training import best_temperature
@@ -24,10 +23,6 @@ def ambiguous(n=400, seed=0):
 @pytest.fixture(scope="module")
 def model():
     return MCLClassifier(**{**QUICK, "n_epochs": 100}, n_hypotheses=2).fit(*ambiguous())
-
-
-def test_it_is_a_top_level_name():
-    assert mcl.MCLClassifier is MCLClassifier
 
 
 def test_two_guesses_hold_the_truth_where_one_cannot(model):

@@ -25,10 +25,6 @@ def double():
     return MCLRegressor(**QUICK).fit(X, Y)
 
 
-def test_it_is_a_top_level_name():
-    assert mcl.MCLRegressor is MCLRegressor
-
-
 def test_both_branches_are_found_with_their_probabilities(model):
     answer = model.predict_hypotheses([[0.5, 0.5], [0.1, 0.9]])
     assert isinstance(answer, Hypotheses)

@@ -1,4 +1,4 @@
-"""Speech separation with as many outputs as you like (`pip install torchmcl[separation]`)."""
+"""Speech separation with as many outputs as you like (`pip install torchmcl-speech[train]`)."""
 
 from typing import TYPE_CHECKING
 

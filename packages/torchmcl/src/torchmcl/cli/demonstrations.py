@@ -1,4 +1,4 @@
-"""The demonstrations, `torchmcl demo` and `torchmcl demo speech`: parsing and dispatch only."""
+"""`torchmcl demo`: parsing and dispatch only."""
 
 import argparse
 from pathlib import Path

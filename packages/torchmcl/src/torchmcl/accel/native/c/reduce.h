@@ -1,6 +1,6 @@
 /* A few of many hypotheses, row by row: chosen greedily, exchanged, or moved to the means of their groups.
 
-   It computes what `torchmcl.after` defines, in single precision. Included after step.h, which defines the vectors. */
+   It computes what `torchmcl.postprocess` defines, in single precision. Included after step.h, which defines the vectors. */
 
 /* The sum over hypotheses of what a candidate takes from the nearest so far. */
 ALWAYS float gain_of(const float *nearest, const float *loss, const float *weights, int64_t n) {
