@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from torchmcl import accel as kernels
+from torchmcl import accel
 from torchmcl_speech.nn import BiLSTM, FusedBiLSTM
 from torchmcl_speech.nn.dprnn import RecurrentPath
 
@@ -99,17 +99,17 @@ def errors_of_a_path(device, sizes, width, dtype):
 @contextmanager
 def without_kernels():
     """Compute by plain operations."""
-    before, kernels.runs_triton = kernels.runs_triton, lambda tensor: False
+    before, accel.runs_triton = accel.runs_triton, lambda tensor: False
     try:
         yield
     finally:
-        kernels.runs_triton = before
+        accel.runs_triton = before
 
 
 if __name__ == "__main__":
     device = sys.argv[1]
     if device == "cpu":
-        kernels.runs_triton = lambda tensor: True
+        accel.runs_triton = lambda tensor: True
     for case in CASES[device]:
         first, second = errors(device, *case), errors(device, *case)
         assert max(first) < (1e-5 if case[3] == torch.float32 else 2e-2), (case, first)

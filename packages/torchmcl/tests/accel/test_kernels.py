@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from torchmcl import accel as kernels
+from torchmcl import accel
 
 
 def labelled(name):
@@ -20,7 +20,7 @@ def labelled(name):
 
 def test_the_lean_function_is_used_and_forward_mode_follows_the_definition():
     lean, definition = labelled("lean"), labelled("definition")
-    square = kernels.accelerated(lean, triton="rows.no_such_kernel")(definition)
+    square = accel.accelerated(lean, triton="rows.no_such_kernel")(definition)
     assert square(torch.tensor(3.0)) == 9
     assert (lean.calls, definition.calls) == (["lean"], [])
     with torch.autograd.forward_ad.dual_level():
@@ -30,7 +30,7 @@ def test_the_lean_function_is_used_and_forward_mode_follows_the_definition():
 
 def test_without_a_lean_function_the_definition_is_used():
     definition = labelled("definition")
-    assert kernels.accelerated(triton="rows.no_such_kernel")(definition)(torch.tensor(3.0)) == 9
+    assert accel.accelerated(triton="rows.no_such_kernel")(definition)(torch.tensor(3.0)) == 9
     assert definition.calls == ["definition"]
 
 
@@ -42,8 +42,8 @@ def test_the_decorated_function_keeps_its_name_and_docstring():
 
 
 def test_kernels_are_not_usable_on_the_cpu():
-    assert not kernels.usable(torch.ones(3))
-    assert not kernels.runs_triton(torch.ones(3))
+    assert not accel.usable(torch.ones(3))
+    assert not accel.runs_triton(torch.ones(3))
 
 
 @pytest.mark.gpu

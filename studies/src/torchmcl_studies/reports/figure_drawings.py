@@ -152,7 +152,7 @@ def draw_annealed_epsilon(tables: Tables, summary: dict[str, Any]) -> Any:
     figure = new_figure(15, 2.7)
     grid = figure.add_gridspec(1, len(shown) + 2, width_ratios=[1] * len(shown) + [0.12, 1.5], wspace=0.12)
     # The mean of the three Gaussians.
-    middle = [sum(p[i] for p in points) / len(points) for i in (0, 1)]
+    middle = (sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points))
     for column, epoch in enumerate(shown):
         axis = figure.add_subplot(grid[0, column])
         rows = _where(frames, epoch=epoch)

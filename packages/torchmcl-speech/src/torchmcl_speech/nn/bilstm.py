@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from torchmcl import accel as kernels
+from torchmcl import accel
 from torchmcl._checks import bad_value, check_tensor
 from torchmcl._eager import is_plain_eager
 from torchmcl_speech.kernels import recurrence
@@ -153,7 +153,7 @@ class FusedBiLSTM(BiLSTM):
             dtype in _FUSED_TYPES
             and self.hidden_size in _FUSED_SIZES
             and sequences.numel() > 0
-            and kernels.runs_triton(sequences)
+            and accel.runs_triton(sequences)
         )
 
 

@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from torchmcl import accel as kernels
+from torchmcl import accel
 from torchmcl._checks import (
     bad_value,
     check_at_most,
@@ -67,7 +67,7 @@ def _linear(layer: nn.Linear, features: Tensor) -> Tensor:
     """Return what a linear layer gives for many rows."""
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else features.dtype
     narrow = layer.out_features <= _MAX_SUMMED
-    if kernels.runs_triton(features) and dtype == features.dtype and narrow and features.numel() > 0:
+    if accel.runs_triton(features) and dtype == features.dtype and narrow and features.numel() > 0:
         projected: Tensor = _Projection.apply(features, layer.weight, layer.bias)
         return projected
     out: Tensor = layer(features)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from torchmcl import accel as kernels
+from torchmcl import accel
 
 __all__ = ["GlobalLayerNorm"]
 
@@ -62,7 +62,7 @@ def _moments(features: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 def _can_fuse(features: Tensor, residual: Tensor) -> bool:
     return (
-        kernels.runs_triton(features)
+        accel.runs_triton(features)
         and features.ndim == 4
         and features.dtype in (torch.bfloat16, torch.float16, torch.float32)
         and features.shape[-1] <= 1024

@@ -61,7 +61,7 @@ def accelerated(lean: Callable[..., Any] | None = None, *, triton: str | None = 
 @functools.cache
 def _kernel(name: str) -> Callable[..., Any]:
     module, function = name.split(".")
-    kernel: Callable[..., Any] = getattr(importlib.import_module(f"torchmcl.accel.{module}"), function)
+    kernel: Callable[..., Any] = getattr(importlib.import_module(f"torchmcl.accel.triton.{module}"), function)
     return kernel
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import torch
 from torch import Tensor
 
-from torchmcl import accel as kernels
+from torchmcl import accel
 from torchmcl._checks import bad_value, check_non_negative
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.fleet.options import plain_number
@@ -57,7 +57,7 @@ class MixedRule(AssignmentRule):
                 return _hard_weights(cost, _per_model(epsilon, cost))
             if bool((temperature > 0).all()):
                 return softmin(cost, _per_model(temperature, cost))
-        if kernels.usable(cost):
+        if accel.usable(cost):
             from torchmcl.accel.triton.rows import mixed_rows
 
             return mixed_rows(cost, temperature, epsilon)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmcl import accel as kernels
+from torchmcl import accel
 from torchmcl.costs import pairwise_l1, pairwise_sq_euclidean
 from torchmcl.fleet.batches import mixed
 from torchmcl.fleet.courses import RuleCourses
@@ -179,7 +179,7 @@ def why_not_fused(
     courses: RuleCourses,
 ) -> str | None:
     """Return why one kernel cannot serve a training, None if it can."""
-    if not kernels.runs_on(device) or torch.version.hip is not None:
+    if not accel.runs_on(device) or torch.version.hip is not None:
         return "It serves CUDA devices, with Triton installed."
     if (reason := why_not_usual(data, spec, courses)) is not None:
         return reason

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-from torchmcl import accel as kernels
+from torchmcl import accel
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 
 __all__ = [
@@ -159,7 +159,7 @@ class _StackedLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor, rectified: bool) -> Tensor:
         ctx.rectified = rectified
-        ctx.fused = max(weight.shape[1:]) <= kernels.MAX_FEATURES and kernels.usable(inputs, weight, bias)
+        ctx.fused = max(weight.shape[1:]) <= accel.MAX_FEATURES and accel.usable(inputs, weight, bias)
         if ctx.fused:
             from torchmcl.accel.triton.linear import linear_rows
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmcl import accel as kernels
+from torchmcl import accel
 from torchmcl._checks import bad_value, check_non_negative, check_real
 
 __all__ = ["SGD", "Adam", "FleetOptimizer"]
@@ -80,7 +80,7 @@ class Adam(FleetOptimizer):
             return
         mean, square, n_steps = state["mean"], state["square"], state["n_steps"]
         n_steps.add_(1)
-        if min(self.beta1, self.beta2) > 0 and flat.is_contiguous() and kernels.usable(flat, grad):
+        if min(self.beta1, self.beta2) > 0 and flat.is_contiguous() and accel.usable(flat, grad):
             from torchmcl.accel.triton.adam import adam_rows
 
             adam_rows(flat, grad, mean, square, n_steps, lr, decay, (self.beta1, self.beta2), self.epsilon)
