@@ -26,7 +26,7 @@ def documented():
         elif line and not line.startswith(" "):
             listing = False
         elif listing and (found := re.fullmatch(r"   (~?)([A-Za-z_][\w.]*)", line)):
-            names.add(found[2] if found[2].startswith("torchmcl.") else f"{module}.{found[2]}")
+            names.add(found[2] if found[2].startswith("torchmcl") else f"{module}.{found[2]}")
     return names
 
 
