@@ -402,7 +402,7 @@ def test_the_story_the_choices_and_the_keys(fresh):
     assert state(fresh, "page.state.cooling") == "hand"
     click(fresh, "#story-back")
     assert fresh.find_element("id", "story-title").text.startswith("6.")
-    for data in ("ring", "spiral"):
+    for data in ("ring", "spiral", "circle", "tree", "rare"):
         Select(fresh.find_element("id", "data")).select_by_value(data)
         assert state(fresh, "page.state.data") == data
     Select(fresh.find_element("css selector", "#panels select")).select_by_value("top")

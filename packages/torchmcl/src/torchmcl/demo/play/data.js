@@ -35,6 +35,22 @@
       const along = 1.7 * random() - 0.85, side = random() < 0.5 ? 1 : -1;
       return [along, side * 0.75 * Math.max(0, along + 0.25) + 0.04 * normal(random)];
     },
+    // Problems of torchmcl.data.modes, in the plane: many equal modes, modes at two scales, and rare ones.
+    circle(random) {
+      const angle = (Math.PI / 4) * Math.floor(8 * random());
+      return [0.7 * Math.cos(angle) + 0.04 * normal(random), 0.7 * Math.sin(angle) + 0.04 * normal(random)];
+    },
+    tree(random) {
+      const coarse = (2 * Math.PI * Math.floor(3 * random())) / 3, fine = (2 * Math.PI * Math.floor(3 * random())) / 3;
+      return [
+        0.6 * Math.cos(coarse) + 0.13 * Math.cos(fine) + 0.02 * normal(random),
+        0.6 * Math.sin(coarse) + 0.13 * Math.sin(fine) + 0.02 * normal(random),
+      ];
+    },
+    rare(random) {
+      const which = random(), x = which < 0.9 ? 0 : which < 0.95 ? -0.7 : 0.7;
+      return [x + 0.05 * normal(random), 0.05 * normal(random)];
+    },
   };
 
   function points(key, count, seed) {
@@ -72,6 +88,14 @@
     three(random) {
       const x = 2 * random() - 1, level = Math.floor(3 * random()) - 1;
       return [x, 0.65 * level + 0.2 * Math.sin(3 * x) + 0.05 * normal(random)];
+    },
+    tree(random) {
+      const x = 2 * random() - 1, coarse = Math.floor(3 * random()) - 1, fine = Math.floor(3 * random()) - 1;
+      return [x, 0.35 * coarse * (1.2 + x) + 0.08 * fine + 0.01 * normal(random)];
+    },
+    rare(random) {
+      const x = 2 * random() - 1, which = random(), level = which < 0.9 ? 0 : which < 0.95 ? -1 : 1;
+      return [x, 0.4 * level * (1.2 + x) + 0.03 * normal(random)];
     },
   };
 

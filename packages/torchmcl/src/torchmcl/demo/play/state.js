@@ -15,7 +15,7 @@
   };
 
   const FIELDS = {
-    data: { value: "clouds", read: one(["clouds", "ring", "spiral", "branches", "own"]) },
+    data: { value: "clouds", read: one(["clouds", "ring", "spiral", "branches", "circle", "tree", "rare", "own"]) },
     points: { value: 1000, read: integer(50, 5000) },
     k: { value: 12, read: integer(1, 50) },
     rules: { value: ["wta", "relaxed", "annealed"], read: ruleList, write: (keys) => keys.join(",") },
