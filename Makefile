@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 
 help:
 	@echo "make demo      set up, train the demonstration, write out/demo/index.html"
-	@echo "make film      the same, and the film into docs/_static/film.gif"
+	@echo "make film      the same, and its films into docs/_static"
 	@echo "make test      set up, run the fast tests and the doctests (7 minutes on 2 cores)"
 	@echo "make test-all  also the slow tests: processes, browsers, the gallery (20 minutes on 2 cores)"
 	@echo "make coverage  all tests with the coverage floor (23 minutes on 2 cores)"
@@ -30,9 +30,9 @@ $(STAMP): $(wildcard packages/*/pyproject.toml studies/pyproject.toml packages/t
 demo: install
 	$(BIN)/torchmcl demo --out out/demo
 
-# The moving picture of README and documentation.
+# The moving pictures of README and documentation.
 film: demo
-	cp out/demo/film.gif docs/_static/film.gif
+	cp out/demo/film.gif out/demo/tree.gif docs/_static/
 
 # Two processes share the cores: threads that wait for each other must not keep them busy, which doubles the time.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest

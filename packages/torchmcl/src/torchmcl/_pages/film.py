@@ -6,31 +6,33 @@ from typing import Any
 __all__ = ["film_player", "film_script"]
 
 
-def film_player(n_frames: int) -> str:
-    """Return the canvas and its controls."""
+def film_player(n_frames: int, name: str = "film") -> str:
+    """Return the canvas and its controls, whose identifiers begin with the name of the film."""
     return f"""
-<canvas id="film" width="1500" height="550" role="img" aria-label="Animation of the three trainings"></canvas>
-<div class="controls"><button id="play" type="button">Pause</button>
-<input id="frame" type="range" min="0" max="{n_frames - 1}" value="0" aria-label="epoch">
-<span id="label" class="note"></span></div>"""
+<canvas id="{name}" width="1500" height="550" role="img" aria-label="Animation of the trainings"></canvas>
+<div class="controls"><button id="{name}-play" type="button">Pause</button>
+<input id="{name}-frame" type="range" min="0" max="{n_frames - 1}" value="0" aria-label="epoch">
+<span id="{name}-label" class="note"></span></div>"""
 
 
-def film_script(film: dict[str, Any]) -> str:
+def film_script(film: dict[str, Any], name: str = "film") -> str:
     """Return the script of a page with `film_player`.
 
     Args:
         film: `points` [[x, y], ...] behind the hypotheses, `epochs` of the frames, and `methods`, each with a `label`,
             `frames` [[[x, y, score], ...], ...], a `temperature` for each frame, and whether it is `annealed`.
+        name: of the player.
     """
     # "<" could end the script element; inside JSON strings its escape means the same.
     data = json.dumps(film).replace("<", "\\u003c")
-    return f"const film = {data};\n{_SCRIPT}"
+    return f"(function (film, name) {{{_SCRIPT}}})({data}, {json.dumps(name)});"
 
 
 _SCRIPT = """
-const canvas = document.getElementById("film"), context = canvas.getContext("2d");
-const slider = document.getElementById("frame"), button = document.getElementById("play");
-const label = document.getElementById("label"), side = canvas.width / film.methods.length;
+const part = (suffix) => document.getElementById(name + suffix);
+const canvas = part(""), context = canvas.getContext("2d");
+const slider = part("-frame"), button = part("-play");
+const label = part("-label"), side = canvas.width / film.methods.length;
 const head = 50; // pixels for the names of the methods
 const place = (x, y, panel) => [panel * side + (x + 1) / 2 * side, head + (1 - y) / 2 * (canvas.height - head)];
 function draw(frame) {

@@ -18,7 +18,7 @@ __all__ = ["demo_film", "demo_summary", "write_demo_page"]
 
 
 def write_demo_page(folder: Path) -> Path:
-    """Read `records.json` in `folder`, write `index.html` and `film.gif` beside it and return the path of the page.
+    """Read `records.json` in `folder`, write the page and both films beside it, and return the path of the page.
 
     Raises:
         ValueError: if the records are not as `torchmcl demo` wrote them.
@@ -28,6 +28,7 @@ def write_demo_page(folder: Path) -> Path:
     with as_written("torchmcl demo", "records.json", "`torchmcl demo`"):
         content = _page(records)
         write_moving_picture(demo_film(records), folder / "film.gif")
+        write_moving_picture(records["tree"], folder / "tree.gif")
     write_atomically(target, content)
     return target
 
@@ -82,16 +83,17 @@ middle, while annealing starts with all answers together, lets them split as it 
             "the dotted line is k-means.",
         )
     }
+{_tree(records["tree"])}
 {_conditional(records["conditional"])}
 {_WHERE_NEXT}
 <p class="note">Trained in {records["seconds"]:.0f} s: {len(records["methods"]) * n_seeds} networks of two hidden layers
 as one fleet, {
         escape(settings["n_epochs"])
     } epochs. The numbers behind this page are in <code>records.json</code> beside
-it, the film is <code>film.gif</code>.</p>
+it, the films are <code>film.gif</code> and <code>tree.gif</code>.</p>
 """
     command = f"torchmcl demo --seeds {n_seeds} --epochs {settings['n_epochs']}"
-    script = film_script(demo_film(records))
+    script = film_script(demo_film(records)) + film_script(records["tree"], "tree")
     return page(f"torchmcl: {n} answers to one question", body, script, command=command)
 
 
@@ -112,6 +114,22 @@ def _coverage(records: dict[str, Any], n: int) -> str:
 answer; a starved answer is the nearest of none of them. Mean ± standard deviation over {int(settings["n_seeds"])}
 seeds. k-means sees the same {settings["n_points"]:,} training points, without a network in between.</p>
 {picture}
+"""
+
+
+def _tree(tree: dict[str, Any]) -> str:
+    n_seeds = int(tree["n_seeds"])
+    rows = [
+        (method["label"], f"{spread_of(method['ratios']).mean:.2f}", f"{method['lost']} of {n_seeds}")
+        for method in tree["methods"]
+    ]
+    return f"""
+<h2>A tree of modes</h2>
+<p>Three branches over the input, each of three close ones (green), and a network with nine answers (blue). Under
+winner-takes-all an answer that starts far away never wins, and others stay between branches. Automatic annealing
+chooses its temperatures during the training and moves answers of little use.</p>
+{film_player(len(tree["epochs"]), "tree")}
+{table(["rule", "distortion / lowest", "networks above twice the lowest"], rows, best=1, identity="tree-results")}
 """
 
 

@@ -1,6 +1,6 @@
-"""The demonstration: MCL, Relaxed-WTA and annealed MCL with 49 hypotheses on three Gaussians.
+"""The demonstration: MCL, Relaxed-WTA and annealed MCL with 49 hypotheses on three Gaussians, and a tree of modes.
 
-The distribution does not depend on the input, so every row of the training data is the input 1 with
+The distribution of the former does not depend on the input, so every row of the training data is the input 1 with
 a thousand targets, and all methods and seeds train as one fleet.
 """
 
@@ -19,6 +19,7 @@ from torchmcl._optional import optional_import
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.data import three_gaussians
 from torchmcl.demo.conditional_example import conditional_records
+from torchmcl.demo.tree import tree_records
 from torchmcl.fleet import EpochEnd, Fleet, FleetData
 from torchmcl.losses import match
 from torchmcl.nn import MultiHypothesisMLP
@@ -41,6 +42,7 @@ class DemoSettings:
     n_held_out: int = 10_000
     n_restarts: int = 50
     n_frames: int = 60
+    n_tree_epochs: int = 100
     # Above the first critical temperature, 2 lambda_max = 0.46, down to far below the variance of a cell.
     start_temperature: float = 0.6
     end_temperature: float = 5e-5
@@ -112,6 +114,7 @@ def run_demo(folder: Path, settings: DemoSettings, *, progress: bool = True) -> 
         ],
         "seconds": time.perf_counter() - start,
         "conditional": conditional_records(),
+        "tree": tree_records(settings.n_seeds, settings.n_tree_epochs, settings.n_frames * 2 // 3),
     }
     write_atomically(folder / "records.json", json.dumps(records))
     return records
