@@ -156,8 +156,10 @@ def test_the_page_shows_all_figures_and_the_film(figures):
         assert len(pictures) == len(FIGURES)
         assert all(int(picture.get_property("naturalWidth")) > 500 for picture in pictures)
         assert len(driver.find_elements("css selector", ".claims li")) == sum(map(len, claims.values()))
-        move = "const s = document.getElementById('film-frame'); s.value = arguments[0];"
+        move = (
+            "const s = document.getElementById('film-frame'); s.value = arguments[0];"
             "s.dispatchEvent(new Event('input'));"
+        )
         pixels = "return document.getElementById('film').toDataURL()"
         driver.execute_script(move, 0)
         first = driver.execute_script(pixels)

@@ -70,8 +70,10 @@ def test_the_page_shows_pictures_and_table_without_console_errors(demo):
 def test_the_animation_plays_and_follows_the_slider(demo):
     _, records, page = demo
     with opened(page) as driver:
-        script = "const s = document.getElementById('film-frame'); s.value = arguments[0];"
+        script = (
+            "const s = document.getElementById('film-frame'); s.value = arguments[0];"
             "s.dispatchEvent(new Event('input'));"
+        )
         pixels = "return document.getElementById('film').toDataURL()"
         driver.execute_script(script, 0)
         first = driver.execute_script(pixels)
