@@ -20,7 +20,8 @@ def film_script(film: dict[str, Any], name: str = "film") -> str:
 
     Args:
         film: `points` [[x, y], ...] behind the hypotheses, `epochs` of the frames, and `methods`, each with a `label`,
-            `frames` [[[x, y, score], ...], ...], a `temperature` for each frame, and whether it is `annealed`.
+            `frames` [[[x, y, score], ...], ...], a `temperature` for each frame, and whether it is `annealed`; `size`
+            scales the discs.
         name: of the player.
     """
     # "<" could end the script element; inside JSON strings its escape means the same.
@@ -45,7 +46,7 @@ function draw(frame) {
     const hypotheses = method.frames[frame], top = Math.max(...hypotheses.map(h => h[2]), 1e-6);
     for (const [x, y, score] of hypotheses) {
       const [px, py] = place(x, y, panel);
-      context.beginPath(); context.arc(px, py, 7, 0, 2 * Math.PI);
+      context.beginPath(); context.arc(px, py, 7 * (film.size ?? 1), 0, 2 * Math.PI);
       context.fillStyle = `rgba(0,72,153,${0.12 + 0.88 * score / top})`; context.fill();
       context.strokeStyle = "#00345f"; context.lineWidth = 1; context.stroke();
     }

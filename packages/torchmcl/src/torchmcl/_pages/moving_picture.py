@@ -66,9 +66,9 @@ def _draw_frame(pencil: Any, film: dict[str, Any], place: int, epoch: int, font:
     for panel, method in enumerate(film["methods"]):
         answers = method["frames"][place]
         top = max(*(score for _, _, score in answers), 1e-6)
-        for x, y, score in answers:
+        for x, y, score in (answer for answer in answers if max(map(abs, answer[:2])) <= 1):
             cx, cy = _place(x, y, panel)
-            radius = 4.5 * _SHARPER
+            radius = 4.5 * film.get("size", 1.0) * _SHARPER
             opacity = round(255 * (0.12 + 0.88 * score / top))
             box = (cx - radius, cy - radius, cx + radius, cy + radius)
             pencil.ellipse(box, fill=(0, 72, 153, opacity), outline="#00345f", width=_SHARPER)

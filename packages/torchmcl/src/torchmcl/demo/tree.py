@@ -69,7 +69,13 @@ def tree_records(n_seeds: int, n_epochs: int, n_frames: int) -> dict[str, Any]:
             }
         )
     shown = torch.cat([inputs, targets[:, 0] / highest], dim=-1)[:_N_POINTS]
-    return {"points": _rounded(shown), "epochs": camera.epochs, "n_seeds": n_seeds, "methods": methods}
+    return {
+        "points": _rounded(shown),
+        "size": 0.5,  # the discs of close branches must not touch
+        "epochs": camera.epochs,
+        "n_seeds": n_seeds,
+        "methods": methods,
+    }
 
 
 class _Camera:
