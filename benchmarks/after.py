@@ -51,7 +51,7 @@ def trained(inputs: Tensor, targets: Tensor, seed: int, n_steps: int) -> torch.n
         x, y = rotated(inputs[chosen], targets[chosen], generator)
         predictions = paths(model, x)
         cost = mcl.pairwise_ade(hypotheses=predictions.hypotheses, targets=y.unsqueeze(1))
-        loss = mcl.mcl_loss(mcl.match(cost, rule_at(step)))
+        loss = mcl.mcl_loss(mcl.assign(cost, rule_at(step)))
         loss = loss + 0.3 * SCORES.loss(predictions.score_logits, mcl.score_targets(cost))
         optimizer.zero_grad()
         loss.backward()
@@ -105,7 +105,7 @@ def min_fde(predictions: mcl.Predictions, targets: Tensor) -> float:
 def winners(predictions: mcl.Predictions, targets: Tensor) -> mcl.Matching:
     """Return which hypothesis ends nearest to the truth."""
     cost = mcl.pairwise_fde(hypotheses=predictions.hypotheses, targets=targets.unsqueeze(1))
-    return mcl.match(cost, mcl.WTA())
+    return mcl.assign(cost, mcl.WTA())
 
 
 def score_error(predictions: mcl.Predictions, targets: Tensor) -> float:

@@ -38,7 +38,7 @@ def main() -> None:
     shapes = ((options.rows, N_HYPOTHESES, DIM), (options.rows, N_HYPOTHESES), (options.rows, DIM))
     hypotheses, logits, targets = (torch.randn(shape, generator=generator).to(options.device) for shape in shapes)
     given = mcl.Predictions(hypotheses, logits)
-    matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets.unsqueeze(1)), mcl.WTA())
+    matching = mcl.assign(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets.unsqueeze(1)), mcl.WTA())
     regions = after.conformal(given, targets, nonconformity=after.Balls())
     calibration = after.calibrate_scores(given, matching)
     few = after.reduce(given, 6)

@@ -66,7 +66,7 @@ def rules(feed: Feed) -> None:
         with mcl.value_checks():
             if not cost.isfinite()[full].all():
                 try:
-                    mcl.match(cost, rule, mask)
+                    mcl.assign(cost, rule, mask)
                 except ValueError:
                     return
                 raise NotAsPromised("value_checks let NaN through")
@@ -138,7 +138,7 @@ def losses(feed: Feed) -> None:
     weights = feed.tensor(shape[:-2], finite=True, dtype=torch.float32).abs() if feed.one_in(4) else None
     if weights is not None and feed.one_in(4):
         weights = feed.pick((weights.unsqueeze(-1).repeat_interleave(3, -1), [1.0], 2.0, weights.bool()))
-    matching = mcl.match(cost, rule, mask)
+    matching = mcl.assign(cost, rule, mask)
     loss = mcl.mcl_loss(matching, reduction, sample_weights=weights)
     full = matching.mask
     finite = bool(cost.isfinite()[full].all())
@@ -174,7 +174,7 @@ def metric_values(feed: Feed) -> None:
     answers = mcl.Predictions(hypotheses, logits)
     mask = feed.mask((batch, n_targets))
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
-    matching = mcl.match(cost, mcl.AnnealedWTA(0.5), mask)
+    matching = mcl.assign(cost, mcl.AnnealedWTA(0.5), mask)
     values = {
         "distortion": metrics.distortion(matching),
         "usage": metrics.hypothesis_usage(matching),

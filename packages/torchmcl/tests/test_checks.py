@@ -116,45 +116,45 @@ BAD_CALLS = {
         ValueError,
         "PIT: `number of hypotheses` must be at least the number of real targets 3, got 2. Give the model more outputs",
     ),
-    # match and loss
-    "match with a schedule": (
-        lambda: mcl.match(COST, mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Constant(1.0))),
+    # assign and loss
+    "assign with a schedule": (
+        lambda: mcl.assign(COST, mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Constant(1.0))),
         TypeError,
-        r"match: `rule` must be an assignment rule, got AnnealedRule.*An annealed rule is called with the step first",
+        r"assign: `rule` must be an assignment rule, got AnnealedRule.*An annealed rule is called with the step first",
     ),
-    "match with a class": (
-        lambda: mcl.match(COST, mcl.WTA),
+    "assign with a class": (
+        lambda: mcl.assign(COST, mcl.WTA),
         TypeError,
-        "match: `rule` must be an assignment rule, got <class",
+        "assign: `rule` must be an assignment rule, got <class",
     ),
-    "match with a word": (
-        lambda: mcl.match(COST, "wta"),
+    "assign with a word": (
+        lambda: mcl.assign(COST, "wta"),
         TypeError,
-        "match: `rule` must be an assignment rule, got 'wta'",
+        "assign: `rule` must be an assignment rule, got 'wta'",
     ),
-    "match of a list": (
-        lambda: mcl.match([[1.0]], mcl.WTA()),
+    "assign of a list": (
+        lambda: mcl.assign([[1.0]], mcl.WTA()),
         TypeError,
-        r"match: `cost` must be a torch\.Tensor, got list",
+        r"assign: `cost` must be a torch\.Tensor, got list",
     ),
-    "match of a vector": (lambda: mcl.match(torch.ones(3), mcl.WTA()), ValueError, "match: `cost` must have shape"),
-    "match with numbers as mask": (
-        lambda: mcl.match(COST, mcl.WTA(), MASK.long()),
+    "assign of a vector": (lambda: mcl.assign(torch.ones(3), mcl.WTA()), ValueError, "assign: `cost` must have shape"),
+    "assign with numbers as mask": (
+        lambda: mcl.assign(COST, mcl.WTA(), MASK.long()),
         TypeError,
-        r"match: `mask` must be a boolean tensor, got torch\.int64",
+        r"assign: `mask` must be a boolean tensor, got torch\.int64",
     ),
-    "match with a list as mask": (
-        lambda: mcl.match(COST, mcl.WTA(), [True]),
+    "assign with a list as mask": (
+        lambda: mcl.assign(COST, mcl.WTA(), [True]),
         TypeError,
-        r"match: `mask` must be a torch\.Tensor, got list",
+        r"assign: `mask` must be a torch\.Tensor, got list",
     ),
-    "match with a wrong mask": (
-        lambda: mcl.match(COST, mcl.WTA(), MASK[:, :2]),
+    "assign with a wrong mask": (
+        lambda: mcl.assign(COST, mcl.WTA(), MASK[:, :2]),
         ValueError,
-        r"match: `mask` must have shape \(2, 3\)",
+        r"assign: `mask` must have shape \(2, 3\)",
     ),
     "unknown reduction": (
-        lambda: mcl.mcl_loss(mcl.match(COST, mcl.WTA()), reduction="sum"),
+        lambda: mcl.mcl_loss(mcl.assign(COST, mcl.WTA()), reduction="sum"),
         ValueError,
         "mcl_loss: `reduction` must be one of 'mean', 'sample_mean', 'none', got 'sum'",
     ),
@@ -326,7 +326,7 @@ BAD_CALLS = {
     "step with a schedule": (
         lambda: step(rule=mcl.Constant(1.0)),
         TypeError,
-        "match: `rule` must be an assignment rule",
+        "assign: `rule` must be an assignment rule",
     ),
     "step with numbers as mask": (
         lambda: step(batch=masked(torch.ones(2, 1))),
@@ -391,13 +391,13 @@ BAD_CALLS = {
     ),
     # metrics
     "calibration without scores": (
-        lambda: metrics.score_calibration_error(mcl.Predictions(torch.rand(2, 4, 1)), mcl.match(COST, mcl.WTA())),
+        lambda: metrics.score_calibration_error(mcl.Predictions(torch.rand(2, 4, 1)), mcl.assign(COST, mcl.WTA())),
         ValueError,
         r"score_calibration_error: `predictions` must have score logits, got none\. Use scores=True\.",
     ),
     "calibration without bins": (
         lambda: metrics.score_calibration_error(
-            mcl.Predictions(torch.rand(2, 4, 1), torch.rand(2, 4)), mcl.match(COST, mcl.WTA()), n_bins=0
+            mcl.Predictions(torch.rand(2, 4, 1), torch.rand(2, 4)), mcl.assign(COST, mcl.WTA()), n_bins=0
         ),
         ValueError,
         "score_calibration_error: `n_bins` must be >= 1, got 0",
@@ -467,17 +467,17 @@ def test_value_checks_name_the_first_offending_index_of_the_cost():
     with (
         mcl.value_checks(),
         pytest.raises(
-            ValueError, match=r"match: `cost` must be finite, got nan at index \(1, 0, 2\)\. Look at the step"
+            ValueError, match=r"assign: `cost` must be finite, got nan at index \(1, 0, 2\)\. Look at the step"
         ),
     ):
-        mcl.match(cost, mcl.WTA())
+        mcl.assign(cost, mcl.WTA())
     mask = torch.ones(2, 3, dtype=torch.bool)
     mask[1, 0] = False
     with (
         mcl.value_checks(),
         pytest.raises(ValueError, match=r"must be finite where the target is real, got inf at index \(1, 2, 1\)"),
     ):
-        mcl.match(cost, mcl.WTA(), mask)
+        mcl.assign(cost, mcl.WTA(), mask)
 
 
 def test_value_checks_name_a_target_that_is_missing_without_a_mask():
@@ -495,7 +495,7 @@ def test_value_checks_ignore_padded_targets():
     cost = torch.rand(2, 3, 4)
     cost[:, 1] = math.nan
     with mcl.value_checks():
-        loss = mcl.mcl_loss(mcl.match(cost, mcl.WTA(), torch.tensor([True, False, True])))
+        loss = mcl.mcl_loss(mcl.assign(cost, mcl.WTA(), torch.tensor([True, False, True])))
     assert loss.isfinite()
 
 
@@ -545,12 +545,12 @@ def test_value_checks_accept_good_values():
     with mcl.value_checks():
         cost = mcl.pairwise_cross_entropy(hypotheses=torch.rand(2, 4, 3), targets=torch.tensor([[0], [2]]))
         rule = mcl.AnnealedWTA(torch.tensor([0.0, 1.0]).view(2, 1, 1))
-        assert mcl.mcl_loss(mcl.match(cost, rule)).isfinite()
+        assert mcl.mcl_loss(mcl.assign(cost, rule)).isfinite()
 
 
 def bad_values_are_noticed():
     try:
-        mcl.match(torch.tensor([[math.nan]]), mcl.WTA())
+        mcl.assign(torch.tensor([[math.nan]]), mcl.WTA())
     except ValueError:
         return True
     return False
@@ -599,9 +599,9 @@ def test_value_checks_are_silent_where_values_cannot_be_read():
     torch.compiler.reset()
     cost = torch.tensor([[[math.nan, 1.0]]])
     with mcl.value_checks():
-        mapped = torch.vmap(lambda cost: mcl.mcl_loss(mcl.match(cost, mcl.AnnealedWTA(0.5))))(cost)
+        mapped = torch.vmap(lambda cost: mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(0.5))))(cost)
         compiled = torch.compile(
-            lambda cost: mcl.mcl_loss(mcl.match(cost, mcl.AnnealedWTA(0.5))), fullgraph=True, backend="aot_eager"
+            lambda cost: mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(0.5))), fullgraph=True, backend="aot_eager"
         )(cost)
     assert mapped.isnan().all()
     assert compiled.isnan()

@@ -143,7 +143,7 @@ def test_sinkhorn_over_a_hundred_thousand_hypotheses():
 def test_losses_and_gradients_at_every_cost(dtype, rule):
     for cost in cases(dtype, (3, 2, 1), (3, 2, 5), (1, 1, MANY)):
         cost = cost.abs().requires_grad_()
-        matching = mcl.match(cost, rule)
+        matching = mcl.assign(cost, rule)
         loss = mcl.mcl_loss(matching)
         expected = (matching.weights.double() * cost.detach().double()).sum(-1).mean().item()
         near(loss.detach(), expected, relative_error(dtype))
@@ -188,7 +188,7 @@ def test_metrics_of_points_of_every_size(dtype, scale, dim):
         logits = torch.randn(3, n_hypotheses, generator=generator).to(dtype)
         answers = mcl.Predictions(hypotheses, logits)
         mask = torch.tensor([[True, True], [True, False], [False, False]])
-        matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets), mcl.WTA(), mask)
+        matching = mcl.assign(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets), mcl.WTA(), mask)
         h, t, m = hypotheses.double().tolist(), targets.double().tolist(), mask.tolist()
         p = [oracles.normalized_scores(row) for row in logits.double().tolist()]
         cost = oracles.pairwise(oracles.sq_euclidean, hypotheses.double(), targets.double()).tolist()
@@ -214,7 +214,7 @@ def test_no_target_at_all_costs_nothing(dtype, n_hypotheses):
         mcl.PIT(),
         mcl.EMD(),
     ):
-        matching = mcl.match(cost, rule)
+        matching = mcl.assign(cost, rule)
         assert matching.weights.shape == cost.shape
         for reduction in ("mean", "sample_mean"):
             assert mcl.mcl_loss(matching, reduction).item() == 0

@@ -223,7 +223,7 @@ def test_the_network_trains_as_in_pytorch(computed, temperature):
     for loss in losses:
         predictions = model(x[:, None])
         cost = mcl.pairwise_sq_euclidean(hypotheses=predictions.hypotheses, targets=y[:, None, None])
-        ours = mcl.mcl_loss(mcl.match(cost, mcl.AnnealedWTA(temperature)))
+        ours = mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(temperature)))
         assert loss == pytest.approx(ours.item(), abs=1e-5)
         optimizer.zero_grad()
         ours.backward()

@@ -60,9 +60,9 @@ def value_checks() -> Iterator[None]:
     Example:
         >>> import torchmcl as mcl
         >>> with mcl.value_checks():
-        ...     mcl.match(torch.tensor([[0.5, float("nan")]]), mcl.WTA())
+        ...     mcl.assign(torch.tensor([[0.5, float("nan")]]), mcl.WTA())
         Traceback (most recent call last):
-        ValueError: match: `cost` must be finite, got nan at index (0, 1). Look at the step that made it.
+        ValueError: assign: `cost` must be finite, got nan at index (0, 1). Look at the step that made it.
     """
     _count_value_checks(1)
     try:

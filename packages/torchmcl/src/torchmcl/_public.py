@@ -26,7 +26,7 @@ from torchmcl.costs import (
     pairwise_token_cross_entropy,
 )
 from torchmcl.loop import RuleScheduler
-from torchmcl.losses import match, mcl_loss
+from torchmcl.losses import assign, mcl_loss
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 from torchmcl.rules.scenes import SceneWinners
 from torchmcl.rules.transport import EMD, PIT, Sinkhorn
@@ -74,7 +74,7 @@ __all__ = [
     "Until",
     "__version__",
     "annealed",
-    "match",
+    "assign",
     "mcl_loss",
     "mcl_step",
     "metrics",

@@ -11,7 +11,7 @@ from torchmcl.batches import as_batch, with_targets_axis
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.costs._calling import call_cost
 from torchmcl.fused_step import fused_step
-from torchmcl.losses import match, mcl_loss
+from torchmcl.losses import assign, mcl_loss
 from torchmcl.rules.scenes import SceneWinners
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
@@ -114,7 +114,7 @@ def mcl_step(
     if batch.scene is not None:
         rule = SceneWinners(rule, batch.scene)
         scores = scores if scores.rule is None else replace(scores, rule=SceneWinners(scores.rule, batch.scene))
-    matching = match(cost, rule, mask)
+    matching = assign(cost, rule, mask)
     mask = matching.mask if cost.shape[-2] == 0 else mask  # no sample has a real target, mask or not
     trained = None if loss_fn is None else costs("loss_fn", loss_fn)
     axes = int(stacked)

@@ -176,7 +176,7 @@ def test_pit_agrees_with_torchmetrics(n_sources):
     best, permutation = permutation_invariant_training(
         hypotheses, targets, scale_invariant_signal_distortion_ratio, mode="speaker-wise", eval_func="max"
     )
-    matching = mcl.match(mcl.pairwise_neg_si_sdr(hypotheses=hypotheses, targets=targets), mcl.PIT())
+    matching = mcl.assign(mcl.pairwise_neg_si_sdr(hypotheses=hypotheses, targets=targets), mcl.PIT())
     torch.testing.assert_close(-mcl.mcl_loss(matching, "none").mean(-1), best, rtol=1e-4, atol=1e-4)
     assert torch.equal(matching.weights.argmax(-1), permutation)
 

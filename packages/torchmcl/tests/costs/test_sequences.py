@@ -358,7 +358,7 @@ def test_bad_input_of_a_step():
     with pytest.raises(TypeError, match="`rule` must be an assignment rule"):
         mcl.SceneWinners(mcl.WTA, torch.zeros(3).long())
     with pytest.raises(ValueError, match="trained_cost"):
-        mcl.mcl_loss(mcl.match(torch.rand(2, 1, 3), mcl.WTA()), trained_cost=torch.rand(2, 1, 4))
+        mcl.mcl_loss(mcl.assign(torch.rand(2, 1, 3), mcl.WTA()), trained_cost=torch.rand(2, 1, 4))
     with pytest.raises(ValueError, match="`out_features`"):
         mcl.MultiHypothesisHead(4, (5, 0), 3)
 

@@ -488,7 +488,7 @@ def test_the_compiled_scale_of_the_costs_is_that_of_the_drawn_rows(cost_fn):
     drawn = torch.tensor([3, 3, 0, 29, 3])
     inputs, targets = data.rows()[0][:2]
     cost = cost_fn(hypotheses=models(inputs[:, drawn]).hypotheses, targets=targets[:, drawn])
-    expected = cost_scale(mcl.match(cost, mcl.WTA()), stacked=True)
+    expected = cost_scale(mcl.assign(cost, mcl.WTA()), stacked=True)
 
     def scale(backend):
         rows, spec = EpochRows(data, torch.tensor([0, 1]), 30), StepSpec(cost_fn, 1.0, hard_distortion)

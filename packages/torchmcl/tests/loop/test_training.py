@@ -65,7 +65,7 @@ def test_step_is_the_composition_of_its_parts(rule):
     model, batch = make_model(), make_batch()
     output = mcl.mcl_step(model, batch, rule)
     cost = mcl.pairwise_sq_euclidean(hypotheses=model(batch.inputs).hypotheses, targets=batch.targets)
-    matching = mcl.match(cost, rule)
+    matching = mcl.assign(cost, rule)
     torch.testing.assert_close(output.matching, matching)
     torch.testing.assert_close(output.predictions, model(batch.inputs))
     torch.testing.assert_close(output.assignment_loss, mcl.mcl_loss(matching))

@@ -29,7 +29,7 @@ def test_a_rule_of_ones_own_inherits_the_contract():
     weights = Uniform()(cost, mask)
     assert not weights.requires_grad
     torch.testing.assert_close(weights.sum(-1), mask.float())
-    assert mcl.mcl_loss(mcl.match(cost, Uniform(), mask)).requires_grad
+    assert mcl.mcl_loss(mcl.assign(cost, Uniform(), mask)).requires_grad
 
 
 def test_a_rule_of_ones_own_is_a_value_and_can_be_annealed():

@@ -73,7 +73,7 @@ def test_gradient_in_the_hypotheses_is_that_of_the_annealed_loss_and_points_from
     hypotheses.requires_grad_()
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples)
     (of_energy,) = torch.autograd.grad(theory.free_energy(cost, temperature), hypotheses, retain_graph=True)
-    matching = mcl.match(cost, mcl.AnnealedWTA(temperature))
+    matching = mcl.assign(cost, mcl.AnnealedWTA(temperature))
     (of_loss,) = torch.autograd.grad(mcl.mcl_loss(matching), hypotheses)
     torch.testing.assert_close(of_energy, of_loss)
     masses = theory.hypothesis_masses(matching.weights).unsqueeze(-1)
