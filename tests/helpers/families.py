@@ -83,7 +83,7 @@ def _centred_snr(*, hypotheses, targets):
 
 
 def max_difference(hypothesis, target):
-    """A loss of a user, for `pairwise`."""
+    """A loss of a user, for `Pairwise`."""
     return (hypothesis - target).abs().amax()
 
 
@@ -141,7 +141,7 @@ COST_CASES = [
     CostCase("neg_si_sdr_zero_mean", _centred_si_sdr, lambda h, t: oracles.neg_si_sdr(h, t, True), dim=12),
     CostCase("neg_snr", mcl.pairwise_neg_snr, oracles.neg_snr, dim=12),
     CostCase("neg_snr_zero_mean", _centred_snr, lambda h, t: oracles.neg_snr(h, t, True), dim=12),
-    CostCase("lifted", mcl.pairwise(max_difference), _max_difference_oracle),
+    CostCase("lifted", mcl.Pairwise(max_difference), _max_difference_oracle),
     CostCase("ade", _paths(mcl.pairwise_ade), _of_paths(oracles.ade), dim=6),
     CostCase("fde", _paths(mcl.pairwise_fde), _of_paths(oracles.fde), dim=6),
     CostCase("sq_ade", _paths(mcl.pairwise_sq_ade), _of_paths(oracles.sq_ade), dim=6),

@@ -22,7 +22,7 @@ LINE, PLANE = (kind(draw(8, 30, dim), SHARES, 0.7) for kind, dim in ((KernelMixt
 CELLS = VoronoiKernels(draw(8, 6, 2), SHARES[:, :6].softmax(dim=-1), 0.7)
 
 FUNCTIONS = {
-    "mixture_score": lambda: mcl.mixture_score(3.0)(
+    "MixtureNLLWithCRPS": lambda: mcl.MixtureNLLWithCRPS(3.0)(
         hypotheses=MANY.hypotheses, targets=TARGETS, scale=torch.tensor(0.7), score_logits=MANY.score_logits
     ),
     "energy_score": lambda: metrics.energy_score(MANY, TARGETS),

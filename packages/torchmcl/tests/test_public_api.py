@@ -15,15 +15,15 @@ PUBLIC = {
     *("AnnealedWTA", "AssignmentRule", "EMD", "PIT", "RelaxedWTA", "Sinkhorn", "TopN", "WTA", "AutoAnnealing"),
     "SceneWinners",
     *("Constant", "Cosine", "Exponential", "Joined", "Linear", "RuleScheduler", "Until", "annealed"),
-    *("pairwise", "pairwise_cosine", "pairwise_cross_entropy", "pairwise_euclidean", "pairwise_huber", "pairwise_l1"),
+    *("Pairwise", "pairwise_cosine", "pairwise_cross_entropy", "pairwise_euclidean", "pairwise_huber", "pairwise_l1"),
     *("pairwise_neg_si_sdr", "pairwise_neg_snr", "pairwise_sq_euclidean"),
     *("pairwise_ade", "pairwise_fde", "pairwise_sq_ade", "pairwise_sq_fde", "pairwise_token_cross_entropy"),
-    *("mixture_cost", "mixture_score", "pairwise_dice", "pairwise_gaussian_nll", "pairwise_laplace_nll"),
+    *("MixtureNLL", "MixtureNLLWithCRPS", "pairwise_dice", "pairwise_gaussian_nll", "pairwise_laplace_nll"),
     *("PresenceScores", "SigmoidScores", "SoftmaxScores", "softmax_score_loss"),
     *("assign", "mcl_loss", "mcl_step", "normalized_scores", "score_loss", "score_targets"),
     *("Batch", "Distributions", "Matching", "Predictions", "StepOutput"),
     *("MultiHypothesisHead", "MultiHypothesisMLP", "metrics", "nn"),
-    *("__version__", "value_checks"),
+    *("__version__", "debug_checks"),
 }
 PUBLIC_METRICS = {
     *("distortion", "energy_score", "hypothesis_usage", "n_dead_hypotheses", "oracle_rmse"),

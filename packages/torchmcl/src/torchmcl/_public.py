@@ -1,13 +1,13 @@
 """The public names of the package, from the modules that have them; `torchmcl` loads this when one is asked for."""
 
 from torchmcl import metrics, nn
-from torchmcl._checks import value_checks
+from torchmcl._checks import debug_checks
 from torchmcl._version import __version__
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import (
-    mixture_cost,
-    mixture_score,
-    pairwise,
+    MixtureNLL,
+    MixtureNLLWithCRPS,
+    Pairwise,
     pairwise_ade,
     pairwise_cosine,
     pairwise_cross_entropy,
@@ -59,8 +59,11 @@ __all__ = [
     "Joined",
     "Linear",
     "Matching",
+    "MixtureNLL",
+    "MixtureNLLWithCRPS",
     "MultiHypothesisHead",
     "MultiHypothesisMLP",
+    "Pairwise",
     "Predictions",
     "PresenceScores",
     "RelaxedWTA",
@@ -75,14 +78,12 @@ __all__ = [
     "__version__",
     "annealed",
     "assign",
+    "debug_checks",
     "mcl_loss",
     "mcl_step",
     "metrics",
-    "mixture_cost",
-    "mixture_score",
     "nn",
     "normalized_scores",
-    "pairwise",
     "pairwise_ade",
     "pairwise_cosine",
     "pairwise_cross_entropy",
@@ -102,5 +103,4 @@ __all__ = [
     "score_loss",
     "score_targets",
     "softmax_score_loss",
-    "value_checks",
 ]

@@ -101,13 +101,13 @@ def _with_axis(mask: Tensor | None, leading: Sequence[int], event: Sequence[int]
 def _axes_of_a_target(cost_fn: Callable[..., Tensor], event_dims: int) -> int | None:
     while isinstance(cost_fn, functools.partial):
         cost_fn = cost_fn.func
-    if isinstance(cost_fn, costs.mixture_cost):
+    if isinstance(cost_fn, costs.MixtureNLL):
         return _axes_of_a_target(cost_fn.nll, event_dims)
-    if isinstance(cost_fn, costs.pairwise):
+    if isinstance(cost_fn, costs.Pairwise):
         return cost_fn.target_dims if cost_fn.hypothesis_dims == event_dims else None
     if cost_fn in (costs.pairwise_cross_entropy, costs.pairwise_token_cross_entropy):
         return event_dims - 1
-    return event_dims if cost_fn in _SAME_SHAPE or isinstance(cost_fn, costs.mixture_score) else None
+    return event_dims if cost_fn in _SAME_SHAPE or isinstance(cost_fn, costs.MixtureNLLWithCRPS) else None
 
 
 # Costs whose targets have the axes of a hypothesis.

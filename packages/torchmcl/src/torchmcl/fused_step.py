@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import value_checks_enabled
+from torchmcl._checks import debug_checks_enabled
 from torchmcl.accel import usable
 from torchmcl.accel.native import one_target
 from torchmcl.costs import pairwise_sq_euclidean
@@ -33,7 +33,7 @@ def fused_step(
     """
     hypotheses, logits = predictions.hypotheses, predictions.score_logits if score_weight != 0 else None
     numbers = _numbers_of(rule)
-    if cost_fn is not pairwise_sq_euclidean or numbers is None or value_checks_enabled():
+    if cost_fn is not pairwise_sq_euclidean or numbers is None or debug_checks_enabled():
         return None
     if isinstance(score_weight, Tensor):
         return None

@@ -41,10 +41,10 @@ def mcl_step(
         batch: inputs, targets, mask and scene, or what a loader yields, see `torchmcl.batches.as_batch`; the contents
             of padded targets and steps are ignored. Of one target per sample the axis of the targets may be missing:
             [batch, dim], [batch, steps, dim], or class ids [batch]. A mask with an axis of steps goes to the costs.
-            Missing targets need a mask: a NaN that is not masked gives a NaN loss, and an error inside `value_checks`.
+            Missing targets need a mask: a NaN that is not masked gives a NaN loss, and an error inside `debug_checks`.
             Samples of the same `scene` share their winners, see `SceneWinners`.
         rule: an assignment rule; of an annealed one, `rule(step)`, or `scheduler.rule` of a `RuleScheduler`.
-        cost_fn: the matched cost, which the rule sees: any `pairwise_*` function, `pairwise(fn)`, or a function of
+        cost_fn: the matched cost, which the rule sees: any `pairwise_*` function, `Pairwise(fn)`, or a function of
             `hypotheses` and `targets`, which always have their axis here. Whichever of `mask`, `scale`, `score_logits`
             and `event_dims` (axes of one hypothesis) it names, it gets as well.
         loss_fn: the trained cost, which the weights of the rule multiply, for example `pairwise_laplace_nll` where

@@ -2,10 +2,10 @@
 
 from torchmcl.costs.audio import pairwise_neg_si_sdr, pairwise_neg_snr
 from torchmcl.costs.classification import pairwise_cross_entropy
-from torchmcl.costs.lifted import pairwise
-from torchmcl.costs.likelihood import mixture_cost, pairwise_gaussian_nll, pairwise_laplace_nll
+from torchmcl.costs.lifted import Pairwise
+from torchmcl.costs.likelihood import MixtureNLL, pairwise_gaussian_nll, pairwise_laplace_nll
 from torchmcl.costs.masks import pairwise_dice
-from torchmcl.costs.mixtures import mixture_score
+from torchmcl.costs.mixtures import MixtureNLLWithCRPS
 from torchmcl.costs.sequences import (
     pairwise_ade,
     pairwise_fde,
@@ -22,9 +22,9 @@ from torchmcl.costs.vector import (
 )
 
 __all__ = [
-    "mixture_cost",
-    "mixture_score",
-    "pairwise",
+    "MixtureNLL",
+    "MixtureNLLWithCRPS",
+    "Pairwise",
     "pairwise_ade",
     "pairwise_cosine",
     "pairwise_cross_entropy",

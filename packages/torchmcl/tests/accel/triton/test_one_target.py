@@ -177,7 +177,7 @@ def test_everything_else_goes_by_the_definition(calls):
     ]
     for each in steps:
         assert each().loss.isfinite()
-    with mcl.value_checks():
+    with mcl.debug_checks():
         step(leaves, mcl.WTA())
     assert not calls
     assert calls.kernel(torch.randn(1, 3, 33), torch.randn(1, 1, 33), None, 0.0, 0.0) is NotImplemented
