@@ -33,7 +33,7 @@ def _rule(feed: Feed, cost: torch.Tensor) -> Any:
     if kind == 2:
         return mcl.AnnealedWTA(_parameter(feed, cost))
     if kind == 3:
-        return mcl.TopN(_parameter(feed, cost))
+        return mcl.TopK(_parameter(feed, cost))
     if kind == 4:
         n_iters = feed.pick((1, 3, 10, 2.6, 0, -1, "3", None, True, math.nan, math.inf))
         return mcl.Sinkhorn(_parameter(feed, cost), n_iters=n_iters)

@@ -20,7 +20,7 @@ RULES = st.one_of(
     st.just(mcl.WTA()),
     st.builds(mcl.RelaxedWTA, st.floats(0, 1)),
     st.builds(mcl.AnnealedWTA, st.floats(0, allow_infinity=True)),
-    st.just(mcl.TopN(1)),
+    st.just(mcl.TopK(1)),
     st.builds(mcl.Sinkhorn, st.floats(0, allow_infinity=True), st.integers(1, 5)),
 )
 

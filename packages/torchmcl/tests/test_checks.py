@@ -59,13 +59,13 @@ BAD_CALLS = {
     "large epsilon": (lambda: mcl.RelaxedWTA(1.5), ValueError, r"RelaxedWTA: `epsilon` must lie in \[0, 1\], got 1\.5"),
     "nan epsilon": (lambda: mcl.RelaxedWTA(math.nan), ValueError, "RelaxedWTA: `epsilon` must be a number, got nan"),
     "bool epsilon": (lambda: mcl.RelaxedWTA(False), TypeError, "RelaxedWTA: `epsilon` must be a number, got False"),
-    "no winners": (lambda: mcl.TopN(0), ValueError, r"TopN: `n` must be >= 1, got 0\. 1 is winner-takes-all\."),
-    "word n": (lambda: mcl.TopN("2"), TypeError, "TopN: `n` must be a number, got '2'"),
-    "nan n": (lambda: mcl.TopN(math.nan), ValueError, "TopN: `n` must be a number, got nan"),
+    "no winners": (lambda: mcl.TopK(0), ValueError, r"TopK: `k` must be >= 1, got 0\. 1 is winner-takes-all\."),
+    "word k": (lambda: mcl.TopK("2"), TypeError, "TopK: `k` must be a number, got '2'"),
+    "nan k": (lambda: mcl.TopK(math.nan), ValueError, "TopK: `k` must be a number, got nan"),
     "too many winners": (
-        lambda: mcl.TopN(5)(COST),
+        lambda: mcl.TopK(5)(COST),
         ValueError,
-        "TopN: `n` must be at most the number of hypotheses 4, got 5",
+        "TopK: `k` must be at most the number of hypotheses 4, got 5",
     ),
     "negative Sinkhorn": (lambda: mcl.Sinkhorn(-1.0), ValueError, r"Sinkhorn: `temperature` must be >= 0, got -1\.0"),
     "Sinkhorn without loops": (
@@ -454,7 +454,7 @@ def test_whole_numbers_and_numpy_numbers_are_numbers():
     assert torch.equal(mcl.AnnealedWTA(1)(cost), mcl.AnnealedWTA(1.0)(cost))
     assert torch.equal(mcl.AnnealedWTA(np.float64(0.5))(cost), mcl.AnnealedWTA(0.5)(cost))
     assert torch.equal(mcl.RelaxedWTA(np.float32(0.5))(cost), mcl.RelaxedWTA(0.5)(cost))
-    assert torch.equal(mcl.TopN(np.int64(2))(cost), mcl.TopN(2)(cost))
+    assert torch.equal(mcl.TopK(np.int64(2))(cost), mcl.TopK(2)(cost))
 
 
 # ------------------------------------------------------------------ debug_checks
@@ -518,7 +518,7 @@ def test_debug_checks_ignore_padded_targets():
             lambda: mcl.RelaxedWTA(torch.tensor([0.5, 1.5])),
             r"RelaxedWTA: `epsilon` must lie in \[0, 1\], got 1\.5 at index \(1,\)",
         ),
-        (lambda: mcl.TopN(torch.tensor([2.0, 0.0])), r"TopN: `n` must be >= 1, got 0\.0 at index \(1,\)"),
+        (lambda: mcl.TopK(torch.tensor([2.0, 0.0])), r"TopK: `k` must be >= 1, got 0\.0 at index \(1,\)"),
     ],
 )
 def test_debug_checks_read_tensor_parameters(make, words):
@@ -528,8 +528,8 @@ def test_debug_checks_read_tensor_parameters(make, words):
 
 
 def test_debug_checks_compare_a_tensor_n_with_the_number_of_hypotheses():
-    with mcl.debug_checks(), pytest.raises(ValueError, match="TopN: `n` must be at most the number of hypotheses 4"):
-        mcl.TopN(torch.tensor(5.0))(torch.rand(2, 3, 4))
+    with mcl.debug_checks(), pytest.raises(ValueError, match="TopK: `k` must be at most the number of hypotheses 4"):
+        mcl.TopK(torch.tensor(5.0))(torch.rand(2, 3, 4))
 
 
 @pytest.mark.parametrize(("ids", "bad"), [([[0, 3]], "3"), ([[-100, 1]], "-100")])

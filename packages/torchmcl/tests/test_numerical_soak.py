@@ -91,7 +91,7 @@ def test_hard_and_relaxed_rules_at_every_cost(dtype):
         close(mcl.RelaxedWTA(0.3)(cost), oracles.apply_rule(oracles.relaxed_wta, cost, None, 0.3), 1e-7)
         n = min(3, cost.shape[-1])
         if cost.shape[-1] < MANY or dtype == torch.float64:
-            close(mcl.TopN(n)(cost), oracles.apply_rule(oracles.top_n, cost, None, n), 1e-7)
+            close(mcl.TopK(n)(cost), oracles.apply_rule(oracles.top_k, cost, None, n), 1e-7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -209,7 +209,7 @@ def test_no_target_at_all_costs_nothing(dtype, n_hypotheses):
         mcl.WTA(),
         mcl.RelaxedWTA(0.1),
         mcl.AnnealedWTA(1e-12),
-        mcl.TopN(1),
+        mcl.TopK(1),
         mcl.Sinkhorn(1.0),
         mcl.PIT(),
         mcl.EMD(),

@@ -58,8 +58,8 @@ RULES = [
     ("annealed", {"temperature": 0.3}, mcl.AnnealedWTA(0.3)),
     ("annealed", {"temperature": 0.002}, mcl.AnnealedWTA(0.002)),
     ("annealed", {"temperature": 0}, mcl.AnnealedWTA(0.0)),
-    ("top", {"n": 2.5}, mcl.TopN(2.5)),
-    ("top", {"n": 5}, mcl.TopN(5)),
+    ("top", {"n": 2.5}, mcl.TopK(2.5)),
+    ("top", {"n": 5}, mcl.TopK(5)),
 ]
 
 

@@ -30,7 +30,7 @@ from torchmcl.losses import assign, mcl_loss
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 from torchmcl.rules.scenes import SceneWinners
 from torchmcl.rules.transport import EMD, PIT, Sinkhorn
-from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopN
+from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopK
 from torchmcl.schedules import Constant, Cosine, Exponential, Joined, Linear, Until, annealed
 from torchmcl.scoring import (
     PresenceScores,
@@ -73,7 +73,7 @@ __all__ = [
     "Sinkhorn",
     "SoftmaxScores",
     "StepOutput",
-    "TopN",
+    "TopK",
     "Until",
     "__version__",
     "annealed",

@@ -262,7 +262,7 @@ def test_soft_labels_are_the_weights_of_the_training_rule():
 # ------------------------------------------------------------------ scenes
 
 
-@pytest.mark.parametrize("rule", [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.RelaxedWTA(0.2), mcl.TopN(2)])
+@pytest.mark.parametrize("rule", [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.RelaxedWTA(0.2), mcl.TopK(2)])
 def test_winners_of_scenes_agree_with_the_oracle(rule):
     cost, scene = torch.rand(7, 2, 3, dtype=torch.float64), torch.tensor([40, -1, 40, 2, 2, 40, 9])
     mask = torch.tensor([[True, True]] * 7)

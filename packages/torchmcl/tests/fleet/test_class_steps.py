@@ -13,7 +13,7 @@ from torchmcl.fleet.stacked import StackedModules
 from torchmcl.fleet.steps import StepSpec
 
 COST = mcl.MixtureNLL(mcl.pairwise_cross_entropy)
-RULES = [mcl.AnnealedWTA(1.0), mcl.AnnealedWTA(4.0), mcl.WTA(), mcl.RelaxedWTA(0.2), mcl.TopN(2)]
+RULES = [mcl.AnnealedWTA(1.0), mcl.AnnealedWTA(4.0), mcl.WTA(), mcl.RelaxedWTA(0.2), mcl.TopK(2)]
 
 
 def network(hidden=(7, 5), **how):

@@ -527,7 +527,7 @@ def draw(n_rows, generator):
 
 
 NOT_SERVED = {
-    "a rule that sorts": ({"rule": mcl.TopN(2)}, None, "the rules WTA, RelaxedWTA and AnnealedWTA"),
+    "a rule that sorts": ({"rule": mcl.TopK(2)}, None, "the rules WTA, RelaxedWTA and AnnealedWTA"),
     "fresh rows": ({}, FreshRows(draw, 20, 2), "rows that stay the same"),
     "another cost": (
         {"cost_fn": mcl.pairwise_huber},

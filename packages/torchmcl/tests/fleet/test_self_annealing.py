@@ -288,7 +288,7 @@ def test_other_models_of_the_fleet_are_not_affected():
 
 @pytest.mark.parametrize("rules", ["all auto", "mixed with a rule that sorts"])
 def test_chunks_equal_the_whole(rules):
-    options = {"rule": [mcl.TopN(2), AutoAnnealing(), AutoAnnealing()]} if "sorts" in rules else {}
+    options = {"rule": [mcl.TopK(2), AutoAnnealing(), AutoAnnealing()]} if "sorts" in rules else {}
     whole, parts = new_fleet(**options), new_fleet(**options)
     histories = [
         whole.fit(DATA, N_EPOCHS, batch_size=5, progress=False),

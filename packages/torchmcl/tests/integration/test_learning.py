@@ -50,7 +50,7 @@ def test_annealed_training_on_three_gaussians_ends_near_the_best_quantiser():
         mcl.WTA(),
         mcl.RelaxedWTA(0.1),
         mcl.AnnealedWTA(0.05),
-        mcl.TopN(2),
+        mcl.TopK(2),
         mcl.Sinkhorn(0.1, n_iters=5),
         mcl.PIT(),
         mcl.EMD(),

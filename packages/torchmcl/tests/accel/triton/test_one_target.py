@@ -159,7 +159,7 @@ def test_everything_else_goes_by_the_definition(calls):
     hypotheses, logits, targets = leaves = drawn(6, 5, 2, calls.device)
     two = torch.randn(6, 2, 2, device=calls.device)
     steps = [
-        lambda: step(leaves, mcl.TopN(2)),
+        lambda: step(leaves, mcl.TopK(2)),
         lambda: step(leaves, mcl.AnnealedWTA(torch.tensor(0.3, device=calls.device))),
         lambda: step(leaves, mcl.AnnealedWTA(math.inf)),
         lambda: step(leaves, mcl.WTA(), cost_fn=mcl.pairwise_l1),
