@@ -177,12 +177,12 @@ def tubes(parts: list[Part], alpha: float = 0.1) -> dict[str, float]:
     Windows of one person are not independent, and some people have many: a split may cover more or less than asked for.
     """
     tune, calibrate, judge = parts
-    regions = after.conformal(*calibrate, nonconformity=after.Tubes.fit(*tune), alpha=alpha, scores=SCORES)
+    regions = after.conformal(*calibrate, nonconformity=after.TubeScore.fit(*tune), coverage=1 - alpha, scores=SCORES)
     n_steps, areas, inside = judge[1].shape[1], [], torch.ones(len(judge[1]), dtype=torch.bool)
     for step in range(n_steps):
         at = slice(step, step + 1)
         here = [(mcl.Predictions(p.hypotheses[:, :, at]), y[:, at]) for p, y in (calibrate, judge)]
-        one = after.conformal(*here[0], nonconformity=after.Tubes(), alpha=alpha / n_steps)
+        one = after.conformal(*here[0], nonconformity=after.TubeScore(), coverage=1 - alpha / n_steps)
         areas.append(float(one.volume(here[1][0]).mean()))
         inside &= one.contains(*here[1])
     return {

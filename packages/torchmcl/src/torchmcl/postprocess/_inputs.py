@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_callable, check_tensor
+from torchmcl._checks import bad_value, check_boolean, check_callable, check_real, check_tensor
 from torchmcl.costs import pairwise_cosine, pairwise_euclidean, pairwise_huber, pairwise_l1, pairwise_sq_euclidean
 from torchmcl.costs._calling import check_takes_mask
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
@@ -15,9 +15,10 @@ from torchmcl.types import Distributions, Predictions
 
 __all__ = [
     "CostFn",
-    "Scored",
     "Scores",
+    "WeightedHypotheses",
     "as_tensor",
+    "check_coverage",
     "finite_tensor",
     "logits_of",
     "pair_cost",
@@ -42,7 +43,7 @@ _SUM_TOLERANCE = 1e-4
 _SIGMOID_SUM = 2.0
 
 
-class Scored(NamedTuple):
+class WeightedHypotheses(NamedTuple):
     """Hypotheses with probabilities: what a `Nonconformity` is given.
 
     Attributes:
@@ -52,6 +53,15 @@ class Scored(NamedTuple):
 
     hypotheses: Tensor
     probabilities: Tensor
+
+
+def check_coverage(owner: str, coverage: Any) -> None:
+    """Check the share of fresh targets that regions hold."""
+    check_real(owner, "coverage", coverage)
+    if not 0 < coverage < 1:
+        raise ValueError(
+            bad_value(owner, "coverage", "lie in (0, 1)", repr(coverage), "0.9 holds 90 % of the targets.")
+        )
 
 
 def as_tensor(owner: str, argument: str, value: Any) -> Tensor:
@@ -76,7 +86,7 @@ def finite_tensor(owner: str, argument: str, value: Any) -> Tensor:
     return value
 
 
-def scored(owner: str, predictions: Any, scores: Scores | None) -> Scored:
+def scored(owner: str, predictions: Any, scores: Scores | None) -> WeightedHypotheses:
     """Return hypotheses and probabilities of predictions, checked.
 
     Args:
@@ -101,7 +111,7 @@ def scored(owner: str, predictions: Any, scores: Scores | None) -> Scored:
     probabilities = probabilities_of(owner, predictions.score_logits, reader, hypotheses)
     if scores is None and predictions.score_logits is not None:
         warn_unless_sigmoid(owner, as_tensor(owner, "predictions.score_logits", predictions.score_logits))
-    return Scored(hypotheses, probabilities.to(hypotheses))
+    return WeightedHypotheses(hypotheses, probabilities.to(hypotheses))
 
 
 def warn_unless_sigmoid(owner: str, logits: Tensor, stacklevel: int = 4) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchmcl.accel.native import grouping
 from torchmcl.postprocess._geometry import Geometry
-from torchmcl.postprocess._inputs import Scored
+from torchmcl.postprocess._inputs import WeightedHypotheses
 
 __all__ = ["best_groups", "best_subset", "chosen", "compiled_means", "few_groups", "few_subsets", "lloyd", "take"]
 
@@ -161,7 +161,7 @@ def _groupings(n: int, k: int) -> tuple[Tensor, Tensor]:
     return members, torch.tensor(groupings)
 
 
-def compiled_means(given: Scored, k: int) -> tuple[Tensor, Tensor]:
+def compiled_means(given: WeightedHypotheses, k: int) -> tuple[Tensor, Tensor]:
     """Return what greedy choices and Lloyd's algorithm find for squared distances, and the mass of each centre."""
     centres, masses = grouping.means(given.hypotheses.flatten(2), given.probabilities, k, _LLOYD_ROUNDS)
     return centres.unflatten(2, given.hypotheses.shape[2:]), masses

@@ -11,7 +11,7 @@ from torchmcl.annealing import AnnealingRecords, phase_transitions
 from torchmcl.annealing.moves import Samples, planned_moves
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.loop.recorder import Recorder
-from torchmcl.postprocess._inputs import Scored, Scores, as_tensor, finite_tensor, pair_cost, scored
+from torchmcl.postprocess._inputs import Scores, WeightedHypotheses, as_tensor, finite_tensor, pair_cost, scored
 from torchmcl.postprocess.calibration import score_error
 from torchmcl.postprocess.reducing import reduce
 from torchmcl.scoring import ScoreObjective
@@ -230,7 +230,9 @@ def _starved(shares: Tensor) -> tuple[int, ...]:
     return tuple((shares < _STARVED / len(shares)).nonzero().flatten().tolist())
 
 
-def _targets(owner: str, given: Scored, targets: Any, mask: Tensor | None) -> tuple[Tensor, Tensor, Scored]:
+def _targets(
+    owner: str, given: WeightedHypotheses, targets: Any, mask: Tensor | None
+) -> tuple[Tensor, Tensor, WeightedHypotheses]:
     """Return targets [rows, targets, *event], which are real, [rows, targets], and hypotheses, 0 at masked steps."""
     values = as_tensor(owner, "targets", targets)
     truth = values.unsqueeze(1) if values.ndim == given.hypotheses.ndim - 1 else values
@@ -247,7 +249,9 @@ def _targets(owner: str, given: Scored, targets: Any, mask: Tensor | None) -> tu
     return finite_tensor(owner, "targets", truth).to(given.hypotheses), real, given
 
 
-def _masked(owner: str, given: Scored, truth: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Scored]:
+def _masked(
+    owner: str, given: WeightedHypotheses, truth: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor, WeightedHypotheses]:
     """Return targets, which are real, and hypotheses; masked steps of single targets are 0 on both sides."""
     steps = mask.unsqueeze(1) if mask.shape == (len(truth), truth.shape[2]) else mask
     if truth.shape[1] == 1 and steps.shape == truth.shape[:3]:
