@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmcl._checks import debug_checks_enabled
 from torchmcl.accel import usable
 from torchmcl.accel.native import one_target
-from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.costs.declared import Norm, declaration
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import Distributions, Matching, Predictions, StepOutput
@@ -33,7 +33,7 @@ def fused_step(
     """
     hypotheses, logits = predictions.hypotheses, predictions.score_logits if score_weight != 0 else None
     numbers = _numbers_of(rule)
-    if cost_fn is not pairwise_sq_euclidean or numbers is None or debug_checks_enabled():
+    if declaration(cost_fn).formula != Norm(order=2, power=2) or numbers is None or debug_checks_enabled():
         return None
     if isinstance(score_weight, Tensor):
         return None

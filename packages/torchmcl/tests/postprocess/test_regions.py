@@ -240,7 +240,7 @@ def test_bad_input_is_named(change, error, message):
 def test_bad_use_of_regions_is_named():
     given, targets = rows(20)
     plain = conformal(given, targets, nonconformity=BallScore(mcl.pairwise_l1))
-    with pytest.raises(ValueError, match="pairwise_euclidean or pairwise_sq_euclidean for a radius"):
+    with pytest.raises(ValueError, match="declared as a power of the Euclidean distance for a radius"):
         plain.volume(given)
     with pytest.raises(ValueError, match="calibrated without groups"):
         plain.contains(given, targets, groups=torch.zeros(20).long())

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_leading_axes, check_tensor
-from torchmcl.costs._calling import check_takes_mask, named_extras
+from torchmcl.costs._calling import check_takes_mask
 from torchmcl.costs._sequences import aligned_mask
+from torchmcl.costs.declared import CostDeclaration, declaration
 
 __all__ = ["Pairwise"]
 
@@ -49,6 +50,11 @@ class Pairwise:
                 rule = "be a small number of axes >= 0"
                 raise ValueError(bad_value("Pairwise", field, rule, repr(getattr(self, field))))
 
+    @property
+    def declaration(self) -> CostDeclaration:
+        """The axes of its fields."""
+        return CostDeclaration(self.hypothesis_dims, self.target_dims)
+
     def __call__(self, *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the cost [..., targets, hypotheses]; a mask is [..., targets, steps], True where a step is real."""
         check_tensor("Pairwise", "hypotheses", hypotheses)
@@ -82,7 +88,7 @@ class Pairwise:
         return cost
 
     def _scalar_loss(self, hypothesis: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-        extras = {"mask": mask} if "mask" in named_extras(self.loss) else {}
+        extras = {"mask": mask} if "mask" in declaration(self.loss).needs else {}
         value = self.loss(hypothesis, target, **extras)
         if not isinstance(value, Tensor) or value.ndim != 0:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__

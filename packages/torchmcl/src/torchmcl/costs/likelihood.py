@@ -10,12 +10,14 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_tensor, debug_checks_enabled
 from torchmcl.accel.eager.likelihoods import GAUSSIAN, LAPLACE, Family, summed_nll
-from torchmcl.costs._calling import check_takes_mask, named_extras
+from torchmcl.costs._calling import check_takes_mask
 from torchmcl.costs._sequences import aligned_events, flattened
+from torchmcl.costs.declared import CostDeclaration, declaration, declares
 
 __all__ = ["MixtureNLL", "pairwise_gaussian_nll", "pairwise_laplace_nll"]
 
 
+@declares(event_dims=...)
 def pairwise_gaussian_nll(
     *,
     hypotheses: Tensor,
@@ -49,6 +51,7 @@ def pairwise_gaussian_nll(
     return _nll("pairwise_gaussian_nll", GAUSSIAN, hypotheses, targets, scale, mask, event_dims, per_step)
 
 
+@declares(event_dims=...)
 def pairwise_laplace_nll(
     *,
     hypotheses: Tensor,
@@ -106,6 +109,12 @@ class MixtureNLL:
         """Check the field."""
         check_callable("MixtureNLL", "nll", self.nll, "torchmcl.pairwise_gaussian_nll")
 
+    @property
+    def declaration(self) -> CostDeclaration:
+        """The axes of `nll`."""
+        inner = declaration(self.nll)
+        return CostDeclaration(inner.event_dims, inner.target_dims)
+
     def __call__(
         self,
         *,
@@ -120,7 +129,7 @@ class MixtureNLL:
         if mask is not None:
             check_takes_mask("MixtureNLL", "nll", self.nll)
         available: dict[str, Any] = {"scale": scale, "mask": mask, "event_dims": event_dims}
-        extras = {name: available[name] for name in named_extras(self.nll) if name in available}
+        extras = {name: available[name] for name in declaration(self.nll).needs if name in available}
         cost = self.nll(hypotheses=hypotheses, targets=targets, **extras)
         return cost - score_logits.to(cost.dtype).log_softmax(dim=-1).unsqueeze(-2)
 

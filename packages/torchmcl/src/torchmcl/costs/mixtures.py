@@ -8,6 +8,7 @@ from torch import Tensor
 
 from torchmcl._checks import check_non_negative
 from torchmcl._eager import without_autocast
+from torchmcl.costs.declared import CostDeclaration, NormalMixture
 from torchmcl.costs.likelihood import pairwise_gaussian_nll
 
 __all__ = ["MixtureNLLWithCRPS"]
@@ -42,6 +43,11 @@ class MixtureNLLWithCRPS:
     def __post_init__(self) -> None:
         """Check the field."""
         check_non_negative("MixtureNLLWithCRPS", "crps", self.crps)
+
+    @property
+    def declaration(self) -> CostDeclaration:
+        """Vectors, and the closed form with this weight of the CRPS."""
+        return CostDeclaration(event_dims=1, formula=NormalMixture(self.crps))
 
     def __call__(self, *, hypotheses: Tensor, targets: Tensor, scale: Tensor, score_logits: Tensor) -> Tensor:
         """Return the cost [..., targets, 1].

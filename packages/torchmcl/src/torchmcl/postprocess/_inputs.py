@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_callable, check_real, check_tensor
-from torchmcl.costs import pairwise_cosine, pairwise_euclidean, pairwise_huber, pairwise_l1, pairwise_sq_euclidean
 from torchmcl.costs._calling import check_takes_mask
+from torchmcl.costs.declared import declaration
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
 from torchmcl.types import Distributions, Predictions
 
@@ -33,8 +33,6 @@ CostFn: TypeAlias = Callable[..., Tensor]
 #: How score logits are read, or the probabilities themselves [rows, hypotheses].
 Scores: TypeAlias = ScoreObjective | Tensor
 
-# They take events of one axis; events of more are flattened for them.
-_VECTOR_COSTS = (pairwise_cosine, pairwise_euclidean, pairwise_huber, pairwise_l1, pairwise_sq_euclidean)
 # Single precision leaves errors of this size in a sum of a few hundred probabilities.
 _SUM_TOLERANCE = 1e-4
 
@@ -189,7 +187,7 @@ def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, 
     """
     check_callable(owner, "cost_fn", cost_fn, "torchmcl.pairwise_sq_euclidean")
     expected = (len(hypotheses), targets.shape[1], hypotheses.shape[1])
-    if cost_fn in _VECTOR_COSTS:
+    if declaration(cost_fn).event_dims == 1:  # a vector of all axes of an event
         hypotheses, targets = hypotheses.flatten(2), targets.flatten(2)
     if mask is not None:
         check_takes_mask(owner, "cost_fn", cost_fn)

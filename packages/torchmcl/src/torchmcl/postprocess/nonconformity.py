@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_positive
-from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
+from torchmcl.costs import pairwise_euclidean
+from torchmcl.costs.declared import Norm, declaration
 from torchmcl.density import KernelMixture
 from torchmcl.postprocess._inputs import CostFn, WeightedHypotheses, pair_cost, real_targets, scored
 from torchmcl.postprocess.volumes import union_volume
@@ -98,12 +99,13 @@ class BallScore(Nonconformity):
         Raises:
             ValueError: for a cost that is not a function of the Euclidean distance.
         """
-        if self.cost_fn not in (pairwise_euclidean, pairwise_sq_euclidean):
-            rule = "be pairwise_euclidean or pairwise_sq_euclidean for a radius or a volume"
+        norm = declaration(self.cost_fn).formula
+        if not isinstance(norm, Norm) or norm.order != 2 or norm.mean_over_steps:
+            rule = "be declared as a power of the Euclidean distance for a radius or a volume"
             name = getattr(self.cost_fn, "__name__", repr(self.cost_fn))
             raise ValueError(bad_value("BallScore", "cost_fn", rule, name, "`TubeScore` has a volume for sequences."))
         reach = level.unsqueeze(-1) * _growth(given.probabilities, self.power)
-        return reach.sqrt() if self.cost_fn is pairwise_sq_euclidean else reach
+        return reach if norm.power == 1 else reach ** (1 / norm.power)
 
     def volume(
         self, given: WeightedHypotheses, level: Tensor, n_samples: int, generator: torch.Generator | None

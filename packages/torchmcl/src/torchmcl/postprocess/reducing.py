@@ -11,7 +11,7 @@ from torchmcl._eager import full_precision
 from torchmcl.accel.native import grouping
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.postprocess import _search as search
-from torchmcl.postprocess._geometry import EUCLIDEAN, Geometry
+from torchmcl.postprocess._geometry import Geometry, squared_distance
 from torchmcl.postprocess._inputs import CostFn, Scores, as_tensor, finite_tensor, logits_of, pair_cost, scored
 from torchmcl.postprocess.objectives import ExpectedCost, ReductionObjective
 from torchmcl.scoring import SigmoidScores
@@ -80,8 +80,8 @@ def reduce(
         rule = f"be at most the number of hypotheses, {n}"
         raise ValueError(bad_value("reduce", "k", rule, k, "`concatenate` makes one set of several networks."))
     pair_cost("reduce", cost_fn, every.hypotheses[:1], every.hypotheses[:1])  # says what does not fit
-    means = moved and cost_fn in EUCLIDEAN and isinstance(objective, ExpectedCost) and not search.few_groups(n)
-    if means and grouping.serves(*every):
+    squares = squared_distance(cost_fn) is not None and isinstance(objective, ExpectedCost)
+    if moved and squares and not search.few_groups(n) and grouping.serves(*every):
         return _sorted(*search.compiled_means(every, k), scores)
     at_once = max(_NUMBERS_AT_ONCE.get(every.hypotheses.device.type, 2_000_000) // (n * n), 1)
     solve = _moved if moved else _chosen

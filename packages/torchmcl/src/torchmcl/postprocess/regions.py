@@ -23,8 +23,8 @@ from torchmcl.postprocess._inputs import (
     real_targets,
     scored,
 )
-from torchmcl.postprocess._quantiles import effective_counts, quantile, rows_needed
 from torchmcl.postprocess.nonconformity import Nonconformity
+from torchmcl.postprocess.quantiles import effective_counts, quantile, rows_needed
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import Distributions, Predictions
 
