@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value
-from torchmcl.costs.declared import declaration
+from torchmcl.costs.declared import axes_of_a_target
 from torchmcl.types import Batch
 
 __all__ = ["as_batch", "inputs_of", "with_targets_axis"]
@@ -66,7 +66,7 @@ def with_targets_axis(
         ValueError: if the axis is missing and it is not clear where.
     """
     targets, mask, leading = batch.targets, batch.mask, hypotheses.shape[: -event_dims - 1]
-    known = declaration(cost_fn).axes_of_a_target(event_dims)
+    known = axes_of_a_target(cost_fn, event_dims)
     ids = not targets.is_floating_point() and targets.dtype != torch.bool
     n_axes = event_dims - ids if known is None else known
     if targets.ndim != len(leading) + n_axes:

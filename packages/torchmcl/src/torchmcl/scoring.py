@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_cost, check_mask, check_sample_weights, check_tensor
-from torchmcl.accel import accelerated
+from torchmcl.accel import accelerated, in_torch, in_triton, triton
 from torchmcl.accel.eager.cross_entropy import summed_cross_entropy
 from torchmcl.rules.winners import WTA, AssignmentRule
 
@@ -317,7 +317,7 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
     return torch.nn.functional.logsigmoid(score_logits).softmax(dim=-1)
 
 
-@accelerated(summed_cross_entropy, triton="rows.summed_cross_entropy")
+@accelerated(in_triton(triton.summed_cross_entropy), in_torch(summed_cross_entropy))
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return -sum_k [y_k log s_k + (1 - y_k) log(1 - s_k)] of each sample, s being the sigmoid of the logits x.
 

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 import torchmcl as mcl
 from torchmcl import costs
 from torchmcl.costs import MEAN, MEDIAN, CostDeclaration, Norm, NormalMixture, declaration, declares
+from torchmcl.costs.declared import axes_of_a_target
 from torchmcl.postprocess import BallScore, conformal, reduce
 
 PUBLIC = [getattr(costs, name) for name in costs.__all__ if name.startswith("pairwise_")]
@@ -79,7 +80,7 @@ def test_arguments_of_a_partial_leave_the_axes_alone():
 
 def test_an_undeclared_cost_names_what_it_needs_and_nothing_else_is_known():
     assert declaration(undeclared) == CostDeclaration(needs=("mask",))
-    assert declaration(undeclared).axes_of_a_target(1) is None
+    assert axes_of_a_target(undeclared, 1) is None
     assert declaration(max) == CostDeclaration()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from torchmcl._checks import bad_value
-from torchmcl.costs.declared import declaration
+from torchmcl.costs.declared import needs
 from torchmcl.types import Distributions, Predictions
 
 __all__ = ["call_cost", "check_takes_mask"]
@@ -32,7 +32,7 @@ def call_cost(
         mask: of the steps of each target, or None.
         event_dims: axes of one hypothesis.
     """
-    extras = declaration(cost_fn).needs
+    extras = needs(cost_fn)
     if mask is not None:
         check_takes_mask(owner, argument, cost_fn)
     if "score_logits" in extras and predictions.score_logits is None:
@@ -76,7 +76,7 @@ def _shape_of_pairs(owner: str, hypotheses: Tensor, targets: Tensor, event_dims:
 
 def check_takes_mask(owner: str, argument: str, cost_fn: Callable[..., Tensor]) -> None:
     """Check that a cost takes the mask of the steps of each target, which it must not ignore."""
-    if "mask" not in declaration(cost_fn).needs:
+    if "mask" not in needs(cost_fn):
         rule = "take `mask`, the real steps of each target, where the mask of the batch has an axis of steps"
         advice = "pairwise_ade, pairwise_gaussian_nll and other costs of sequences do."
         raise ValueError(bad_value(owner, argument, rule, _name(cost_fn), advice))

@@ -18,7 +18,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value
 from torchmcl.costs.centres import Centre
 
-__all__ = ["CostDeclaration", "Norm", "NormalMixture", "declaration", "declares"]
+__all__ = ["CostDeclaration", "Norm", "NormalMixture", "axes_of_a_target", "declaration", "declares", "needs"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -85,12 +85,6 @@ class CostDeclaration:
         if unknown := set(self.needs) - set(_EXTRAS):
             raise ValueError(bad_value("CostDeclaration", "needs", f"be among {_EXTRAS}", sorted(unknown)))
 
-    def axes_of_a_target(self, event_dims: int) -> int | None:
-        """Return how many axes a target has beside hypotheses of so many axes; None if that is not declared."""
-        if self.event_dims not in (..., event_dims):
-            return None
-        return event_dims if self.target_dims is None else self.target_dims
-
 
 def declares(
     *,
@@ -143,8 +137,23 @@ def declaration(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
     return _KNOWN.setdefault(cost_fn, _read(cost_fn))
 
 
-# The attribute set by `torch.compiler.assume_constant_result`, without the two seconds of importing the compiler.
-declaration._dynamo_marked_constant = True  # type: ignore[attr-defined]
+def needs(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
+    """Return which of `mask`, `scale`, `score_logits` and `event_dims` a cost takes."""
+    return declaration(cost_fn).needs
+
+
+def axes_of_a_target(cost_fn: Callable[..., Tensor], event_dims: int) -> int | None:
+    """Return how many axes a target has beside hypotheses of so many axes; None if that is not declared."""
+    declared = declaration(cost_fn)
+    if declared.event_dims not in (..., event_dims):
+        return None
+    return event_dims if declared.target_dims is None else declared.target_dims
+
+
+# The attribute set by `torch.compiler.assume_constant_result`, without the two seconds of importing the compiler: it
+# follows plain values, not the methods of a declaration.
+needs._dynamo_marked_constant = True  # type: ignore[attr-defined]
+axes_of_a_target._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 # Reading a signature takes as long as a small operation, and every step asks.
@@ -154,8 +163,8 @@ _KNOWN: WeakKeyDictionary[Callable[..., Tensor], CostDeclaration] = WeakKeyDicti
 def _read(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
     if isinstance(cost_fn, functools.partial):
         inner = declaration(cost_fn.func)
-        needs = tuple(name for name in inner.needs if name not in cost_fn.keywords)
-        return replace(inner, centre=None, formula=None, needs=needs)
+        left = tuple(name for name in inner.needs if name not in cost_fn.keywords)
+        return replace(inner, centre=None, formula=None, needs=left)
     attached = getattr(cost_fn, "declaration", None)
     declared = attached if isinstance(attached, CostDeclaration) else CostDeclaration()
     if declared.needs:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_callable, check_leading_axes, check_tensor
 from torchmcl.costs._calling import check_takes_mask
 from torchmcl.costs._sequences import aligned_mask
-from torchmcl.costs.declared import CostDeclaration, declaration
+from torchmcl.costs.declared import CostDeclaration, needs
 
 __all__ = ["Pairwise"]
 
@@ -88,7 +88,7 @@ class Pairwise:
         return cost
 
     def _scalar_loss(self, hypothesis: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-        extras = {"mask": mask} if "mask" in declaration(self.loss).needs else {}
+        extras = {"mask": mask} if "mask" in needs(self.loss) else {}
         value = self.loss(hypothesis, target, **extras)
         if not isinstance(value, Tensor) or value.ndim != 0:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__

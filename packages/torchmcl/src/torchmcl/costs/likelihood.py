@@ -12,7 +12,7 @@ from torchmcl._checks import bad_value, check_callable, check_tensor, debug_chec
 from torchmcl.accel.eager.likelihoods import GAUSSIAN, LAPLACE, Family, summed_nll
 from torchmcl.costs._calling import check_takes_mask
 from torchmcl.costs._sequences import aligned_events, flattened
-from torchmcl.costs.declared import CostDeclaration, declaration, declares
+from torchmcl.costs.declared import CostDeclaration, declaration, declares, needs
 
 __all__ = ["MixtureNLL", "pairwise_gaussian_nll", "pairwise_laplace_nll"]
 
@@ -129,7 +129,7 @@ class MixtureNLL:
         if mask is not None:
             check_takes_mask("MixtureNLL", "nll", self.nll)
         available: dict[str, Any] = {"scale": scale, "mask": mask, "event_dims": event_dims}
-        extras = {name: available[name] for name in declaration(self.nll).needs if name in available}
+        extras = {name: available[name] for name in needs(self.nll) if name in available}
         cost = self.nll(hypotheses=hypotheses, targets=targets, **extras)
         return cost - score_logits.to(cost.dtype).log_softmax(dim=-1).unsqueeze(-2)
 

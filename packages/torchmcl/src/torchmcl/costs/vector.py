@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import check_event_pair, check_real
-from torchmcl.accel import accelerated
+from torchmcl.accel import accelerated, in_torch, in_triton, triton
 from torchmcl.accel.eager.coordinates import sum_of_absolutes, sum_of_hubers
 from torchmcl.accel.eager.squares import squared_distances
 from torchmcl.costs._products import SILENCE, inner_products
@@ -143,17 +143,17 @@ def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     return (1 - cosine).clamp(0, 2).to(hypotheses.dtype)
 
 
-@accelerated(squared_distances, triton="pairs.squared_distances")
+@accelerated(in_triton(triton.squared_distances), in_torch(squared_distances))
 def _sq_euclidean(hypotheses: Tensor, targets: Tensor) -> Tensor:
     return _differences(hypotheses, targets).square().sum(dim=-1)
 
 
-@accelerated(sum_of_absolutes)
+@accelerated(in_torch(sum_of_absolutes))
 def _l1(hypotheses: Tensor, targets: Tensor) -> Tensor:
     return _differences(hypotheses, targets).abs().sum(dim=-1)
 
 
-@accelerated(sum_of_hubers)
+@accelerated(in_torch(sum_of_hubers))
 def _huber(hypotheses: Tensor, targets: Tensor, delta: float) -> Tensor:
     distances = _differences(hypotheses, targets).abs()
     inside = distances.clamp(max=delta)

@@ -21,7 +21,7 @@ from torchmcl._checks import (
     check_mask,
     check_non_negative,
 )
-from torchmcl.accel import accelerated
+from torchmcl.accel import accelerated, in_triton, triton
 
 __all__ = ["WTA", "AnnealedWTA", "AssignmentRule", "RelaxedWTA", "TopK"]
 
@@ -101,7 +101,7 @@ def as_operand(value: float | Tensor, cost: Tensor) -> float | Tensor:
     return value
 
 
-@accelerated(triton="rows.winner_weights")
+@accelerated(in_triton(triton.winner_weights))
 def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
     """Return `winner` at the (first) cheapest hypothesis of each row and `other` elsewhere."""
     cheapest = cost.min(dim=-1, keepdim=True).indices  # twice as fast as argmin on CPUs
@@ -198,7 +198,7 @@ def hard_where_cold(
     return torch.where(cold, winner_weights(cost), soft(cost, temperature.masked_fill(cold, 1)))
 
 
-@accelerated(triton="rows.softmin")
+@accelerated(in_triton(triton.softmin))
 def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
     """Return exp(-cost / T) / sum exp(-cost / T) over the last axis, for a positive temperature T."""
     # Both factors of the exponent stay finite: infinity times the 0 of the other would be NaN.
