@@ -189,7 +189,7 @@ def select_nonconformity(
     n_samples: int = 1000,
     generator: torch.Generator | None = None,
 ) -> Nonconformity:
-    """Return which nonconformity gives the smallest regions, on rows other than those of the calibration.
+    """Return the nonconformity of the smallest regions, on rows other than those of the calibration.
 
     Levels come from every second row, volumes from the others. To choose on the calibration rows themselves would cost
     the guarantee.
@@ -229,23 +229,14 @@ def select_nonconformity(
     if len(targets) < needed:
         rule = f"have at least {needed} rows for a coverage of {coverage:g}, half of them for levels"
         raise ValueError(bad_value(owner, "targets", rule, len(targets)))
-    first, second = slice(0, None, 2), slice(1, None, 2)
+    (fitted, shares), (judged, judged_shares) = ((part[place::2] for part in given) for place in (0, 1))
+    half = None if mask is None else mask[::2]
     mean_volumes = []
     for one in offered:
         regions = conformal(
-            Predictions(given.hypotheses[first]),
-            targets[first],
-            nonconformity=one,
-            coverage=coverage,
-            mask=None if mask is None else mask[first],
-            scores=given.probabilities[first],
+            Predictions(fitted), targets[::2], nonconformity=one, coverage=coverage, mask=half, scores=shares
         )
-        volumes = regions.volume(
-            Predictions(given.hypotheses[second]),
-            scores=given.probabilities[second],
-            n_samples=n_samples,
-            generator=generator,
-        )
+        volumes = regions.volume(Predictions(judged), scores=judged_shares, n_samples=n_samples, generator=generator)
         mean_volumes.append(float(volumes.double().mean()))
     return offered[int(np.argmin(mean_volumes))]
 

@@ -34,14 +34,14 @@ def serves(*tensors: Tensor) -> bool:
     return available() and all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
 
 
-def chosen(loss: Tensor, weights: Tensor, k: int, n_exchanges: int) -> Tensor:
-    """Return k candidates [rows, k] of a loss [rows, n, n], as `chosen_greedily` and `swapped` do."""
+def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
+    """Return k candidates [rows, k] of a loss [rows, n, n], as `postprocess._search.chosen` defines them."""
     loss, weights = loss.contiguous(), weights.contiguous()
     places = torch.zeros(len(loss), k, dtype=torch.long, device=loss.device)
 
     def part(start: int, stop: int) -> None:
         n = loss.shape[1]
-        choice = _Choice(stop - start, n, k, n_exchanges)
+        choice = _Choice(stop - start, n, k, 2 * k if exchanged else 0)
         scratch = aligned(library().torchmcl_choice_scratch(ctypes.byref(choice)))
         choice.loss, choice.weights = loss[start:].data_ptr(), weights[start:].data_ptr()
         choice.chosen, choice.scratch = places[start:].data_ptr(), scratch.data_ptr()
