@@ -1,4 +1,4 @@
-"""From what a loader yields to a `Batch`: tuples, lists and dictionaries in, `Batch` out."""
+"""Conversion of loaded tuples, lists and dictionaries to a `Batch`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

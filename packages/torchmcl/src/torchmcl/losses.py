@@ -13,7 +13,7 @@ __all__ = ["assign", "mcl_loss"]
 
 
 def assign(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Matching:
-    """Return who answers for whom under `rule`.
+    """Assign hypotheses to targets under `rule`.
 
     Args:
         cost: [..., targets, hypotheses], lower is better.

@@ -158,7 +158,7 @@ class SoftmaxScores(ScoreObjective):
 
 
 def check_score_objective(owner: str, scores: object) -> None:
-    """Check that `scores` says how scores are trained."""
+    """Check that `scores` is an objective."""
     if not isinstance(scores, ScoreObjective):
         advice = "Give an object, SigmoidScores() or SoftmaxScores(); score_weight=0 trains no scores."
         raise TypeError(bad_value(owner, "scores", "be a ScoreObjective", repr(scores), advice))

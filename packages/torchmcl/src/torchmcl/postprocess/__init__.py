@@ -1,11 +1,10 @@
-"""What to do with the predictions of a trained network: fewer hypotheses, calibrated scores, regions, a diagnosis.
+"""Work on the predictions of a trained network: fewer hypotheses, calibrated scores, regions, a diagnosis.
 
 Imported from ``torchmcl.postprocess``. Everything takes `Predictions` of any model, as tensors or arrays.
 """
 
 from torchmcl.postprocess._inputs import WeightedHypotheses
 from torchmcl.postprocess.calibration import ScoreCalibration, calibrate_scores
-from torchmcl.postprocess.counts import HypothesisCounts, choose_n_hypotheses
 from torchmcl.postprocess.diagnosis import Diagnosis, diagnose
 from torchmcl.postprocess.files import SavedPredictions, read_predictions
 from torchmcl.postprocess.nonconformity import BallScore, DensityLevels, Nonconformity, TubeScore
@@ -34,7 +33,6 @@ __all__ = [
     "DensityLevels",
     "Diagnosis",
     "ExpectedCost",
-    "HypothesisCounts",
     "IsotonicMap",
     "IsotonicScaling",
     "MissRate",
@@ -50,7 +48,6 @@ __all__ = [
     "VectorScaling",
     "WeightedHypotheses",
     "calibrate_scores",
-    "choose_n_hypotheses",
     "concatenate",
     "conformal",
     "diagnose",

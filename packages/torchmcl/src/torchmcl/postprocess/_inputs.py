@@ -1,4 +1,4 @@
-"""What every function of this package reads: hypotheses with probabilities, and costs between events of any shape."""
+"""Inputs of the package, checked: hypotheses with probabilities, targets, and costs between events of any shape."""
 
 import warnings
 from collections.abc import Callable
@@ -42,7 +42,7 @@ _SIGMOID_SUM = 2.0
 
 
 class WeightedHypotheses(NamedTuple):
-    """Hypotheses with probabilities: what a `Nonconformity` is given.
+    """Hypotheses with probabilities, as a `Nonconformity` takes them.
 
     Attributes:
         hypotheses: [rows, hypotheses, ...]

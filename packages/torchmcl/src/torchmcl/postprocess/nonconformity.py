@@ -1,4 +1,4 @@
-"""How badly a target fits the hypotheses: what conformal regions are made of."""
+"""Nonconformity scores of targets, from which conformal regions are built."""
 
 import math
 from abc import ABC, abstractmethod

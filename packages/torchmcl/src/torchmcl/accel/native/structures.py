@@ -1,4 +1,4 @@
-"""What the compiled training step is handed, field by field as `native/native.h` declares it."""
+"""Arguments of the compiled training step, field by field as `c/native.h` declares them."""
 
 from ctypes import Structure
 
