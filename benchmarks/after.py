@@ -51,7 +51,7 @@ def trained(inputs: Tensor, targets: Tensor, seed: int, n_steps: int) -> torch.n
         x, y = rotated(inputs[chosen], targets[chosen], generator)
         predictions = paths(model, x)
         cost = mcl.pairwise_ade(hypotheses=predictions.hypotheses, targets=y.unsqueeze(1))
-        loss = mcl.mcl_loss(mcl.match(cost, rule_at(step)))
+        loss = mcl.mcl_loss(mcl.assign(cost, rule_at(step)))
         loss = loss + 0.3 * SCORES.loss(predictions.score_logits, mcl.score_targets(cost))
         optimizer.zero_grad()
         loss.backward()
@@ -105,7 +105,7 @@ def min_fde(predictions: mcl.Predictions, targets: Tensor) -> float:
 def winners(predictions: mcl.Predictions, targets: Tensor) -> mcl.Matching:
     """Return which hypothesis ends nearest to the truth."""
     cost = mcl.pairwise_fde(hypotheses=predictions.hypotheses, targets=targets.unsqueeze(1))
-    return mcl.match(cost, mcl.WTA())
+    return mcl.assign(cost, mcl.WTA())
 
 
 def score_error(predictions: mcl.Predictions, targets: Tensor) -> float:
@@ -177,12 +177,12 @@ def tubes(parts: list[Part], alpha: float = 0.1) -> dict[str, float]:
     Windows of one person are not independent, and some people have many: a split may cover more or less than asked for.
     """
     tune, calibrate, judge = parts
-    regions = after.conformal(*calibrate, nonconformity=after.Tubes.fit(*tune), alpha=alpha, scores=SCORES)
+    regions = after.conformal(*calibrate, nonconformity=after.TubeScore.fit(*tune), coverage=1 - alpha, scores=SCORES)
     n_steps, areas, inside = judge[1].shape[1], [], torch.ones(len(judge[1]), dtype=torch.bool)
     for step in range(n_steps):
         at = slice(step, step + 1)
         here = [(mcl.Predictions(p.hypotheses[:, :, at]), y[:, at]) for p, y in (calibrate, judge)]
-        one = after.conformal(*here[0], nonconformity=after.Tubes(), alpha=alpha / n_steps)
+        one = after.conformal(*here[0], nonconformity=after.TubeScore(), coverage=1 - alpha / n_steps)
         areas.append(float(one.volume(here[1][0]).mean()))
         inside &= one.contains(*here[1])
     return {

@@ -38,18 +38,18 @@ def main() -> None:
     shapes = ((options.rows, N_HYPOTHESES, DIM), (options.rows, N_HYPOTHESES), (options.rows, DIM))
     hypotheses, logits, targets = (torch.randn(shape, generator=generator).to(options.device) for shape in shapes)
     given = mcl.Predictions(hypotheses, logits)
-    matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets.unsqueeze(1)), mcl.WTA())
-    regions = after.conformal(given, targets, nonconformity=after.Balls())
+    matching = mcl.assign(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets.unsqueeze(1)), mcl.WTA())
+    regions = after.conformal(given, targets, nonconformity=after.BallScore())
     calibration = after.calibrate_scores(given, matching)
     few = after.reduce(given, 6)
     on_a_line = mcl.Predictions(hypotheses[..., :1], logits)
-    intervals = after.conformal(on_a_line, targets[:, :1], nonconformity=after.Balls())
+    intervals = after.conformal(on_a_line, targets[:, :1], nonconformity=after.BallScore())
     part = mcl.Predictions(hypotheses[: options.rows // 10], logits[: options.rows // 10])
     runs = {
         "without iteration": {
             "calibrated scores": lambda: calibration(given),
-            "calibrate balls": lambda: after.conformal(given, targets, nonconformity=after.Balls()),
-            "calibrate tubes": lambda: after.conformal(given, targets, nonconformity=after.Tubes()),
+            "calibrate balls": lambda: after.conformal(given, targets, nonconformity=after.BallScore()),
+            "calibrate tubes": lambda: after.conformal(given, targets, nonconformity=after.TubeScore()),
             "calibrate level sets": lambda: after.conformal(given, targets, nonconformity=after.DensityLevels(0.3)),
             "membership": lambda: regions.contains(given, targets),
             "volume on a line": lambda: intervals.volume(on_a_line),

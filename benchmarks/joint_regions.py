@@ -57,7 +57,12 @@ def offered(predictions: mcl.Predictions, targets: Tensor) -> list[after.Nonconf
     shares = mcl.normalized_scores(predictions.score_logits)
     widths = fit_bandwidth(KernelMixture, predictions.hypotheses, shares, targets)
     typical = float(widths(predictions.hypotheses, shares).mean())
-    return [after.DensityLevels(typical), after.DensityLevels(2 * typical), after.Balls(), after.Balls(power=0.5)]
+    return [
+        after.DensityLevels(typical),
+        after.DensityLevels(2 * typical),
+        after.BallScore(),
+        after.BallScore(power=0.5),
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +77,7 @@ class Product(after.Nonconformity):
     kinds: tuple[after.Nonconformity, ...]
     known: tuple[Tensor, ...]
 
-    def __call__(self, given: after.Scored, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    def __call__(self, given: after.WeightedHypotheses, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the largest rank, in (0, 1]."""
         ranks = [
             torch.searchsorted(known, kind(of_output(given, i), targets[:, i : i + 1])) / len(known)
@@ -80,7 +85,9 @@ class Product(after.Nonconformity):
         ]
         return torch.stack(ranks).amax(dim=0)
 
-    def volume(self, given: after.Scored, level: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
+    def volume(
+        self, given: after.WeightedHypotheses, level: Tensor, n_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
         """Return the product of the lengths."""
         lengths = []
         for i, (kind, known) in enumerate(zip(self.kinds, self.known, strict=True)):
@@ -89,26 +96,26 @@ class Product(after.Nonconformity):
         return torch.stack(lengths).prod(dim=0)
 
 
-def of_output(given: after.Scored, output: int) -> after.Scored:
+def of_output(given: after.WeightedHypotheses, output: int) -> after.WeightedHypotheses:
     """Return one output of the hypotheses."""
-    return after.Scored(given.hypotheses[..., output : output + 1], given.probabilities)
+    return after.WeightedHypotheses(given.hypotheses[..., output : output + 1], given.probabilities)
 
 
 def fitted_product(predictions: mcl.Predictions, targets: Tensor) -> Product:
     """Return the product of the smallest kind for each output."""
     kinds, known = [], []
-    given = after.Scored(predictions.hypotheses, mcl.normalized_scores(predictions.score_logits))
+    given = after.WeightedHypotheses(predictions.hypotheses, mcl.normalized_scores(predictions.score_logits))
     for i in range(targets.shape[1]):
         one = mcl.Predictions(predictions.hypotheses[..., i : i + 1], predictions.score_logits)
         own = targets[:, i : i + 1]
-        kinds.append(after.smallest_regions(offered(one, own), one, own, alpha=ALPHA / 2))
+        kinds.append(after.select_nonconformity(offered(one, own), one, own, coverage=1 - ALPHA / 2))
         known.append(kinds[-1](of_output(given, i), own).sort().values)
     return Product(tuple(kinds), tuple(known))
 
 
 def measured(kind: after.Nonconformity, parts: list[tuple[mcl.Predictions, Tensor]]) -> tuple[float, float]:
     """Return coverage and mean area."""
-    regions = after.conformal(*parts[1], nonconformity=kind, alpha=ALPHA)
+    regions = after.conformal(*parts[1], nonconformity=kind, coverage=1 - ALPHA)
     areas = regions.volume(parts[2][0], generator=torch.Generator().manual_seed(0)).double()
     return float(regions.contains(*parts[2]).double().mean()), float(areas.mean())
 
@@ -116,7 +123,9 @@ def measured(kind: after.Nonconformity, parts: list[tuple[mcl.Predictions, Tenso
 def both(parts: list[tuple[mcl.Predictions, Tensor]]) -> dict[str, object]:
     """Return coverage and mean area of joint regions, their kind, and the same of products."""
     tune = parts[0]
-    kind = after.smallest_regions(offered(*tune), *tune, alpha=ALPHA, generator=torch.Generator().manual_seed(0))
+    kind = after.select_nonconformity(
+        offered(*tune), *tune, coverage=1 - ALPHA, generator=torch.Generator().manual_seed(0)
+    )
     record: dict[str, object] = {"kind": type(kind).__name__}
     record["coverage"], record["area"] = measured(kind, parts)
     record["product_coverage"], record["product_area"] = measured(fitted_product(*tune), parts)

@@ -27,8 +27,8 @@ def rules_of(problem: ModeProblem, n_epochs: int) -> dict[str, Any]:
     cooling = mcl.Exponential(0.5, 1e-3 ** (1 / max(1, 0.7 * n_epochs)), cutoff=5e-4)
     n = problem.n_hypotheses
 
-    def top(epoch: float) -> mcl.TopN:
-        return mcl.TopN(max(1, round(n ** (1 - min(1.0, 2 * epoch / n_epochs)))))
+    def top(epoch: float) -> mcl.TopK:
+        return mcl.TopK(max(1, round(n ** (1 - min(1.0, 2 * epoch / n_epochs)))))
 
     return {
         "auto": mcl.AutoAnnealing(),

@@ -135,7 +135,7 @@ def improvement(outputs: Tensor, mixture: Tensor, targets: Tensor) -> float:
     """Return by how much the best one-to-one assignment improves on the mixture, in dB."""
     cost = mcl.pairwise_neg_si_sdr(hypotheses=outputs, targets=targets)
     before = mcl.pairwise_neg_si_sdr(hypotheses=mixture.unsqueeze(0), targets=targets).mean()
-    return float(before - mcl.mcl_loss(mcl.match(cost, mcl.PIT())))
+    return float(before - mcl.mcl_loss(mcl.assign(cost, mcl.PIT())))
 
 
 def summary(values: Sequence[float]) -> dict[str, float | None]:

@@ -65,7 +65,7 @@ def trained(inputs: Tensor, targets: Tensor, n_steps: int = 800) -> torch.nn.Mod
 
 def followed(start: Tensor, values: Tensor, step_size: float) -> Tensor:
     """Return whether each value of a stream was in its region; the level has seen other values before."""
-    level = after.AdaptiveLevel(alpha=ALPHA, step_size=step_size, window=500)
+    level = after.AdaptiveLevel(coverage=1 - ALPHA, step_size=step_size, window=500)
     for value in start.tolist():
         level.update(value)
     return torch.tensor([level.update(value) for value in values.tolist()])
@@ -77,7 +77,7 @@ def main() -> None:
     arguments.add_argument("--root", type=Path, default=Path("../shared/data/speech"))
     options = arguments.parse_args()
     model = trained(*of_part(options.root, "tr", 60))
-    shape, parts = after.Balls(), {}
+    shape, parts = after.BallScore(), {}
     streams = {"calibration": ("cv", 20, 0.0), "as heard before": ("tt", 20, 0.0), "with noise": ("tt", 20, 0.3)}
     for name, (part, n_files, noise) in streams.items():
         inputs, targets = of_part(options.root, part, n_files, noise)
@@ -86,9 +86,9 @@ def main() -> None:
         parts[name] = (
             given,
             targets,
-            shape(after.Scored(given.hypotheses, mcl.normalized_scores(given.score_logits)), targets),
+            shape(after.WeightedHypotheses(given.hypotheses, mcl.normalized_scores(given.score_logits)), targets),
         )
-    regions = after.conformal(*parts["calibration"][:2], nonconformity=shape, alpha=ALPHA)
+    regions = after.conformal(*parts["calibration"][:2], nonconformity=shape, coverage=1 - ALPHA)
     values = torch.cat([parts["as heard before"][2], parts["with noise"][2]])
     half, rows = len(parts["as heard before"][2]), []
     ways = {

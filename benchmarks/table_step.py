@@ -2,11 +2,10 @@
 
 python benchmarks/table_step.py [--repeats 5] [--load "..."] [--out results/table-step-cpu.json]
 
-Five networks (64-64 units, five kernels with shares and widths) are trained by `mixture_score(3.0)` as `MCLRegressor`
-trains them. Their products are counted, not their score, Adam or the gather of rows, which take part of the time. The
-baselines, in the same rounds: large products by torch, which is the bar, and the same products alone, at which torch is
-slow because they are small. Seconds are those of the processor,
-as others may use the machine.
+Five networks (64-64 units, five kernels with shares and widths) are trained by `MixtureNLLWithCRPS(3.0)` as
+`MCLRegressor` trains them. Their products are counted, not their score, Adam or the gather of rows, which take part of
+the time. The baselines, in the same rounds: large products by torch, which is the bar, and the same products alone, at
+which torch is slow because they are small. Seconds are those of the processor, as others may use the machine.
 """
 
 import itertools
@@ -73,7 +72,9 @@ def training(batch: int, n_inputs: int, n_epochs: int) -> Callable[[], object]:
     def build() -> mcl.MultiHypothesisMLP:
         return mcl.MultiHypothesisMLP(n_inputs, 1, N_KERNELS, hidden=(HIDDEN, HIDDEN), scales=True)
 
-    fleet = Fleet(build, N_MODELS, cost_fn=mcl.mixture_score(3.0), score_weight=0.0, learning_rate=0.005, device="cpu")
+    fleet = Fleet(
+        build, N_MODELS, cost_fn=mcl.MixtureNLLWithCRPS(3.0), score_weight=0.0, learning_rate=0.005, device="cpu"
+    )
     return lambda: fleet.fit(data, n_epochs, batch_size=batch, progress=False)
 
 

@@ -7,7 +7,7 @@ _FIRST = (
     "plot_wta.py",
     "plot_relaxed_wta.py",
     "plot_annealed_wta.py",
-    "plot_top_n.py",
+    "plot_top_k.py",
     "plot_pit.py",
     "plot_sinkhorn.py",
     "plot_emd.py",

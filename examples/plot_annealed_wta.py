@@ -44,7 +44,7 @@ for step in range(2650):
     with torch.no_grad():
         hypotheses += 1e-3 * torch.randn_like(hypotheses)
     rule = cooling(step)
-    matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets), rule)
+    matching = mcl.assign(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets), rule)
     optimizer.zero_grad()
     mcl.mcl_loss(matching).backward()
     optimizer.step()

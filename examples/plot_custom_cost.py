@@ -3,7 +3,7 @@ A cost of your own
 ==================
 
 A cost is any function that says how bad a hypothesis is for a target. Write it for one pair, and
-:class:`~torchmcl.pairwise` lifts it to all pairs of all samples. Here the answer is an angle, and angles
+:class:`~torchmcl.Pairwise` lifts it to all pairs of all samples. Here the answer is an angle, and angles
 close on themselves: 179 degrees and -179 degrees are neighbours, which the squared difference does not
 know.
 """
@@ -25,7 +25,7 @@ def turning_cost(hypothesis, target):
     return (1 - torch.cos(hypothesis - target)).sum()
 
 
-pairwise_turning = mcl.pairwise(turning_cost)
+pairwise_turning = mcl.Pairwise(turning_cost)
 angles = torch.tensor([[3.1], [0.0]])
 print(pairwise_turning(hypotheses=angles, targets=torch.tensor([[-3.1]])))
 

@@ -35,7 +35,7 @@ def fit(rule):
     hypotheses = torch.nn.Parameter(start.clone())
     optimizer = torch.optim.SGD([hypotheses], lr=1.5)
     for _ in range(80):
-        matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets), rule)
+        matching = mcl.assign(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets), rule)
         optimizer.zero_grad()
         mcl.mcl_loss(matching).backward()
         optimizer.step()

@@ -53,7 +53,7 @@ for _ in range(300):
     inputs, targets, mask, _ = draw(64)
     hypotheses, score_logits = model(inputs)
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
-    loss = mcl.mcl_loss(mcl.match(cost, rule, mask), reduction="sample_mean")
+    loss = mcl.mcl_loss(mcl.assign(cost, rule, mask), reduction="sample_mean")
     loss = loss + mcl.score_loss(score_logits, mcl.score_targets(cost, mask, rule=rule), mask)
     optimizer.zero_grad()
     loss.backward()

@@ -41,7 +41,7 @@ def fit(rule):
     optimizer = torch.optim.SGD([hypotheses], lr=0.9)
     for step in range(N_STEPS):
         cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=draw(500))
-        loss = mcl.mcl_loss(mcl.match(cost, rule(step)))
+        loss = mcl.mcl_loss(mcl.assign(cost, rule(step)))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -64,7 +64,7 @@ plt.style.use("tableau-colorblind10")
 fig, axes = plt.subplots(1, 3, figsize=(11, 4.6), sharex=True, sharey=True, layout="compressed")
 for ax, (name, rule) in zip(axes, runs.items(), strict=True):
     hypotheses = fit(rule)
-    matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=points), mcl.WTA())
+    matching = mcl.assign(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=points), mcl.WTA())
     rare = mcl.metrics.hypothesis_usage(matching) < 1e-3
     ax.scatter(*points[:1200].T, s=4, color="0.8", zorder=0)
     ax.scatter(*hypotheses[~rare].T, s=40, color="C1", edgecolor="white", label="wins")

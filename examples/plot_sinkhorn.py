@@ -26,7 +26,7 @@ cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
 # The weights of both rules at the same temperature, and how much of the weight each hypothesis got.
 
 rules = {"AnnealedWTA(0.1)": mcl.AnnealedWTA(0.1), "Sinkhorn(0.1)": mcl.Sinkhorn(0.1, n_iters=200)}
-matchings = {name: mcl.match(cost, rule) for name, rule in rules.items()}
+matchings = {name: mcl.assign(cost, rule) for name, rule in rules.items()}
 for name, matching in matchings.items():
     print(name, [round(share, 3) for share in mcl.metrics.hypothesis_usage(matching).tolist()])
 

@@ -36,7 +36,7 @@ hypotheses = torch.nn.Parameter(start.clone())
 optimizer = torch.optim.SGD([hypotheses], lr=0.9)
 for _ in range(800):
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=draw(500))  # [targets, hypotheses]
-    loss = mcl.mcl_loss(mcl.match(cost, mcl.WTA()))
+    loss = mcl.mcl_loss(mcl.assign(cost, mcl.WTA()))
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -46,7 +46,7 @@ for _ in range(800):
 
 points = draw(3000)
 with torch.no_grad():
-    matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=points), mcl.WTA())
+    matching = mcl.assign(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=points), mcl.WTA())
 wins = mcl.metrics.hypothesis_usage(matching)
 starved = wins == 0
 print(f"distortion {mcl.metrics.distortion(matching):.4f}, starved {mcl.metrics.n_dead_hypotheses(matching)} of 20")

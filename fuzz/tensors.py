@@ -33,7 +33,7 @@ def _rule(feed: Feed, cost: torch.Tensor) -> Any:
     if kind == 2:
         return mcl.AnnealedWTA(_parameter(feed, cost))
     if kind == 3:
-        return mcl.TopN(_parameter(feed, cost))
+        return mcl.TopK(_parameter(feed, cost))
     if kind == 4:
         n_iters = feed.pick((1, 3, 10, 2.6, 0, -1, "3", None, True, math.nan, math.inf))
         return mcl.Sinkhorn(_parameter(feed, cost), n_iters=n_iters)
@@ -63,13 +63,13 @@ def rules(feed: Feed) -> None:
             _promise((weights >= 0).all(), "a negative weight")
             _promise((weights.sum(-1) - full.double()).abs().max() < 1e-4 if full.numel() else True, "rows not 1")
     elif full.any():
-        with mcl.value_checks():
+        with mcl.debug_checks():
             if not cost.isfinite()[full].all():
                 try:
-                    mcl.match(cost, rule, mask)
+                    mcl.assign(cost, rule, mask)
                 except ValueError:
                     return
-                raise NotAsPromised("value_checks let NaN through")
+                raise NotAsPromised("debug_checks let NaN through")
 
 
 def _fields_out_of_range(rule: Any) -> bool:
@@ -138,7 +138,7 @@ def losses(feed: Feed) -> None:
     weights = feed.tensor(shape[:-2], finite=True, dtype=torch.float32).abs() if feed.one_in(4) else None
     if weights is not None and feed.one_in(4):
         weights = feed.pick((weights.unsqueeze(-1).repeat_interleave(3, -1), [1.0], 2.0, weights.bool()))
-    matching = mcl.match(cost, rule, mask)
+    matching = mcl.assign(cost, rule, mask)
     loss = mcl.mcl_loss(matching, reduction, sample_weights=weights)
     full = matching.mask
     finite = bool(cost.isfinite()[full].all())
@@ -174,7 +174,7 @@ def metric_values(feed: Feed) -> None:
     answers = mcl.Predictions(hypotheses, logits)
     mask = feed.mask((batch, n_targets))
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
-    matching = mcl.match(cost, mcl.AnnealedWTA(0.5), mask)
+    matching = mcl.assign(cost, mcl.AnnealedWTA(0.5), mask)
     values = {
         "distortion": metrics.distortion(matching),
         "usage": metrics.hypothesis_usage(matching),

@@ -49,7 +49,7 @@ def test_the_step_of_a_mixture_has_the_gradient_of_its_likelihood():
     names = ("locations", "logits", "scale")
     mcl, model = NAMESPACE["mcl"], NAMESPACE["as_model"](*(arguments[name] for name in names))
     batch = mcl.Batch(arguments["target"], arguments["target"], arguments["mask"])
-    cost_fn = mcl.mixture_cost(mcl.pairwise_gaussian_nll)
+    cost_fn = mcl.MixtureNLL(mcl.pairwise_gaussian_nll)
     loss = mcl.mcl_step(model, batch, mcl.AnnealedWTA(1.0), cost_fn=cost_fn, score_weight=0).loss
     gradients = torch.autograd.grad(loss, [arguments[name] for name in names])
     torch.testing.assert_close(gradients, value_and_gradients("mixture_by_hand")[1])

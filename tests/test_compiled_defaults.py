@@ -33,7 +33,7 @@ def training_step():
 
 
 CALLS = {
-    "choices": lambda: grouping.chosen(torch.cdist(POINTS, POINTS), WEIGHTS, 3, 4),
+    "choices": lambda: grouping.chosen(torch.cdist(POINTS, POINTS), WEIGHTS, 3, exchanged=True),
     "means": lambda: grouping.means(POINTS, WEIGHTS, 3, 5),
     "best points": lambda: line.best_points(line.Mixtures(POINTS[..., 0], WEIGHTS, WEIGHTS), 2),
     "sets": lambda: line.sets(line.Mixtures(POINTS[..., 0], WEIGHTS, WEIGHTS), WEIGHTS[:, 0], 1.0),

@@ -18,12 +18,12 @@ PAGES = sorted(
     for page in (ROOT / "docs").rglob("*.rst")
     if not {"_build", "gallery", "generated"} & set(page.relative_to(ROOT / "docs").parts)
 )
-RULES = ("WTA", "RelaxedWTA", "AnnealedWTA", "TopN", "PIT", "Sinkhorn", "EMD")
+RULES = ("WTA", "RelaxedWTA", "AnnealedWTA", "TopK", "PIT", "Sinkhorn", "EMD")
 BLOCK = re.compile(r"^\.\. code-block:: python\n(?:[ ]+:[^\n]*\n)*\n((?:(?:[ ]+[^\n]*)?\n)+)", re.MULTILINE)
 
 
 def file_name_of(rule):
-    """RelaxedWTA -> plot_relaxed_wta.py, TopN -> plot_top_n.py."""
+    """RelaxedWTA -> plot_relaxed_wta.py, TopK -> plot_top_k.py."""
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", rule)
     return f"plot_{'_'.join(words).lower()}.py"
 

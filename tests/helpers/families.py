@@ -27,9 +27,9 @@ RULE_CASES = [
     RuleCase(mcl.AnnealedWTA(0.0), oracles.annealed_wta, (0.0,)),
     RuleCase(mcl.AnnealedWTA(0.5), oracles.annealed_wta, (0.5,)),
     RuleCase(mcl.AnnealedWTA(math.inf), oracles.annealed_wta, (math.inf,)),
-    RuleCase(mcl.TopN(1), oracles.top_n, (1,)),
-    RuleCase(mcl.TopN(2.4), oracles.top_n, (2,)),
-    RuleCase(mcl.TopN(3), oracles.top_n, (3,)),
+    RuleCase(mcl.TopK(1), oracles.top_k, (1,)),
+    RuleCase(mcl.TopK(2.4), oracles.top_k, (2,)),
+    RuleCase(mcl.TopK(3), oracles.top_k, (3,)),
     RuleCase(mcl.PIT(), oracles.pit),
     RuleCase(mcl.Sinkhorn(0.0), oracles.sinkhorn, (0.0, 50)),
     RuleCase(mcl.Sinkhorn(0.5), oracles.sinkhorn, (0.5, 50)),
@@ -41,7 +41,7 @@ TENSOR_CASES = [
     RuleCase(mcl.RelaxedWTA(torch.tensor(0.3)), oracles.relaxed_wta, (0.3,)),
     RuleCase(mcl.AnnealedWTA(torch.tensor(0.0)), oracles.annealed_wta, (0.0,)),
     RuleCase(mcl.AnnealedWTA(torch.tensor(0.5)), oracles.annealed_wta, (0.5,)),
-    RuleCase(mcl.TopN(torch.tensor(2)), oracles.top_n, (2,)),
+    RuleCase(mcl.TopK(torch.tensor(2)), oracles.top_k, (2,)),
     RuleCase(mcl.Sinkhorn(torch.tensor(0.0), n_iters=5), oracles.sinkhorn, (0.0, 5)),
     RuleCase(mcl.Sinkhorn(torch.tensor(0.5), n_iters=5), oracles.sinkhorn, (0.5, 5)),
 ]
@@ -83,7 +83,7 @@ def _centred_snr(*, hypotheses, targets):
 
 
 def max_difference(hypothesis, target):
-    """A loss of a user, for `pairwise`."""
+    """A loss of a user, for `Pairwise`."""
     return (hypothesis - target).abs().amax()
 
 
@@ -141,7 +141,7 @@ COST_CASES = [
     CostCase("neg_si_sdr_zero_mean", _centred_si_sdr, lambda h, t: oracles.neg_si_sdr(h, t, True), dim=12),
     CostCase("neg_snr", mcl.pairwise_neg_snr, oracles.neg_snr, dim=12),
     CostCase("neg_snr_zero_mean", _centred_snr, lambda h, t: oracles.neg_snr(h, t, True), dim=12),
-    CostCase("lifted", mcl.pairwise(max_difference), _max_difference_oracle),
+    CostCase("lifted", mcl.Pairwise(max_difference), _max_difference_oracle),
     CostCase("ade", _paths(mcl.pairwise_ade), _of_paths(oracles.ade), dim=6),
     CostCase("fde", _paths(mcl.pairwise_fde), _of_paths(oracles.fde), dim=6),
     CostCase("sq_ade", _paths(mcl.pairwise_sq_ade), _of_paths(oracles.sq_ade), dim=6),

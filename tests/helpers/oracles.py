@@ -117,7 +117,7 @@ def annealed_wta(cost, real, temperature):
     return weights
 
 
-def top_n(cost, real, n):
+def top_k(cost, real, n):
     weights = []
     for row, is_real in zip(cost, real, strict=True):
         chosen = sorted(range(len(row)), key=lambda k: (row[k], k))[:n]

@@ -107,7 +107,7 @@ def test_no_classes_are_an_error_in_words():
     ],
 )
 def test_sample_weights_are_checked(weights, kind, message):
-    matching = mcl.match(torch.rand(2, 1, 3), mcl.WTA())
+    matching = mcl.assign(torch.rand(2, 1, 3), mcl.WTA())
     with pytest.raises(kind, match=f"mcl_loss: `sample_weights` {message}"):
         mcl.mcl_loss(matching, sample_weights=weights)
     with pytest.raises(kind, match=f"score_loss: `sample_weights` {message}"):

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from torchmcl import PIT, WTA, Predictions, StepOutput, match, pairwise_neg_si_sdr
+from torchmcl import PIT, WTA, Predictions, StepOutput, assign, pairwise_neg_si_sdr
 from torchmcl.cli import main
 from torchmcl_speech.nn import DPRNN
 from voices import tables
@@ -172,7 +172,7 @@ def test_beyond_the_limit_a_source_has_no_gradient():
 
 def test_counts_of_voices_and_decibels_of_mixtures():
     mask = torch.tensor([[True, False], [True, True]])
-    matching = match(torch.tensor([[[-90.0, 0.0], [0.0, 0.0]], [[-5.0, 0.0], [0.0, -7.0]]]), WTA(), mask)
+    matching = assign(torch.tensor([[[-90.0, 0.0], [0.0, 0.0]], [[-5.0, 0.0], [0.0, -7.0]]]), WTA(), mask)
     predictions = Predictions(torch.zeros(2, 2, 1), torch.tensor([[1.0, -1.0], [1.0, -1.0]]))
     output = StepOutput(torch.zeros(()), torch.zeros(()), None, matching, predictions)
     assert count_accuracy(output) == 0.5

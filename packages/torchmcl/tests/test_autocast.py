@@ -6,7 +6,7 @@ import torch
 import torchmcl as mcl
 from torchmcl import metrics, theory
 from torchmcl.density import KernelMixture, VoronoiKernels, best_points
-from torchmcl.postprocess import Balls, Tubes, conformal, expected_cost, reduce
+from torchmcl.postprocess import BallScore, TubeScore, conformal, expected_cost, reduce
 
 
 def draw(*shape, seed=0):
@@ -22,7 +22,7 @@ LINE, PLANE = (kind(draw(8, 30, dim), SHARES, 0.7) for kind, dim in ((KernelMixt
 CELLS = VoronoiKernels(draw(8, 6, 2), SHARES[:, :6].softmax(dim=-1), 0.7)
 
 FUNCTIONS = {
-    "mixture_score": lambda: mcl.mixture_score(3.0)(
+    "MixtureNLLWithCRPS": lambda: mcl.MixtureNLLWithCRPS(3.0)(
         hypotheses=MANY.hypotheses, targets=TARGETS, scale=torch.tensor(0.7), score_logits=MANY.score_logits
     ),
     "energy_score": lambda: metrics.energy_score(MANY, TARGETS),
@@ -44,8 +44,8 @@ FUNCTIONS = {
     "reduce to some": lambda: reduce(MANY, 4, moved=False),
     "reduce a few": lambda: reduce(mcl.Predictions(MANY.hypotheses[:, :6]), 3),
     "expected_cost": lambda: expected_cost(mcl.Predictions(MANY.hypotheses[:, :3]), MANY),
-    "balls": lambda: conformal(MANY, TARGETS[:, 0], nonconformity=Balls(), alpha=0.5).levels,
-    "tubes": lambda: conformal(MANY, TARGETS[:, 0], nonconformity=Tubes(), alpha=0.5).levels,
+    "balls": lambda: conformal(MANY, TARGETS[:, 0], nonconformity=BallScore(), coverage=0.5).levels,
+    "tubes": lambda: conformal(MANY, TARGETS[:, 0], nonconformity=TubeScore(), coverage=0.5).levels,
     "best_points on the line": lambda: best_points(LINE, 4),
     "best_points in the plane": lambda: best_points(PLANE, 4),
     "density": lambda: PLANE.log_prob(TARGETS[:, 0]),

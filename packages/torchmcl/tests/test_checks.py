@@ -1,4 +1,4 @@
-"""Bad input: each error has the house form and says what to do. Values inside tensors: `value_checks`."""
+"""Bad input: each error has the house form and says what to do. Values inside tensors: `debug_checks`."""
 
 import math
 import threading
@@ -59,13 +59,13 @@ BAD_CALLS = {
     "large epsilon": (lambda: mcl.RelaxedWTA(1.5), ValueError, r"RelaxedWTA: `epsilon` must lie in \[0, 1\], got 1\.5"),
     "nan epsilon": (lambda: mcl.RelaxedWTA(math.nan), ValueError, "RelaxedWTA: `epsilon` must be a number, got nan"),
     "bool epsilon": (lambda: mcl.RelaxedWTA(False), TypeError, "RelaxedWTA: `epsilon` must be a number, got False"),
-    "no winners": (lambda: mcl.TopN(0), ValueError, r"TopN: `n` must be >= 1, got 0\. 1 is winner-takes-all\."),
-    "word n": (lambda: mcl.TopN("2"), TypeError, "TopN: `n` must be a number, got '2'"),
-    "nan n": (lambda: mcl.TopN(math.nan), ValueError, "TopN: `n` must be a number, got nan"),
+    "no winners": (lambda: mcl.TopK(0), ValueError, r"TopK: `k` must be >= 1, got 0\. 1 is winner-takes-all\."),
+    "word k": (lambda: mcl.TopK("2"), TypeError, "TopK: `k` must be a number, got '2'"),
+    "nan k": (lambda: mcl.TopK(math.nan), ValueError, "TopK: `k` must be a number, got nan"),
     "too many winners": (
-        lambda: mcl.TopN(5)(COST),
+        lambda: mcl.TopK(5)(COST),
         ValueError,
-        "TopN: `n` must be at most the number of hypotheses 4, got 5",
+        "TopK: `k` must be at most the number of hypotheses 4, got 5",
     ),
     "negative Sinkhorn": (lambda: mcl.Sinkhorn(-1.0), ValueError, r"Sinkhorn: `temperature` must be >= 0, got -1\.0"),
     "Sinkhorn without loops": (
@@ -116,45 +116,45 @@ BAD_CALLS = {
         ValueError,
         "PIT: `number of hypotheses` must be at least the number of real targets 3, got 2. Give the model more outputs",
     ),
-    # match and loss
-    "match with a schedule": (
-        lambda: mcl.match(COST, mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Constant(1.0))),
+    # assign and loss
+    "assign with a schedule": (
+        lambda: mcl.assign(COST, mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Constant(1.0))),
         TypeError,
-        r"match: `rule` must be an assignment rule, got AnnealedRule.*An annealed rule is called with the step first",
+        r"assign: `rule` must be an assignment rule, got AnnealedRule.*An annealed rule is called with the step first",
     ),
-    "match with a class": (
-        lambda: mcl.match(COST, mcl.WTA),
+    "assign with a class": (
+        lambda: mcl.assign(COST, mcl.WTA),
         TypeError,
-        "match: `rule` must be an assignment rule, got <class",
+        "assign: `rule` must be an assignment rule, got <class",
     ),
-    "match with a word": (
-        lambda: mcl.match(COST, "wta"),
+    "assign with a word": (
+        lambda: mcl.assign(COST, "wta"),
         TypeError,
-        "match: `rule` must be an assignment rule, got 'wta'",
+        "assign: `rule` must be an assignment rule, got 'wta'",
     ),
-    "match of a list": (
-        lambda: mcl.match([[1.0]], mcl.WTA()),
+    "assign of a list": (
+        lambda: mcl.assign([[1.0]], mcl.WTA()),
         TypeError,
-        r"match: `cost` must be a torch\.Tensor, got list",
+        r"assign: `cost` must be a torch\.Tensor, got list",
     ),
-    "match of a vector": (lambda: mcl.match(torch.ones(3), mcl.WTA()), ValueError, "match: `cost` must have shape"),
-    "match with numbers as mask": (
-        lambda: mcl.match(COST, mcl.WTA(), MASK.long()),
+    "assign of a vector": (lambda: mcl.assign(torch.ones(3), mcl.WTA()), ValueError, "assign: `cost` must have shape"),
+    "assign with numbers as mask": (
+        lambda: mcl.assign(COST, mcl.WTA(), MASK.long()),
         TypeError,
-        r"match: `mask` must be a boolean tensor, got torch\.int64",
+        r"assign: `mask` must be a boolean tensor, got torch\.int64",
     ),
-    "match with a list as mask": (
-        lambda: mcl.match(COST, mcl.WTA(), [True]),
+    "assign with a list as mask": (
+        lambda: mcl.assign(COST, mcl.WTA(), [True]),
         TypeError,
-        r"match: `mask` must be a torch\.Tensor, got list",
+        r"assign: `mask` must be a torch\.Tensor, got list",
     ),
-    "match with a wrong mask": (
-        lambda: mcl.match(COST, mcl.WTA(), MASK[:, :2]),
+    "assign with a wrong mask": (
+        lambda: mcl.assign(COST, mcl.WTA(), MASK[:, :2]),
         ValueError,
-        r"match: `mask` must have shape \(2, 3\)",
+        r"assign: `mask` must have shape \(2, 3\)",
     ),
     "unknown reduction": (
-        lambda: mcl.mcl_loss(mcl.match(COST, mcl.WTA()), reduction="sum"),
+        lambda: mcl.mcl_loss(mcl.assign(COST, mcl.WTA()), reduction="sum"),
         ValueError,
         "mcl_loss: `reduction` must be one of 'mean', 'sample_mean', 'none', got 'sum'",
     ),
@@ -282,29 +282,29 @@ BAD_CALLS = {
         "pairwise_cross_entropy: `targets` must have leading axes that broadcast",
     ),
     "lifted nothing": (
-        lambda: mcl.pairwise(3),
+        lambda: mcl.Pairwise(3),
         TypeError,
-        r"pairwise: `loss` must be callable, got 3\. For example torchmcl\.pairwise\(",
+        r"Pairwise: `loss` must be callable, got 3\. For example torchmcl\.Pairwise\(",
     ),
     "lifted with a bad number of axes": (
-        lambda: mcl.pairwise(torch.dist, target_dims=-1),
+        lambda: mcl.Pairwise(torch.dist, target_dims=-1),
         ValueError,
-        "pairwise: `target_dims` must be a small number of axes >= 0, got -1",
+        "Pairwise: `target_dims` must be a small number of axes >= 0, got -1",
     ),
     "lifted loss that is no scalar": (
-        lambda: mcl.pairwise(lambda h, t: h - t)(hypotheses=POINTS, targets=POINTS),
+        lambda: mcl.Pairwise(lambda h, t: h - t)(hypotheses=POINTS, targets=POINTS),
         ValueError,
-        r"pairwise: `loss` must return a scalar tensor for one pair, got \(2,\)\. Sum or average",
+        r"Pairwise: `loss` must return a scalar tensor for one pair, got \(2,\)\. Sum or average",
     ),
     "lifted with too few axes": (
-        lambda: mcl.pairwise(torch.dist)(hypotheses=POINTS, targets=torch.rand(2)),
+        lambda: mcl.Pairwise(torch.dist)(hypotheses=POINTS, targets=torch.rand(2)),
         ValueError,
-        r"pairwise: `targets` must have shape \[\.\.\., targets\] followed by 1 axes, got \(2,\)",
+        r"Pairwise: `targets` must have shape \[\.\.\., targets\] followed by 1 axes, got \(2,\)",
     ),
     "lifted of a list": (
-        lambda: mcl.pairwise(torch.dist)(hypotheses=[1.0], targets=POINTS),
+        lambda: mcl.Pairwise(torch.dist)(hypotheses=[1.0], targets=POINTS),
         TypeError,
-        r"pairwise: `hypotheses` must be a torch\.Tensor, got list",
+        r"Pairwise: `hypotheses` must be a torch\.Tensor, got list",
     ),
     # step
     "model that returns a tensor": (
@@ -326,7 +326,7 @@ BAD_CALLS = {
     "step with a schedule": (
         lambda: step(rule=mcl.Constant(1.0)),
         TypeError,
-        "match: `rule` must be an assignment rule",
+        "assign: `rule` must be an assignment rule",
     ),
     "step with numbers as mask": (
         lambda: step(batch=masked(torch.ones(2, 1))),
@@ -391,13 +391,13 @@ BAD_CALLS = {
     ),
     # metrics
     "calibration without scores": (
-        lambda: metrics.score_calibration_error(mcl.Predictions(torch.rand(2, 4, 1)), mcl.match(COST, mcl.WTA())),
+        lambda: metrics.score_calibration_error(mcl.Predictions(torch.rand(2, 4, 1)), mcl.assign(COST, mcl.WTA())),
         ValueError,
         r"score_calibration_error: `predictions` must have score logits, got none\. Use scores=True\.",
     ),
     "calibration without bins": (
         lambda: metrics.score_calibration_error(
-            mcl.Predictions(torch.rand(2, 4, 1), torch.rand(2, 4)), mcl.match(COST, mcl.WTA()), n_bins=0
+            mcl.Predictions(torch.rand(2, 4, 1), torch.rand(2, 4)), mcl.assign(COST, mcl.WTA()), n_bins=0
         ),
         ValueError,
         "score_calibration_error: `n_bins` must be >= 1, got 0",
@@ -454,48 +454,48 @@ def test_whole_numbers_and_numpy_numbers_are_numbers():
     assert torch.equal(mcl.AnnealedWTA(1)(cost), mcl.AnnealedWTA(1.0)(cost))
     assert torch.equal(mcl.AnnealedWTA(np.float64(0.5))(cost), mcl.AnnealedWTA(0.5)(cost))
     assert torch.equal(mcl.RelaxedWTA(np.float32(0.5))(cost), mcl.RelaxedWTA(0.5)(cost))
-    assert torch.equal(mcl.TopN(np.int64(2))(cost), mcl.TopN(2)(cost))
+    assert torch.equal(mcl.TopK(np.int64(2))(cost), mcl.TopK(2)(cost))
 
 
-# ------------------------------------------------------------------ value_checks
+# ------------------------------------------------------------------ debug_checks
 
 
-def test_value_checks_name_the_first_offending_index_of_the_cost():
+def test_debug_checks_name_the_first_offending_index_of_the_cost():
     cost = torch.rand(2, 3, 4)
     cost[1, 0, 2] = math.nan
     cost[1, 2, 1] = math.inf
     with (
-        mcl.value_checks(),
+        mcl.debug_checks(),
         pytest.raises(
-            ValueError, match=r"match: `cost` must be finite, got nan at index \(1, 0, 2\)\. Look at the step"
+            ValueError, match=r"assign: `cost` must be finite, got nan at index \(1, 0, 2\)\. Look at the step"
         ),
     ):
-        mcl.match(cost, mcl.WTA())
+        mcl.assign(cost, mcl.WTA())
     mask = torch.ones(2, 3, dtype=torch.bool)
     mask[1, 0] = False
     with (
-        mcl.value_checks(),
+        mcl.debug_checks(),
         pytest.raises(ValueError, match=r"must be finite where the target is real, got inf at index \(1, 2, 1\)"),
     ):
-        mcl.match(cost, mcl.WTA(), mask)
+        mcl.assign(cost, mcl.WTA(), mask)
 
 
-def test_value_checks_name_a_target_that_is_missing_without_a_mask():
+def test_debug_checks_name_a_target_that_is_missing_without_a_mask():
     targets = torch.zeros(2, 1, 1)
     targets[1] = math.nan
     model, batch = mcl.MultiHypothesisMLP(1, 1, 2), mcl.Batch(torch.zeros(2, 1), targets)
     assert mcl.mcl_step(model, batch, mcl.WTA()).loss.isnan()
-    with mcl.value_checks(), pytest.raises(ValueError, match=r"`targets` must be finite, got nan at index \(1, 0, 0\)"):
+    with mcl.debug_checks(), pytest.raises(ValueError, match=r"`targets` must be finite, got nan at index \(1, 0, 0\)"):
         mcl.mcl_step(model, batch, mcl.WTA())
-    with mcl.value_checks():
+    with mcl.debug_checks():
         mcl.mcl_step(model, batch._replace(mask=torch.tensor([[True], [False]])), mcl.WTA())
 
 
-def test_value_checks_ignore_padded_targets():
+def test_debug_checks_ignore_padded_targets():
     cost = torch.rand(2, 3, 4)
     cost[:, 1] = math.nan
-    with mcl.value_checks():
-        loss = mcl.mcl_loss(mcl.match(cost, mcl.WTA(), torch.tensor([True, False, True])))
+    with mcl.debug_checks():
+        loss = mcl.mcl_loss(mcl.assign(cost, mcl.WTA(), torch.tensor([True, False, True])))
     assert loss.isfinite()
 
 
@@ -518,90 +518,90 @@ def test_value_checks_ignore_padded_targets():
             lambda: mcl.RelaxedWTA(torch.tensor([0.5, 1.5])),
             r"RelaxedWTA: `epsilon` must lie in \[0, 1\], got 1\.5 at index \(1,\)",
         ),
-        (lambda: mcl.TopN(torch.tensor([2.0, 0.0])), r"TopN: `n` must be >= 1, got 0\.0 at index \(1,\)"),
+        (lambda: mcl.TopK(torch.tensor([2.0, 0.0])), r"TopK: `k` must be >= 1, got 0\.0 at index \(1,\)"),
     ],
 )
-def test_value_checks_read_tensor_parameters(make, words):
+def test_debug_checks_read_tensor_parameters(make, words):
     make()
-    with mcl.value_checks(), pytest.raises(ValueError, match=words):
+    with mcl.debug_checks(), pytest.raises(ValueError, match=words):
         make()
 
 
-def test_value_checks_compare_a_tensor_n_with_the_number_of_hypotheses():
-    with mcl.value_checks(), pytest.raises(ValueError, match="TopN: `n` must be at most the number of hypotheses 4"):
-        mcl.TopN(torch.tensor(5.0))(torch.rand(2, 3, 4))
+def test_debug_checks_compare_a_tensor_n_with_the_number_of_hypotheses():
+    with mcl.debug_checks(), pytest.raises(ValueError, match="TopK: `k` must be at most the number of hypotheses 4"):
+        mcl.TopK(torch.tensor(5.0))(torch.rand(2, 3, 4))
 
 
 @pytest.mark.parametrize(("ids", "bad"), [([[0, 3]], "3"), ([[-100, 1]], "-100")])
-def test_value_checks_read_class_ids(ids, bad):
+def test_debug_checks_read_class_ids(ids, bad):
     with (
-        mcl.value_checks(),
+        mcl.debug_checks(),
         pytest.raises(ValueError, match=f"pairwise_cross_entropy: `targets` must lie between 0 and 2, got {bad}"),
     ):
         mcl.pairwise_cross_entropy(hypotheses=torch.rand(1, 4, 3), targets=torch.tensor(ids))
 
 
-def test_value_checks_accept_good_values():
-    with mcl.value_checks():
+def test_debug_checks_accept_good_values():
+    with mcl.debug_checks():
         cost = mcl.pairwise_cross_entropy(hypotheses=torch.rand(2, 4, 3), targets=torch.tensor([[0], [2]]))
         rule = mcl.AnnealedWTA(torch.tensor([0.0, 1.0]).view(2, 1, 1))
-        assert mcl.mcl_loss(mcl.match(cost, rule)).isfinite()
+        assert mcl.mcl_loss(mcl.assign(cost, rule)).isfinite()
 
 
 def bad_values_are_noticed():
     try:
-        mcl.match(torch.tensor([[math.nan]]), mcl.WTA())
+        mcl.assign(torch.tensor([[math.nan]]), mcl.WTA())
     except ValueError:
         return True
     return False
 
 
-def test_value_checks_are_off_unless_asked_for():
+def test_debug_checks_are_off_unless_asked_for():
     assert not bad_values_are_noticed()
-    with mcl.value_checks():
+    with mcl.debug_checks():
         assert bad_values_are_noticed()
     assert not bad_values_are_noticed()
 
 
-def test_value_checks_nest():
-    with mcl.value_checks():
-        with mcl.value_checks():
+def test_debug_checks_nest():
+    with mcl.debug_checks():
+        with mcl.debug_checks():
             assert bad_values_are_noticed()
         assert bad_values_are_noticed()
     assert not bad_values_are_noticed()
 
 
-def test_value_checks_of_several_threads_end_in_any_order():
+def test_debug_checks_of_several_threads_end_in_any_order():
     first_is_open, first_may_end = threading.Event(), threading.Event()
 
     def first():
-        with mcl.value_checks():
+        with mcl.debug_checks():
             first_is_open.set()
             first_may_end.wait(60)
 
     thread = threading.Thread(target=first)
     thread.start()
     first_is_open.wait(60)
-    with mcl.value_checks():
+    with mcl.debug_checks():
         first_may_end.set()
         thread.join()
         assert bad_values_are_noticed()
     assert not bad_values_are_noticed()
 
 
-def test_value_checks_end_after_an_exception():
-    with pytest.raises(RuntimeError, match="boom"), mcl.value_checks():
+def test_debug_checks_end_after_an_exception():
+    with pytest.raises(RuntimeError, match="boom"), mcl.debug_checks():
         raise RuntimeError("boom")
     assert not bad_values_are_noticed()
 
 
-def test_value_checks_are_silent_where_values_cannot_be_read():
+def test_debug_checks_are_silent_where_values_cannot_be_read():
     torch.compiler.reset()
     cost = torch.tensor([[[math.nan, 1.0]]])
-    with mcl.value_checks():
-        mapped = torch.vmap(lambda cost: mcl.mcl_loss(mcl.match(cost, mcl.AnnealedWTA(0.5))))(cost)
+    with mcl.debug_checks():
+        mapped = torch.vmap(lambda cost: mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(0.5))))(cost)
         compiled = torch.compile(
-            lambda cost: mcl.mcl_loss(mcl.match(cost, mcl.AnnealedWTA(0.5))), fullgraph=True, backend="aot_eager"
+            lambda cost: mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(0.5))), fullgraph=True, backend="aot_eager"
         )(cost)
     assert mapped.isnan().all()
     assert compiled.isnan()

@@ -91,7 +91,7 @@ def test_hard_and_relaxed_rules_at_every_cost(dtype):
         close(mcl.RelaxedWTA(0.3)(cost), oracles.apply_rule(oracles.relaxed_wta, cost, None, 0.3), 1e-7)
         n = min(3, cost.shape[-1])
         if cost.shape[-1] < MANY or dtype == torch.float64:
-            close(mcl.TopN(n)(cost), oracles.apply_rule(oracles.top_n, cost, None, n), 1e-7)
+            close(mcl.TopK(n)(cost), oracles.apply_rule(oracles.top_k, cost, None, n), 1e-7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -143,7 +143,7 @@ def test_sinkhorn_over_a_hundred_thousand_hypotheses():
 def test_losses_and_gradients_at_every_cost(dtype, rule):
     for cost in cases(dtype, (3, 2, 1), (3, 2, 5), (1, 1, MANY)):
         cost = cost.abs().requires_grad_()
-        matching = mcl.match(cost, rule)
+        matching = mcl.assign(cost, rule)
         loss = mcl.mcl_loss(matching)
         expected = (matching.weights.double() * cost.detach().double()).sum(-1).mean().item()
         near(loss.detach(), expected, relative_error(dtype))
@@ -188,7 +188,7 @@ def test_metrics_of_points_of_every_size(dtype, scale, dim):
         logits = torch.randn(3, n_hypotheses, generator=generator).to(dtype)
         answers = mcl.Predictions(hypotheses, logits)
         mask = torch.tensor([[True, True], [True, False], [False, False]])
-        matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets), mcl.WTA(), mask)
+        matching = mcl.assign(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets), mcl.WTA(), mask)
         h, t, m = hypotheses.double().tolist(), targets.double().tolist(), mask.tolist()
         p = [oracles.normalized_scores(row) for row in logits.double().tolist()]
         cost = oracles.pairwise(oracles.sq_euclidean, hypotheses.double(), targets.double()).tolist()
@@ -209,12 +209,12 @@ def test_no_target_at_all_costs_nothing(dtype, n_hypotheses):
         mcl.WTA(),
         mcl.RelaxedWTA(0.1),
         mcl.AnnealedWTA(1e-12),
-        mcl.TopN(1),
+        mcl.TopK(1),
         mcl.Sinkhorn(1.0),
         mcl.PIT(),
         mcl.EMD(),
     ):
-        matching = mcl.match(cost, rule)
+        matching = mcl.assign(cost, rule)
         assert matching.weights.shape == cost.shape
         for reduction in ("mean", "sample_mean"):
             assert mcl.mcl_loss(matching, reduction).item() == 0

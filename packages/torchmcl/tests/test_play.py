@@ -58,8 +58,8 @@ RULES = [
     ("annealed", {"temperature": 0.3}, mcl.AnnealedWTA(0.3)),
     ("annealed", {"temperature": 0.002}, mcl.AnnealedWTA(0.002)),
     ("annealed", {"temperature": 0}, mcl.AnnealedWTA(0.0)),
-    ("top", {"n": 2.5}, mcl.TopN(2.5)),
-    ("top", {"n": 5}, mcl.TopN(5)),
+    ("top", {"n": 2.5}, mcl.TopK(2.5)),
+    ("top", {"n": 5}, mcl.TopK(5)),
 ]
 
 
@@ -223,7 +223,7 @@ def test_the_network_trains_as_in_pytorch(computed, temperature):
     for loss in losses:
         predictions = model(x[:, None])
         cost = mcl.pairwise_sq_euclidean(hypotheses=predictions.hypotheses, targets=y[:, None, None])
-        ours = mcl.mcl_loss(mcl.match(cost, mcl.AnnealedWTA(temperature)))
+        ours = mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(temperature)))
         assert loss == pytest.approx(ours.item(), abs=1e-5)
         optimizer.zero_grad()
         ours.backward()

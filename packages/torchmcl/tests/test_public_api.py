@@ -12,18 +12,18 @@ from torchmcl import _public, metrics
 
 SOURCE = Path(torchmcl.__file__).parent
 PUBLIC = {
-    *("AnnealedWTA", "AssignmentRule", "EMD", "PIT", "RelaxedWTA", "Sinkhorn", "TopN", "WTA", "AutoAnnealing"),
+    *("AnnealedWTA", "AssignmentRule", "EMD", "PIT", "RelaxedWTA", "Sinkhorn", "TopK", "WTA", "AutoAnnealing"),
     "SceneWinners",
     *("Constant", "Cosine", "Exponential", "Joined", "Linear", "RuleScheduler", "Until", "annealed"),
-    *("pairwise", "pairwise_cosine", "pairwise_cross_entropy", "pairwise_euclidean", "pairwise_huber", "pairwise_l1"),
+    *("Pairwise", "pairwise_cosine", "pairwise_cross_entropy", "pairwise_euclidean", "pairwise_huber", "pairwise_l1"),
     *("pairwise_neg_si_sdr", "pairwise_neg_snr", "pairwise_sq_euclidean"),
     *("pairwise_ade", "pairwise_fde", "pairwise_sq_ade", "pairwise_sq_fde", "pairwise_token_cross_entropy"),
-    *("mixture_cost", "mixture_score", "pairwise_dice", "pairwise_gaussian_nll", "pairwise_laplace_nll"),
+    *("MixtureNLL", "MixtureNLLWithCRPS", "pairwise_dice", "pairwise_gaussian_nll", "pairwise_laplace_nll"),
     *("PresenceScores", "SigmoidScores", "SoftmaxScores", "softmax_score_loss"),
-    *("match", "mcl_loss", "mcl_step", "normalized_scores", "score_loss", "score_targets"),
+    *("assign", "mcl_loss", "mcl_step", "normalized_scores", "score_loss", "score_targets"),
     *("Batch", "Distributions", "Matching", "Predictions", "StepOutput"),
     *("MultiHypothesisHead", "MultiHypothesisMLP", "metrics", "nn"),
-    *("__version__", "value_checks"),
+    *("__version__", "debug_checks"),
 }
 PUBLIC_METRICS = {
     *("distortion", "energy_score", "hypothesis_usage", "n_dead_hypotheses", "oracle_rmse"),
@@ -61,7 +61,7 @@ def test_importing_the_package_alone_does_not_load_torch():
 def test_the_first_use_of_a_name_may_be_inside_a_compiled_function():
     program = (
         "import torch, torchmcl as mcl;"
-        "f = torch.compile(lambda c: mcl.match(c, mcl.AnnealedWTA(0.5)).weights, fullgraph=True, backend='eager');"
+        "f = torch.compile(lambda c: mcl.assign(c, mcl.AnnealedWTA(0.5)).weights, fullgraph=True, backend='eager');"
         "assert torch.allclose(f(torch.eye(2)), torch.softmax(-2 * torch.eye(2), -1))"
     )
     subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

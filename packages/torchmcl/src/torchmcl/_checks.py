@@ -2,7 +2,7 @@
 
 Shapes, types and Python numbers are checked always: that costs nothing. The contents of a
 tensor cannot be read without waiting for the device, so those checks run only inside
-`with value_checks():`, or where the caller waits anyway (`always=True`).
+`with debug_checks():`, or where the caller waits anyway (`always=True`).
 """
 
 import threading
@@ -37,20 +37,20 @@ __all__ = [
     "check_real",
     "check_sample_weights",
     "check_tensor",
+    "debug_checks",
+    "debug_checks_enabled",
     "nearest_hint",
-    "value_checks",
-    "value_checks_enabled",
 ]
 
 # What a tensor can hold and a float can follow.
 _LARGEST_INT = 2**63 - 1
-# How many `value_checks` are open, in all threads. A plain module global, so that torch.compile can guard on it.
-_n_value_checks = 0
+# How many `debug_checks` are open, in all threads. A plain module global, so that torch.compile can guard on it.
+_n_debug_checks = 0
 _counting = threading.Lock()
 
 
 @contextmanager
-def value_checks() -> Iterator[None]:
+def debug_checks() -> Iterator[None]:
     """Check the contents of tensors too, at the price of waiting for the device.
 
     Without it a NaN or infinite cost gives a NaN loss; inside it the first offending index is
@@ -59,28 +59,28 @@ def value_checks() -> Iterator[None]:
 
     Example:
         >>> import torchmcl as mcl
-        >>> with mcl.value_checks():
-        ...     mcl.match(torch.tensor([[0.5, float("nan")]]), mcl.WTA())
+        >>> with mcl.debug_checks():
+        ...     mcl.assign(torch.tensor([[0.5, float("nan")]]), mcl.WTA())
         Traceback (most recent call last):
-        ValueError: match: `cost` must be finite, got nan at index (0, 1). Look at the step that made it.
+        ValueError: assign: `cost` must be finite, got nan at index (0, 1). Look at the step that made it.
     """
-    _count_value_checks(1)
+    _count_debug_checks(1)
     try:
         yield
     finally:
-        _count_value_checks(-1)
+        _count_debug_checks(-1)
 
 
-def _count_value_checks(change: int) -> None:
+def _count_debug_checks(change: int) -> None:
     """Count those that are open: contexts of several threads end in any order."""
-    global _n_value_checks
+    global _n_debug_checks
     with _counting:
-        _n_value_checks += change
+        _n_debug_checks += change
 
 
-def value_checks_enabled(*, always: bool = False) -> bool:
+def debug_checks_enabled(*, always: bool = False) -> bool:
     """Return whether values are to be read, which some modes of torch do not allow."""
-    return (always or _n_value_checks > 0) and is_plain_eager()
+    return (always or _n_debug_checks > 0) and is_plain_eager()
 
 
 def check_tensor(owner: str, argument: str, value: Any, *, floating: bool = True) -> None:
@@ -166,27 +166,27 @@ def check_real(owner: str, argument: str, value: Any) -> None:
 
 
 def check_non_negative(owner: str, argument: str, value: Any, advice: str = "") -> None:
-    """Check a float >= 0, or (inside `value_checks`) a tensor of them."""
+    """Check a float >= 0, or (inside `debug_checks`) a tensor of them."""
     _check_number_or_tensor(owner, argument, value, "be >= 0", lambda v: v >= 0, advice)
 
 
 def check_positive(owner: str, argument: str, value: Any, advice: str = "", *, always: bool = False) -> None:
-    """Check a float > 0, or (inside `value_checks`, or `always`) a tensor of them."""
+    """Check a float > 0, or (inside `debug_checks`, or `always`) a tensor of them."""
     _check_number_or_tensor(owner, argument, value, "be > 0", lambda v: v > 0, advice, always)
 
 
 def check_fraction(owner: str, argument: str, value: Any, *, always: bool = False) -> None:
-    """Check a float in [0, 1], or (inside `value_checks`, or `always`) a tensor of them."""
+    """Check a float in [0, 1], or (inside `debug_checks`, or `always`) a tensor of them."""
     _check_number_or_tensor(owner, argument, value, "lie in [0, 1]", lambda v: (v >= 0) & (v <= 1), "", always)
 
 
 def check_at_least_one(owner: str, argument: str, value: Any, advice: str = "") -> None:
-    """Check a number >= 1, or (inside `value_checks`) a tensor of them."""
+    """Check a number >= 1, or (inside `debug_checks`) a tensor of them."""
     _check_number_or_tensor(owner, argument, value, "be >= 1", lambda v: v >= 1, advice)
 
 
 def check_at_most(owner: str, argument: str, value: Any, bound: int, meaning: str) -> None:
-    """Check a number <= bound, or (inside `value_checks`) a tensor of them."""
+    """Check a number <= bound, or (inside `debug_checks`) a tensor of them."""
     _check_number_or_tensor(owner, argument, value, f"be at most {meaning} {bound}", lambda v: v <= bound, "")
 
 
@@ -249,17 +249,17 @@ def check_finite(
     always: bool = False,
     advice: str = "Look at the step that made it.",
 ) -> None:
-    """Name the first index of a NaN or infinity; does nothing outside `value_checks` by default.
+    """Name the first index of a NaN or infinity; does nothing outside `debug_checks` by default.
 
     Args:
         owner: who asks.
         argument: the name of the tensor.
         value: any floating tensor.
         real: True where the entry counts; broadcast to the shape of `value`.
-        always: whether to read the values outside `value_checks` too.
+        always: whether to read the values outside `debug_checks` too.
         advice: what to do.
     """
-    if not value_checks_enabled(always=always):
+    if not debug_checks_enabled(always=always):
         return
     offends = ~value.detach().isfinite()
     rule = "be finite"
@@ -272,7 +272,7 @@ def _check_number_or_tensor(
     owner: str, argument: str, value: Any, rule: str, test: Callable[[Any], Any], advice: str, always: bool = False
 ) -> None:
     if isinstance(value, Tensor):
-        if value_checks_enabled(always=always):
+        if debug_checks_enabled(always=always):
             _raise_at_first(owner, argument, value, ~test(value), rule, advice)
         return
     check_real(owner, argument, value)

@@ -1,13 +1,13 @@
 """The public names of the package, from the modules that have them; `torchmcl` loads this when one is asked for."""
 
 from torchmcl import metrics, nn
-from torchmcl._checks import value_checks
+from torchmcl._checks import debug_checks
 from torchmcl._version import __version__
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import (
-    mixture_cost,
-    mixture_score,
-    pairwise,
+    MixtureNLL,
+    MixtureNLLWithCRPS,
+    Pairwise,
     pairwise_ade,
     pairwise_cosine,
     pairwise_cross_entropy,
@@ -26,11 +26,11 @@ from torchmcl.costs import (
     pairwise_token_cross_entropy,
 )
 from torchmcl.loop import RuleScheduler
-from torchmcl.losses import match, mcl_loss
+from torchmcl.losses import assign, mcl_loss
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 from torchmcl.rules.scenes import SceneWinners
 from torchmcl.rules.transport import EMD, PIT, Sinkhorn
-from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopN
+from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopK
 from torchmcl.schedules import Constant, Cosine, Exponential, Joined, Linear, Until, annealed
 from torchmcl.scoring import (
     PresenceScores,
@@ -59,8 +59,11 @@ __all__ = [
     "Joined",
     "Linear",
     "Matching",
+    "MixtureNLL",
+    "MixtureNLLWithCRPS",
     "MultiHypothesisHead",
     "MultiHypothesisMLP",
+    "Pairwise",
     "Predictions",
     "PresenceScores",
     "RelaxedWTA",
@@ -70,19 +73,17 @@ __all__ = [
     "Sinkhorn",
     "SoftmaxScores",
     "StepOutput",
-    "TopN",
+    "TopK",
     "Until",
     "__version__",
     "annealed",
-    "match",
+    "assign",
+    "debug_checks",
     "mcl_loss",
     "mcl_step",
     "metrics",
-    "mixture_cost",
-    "mixture_score",
     "nn",
     "normalized_scores",
-    "pairwise",
     "pairwise_ade",
     "pairwise_cosine",
     "pairwise_cross_entropy",
@@ -102,5 +103,4 @@ __all__ = [
     "score_loss",
     "score_targets",
     "softmax_score_loss",
-    "value_checks",
 ]

@@ -1,14 +1,13 @@
-"""From what a loader yields to a `Batch`: tuples, lists and dictionaries in, `Batch` out."""
+"""Conversion of loaded tuples, lists and dictionaries to a `Batch`."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchmcl import costs
 from torchmcl._checks import bad_value
+from torchmcl.costs.declared import axes_of_a_target
 from torchmcl.types import Batch
 
 __all__ = ["as_batch", "inputs_of", "with_targets_axis"]
@@ -59,15 +58,15 @@ def with_targets_axis(
         batch: with targets [..., targets, *event] or [..., *event], or class ids [..., targets] or [...]; a mask may
             lack the axis where the targets do.
         hypotheses: [..., hypotheses, *event], with the same leading axes.
-        cost_fn: decides how many axes a target has, if it is one of ours. For other functions a target is an event,
-            or for integers the class ids of one.
+        cost_fn: declares how many axes a target has. For one that does not a target is an event, or for integers the
+            class ids of one.
         event_dims: axes of one hypothesis.
 
     Raises:
         ValueError: if the axis is missing and it is not clear where.
     """
     targets, mask, leading = batch.targets, batch.mask, hypotheses.shape[: -event_dims - 1]
-    known = _axes_of_a_target(cost_fn, event_dims)
+    known = axes_of_a_target(cost_fn, event_dims)
     ids = not targets.is_floating_point() and targets.dtype != torch.bool
     n_axes = event_dims - ids if known is None else known
     if targets.ndim != len(leading) + n_axes:
@@ -96,22 +95,6 @@ def _with_axis(mask: Tensor | None, leading: Sequence[int], event: Sequence[int]
     if mask is None or tuple(mask.shape[len(leading) :]) != tuple(event[: mask.ndim - len(leading)]):
         return mask
     return mask.unsqueeze(len(leading))
-
-
-def _axes_of_a_target(cost_fn: Callable[..., Tensor], event_dims: int) -> int | None:
-    while isinstance(cost_fn, functools.partial):
-        cost_fn = cost_fn.func
-    if isinstance(cost_fn, costs.mixture_cost):
-        return _axes_of_a_target(cost_fn.nll, event_dims)
-    if isinstance(cost_fn, costs.pairwise):
-        return cost_fn.target_dims if cost_fn.hypothesis_dims == event_dims else None
-    if cost_fn in (costs.pairwise_cross_entropy, costs.pairwise_token_cross_entropy):
-        return event_dims - 1
-    return event_dims if cost_fn in _SAME_SHAPE or isinstance(cost_fn, costs.mixture_score) else None
-
-
-# Costs whose targets have the axes of a hypothesis.
-_SAME_SHAPE = {getattr(costs, name) for name in costs.__all__ if name.startswith("pairwise_")}
 
 
 def _in_words(loaded: Any) -> str:

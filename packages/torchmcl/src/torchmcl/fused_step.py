@@ -1,67 +1,92 @@
-"""Which steps a single kernel computes: the commonest one, of a batch with one target for each sample."""
+"""The commonest step in one kernel: one target for each sample, the squared distance, and the default scores."""
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchmcl._checks import value_checks_enabled
-from torchmcl.accel import usable
+from torchmcl._checks import debug_checks_enabled
+from torchmcl.accel import Way, triton, usable
 from torchmcl.accel.native import one_target
-from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.costs.declared import Norm, declaration
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import Distributions, Matching, Predictions, StepOutput
 
-__all__ = ["fused_step"]
+__all__ = ["IN_C", "IN_TRITON", "StepProblem"]
+
+_SQUARED_DISTANCE = Norm(order=2, power=2)
 
 
-def fused_step(
-    predictions: Predictions | Distributions,
-    targets: Tensor,
-    rule: AssignmentRule,
-    cost_fn: Callable[..., Tensor],
-    scores: ScoreObjective,
-    score_weight: float,
-) -> StepOutput | None:
-    """Return what `mcl_step` defines for targets that are all real and count equally; None where no kernel serves.
+class StepProblem(NamedTuple):
+    """A step after the call of the model; the arguments of `mcl_step`, checked, with the axes that costs take.
 
-    It serves the squared Euclidean cost in float32, on a GPU with Triton or on the CPU in C, with `WTA`, `RelaxedWTA`
-    and `AnnealedWTA` of plain numbers, and the default scores.
+    Attributes:
+        targets: [..., targets, *event], 0 where padded.
+        mask: [..., targets], or None.
+        steps: [..., targets, steps], the real steps of each target, or None.
     """
-    hypotheses, logits = predictions.hypotheses, predictions.score_logits if score_weight != 0 else None
-    numbers = _numbers_of(rule)
-    if cost_fn is not pairwise_sq_euclidean or numbers is None or value_checks_enabled():
-        return None
-    if isinstance(score_weight, Tensor):
-        return None
-    if hypotheses.ndim != 3 or targets.shape != (len(hypotheses), 1, hypotheses.shape[-1]):
-        return None
-    if logits is not None and (
-        type(scores) is not SigmoidScores or type(scores.rule) is not WTA or logits.shape != hypotheses.shape[:-1]
-    ):
-        return None
-    kernel = _kernel_for(hypotheses, targets, *([] if logits is None else [logits]))
-    result = NotImplemented if kernel is None else kernel(hypotheses, targets, logits, *numbers)
+
+    predictions: Predictions | Distributions
+    targets: Tensor
+    rule: AssignmentRule
+    cost_fn: Callable[..., Tensor]
+    scores: ScoreObjective
+    score_weight: float
+    loss_fn: Callable[..., Tensor] | None = None
+    mask: Tensor | None = None
+    steps: Tensor | None = None
+    scene: Tensor | None = None
+    stacked: bool = False
+    sample_weights: Tensor | None = None
+
+    @property
+    def event_dims(self) -> int:
+        """Axes of one hypothesis."""
+        return self.predictions.hypotheses.ndim - 2 - self.stacked
+
+
+def _tensors(problem: StepProblem) -> list[Tensor]:
+    """Return hypotheses, targets and, where the scores are trained, their logits."""
+    hypotheses, logits = problem.predictions.hypotheses, problem.predictions.score_logits
+    if logits is None or (not isinstance(problem.score_weight, Tensor) and problem.score_weight == 0):
+        return [hypotheses, problem.targets]
+    return [hypotheses, problem.targets, logits]
+
+
+def _fused(kernel: Callable[..., Any], problem: StepProblem) -> StepOutput:
+    """Return the step by a kernel; NotImplemented for anything but the commonest step."""
+    numbers = _numbers_of(problem.rule)
+    if numbers is None or not _is_common(problem):
+        return NotImplemented
+    hypotheses, targets, *scored = _tensors(problem)
+    result = kernel(hypotheses, targets, scored[0] if scored else None, *numbers)
     if result is NotImplemented:
-        return None
+        return NotImplemented
     cost, weights, assignment_loss, score_loss = result
     matching = Matching(cost, weights, torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device))
-    if score_loss is None:
-        return StepOutput(assignment_loss, assignment_loss, None, matching, predictions, targets)
-    loss = torch.add(assignment_loss, score_loss, alpha=score_weight)
-    return StepOutput(loss, assignment_loss, score_loss, matching, predictions, targets)
+    loss = assignment_loss
+    if score_loss is not None:
+        loss = torch.add(assignment_loss, score_loss, alpha=problem.score_weight)
+    return StepOutput(loss, assignment_loss, score_loss, matching, problem.predictions, targets)
 
 
-def _kernel_for(*tensors: Tensor) -> Callable[..., Any] | None:
-    """Return what computes the step on the device of these tensors in the present mode, if anything does."""
-    if usable(*tensors):
-        from torchmcl.accel.triton.one_target import one_target_losses
-
-        return one_target_losses
-    return one_target.one_target_losses if one_target.serves(*tensors) else None
+def _is_common(problem: StepProblem) -> bool:
+    """Return whether all targets are real, single and count equally, and cost and scores are those of the kernels."""
+    hypotheses, targets, *scored = _tensors(problem)
+    special = (problem.mask, problem.scene, problem.sample_weights, problem.loss_fn)
+    if problem.stacked or debug_checks_enabled() or any(part is not None for part in special):
+        return False
+    if hypotheses.ndim != 3 or targets.shape != (len(hypotheses), 1, hypotheses.shape[-1]):
+        return False
+    if isinstance(problem.score_weight, Tensor) or declaration(problem.cost_fn).formula != _SQUARED_DISTANCE:
+        return False
+    scores = problem.scores
+    usual = type(scores) is SigmoidScores and type(scores.rule) is WTA
+    return not scored or (usual and scored[0].shape == hypotheses.shape[:-1])
 
 
 def _numbers_of(rule: AssignmentRule) -> tuple[float, float] | None:
@@ -73,3 +98,9 @@ def _numbers_of(rule: AssignmentRule) -> tuple[float, float] | None:
     if type(rule) is AnnealedWTA and not isinstance(rule.temperature, Tensor) and rule.temperature < math.inf:
         return float(rule.temperature), 0.0
     return None
+
+
+IN_TRITON = Way(lambda problem: usable(*_tensors(problem)), functools.partial(_fused, triton.one_target_losses))
+IN_C = Way(
+    lambda problem: one_target.serves(*_tensors(problem)), functools.partial(_fused, one_target.one_target_losses)
+)

@@ -1,19 +1,19 @@
-"""From a cost to a loss: `match` applies a rule, `mcl_loss` weighs the cost with it."""
+"""From a cost to a loss: `assign` applies a rule, `mcl_loss` weighs the cost with it."""
 
 import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_choice, check_cost, check_finite, check_mask, check_sample_weights
 from torchmcl._eager import is_plain_eager
-from torchmcl.accel import accelerated
+from torchmcl.accel import accelerated, in_triton, triton
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.types import Matching
 
-__all__ = ["match", "mcl_loss"]
+__all__ = ["assign", "mcl_loss"]
 
 
-def match(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Matching:
-    """Return who answers for whom under `rule`.
+def assign(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Matching:
+    """Assign hypotheses to targets under `rule`.
 
     Args:
         cost: [..., targets, hypotheses], lower is better.
@@ -28,21 +28,21 @@ def match(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Mat
 
     Example:
         >>> from torchmcl import WTA
-        >>> match(torch.tensor([[0.3, 0.1], [9.0, 9.0]]), WTA(), mask=torch.tensor([True, False])).weights
+        >>> assign(torch.tensor([[0.3, 0.1], [9.0, 9.0]]), WTA(), mask=torch.tensor([True, False])).weights
         tensor([[0., 1.],
                 [0., 0.]])
     """
     if not isinstance(rule, AssignmentRule):
         advice = "An annealed rule is called with the step first: rule(step); AutoAnnealing goes into a RuleScheduler."
-        raise TypeError(bad_value("match", "rule", "be an assignment rule", repr(rule), advice))
-    check_cost("match", cost)
+        raise TypeError(bad_value("assign", "rule", "be an assignment rule", repr(rule), advice))
+    check_cost("assign", cost)
     if mask is None:
-        check_finite("match", "cost", cost)
+        check_finite("assign", "cost", cost)
         real = torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device)
         return Matching(cost, rule(cost), real)
-    check_mask("match", mask, cost.shape[:-1])
+    check_mask("assign", mask, cost.shape[:-1])
     mask = mask.expand(cost.shape[:-1])
-    check_finite("match", "cost", cost, mask.unsqueeze(-1))
+    check_finite("assign", "cost", cost, mask.unsqueeze(-1))
     return Matching(cost.masked_fill(~mask.unsqueeze(-1), 0), rule(cost, mask), mask)
 
 
@@ -60,7 +60,7 @@ def mcl_loss(
     be infinite where the weight is 0: a forbidden pair.
 
     Args:
-        matching: from `match`.
+        matching: from `assign`.
         reduction: "mean" over all real targets; "sample_mean", the mean over samples of the mean
             over each sample's real targets (samples without any are left out); or "none".
         trained_cost: [..., targets, hypotheses], what the weights multiply where it is not the matched cost, for
@@ -75,7 +75,7 @@ def mcl_loss(
 
     Example:
         >>> from torchmcl import RelaxedWTA
-        >>> mcl_loss(match(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), RelaxedWTA(0.5)))
+        >>> mcl_loss(assign(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), RelaxedWTA(0.5)))
         tensor(2.5000)
 
     Reference:
@@ -108,7 +108,7 @@ def mcl_loss(
     return _nan_unless_finite(loss)
 
 
-@accelerated(triton="rows.weighted_sum")
+@accelerated(in_triton(triton.weighted_sum))
 def _weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:
     """Return sum(weights * cost) over the hypotheses, [..., targets]."""
     return (weights * cost).sum(dim=-1)

@@ -242,12 +242,12 @@ def annealed(rule: type[AssignmentRule] | AssignmentRule, **values: Schedule | A
         TypeError: if `rule` is not a rule, or a field without a default is missing.
 
     Example:
-        >>> from torchmcl import AnnealedWTA, Sinkhorn, TopN
+        >>> from torchmcl import AnnealedWTA, Sinkhorn, TopK
         >>> rule = annealed(AnnealedWTA, temperature=Exponential(0.5, 0.95, cutoff=5e-4))
         >>> rule(1)
         AnnealedWTA(temperature=0.475)
-        >>> annealed(TopN, n=Linear(8, 1, 7))(3)
-        TopN(n=5.0)
+        >>> annealed(TopK, k=Linear(8, 1, 7))(3)
+        TopK(k=5.0)
         >>> annealed(Sinkhorn, temperature=Linear(1.0, 0.0, 4), n_iters=20)(2)
         Sinkhorn(temperature=0.5, n_iters=20)
     """

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_cost, check_mask, check_sample_weights, check_tensor
-from torchmcl.accel import accelerated
+from torchmcl.accel import accelerated, in_torch, in_triton, triton
 from torchmcl.accel.eager.cross_entropy import summed_cross_entropy
 from torchmcl.rules.winners import WTA, AssignmentRule
 
@@ -158,7 +158,7 @@ class SoftmaxScores(ScoreObjective):
 
 
 def check_score_objective(owner: str, scores: object) -> None:
-    """Check that `scores` says how scores are trained."""
+    """Check that `scores` is an objective."""
     if not isinstance(scores, ScoreObjective):
         advice = "Give an object, SigmoidScores() or SoftmaxScores(); score_weight=0 trains no scores."
         raise TypeError(bad_value(owner, "scores", "be a ScoreObjective", repr(scores), advice))
@@ -317,7 +317,7 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
     return torch.nn.functional.logsigmoid(score_logits).softmax(dim=-1)
 
 
-@accelerated(summed_cross_entropy, triton="rows.summed_cross_entropy")
+@accelerated(in_triton(triton.summed_cross_entropy), in_torch(summed_cross_entropy))
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return -sum_k [y_k log s_k + (1 - y_k) log(1 - s_k)] of each sample, s being the sigmoid of the logits x.
 

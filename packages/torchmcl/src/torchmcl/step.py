@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_callable, check_finite, check_mask, check_non_negative
+from torchmcl.accel import accelerated
 from torchmcl.batches import as_batch, with_targets_axis
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.costs._calling import call_cost
-from torchmcl.fused_step import fused_step
-from torchmcl.losses import match, mcl_loss
+from torchmcl.fused_step import IN_C, IN_TRITON, StepProblem
+from torchmcl.losses import assign, mcl_loss
 from torchmcl.rules.scenes import SceneWinners
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
@@ -41,10 +42,10 @@ def mcl_step(
         batch: inputs, targets, mask and scene, or what a loader yields, see `torchmcl.batches.as_batch`; the contents
             of padded targets and steps are ignored. Of one target per sample the axis of the targets may be missing:
             [batch, dim], [batch, steps, dim], or class ids [batch]. A mask with an axis of steps goes to the costs.
-            Missing targets need a mask: a NaN that is not masked gives a NaN loss, and an error inside `value_checks`.
+            Missing targets need a mask: a NaN that is not masked gives a NaN loss, and an error inside `debug_checks`.
             Samples of the same `scene` share their winners, see `SceneWinners`.
         rule: an assignment rule; of an annealed one, `rule(step)`, or `scheduler.rule` of a `RuleScheduler`.
-        cost_fn: the matched cost, which the rule sees: any `pairwise_*` function, `pairwise(fn)`, or a function of
+        cost_fn: the matched cost, which the rule sees: any `pairwise_*` function, `Pairwise(fn)`, or a function of
             `hypotheses` and `targets`, which always have their axis here. Whichever of `mask`, `scale`, `score_logits`
             and `event_dims` (axes of one hypothesis) it names, it gets as well.
         loss_fn: the trained cost, which the weights of the rule multiply, for example `pairwise_laplace_nll` where
@@ -91,42 +92,62 @@ def mcl_step(
     targets, mask = with_targets_axis("mcl_step", batch, predictions.hypotheses, cost_fn, event_dims)
     targets, mask, steps = _real_parts(targets, mask, 2 + stacked)
     check_finite("mcl_step", "targets", targets, advice="Mark targets that are missing in the mask.")
-    if mask is None and batch.scene is None and sample_weights is None and loss_fn is None and not stacked:
-        fused = fused_step(predictions, targets, rule, cost_fn, scores, score_weight)
-        if fused is not None:
-            return fused
+    return solved(
+        StepProblem(
+            predictions,
+            targets,
+            rule,
+            cost_fn,
+            scores,
+            score_weight,
+            loss_fn=loss_fn,
+            mask=mask,
+            steps=steps,
+            scene=batch.scene,
+            stacked=stacked,
+            sample_weights=sample_weights,
+        )
+    )
 
-    def costs(argument: str, function: Callable[..., Tensor]) -> Tensor:
-        return call_cost("mcl_step", argument, function, predictions, targets, steps, event_dims)
 
+@accelerated(IN_TRITON, IN_C)
+def solved(problem: StepProblem) -> StepOutput:
+    """Return the losses of a problem: cost, matching, assignment loss and score loss."""
+    predictions, targets, rule, cost_fn, scores, score_weight, loss_fn, mask, steps, scene, stacked, weights = problem
     with torch.set_grad_enabled(torch.is_grad_enabled() and loss_fn is None):
-        cost = costs("cost_fn", cost_fn)
-    if (
-        score_weight != 0
-        and predictions.score_logits is not None
-        and cost.shape[-1] != predictions.score_logits.shape[-1]
-    ):
+        cost = _cost(problem, "cost_fn", cost_fn)
+    _check_matched(cost, problem)
+    if scene is not None:
+        rule = SceneWinners(rule, scene)
+        scores = scores if scores.rule is None else replace(scores, rule=SceneWinners(scores.rule, scene))
+    matching = assign(cost, rule, mask)
+    mask = matching.mask if cost.shape[-2] == 0 else mask  # no sample has a real target, mask or not
+    trained = None if loss_fn is None else _cost(problem, "loss_fn", loss_fn)
+    whole = targets if steps is None else None  # padded steps are 0, and must not be taken for targets
+    assignment_loss = mcl_loss(matching, trained_cost=trained, model_axes=int(stacked), sample_weights=weights)
+    logits = predictions.score_logits
+    if logits is None or score_weight == 0:
+        return StepOutput(assignment_loss, assignment_loss, None, matching, predictions, whole)
+    labels = scores.labels(cost, matching.weights, mask)
+    score_loss = scores.loss(logits, labels, mask, model_axes=int(stacked), sample_weights=weights)
+    loss = assignment_loss + (score_loss if score_weight == 1 else score_weight * score_loss)
+    return StepOutput(loss, assignment_loss, score_loss, matching, predictions, whole)
+
+
+def _cost(problem: StepProblem, argument: str, function: Callable[..., Tensor]) -> Tensor:
+    given = problem.predictions, problem.targets, problem.steps, problem.event_dims
+    return call_cost("mcl_step", argument, function, *given)
+
+
+def _check_matched(cost: Tensor, problem: StepProblem) -> None:
+    """Check the shape of the matched cost against scores and mask."""
+    mask, logits, score_weight = problem.mask, problem.predictions.score_logits, problem.score_weight
+    if score_weight != 0 and logits is not None and cost.shape[-1] != logits.shape[-1]:
         advice = "The cost takes all hypotheses together and trains their scores itself."
         raise ValueError(bad_value("mcl_step", "score_weight", "be 0 with this `cost_fn`", repr(score_weight), advice))
     if mask is not None and mask.shape != cost.shape[:-1]:
         shape = f"have shape {tuple(cost.shape[:-1])} ([batch, targets])"
         raise ValueError(bad_value("mcl_step", "mask", shape, tuple(mask.shape)))
-    if batch.scene is not None:
-        rule = SceneWinners(rule, batch.scene)
-        scores = scores if scores.rule is None else replace(scores, rule=SceneWinners(scores.rule, batch.scene))
-    matching = match(cost, rule, mask)
-    mask = matching.mask if cost.shape[-2] == 0 else mask  # no sample has a real target, mask or not
-    trained = None if loss_fn is None else costs("loss_fn", loss_fn)
-    axes = int(stacked)
-    whole = targets if steps is None else None  # padded steps are 0, and must not be taken for targets
-    assignment_loss = mcl_loss(matching, trained_cost=trained, model_axes=axes, sample_weights=sample_weights)
-    if predictions.score_logits is None or score_weight == 0:
-        return StepOutput(assignment_loss, assignment_loss, None, matching, predictions, whole)
-    labels = scores.labels(cost, matching.weights, mask)
-    logits = predictions.score_logits
-    score_loss = scores.loss(logits, labels, mask, model_axes=axes, sample_weights=sample_weights)
-    loss = assignment_loss + (score_loss if score_weight == 1 else score_weight * score_loss)
-    return StepOutput(loss, assignment_loss, score_loss, matching, predictions, whole)
 
 
 def _real_parts(targets: Tensor, mask: Tensor | None, target_axes: int) -> tuple[Tensor, Tensor | None, Tensor | None]:

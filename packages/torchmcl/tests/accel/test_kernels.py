@@ -1,4 +1,4 @@
-"""Which way a definition is computed: by itself, by its lean function or by its kernel."""
+"""Which way a definition is computed: by itself, by a function in torch or by a kernel; and that all agree."""
 
 import math
 
@@ -6,7 +6,10 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from torchmcl import accel
+from torchmcl import accel, scoring
+from torchmcl.accel.eager import likelihoods
+from torchmcl.accel.eager.displacements import weighted_distances
+from torchmcl.costs import _products, vector
 
 
 def labelled(name):
@@ -18,20 +21,50 @@ def labelled(name):
     return function
 
 
-def test_the_lean_function_is_used_and_forward_mode_follows_the_definition():
-    lean, definition = labelled("lean"), labelled("definition")
-    square = accel.accelerated(lean, triton="rows.no_such_kernel")(definition)
+def test_the_first_way_that_serves_is_taken_and_forward_mode_follows_the_definition():
+    kernel, lean, definition = labelled("kernel"), labelled("lean"), labelled("definition")
+    square = accel.accelerated(accel.in_triton(kernel), accel.in_torch(lean))(definition)
     assert square(torch.tensor(3.0)) == 9
-    assert (lean.calls, definition.calls) == (["lean"], [])
+    assert (kernel.calls, lean.calls, definition.calls) == ([], ["lean"], [])
     with torch.autograd.forward_ad.dual_level():
         square(torch.tensor(3.0))
-    assert (lean.calls, definition.calls) == (["lean"], ["definition"])
+    assert (kernel.calls, lean.calls, definition.calls) == ([], ["lean"], ["definition"])
 
 
-def test_without_a_lean_function_the_definition_is_used():
+def test_a_way_may_leave_arguments_beyond_its_limits_to_the_next():
     definition = labelled("definition")
-    assert accel.accelerated(triton="rows.no_such_kernel")(definition)(torch.tensor(3.0)) == 9
+    never = accel.Way(lambda values: True, lambda values: NotImplemented)
+    assert accel.accelerated(never)(definition)(torch.tensor(3.0)) == 9
     assert definition.calls == ["definition"]
+
+
+WEIGHTS = torch.rand(5, 3, 4, dtype=torch.float64)
+POINTS = torch.randn(5, 4, 2, dtype=torch.float64), torch.randn(5, 3, 2, dtype=torch.float64)
+PATHS = torch.randn(5, 4, 6, 2, dtype=torch.float64), torch.randn(5, 3, 6, 2, dtype=torch.float64)
+WAYS_IN_TORCH = {
+    "squares": (vector._sq_euclidean, POINTS),
+    "long squares": (vector._sq_euclidean, [torch.cat(20 * [part], dim=-1) for part in POINTS]),
+    "absolutes": (vector._l1, POINTS),
+    "hubers": (vector._huber, (*POINTS, 0.5)),
+    "products": (_products._products, POINTS),
+    "distances": (weighted_distances, (*PATHS, torch.rand(5, 3, 6, dtype=torch.float64))),
+    "cross-entropy": (scoring._cross_entropy, (torch.randn(5, 4, dtype=torch.float64), torch.rand(5, 4).double())),
+    "normal": (likelihoods._without_constants, (likelihoods.GAUSSIAN, *POINTS, POINTS[0].exp(), None)),
+    "Laplace": (likelihoods._without_constants, (likelihoods.LAPLACE, *POINTS, POINTS[0].exp(), None)),
+}
+
+
+@pytest.mark.parametrize(("function", "arguments"), WAYS_IN_TORCH.values(), ids=WAYS_IN_TORCH)
+def test_ways_in_torch_have_values_and_gradients_of_their_definition(function, arguments):
+    leaves = [part.clone().requires_grad_() if isinstance(part, torch.Tensor) else part for part in arguments]
+    inputs = [leaf for leaf in leaves[:3] if isinstance(leaf, torch.Tensor)][:2]
+    inputs = inputs[:1] if function is scoring._cross_entropy else inputs
+    results = []
+    for compute in (function.ways[-1].compute, function.definition):
+        made = compute(*leaves)
+        parts = made if isinstance(made, tuple) else (made,)
+        results.append([*parts, *torch.autograd.grad(sum(part.square().sum() for part in parts), inputs)])
+    torch.testing.assert_close(*results)
 
 
 def test_the_decorated_function_keeps_its_name_and_docstring():

@@ -23,9 +23,9 @@ RULES = [
     (mcl.AnnealedWTA, [1.0, 0.8, 0.0, 0.6, 0.4, 0.3, 0.2, 0.1, 1e-3, 1e-30, 0.0]),
     (mcl.RelaxedWTA, [1.0, 0.8, 0.0, 0.6, 0.4, 0.3, 0.2, 0.1, 1e-3, 0.0]),
     (lambda value: mcl.Sinkhorn(value, n_iters=3), [1.0, 0.8, 0.0, 0.6, 0.4, 0.3, 0.2, 0.1, 0.0]),
-    (mcl.TopN, [5.0, 4.4, 1.0, 4.0, 3.5, 3.0, 2.2, 2.0, 1.4, 1.0]),
+    (mcl.TopK, [5.0, 4.4, 1.0, 4.0, 3.5, 3.0, 2.2, 2.0, 1.4, 1.0]),
 ]
-for_all_rules = pytest.mark.parametrize(("rule_of", "values"), RULES, ids=["annealed", "relaxed", "sinkhorn", "top_n"])
+for_all_rules = pytest.mark.parametrize(("rule_of", "values"), RULES, ids=["annealed", "relaxed", "sinkhorn", "top_k"])
 for_dynamic = pytest.mark.parametrize("dynamic", [None, True])
 
 

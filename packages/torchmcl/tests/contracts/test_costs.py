@@ -176,7 +176,7 @@ def test_pit_agrees_with_torchmetrics(n_sources):
     best, permutation = permutation_invariant_training(
         hypotheses, targets, scale_invariant_signal_distortion_ratio, mode="speaker-wise", eval_func="max"
     )
-    matching = mcl.match(mcl.pairwise_neg_si_sdr(hypotheses=hypotheses, targets=targets), mcl.PIT())
+    matching = mcl.assign(mcl.pairwise_neg_si_sdr(hypotheses=hypotheses, targets=targets), mcl.PIT())
     torch.testing.assert_close(-mcl.mcl_loss(matching, "none").mean(-1), best, rtol=1e-4, atol=1e-4)
     assert torch.equal(matching.weights.argmax(-1), permutation)
 
@@ -671,7 +671,7 @@ def test_a_lifted_loss_takes_hypotheses_and_targets_of_any_shape():
     def disagreement(hypothesis, target):
         return (hypothesis.sum(0) - target).square().mean()
 
-    cost_fn = mcl.pairwise(disagreement, hypothesis_dims=2, target_dims=1)
+    cost_fn = mcl.Pairwise(disagreement, hypothesis_dims=2, target_dims=1)
     hypotheses, targets = torch.randn(5, 3, 2, 4), torch.randn(5, 2, 4)
     cost = cost_fn(hypotheses=hypotheses, targets=targets)
     assert cost.shape == (5, 2, 3)
@@ -680,7 +680,7 @@ def test_a_lifted_loss_takes_hypotheses_and_targets_of_any_shape():
 
 def test_a_lifted_cross_entropy_is_the_built_in_one():
     logits, ids = torch.randn(4, 3, 5), torch.randint(0, 5, (4, 2))
-    cost_fn = mcl.pairwise(torch.nn.functional.cross_entropy, target_dims=0)
+    cost_fn = mcl.Pairwise(torch.nn.functional.cross_entropy, target_dims=0)
     torch.testing.assert_close(
         cost_fn(hypotheses=logits, targets=ids), mcl.pairwise_cross_entropy(hypotheses=logits, targets=ids)
     )
@@ -691,7 +691,7 @@ def test_a_lifted_cross_entropy_is_the_built_in_one():
 def test_losses_of_torch_can_be_lifted(name, leading):
     loss = getattr(torch.nn.functional, name)
     hypotheses, targets = torch.randn(*leading, 3, 2, requires_grad=True), torch.randn(*leading, 5, 2)
-    cost = mcl.pairwise(loss)(hypotheses=hypotheses, targets=targets)
+    cost = mcl.Pairwise(loss)(hypotheses=hypotheses, targets=targets)
     both = torch.broadcast_tensors(hypotheses.unsqueeze(-3), targets.unsqueeze(-2))
     expected = loss(*both, reduction="none").mean(dim=-1)
     torch.testing.assert_close(cost, expected)
@@ -700,10 +700,10 @@ def test_losses_of_torch_can_be_lifted(name, leading):
 
 
 def test_a_lifted_loss_can_be_pickled_and_compared():
-    cost_fn = mcl.pairwise(max_difference)
+    cost_fn = mcl.Pairwise(max_difference)
     twin = pickle.loads(pickle.dumps(cost_fn))
     assert twin == cost_fn
-    assert cost_fn != mcl.pairwise(max_difference, target_dims=0)
+    assert cost_fn != mcl.Pairwise(max_difference, target_dims=0)
     assert "max_difference" in repr(cost_fn)
 
 

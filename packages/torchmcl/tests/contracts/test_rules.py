@@ -71,7 +71,7 @@ def test_weights_are_detached(rule):
 
 
 @pytest.mark.parametrize(
-    "rule_of", [mcl.AnnealedWTA, mcl.RelaxedWTA, mcl.Sinkhorn, mcl.TopN], ids=lambda rule_of: rule_of.__name__
+    "rule_of", [mcl.AnnealedWTA, mcl.RelaxedWTA, mcl.Sinkhorn, mcl.TopK], ids=lambda rule_of: rule_of.__name__
 )
 def test_weights_are_detached_from_a_learnable_parameter(rule_of):
     parameter = torch.tensor(1.0, requires_grad=True)
@@ -231,7 +231,7 @@ PER_MODEL = [
     (mcl.AnnealedWTA, [0.0, 0.1, 5.0, math.inf]),
     (mcl.Sinkhorn, [0.0, 0.3, 5.0, math.inf]),
     (mcl.RelaxedWTA, [0.0, 0.1, 0.5, 1.0]),
-    (mcl.TopN, [1.0, 2.0, 3.0, 4.0]),
+    (mcl.TopK, [1.0, 2.0, 3.0, 4.0]),
 ]
 
 
@@ -282,7 +282,7 @@ def test_the_main_path_compiles_with_the_default_backend():
 
     def main_path(hypotheses, targets, logits, mask, temperature):
         cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
-        matching = mcl.match(cost, mcl.AnnealedWTA(0.5), mask)
+        matching = mcl.assign(cost, mcl.AnnealedWTA(0.5), mask)
         per_model = mcl.AnnealedWTA(temperature)(cost.expand(2, -1, -1, -1))
         loss = mcl.mcl_loss(matching) + mcl.score_loss(logits, mcl.score_targets(cost, mask), mask)
         return loss, per_model
@@ -372,23 +372,23 @@ def test_relaxation_of_zero_is_winner_takes_all():
 
 @for_all_rules
 def test_a_single_hypothesis_takes_everything(rule):
-    if isinstance(rule, mcl.TopN):
-        rule = mcl.TopN(1)
+    if isinstance(rule, mcl.TopK):
+        rule = mcl.TopK(1)
     cost = torch.rand(5, 1, 1)
     assert torch.equal(rule(cost), torch.ones_like(cost))
 
 
 def test_top_one_is_winner_takes_all_and_top_all_is_uniform():
     cost = make_cost(20)
-    assert torch.equal(mcl.TopN(1)(cost), mcl.WTA()(cost))
-    assert torch.equal(mcl.TopN(4)(cost), torch.full_like(cost, 1 / 4))
+    assert torch.equal(mcl.TopK(1)(cost), mcl.WTA()(cost))
+    assert torch.equal(mcl.TopK(4)(cost), torch.full_like(cost, 1 / 4))
 
 
 @pytest.mark.parametrize(("n", "rounded"), [(1.49, 1), (1.5, 2), (2.49, 2), (2.5, 3), (3.5, 4)])
 def test_a_fractional_n_is_rounded_to_the_nearest_whole_number(n, rounded):
     cost = make_cost(5)
-    assert torch.equal(mcl.TopN(n)(cost), mcl.TopN(rounded)(cost))
-    assert torch.equal(mcl.TopN(torch.tensor(n))(cost), mcl.TopN(rounded)(cost))
+    assert torch.equal(mcl.TopK(n)(cost), mcl.TopK(rounded)(cost))
+    assert torch.equal(mcl.TopK(torch.tensor(n))(cost), mcl.TopK(rounded)(cost))
 
 
 def test_pit_with_one_target_is_winner_takes_all():
@@ -460,7 +460,7 @@ def test_sinkhorn_uses_every_hypothesis_alike():
 
 def test_the_first_of_equal_hypotheses_is_the_only_winner():
     cost = torch.ones(3, 4)
-    for rule in (mcl.WTA(), mcl.TopN(1), mcl.AnnealedWTA(0.0), mcl.RelaxedWTA(0.0)):
+    for rule in (mcl.WTA(), mcl.TopK(1), mcl.AnnealedWTA(0.0), mcl.RelaxedWTA(0.0)):
         assert torch.equal(rule(cost).sum(-1), torch.ones(3))
         assert ((rule(cost) == 0) | (rule(cost) == 1)).all()
 
@@ -482,10 +482,10 @@ BAD_ROWS = {
 def test_a_cost_that_is_not_finite_gives_a_nan_loss(rule, row, reduction):
     cost = make_cost(5)
     cost[2, 1] = torch.tensor(row)
-    assert mcl.mcl_loss(mcl.match(cost, rule), reduction).isnan()
+    assert mcl.mcl_loss(mcl.assign(cost, rule), reduction).isnan()
     mask = torch.ones(5, 3, dtype=torch.bool)
     mask[0, 0] = mask[2, 2] = False
-    assert mcl.mcl_loss(mcl.match(cost, rule, mask), reduction).isnan()
+    assert mcl.mcl_loss(mcl.assign(cost, rule, mask), reduction).isnan()
 
 
 @for_all_rules
@@ -493,7 +493,7 @@ def test_a_cost_that_is_not_finite_gives_a_nan_loss(rule, row, reduction):
 def test_a_cost_that_is_not_finite_spoils_its_own_target_and_no_other_sample(rule, row):
     cost = make_cost(5)
     cost[2, 1] = torch.tensor(row)
-    losses = mcl.mcl_loss(mcl.match(cost, rule), reduction="none")
+    losses = mcl.mcl_loss(mcl.assign(cost, rule), reduction="none")
     assert losses[2, 1].isnan()
     assert losses[[0, 1, 3, 4]].isfinite().all()
 
@@ -503,19 +503,19 @@ def test_a_cost_that_is_not_finite_spoils_its_own_target_and_no_other_sample(rul
 def test_a_matched_cost_that_is_not_finite_gives_a_nan_loss_of_a_trained_cost_that_is(rule, name):
     cost, trained = make_cost(5), make_cost(5)
     cost[2, 1] = torch.tensor(BAD_ROWS[name])
-    losses = mcl.mcl_loss(mcl.match(cost, rule), "none", trained_cost=trained)
+    losses = mcl.mcl_loss(mcl.assign(cost, rule), "none", trained_cost=trained)
     assert losses[2, 1].isnan()
     assert losses[[0, 1, 3, 4]].isfinite().all()
     padded = torch.ones(5, 3, dtype=torch.bool)
     padded[2, 1] = False
-    assert mcl.mcl_loss(mcl.match(cost, rule, padded), trained_cost=trained).isfinite()
+    assert mcl.mcl_loss(mcl.assign(cost, rule, padded), trained_cost=trained).isfinite()
 
 
 @for_all_rules
 def test_an_infinite_cost_of_a_lonely_hypothesis_gives_a_nan_loss(rule):
-    if isinstance(rule, mcl.TopN):
-        rule = mcl.TopN(1)
-    assert mcl.mcl_loss(mcl.match(torch.tensor([[math.inf]]), rule)).isnan()
+    if isinstance(rule, mcl.TopK):
+        rule = mcl.TopK(1)
+    assert mcl.mcl_loss(mcl.assign(torch.tensor([[math.inf]]), rule)).isnan()
 
 
 # ------------------------------------------------------------------ properties

@@ -205,7 +205,7 @@ def test_annealing_ends_in_winner_takes_all(schedule):
     [
         (mcl.AnnealedWTA(1.0), "temperature", 0.5, 0.0),
         (mcl.RelaxedWTA(0.5), "epsilon", 0.5, 0.0),
-        (mcl.TopN(8), "n", 8, 1),
+        (mcl.TopK(8), "k", 8, 1),
         (mcl.Sinkhorn(1.0), "temperature", 1.0, 0.0),
         (mcl.Sinkhorn(1.0), "n_iters", 10, 50),
     ],

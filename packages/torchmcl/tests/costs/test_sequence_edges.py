@@ -110,7 +110,7 @@ def blind(*, hypotheses, targets):
     return (hypotheses.unsqueeze(1) - targets.unsqueeze(2)).abs().sum((-1, -2))
 
 
-@pytest.mark.parametrize("cost_fn", [blind, mcl.mixture_cost(blind), mcl.pairwise(torch.dist, 2, 2)])
+@pytest.mark.parametrize("cost_fn", [blind, mcl.MixtureNLL(blind), mcl.Pairwise(torch.dist, 2, 2)])
 def test_a_mask_of_steps_is_never_ignored(cost_fn):
     with pytest.raises(ValueError, match="must take `mask`"):
         loss(PATHS, torch.randn(6, 1, 5, 2), torch.ones(6, 1, 5).bool(), cost_fn=cost_fn)
@@ -127,7 +127,7 @@ def mean_distance(hypothesis, target, mask=None):
 def test_a_lifted_loss_takes_the_mask_of_its_target():
     targets, mask = torch.randn(6, 2, 5, 2), torch.rand(6, 2, 5) > 0.4
     padded = targets.masked_fill(~mask.unsqueeze(-1), math.nan)
-    lifted = mcl.pairwise(mean_distance, hypothesis_dims=2, target_dims=2)
+    lifted = mcl.Pairwise(mean_distance, hypothesis_dims=2, target_dims=2)
     given = {"hypotheses": PATHS.hypotheses, "targets": padded, "mask": mask}
     expected = mcl.pairwise_ade(**given)
     torch.testing.assert_close(lifted(**given), expected)
@@ -140,7 +140,7 @@ def test_a_lifted_loss_takes_the_mask_of_its_target():
     )
     whole = {"hypotheses": PATHS.hypotheses, "targets": targets}
     torch.testing.assert_close(lifted(**whole), mcl.pairwise_ade(**whole))
-    with pytest.raises(ValueError, match=r"pairwise: `mask` must have shape \(6, 2, 5\)"):
+    with pytest.raises(ValueError, match=r"Pairwise: `mask` must have shape \(6, 2, 5\)"):
         lifted(**whole, mask=mask[..., 0])
 
 
@@ -151,7 +151,7 @@ def test_what_a_partial_has_given_stays():
     targets = torch.randn(6, 1, 2)
     fixed = functools.partial(mcl.pairwise_gaussian_nll, scale=torch.tensor(2.0))
     expected = mcl.pairwise_gaussian_nll(hypotheses=POINTS.hypotheses, targets=targets, scale=torch.tensor(2.0))
-    for cost_fn, extra in ((fixed, 0), (mcl.mixture_cost(fixed), POINTS.score_logits.log_softmax(-1).unsqueeze(1))):
+    for cost_fn, extra in ((fixed, 0), (mcl.MixtureNLL(fixed), POINTS.score_logits.log_softmax(-1).unsqueeze(1))):
         output = mcl.mcl_step(lambda _: POINTS, mcl.Batch(targets, targets), mcl.WTA(), cost_fn=cost_fn)
         torch.testing.assert_close(output.matching.cost, expected - extra)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from torchmcl._checks import value_checks
+from torchmcl._checks import debug_checks
 from torchmcl.fleet import Fleet, FleetData, MixtureLogLoss, Validation
 from torchmcl.fleet.batches import EpochRows
 from torchmcl.fleet.choice import BACKENDS, choose_backend
@@ -12,8 +12,8 @@ from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.stacked import StackedModules
 from torchmcl.fleet.steps import StepSpec
 
-COST = mcl.mixture_cost(mcl.pairwise_cross_entropy)
-RULES = [mcl.AnnealedWTA(1.0), mcl.AnnealedWTA(4.0), mcl.WTA(), mcl.RelaxedWTA(0.2), mcl.TopN(2)]
+COST = mcl.MixtureNLL(mcl.pairwise_cross_entropy)
+RULES = [mcl.AnnealedWTA(1.0), mcl.AnnealedWTA(4.0), mcl.WTA(), mcl.RelaxedWTA(0.2), mcl.TopK(2)]
 
 
 def network(hidden=(7, 5), **how):
@@ -67,8 +67,8 @@ def test_a_training_is_that_of_the_definition():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"score_weight": 1.0}, "mixture_cost.* with score_weight=0"),
-        ({"cost_fn": mcl.pairwise_cross_entropy}, "mixture_cost"),
+        ({"score_weight": 1.0}, "MixtureNLL.* with score_weight=0"),
+        ({"cost_fn": mcl.pairwise_cross_entropy}, "MixtureNLL"),
         ({"module": lambda: network(detach_scores=True)}, "MultiHypothesisMLP with ReLU and scores"),
         ({"module": lambda: network(activation=torch.nn.Tanh)}, "MultiHypothesisMLP with ReLU"),
         ({"rows": data()._replace(n_rows=torch.tensor([30, 20]))}, "sets of one length"),
@@ -90,7 +90,7 @@ def test_values_are_checked_where_that_is_asked_for():
     spec = StepSpec(COST, 0.0, MixtureLogLoss())
     choose = choose_backend, (None, torch.device("cpu"), models, data(n_models=1), spec, courses)
     assert choose[0](*choose[1]) == "classes"
-    with value_checks():
+    with debug_checks():
         assert choose[0](*choose[1]) == "autograd"
 
 

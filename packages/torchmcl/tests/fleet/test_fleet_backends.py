@@ -279,11 +279,11 @@ def test_the_batch_of_a_bad_number_is_named(backend):
     assert history.failed_batch.tolist() == [order.index(4) // 7 for order in orders]
 
 
-def test_value_checks_see_every_step():
+def test_debug_checks_see_every_step():
     inputs, targets = curve(20)
     targets[3] = torch.nan
     fleet = Fleet(network, 2)
-    with mcl.value_checks(), pytest.raises(ValueError, match="mcl_step: `targets` must be finite"):
+    with mcl.debug_checks(), pytest.raises(ValueError, match="mcl_step: `targets` must be finite"):
         fleet.fit(FleetData.shared(inputs, targets, 2), 2, progress=False)
 
 
@@ -393,7 +393,7 @@ def test_mixtures_that_anneal_by_themselves_decide_alike():
     data = FleetData.shared(inputs, 0.05 * targets, 2)  # narrow: minus their log-likelihood is negative
 
     def train(backend):
-        options = {"cost_fn": mcl.mixture_score(), "score_weight": 0, "learning_rate": 0.02, "backend": backend}
+        options = {"cost_fn": mcl.MixtureNLLWithCRPS(), "score_weight": 0, "learning_rate": 0.02, "backend": backend}
         history = Fleet(lambda: network(scales=True), 2, rule=AutoAnnealing(), **options).fit(data, 30, progress=False)
         return {"temperatures": history.temperatures, "rates": history.learning_rates}
 
@@ -488,7 +488,7 @@ def test_the_compiled_scale_of_the_costs_is_that_of_the_drawn_rows(cost_fn):
     drawn = torch.tensor([3, 3, 0, 29, 3])
     inputs, targets = data.rows()[0][:2]
     cost = cost_fn(hypotheses=models(inputs[:, drawn]).hypotheses, targets=targets[:, drawn])
-    expected = cost_scale(mcl.match(cost, mcl.WTA()), stacked=True)
+    expected = cost_scale(mcl.assign(cost, mcl.WTA()), stacked=True)
 
     def scale(backend):
         rows, spec = EpochRows(data, torch.tensor([0, 1]), 30), StepSpec(cost_fn, 1.0, hard_distortion)
@@ -527,9 +527,13 @@ def draw(n_rows, generator):
 
 
 NOT_SERVED = {
-    "a rule that sorts": ({"rule": mcl.TopN(2)}, None, "the rules WTA, RelaxedWTA and AnnealedWTA"),
+    "a rule that sorts": ({"rule": mcl.TopK(2)}, None, "the rules WTA, RelaxedWTA and AnnealedWTA"),
     "fresh rows": ({}, FreshRows(draw, 20, 2), "rows that stay the same"),
-    "another cost": ({"cost_fn": mcl.pairwise_huber}, None, "pairwise_sq_euclidean, pairwise_l1 and mixture_score"),
+    "another cost": (
+        {"cost_fn": mcl.pairwise_huber},
+        None,
+        "pairwise_sq_euclidean, pairwise_l1 and MixtureNLLWithCRPS",
+    ),
     "no targets": ({}, on_other_rows(lambda x, y: (x, y[:, :0])), "inputs and targets that are vectors"),
     "float64": (
         {"module_factory": lambda: network().double()},
@@ -587,9 +591,9 @@ def test_the_most_that_the_compiled_step_serves():
 
 
 @needs_extension
-def test_value_checks_are_left_to_autograd():
+def test_debug_checks_are_left_to_autograd():
     data = FleetData.shared(*curve(20), 2)
-    with mcl.value_checks(), pytest.raises(ValueError, match=r"got 'compiled'. It does not look at values"):
+    with mcl.debug_checks(), pytest.raises(ValueError, match=r"got 'compiled'. It does not look at values"):
         Fleet(network, 2, backend="compiled").fit(data, 1, progress=False)
 
 

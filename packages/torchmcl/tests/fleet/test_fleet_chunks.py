@@ -7,7 +7,7 @@ import torchmcl as mcl
 from plain_loop import assert_same_bits, rows, small_mlp
 from torchmcl.fleet import Fleet, FleetData, Validation
 
-RULES = [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.AnnealedWTA(0.0), mcl.RelaxedWTA(0.1), mcl.WTA(), mcl.TopN(2), mcl.WTA()]
+RULES = [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.AnnealedWTA(0.0), mcl.RelaxedWTA(0.1), mcl.WTA(), mcl.TopK(2), mcl.WTA()]
 SETS = [rows(13, seed=0), rows(7, seed=1)]
 RAGGED = FleetData.of_sets(SETS, [0, 1, 1, 0, 1, 0, 1])
 SHARED = FleetData.shared(*SETS[0], 7)

@@ -16,7 +16,7 @@ RULES = [
     mcl.RelaxedWTA(0.1),
     mcl.annealed(mcl.RelaxedWTA(0.1), epsilon=mcl.Linear(1.0, 0.0, 4)),
     mcl.WTA(),
-    mcl.annealed(mcl.TopN(3), n=mcl.Linear(3, 1, 4)),
+    mcl.annealed(mcl.TopK(3), k=mcl.Linear(3, 1, 4)),
     mcl.Sinkhorn(0.2, n_iters=5),
     mcl.Sinkhorn(torch.tensor(0.5), n_iters=5),
     mcl.Sinkhorn(0.2, n_iters=2),
@@ -54,7 +54,7 @@ def test_neighbours_of_one_kind_are_one_group():
     assert bounds == [(0, 1), (1, 4), (4, 6), (6, 7), (7, 8), (8, 10), (10, 11), (11, 12), (12, 13)]
 
 
-@pytest.mark.parametrize("rules", [RULES[:7], [mcl.TopN(2), COOLING]], ids=["per target", "with one that sorts"])
+@pytest.mark.parametrize("rules", [RULES[:7], [mcl.TopK(2), COOLING]], ids=["per target", "with one that sorts"])
 def test_a_rule_reads_the_values_of_the_epoch_when_it_is_called(rules):
     courses = RuleCourses(rules, N_EPOCHS)
     rule = courses.rule()
@@ -65,7 +65,7 @@ def test_a_rule_reads_the_values_of_the_epoch_when_it_is_called(rules):
             torch.testing.assert_close(rule(cost)[i], rule_at(each, epoch)(cost[i]))
 
 
-@pytest.mark.parametrize("rules", [[COOLING, AutoAnnealing()], [mcl.TopN(2), AutoAnnealing(), mcl.Sinkhorn(0.5)]])
+@pytest.mark.parametrize("rules", [[COOLING, AutoAnnealing()], [mcl.TopK(2), AutoAnnealing(), mcl.Sinkhorn(0.5)]])
 def test_a_temperature_that_is_decided_in_training_replaces_that_of_its_model_alone(rules):
     courses = RuleCourses(rules, N_EPOCHS)
     cost = torch.rand(len(rules), 2, 1, 3)
@@ -90,7 +90,7 @@ def test_values_are_as_precise_as_the_costs(dtype):
 
 def test_temperatures_of_all_epochs_are_known():
     expected = [[0.0, COOLING(epoch).temperature, 0.0, 0.2] for epoch in range(N_EPOCHS)]
-    rules = [mcl.WTA(), COOLING, mcl.TopN(2), mcl.Sinkhorn(0.2)]
+    rules = [mcl.WTA(), COOLING, mcl.TopK(2), mcl.Sinkhorn(0.2)]
     torch.testing.assert_close(RuleCourses(rules, N_EPOCHS).temperatures, torch.tensor(expected).double())
 
 

@@ -17,8 +17,8 @@ RULES = {
     "AnnealedWTA": [mcl.AnnealedWTA(0.3), mcl.AnnealedWTA(2.0)],
     "AnnealedWTA annealed": [COOLING, mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 20))],
     "AnnealedWTA, one cold": [mcl.AnnealedWTA(0.0), mcl.AnnealedWTA(0.5)],
-    "TopN": [mcl.TopN(2), mcl.TopN(3)],
-    "TopN annealed": [mcl.annealed(mcl.TopN(3), n=mcl.Linear(3, 1, 20)), mcl.TopN(1)],
+    "TopK": [mcl.TopK(2), mcl.TopK(3)],
+    "TopK annealed": [mcl.annealed(mcl.TopK(3), k=mcl.Linear(3, 1, 20)), mcl.TopK(1)],
     "Sinkhorn": [mcl.Sinkhorn(0.5, n_iters=5), mcl.Sinkhorn(0.2, n_iters=5)],
     "Sinkhorn annealed": [
         mcl.annealed(mcl.Sinkhorn(1.0, n_iters=5), temperature=mcl.Exponential(1.0, 0.8, cutoff=0.05)),
@@ -34,7 +34,7 @@ EMD_BATCHES = {"full batch": (1, None, 100), "minibatches with a short last one"
 
 
 # Each rule both ways; the variants with the harder way alone.
-PLAIN_RULES = ["WTA", "RelaxedWTA", "AnnealedWTA", "AnnealedWTA annealed", "TopN", "Sinkhorn", "PIT", "EMD"]
+PLAIN_RULES = ["WTA", "RelaxedWTA", "AnnealedWTA", "AnnealedWTA annealed", "TopK", "Sinkhorn", "PIT", "EMD"]
 EVERY_RULE = [(name, way) for name in RULES for way in BATCHES if name in PLAIN_RULES or way != "full batch"]
 
 
@@ -62,7 +62,7 @@ def test_mixed_rules_rates_and_decays_in_one_fleet_train_as_alone():
         mcl.PIT(),
         mcl.WTA(),
         mcl.RelaxedWTA(0.2),
-        mcl.TopN(2),
+        mcl.TopK(2),
         mcl.Sinkhorn(0.5, n_iters=5),
     ]
     rates = [0.001, 0.02, mcl.Linear(0.02, 0.001, 25), 0.005, mcl.Cosine(0.01, 0.0, 25), 0.01, 0.003, 0.01]
@@ -140,7 +140,7 @@ def test_sets_of_different_length_train_as_alone(batch_size):
         mcl.WTA(),
         *RULES["AnnealedWTA annealed"],
         mcl.RelaxedWTA(0.1),
-        mcl.TopN(2),
+        mcl.TopK(2),
         mcl.PIT(),
         RULES["Sinkhorn"][0],
     ]

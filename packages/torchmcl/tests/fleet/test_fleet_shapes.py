@@ -29,7 +29,7 @@ CASES = {
     "ade": {"cost_fn": mcl.pairwise_ade},
     "two costs": {"cost_fn": mcl.pairwise_ade, "loss_fn": mcl.pairwise_laplace_nll, "scores": mcl.SoftmaxScores()},
     "soft labels": {"cost_fn": mcl.pairwise_fde, "scores": mcl.SoftmaxScores(None)},
-    "mixture": {"cost_fn": mcl.mixture_cost(mcl.pairwise_gaussian_nll), "score_weight": 0.0},
+    "mixture": {"cost_fn": mcl.MixtureNLL(mcl.pairwise_gaussian_nll), "score_weight": 0.0},
 }
 
 

@@ -10,7 +10,7 @@ from plain_loop import assert_same_bits, rows, small_mlp
 from torchmcl.fleet import Checkpointing, Fleet, FleetData, FreshRows, Validation
 from torchmcl.fleet.placement import Placement, devices_of
 
-RULES = [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.RelaxedWTA(0.1), mcl.TopN(2)] * 3
+RULES = [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.RelaxedWTA(0.1), mcl.TopK(2)] * 3
 SETS = [rows(13, seed=0), rows(7, seed=1)]
 DATA = FleetData.of_sets(SETS, [0, 1, 1] * 4)
 CPU = torch.device("cpu")

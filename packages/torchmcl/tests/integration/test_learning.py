@@ -50,7 +50,7 @@ def test_annealed_training_on_three_gaussians_ends_near_the_best_quantiser():
         mcl.WTA(),
         mcl.RelaxedWTA(0.1),
         mcl.AnnealedWTA(0.05),
-        mcl.TopN(2),
+        mcl.TopK(2),
         mcl.Sinkhorn(0.1, n_iters=5),
         mcl.PIT(),
         mcl.EMD(),
@@ -122,7 +122,7 @@ def test_models_on_a_leading_axis_train_like_models_one_by_one():
     for _ in range(5):
         answers = torch.vmap(lambda w: torch.func.functional_call(skeleton, w, (inputs,)))(weights)
         cost = mcl.pairwise_sq_euclidean(hypotheses=answers.hypotheses, targets=targets)  # [models, batch, 2, 4]
-        matching = mcl.match(cost, together, mask)
+        matching = mcl.assign(cost, together, mask)
         labels = mcl.score_targets(cost, mask)
         # The mean over all models is a third of the sum of each model's own mean.
         loss = 3 * (mcl.mcl_loss(matching) + mcl.score_loss(answers.score_logits, labels, mask))

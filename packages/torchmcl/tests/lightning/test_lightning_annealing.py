@@ -153,7 +153,7 @@ def test_the_first_batch_is_infinitely_warm():
 
 
 def output_of(cost, mask=None):
-    matching = mcl.match(cost, mcl.WTA(), mask)
+    matching = mcl.assign(cost, mcl.WTA(), mask)
     predictions = mcl.Predictions(torch.zeros(len(cost), cost.shape[-1], 1))
     return StepOutput(cost.sum(), cost.sum(), None, matching, predictions, torch.zeros(*cost.shape[:2], 1))
 

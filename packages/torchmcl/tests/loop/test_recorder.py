@@ -37,7 +37,7 @@ def test_measurements_are_those_of_the_definitions(rule, n_targets):
     cost = torch.rand(6, n_targets, 4, dtype=torch.float64)
     mask = torch.rand(6, n_targets) < 0.7
     mask[0] = True
-    matching = mcl.match(cost, rule, mask)
+    matching = mcl.assign(cost, rule, mask)
     temperature = getattr(rule, "temperature", 0.0)
     measured = measure(matching, temperature)
     expected = oracles.measurement(cost, matching.weights, mask, temperature)
@@ -48,14 +48,14 @@ def test_measurements_are_those_of_the_definitions(rule, n_targets):
 
 def test_free_energy_of_boltzmann_weights_is_the_closed_form():
     cost = torch.rand(6, 3, 4, dtype=torch.float64)
-    measured = measure(mcl.match(cost, mcl.AnnealedWTA(0.2)), 0.2)
+    measured = measure(mcl.assign(cost, mcl.AnnealedWTA(0.2)), 0.2)
     closed = -0.2 * torch.logsumexp(-cost / 0.2, dim=-1).mean()
     torch.testing.assert_close(measured.free_energy, closed)
 
 
 def test_measuring_leaves_no_graph_behind():
     cost = torch.rand(6, 3, 4, requires_grad=True)
-    assert not any(value.requires_grad for value in measure(mcl.match(cost, mcl.AnnealedWTA(0.2)), 0.2))
+    assert not any(value.requires_grad for value in measure(mcl.assign(cost, mcl.AnnealedWTA(0.2)), 0.2))
 
 
 def test_every_kth_step_is_recorded_from_what_the_step_computed():

@@ -208,7 +208,7 @@ def test_a_cost_without_a_zero_is_cooled_from_the_first_batch():
     training = Training()
     cost = torch.randn(8, 1, 2) - 5
     output = mcl.mcl_step(training.model, next(iter(training.loader)), mcl.WTA())
-    training.scheduler.observe(output._replace(matching=mcl.match(cost, mcl.WTA())))
+    training.scheduler.observe(output._replace(matching=mcl.assign(cost, mcl.WTA())))
     first = float(training.scheduler.rule.temperature)
     training.scheduler.step()
     assert float(training.scheduler.rule.temperature) < first < 10

@@ -65,7 +65,7 @@ def test_step_is_the_composition_of_its_parts(rule):
     model, batch = make_model(), make_batch()
     output = mcl.mcl_step(model, batch, rule)
     cost = mcl.pairwise_sq_euclidean(hypotheses=model(batch.inputs).hypotheses, targets=batch.targets)
-    matching = mcl.match(cost, rule)
+    matching = mcl.assign(cost, rule)
     torch.testing.assert_close(output.matching, matching)
     torch.testing.assert_close(output.predictions, model(batch.inputs))
     torch.testing.assert_close(output.assignment_loss, mcl.mcl_loss(matching))
@@ -254,7 +254,7 @@ def test_stacked_models_have_the_losses_of_each_model_alone(score_weight, padded
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # forward mode in torch makes use of it
 @pytest.mark.parametrize(
-    "rule", [mcl.WTA(), mcl.AnnealedWTA(0.5), mcl.RelaxedWTA(0.1), mcl.TopN(2), mcl.Sinkhorn(0.5, 5)]
+    "rule", [mcl.WTA(), mcl.AnnealedWTA(0.5), mcl.RelaxedWTA(0.1), mcl.TopK(2), mcl.Sinkhorn(0.5, 5)]
 )
 def test_forward_mode_follows_the_step(rule):
     batch = mcl.Batch(*(torch.randn(3, *shape, dtype=torch.float64) for shape in ((1,), (2, 2))))

@@ -27,7 +27,7 @@ def make_problem(n_samples=6, dim=2, scores=True, rule=None):
     answers = make_predictions(n_samples, dim, scores)
     targets, mask = torch.randn(n_samples, 3, dim, dtype=torch.float64), make_mask(n_samples)
     cost = mcl.pairwise_sq_euclidean(hypotheses=answers.hypotheses, targets=targets)
-    return answers, targets, mask, mcl.match(cost, rule or mcl.AnnealedWTA(0.5), mask)
+    return answers, targets, mask, mcl.assign(cost, rule or mcl.AnnealedWTA(0.5), mask)
 
 
 def probabilities(answers):
@@ -57,18 +57,18 @@ def test_metrics_of_a_matching_agree_with_their_oracles(rule):
 
 def test_distortion_is_the_same_under_every_rule_and_bounds_the_soft_one():
     cost = torch.rand(6, 3, 4, dtype=torch.float64)
-    hard = mcl.match(cost, mcl.WTA(), make_mask())
+    hard = mcl.assign(cost, mcl.WTA(), make_mask())
     torch.testing.assert_close(metrics.distortion(hard), metrics.soft_distortion(hard))
     for rule in ALL_RULES:
-        matching = mcl.match(cost, rule, make_mask())
+        matching = mcl.assign(cost, rule, make_mask())
         torch.testing.assert_close(metrics.distortion(matching), metrics.distortion(hard))
         assert metrics.soft_distortion(matching) >= metrics.distortion(hard) - 1e-12
 
 
 def test_distortions_of_models_are_kept_apart():
     cost, mask = torch.rand(2, 6, 3, 4, dtype=torch.float64), make_mask().expand(2, 6, 3)
-    alone = torch.stack([metrics.distortion(mcl.match(c, mcl.WTA(), m)) for c, m in zip(cost, mask, strict=True)])
-    torch.testing.assert_close(metrics.distortion(mcl.match(cost, mcl.WTA(), mask), model_axes=1), alone)
+    alone = torch.stack([metrics.distortion(mcl.assign(c, mcl.WTA(), m)) for c, m in zip(cost, mask, strict=True)])
+    torch.testing.assert_close(metrics.distortion(mcl.assign(cost, mcl.WTA(), mask), model_axes=1), alone)
 
 
 def test_usage_sums_to_one_and_entropy_lies_between_zero_and_log_n():
@@ -86,19 +86,19 @@ def test_usage_sums_to_one_and_entropy_lies_between_zero_and_log_n():
 def test_a_hypothesis_with_soft_weight_but_no_win_is_dead():
     cost = torch.tensor([[[1.0, 2.0, 3.0]], [[1.0, 0.0, 3.0]]])
     for rule in (mcl.WTA(), mcl.AnnealedWTA(100.0), mcl.RelaxedWTA(0.5)):
-        assert metrics.n_dead_hypotheses(mcl.match(cost, rule)).item() == 1
+        assert metrics.n_dead_hypotheses(mcl.assign(cost, rule)).item() == 1
 
 
 def test_a_win_of_a_padded_target_does_not_count():
     cost = torch.tensor([[[1.0, 2.0], [2.0, 1.0]]])
     mask = torch.tensor([[True, False]])
-    assert metrics.n_dead_hypotheses(mcl.match(cost, mcl.WTA(), mask)).item() == 1
+    assert metrics.n_dead_hypotheses(mcl.assign(cost, mcl.WTA(), mask)).item() == 1
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 5, 3, 4)])
 def test_leading_axes_are_free(shape):
-    matching = mcl.match(torch.rand(shape), mcl.AnnealedWTA(0.5))
-    flat = mcl.match(matching.cost.reshape(-1, 3, 4), mcl.AnnealedWTA(0.5))
+    matching = mcl.assign(torch.rand(shape), mcl.AnnealedWTA(0.5))
+    flat = mcl.assign(matching.cost.reshape(-1, 3, 4), mcl.AnnealedWTA(0.5))
     for metric in (metrics.distortion, metrics.soft_distortion, metrics.hypothesis_usage, metrics.n_dead_hypotheses):
         torch.testing.assert_close(metric(matching), metric(flat))
     assert metrics.usage_entropy(matching).shape == shape[:-2]
@@ -107,7 +107,7 @@ def test_leading_axes_are_free(shape):
 def test_without_real_targets_means_are_nan_and_entropy_is_zero():
     answers, targets, _, matching = make_problem()
     nobody = torch.zeros(6, 3, dtype=torch.bool)
-    empty = mcl.match(matching.cost, mcl.WTA(), nobody)
+    empty = mcl.assign(matching.cost, mcl.WTA(), nobody)
     assert metrics.distortion(empty).isnan()
     assert metrics.soft_distortion(empty).isnan()
     assert metrics.hypothesis_usage(empty).isnan().all()
@@ -210,9 +210,9 @@ def test_calibrated_scores_have_no_calibration_error():
     cost = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]).unsqueeze(1)
     logits = torch.logit(torch.tensor([0.75, 0.25])).expand(4, 2)
     answers = mcl.Predictions(torch.zeros(4, 2, 1), logits)
-    assert metrics.score_calibration_error(answers, mcl.match(cost, mcl.WTA())).item() == pytest.approx(0, abs=1e-6)
+    assert metrics.score_calibration_error(answers, mcl.assign(cost, mcl.WTA())).item() == pytest.approx(0, abs=1e-6)
     sure = mcl.Predictions(torch.zeros(4, 2, 1), torch.tensor([100.0, -100.0]).expand(4, 2))
-    assert metrics.score_calibration_error(sure, mcl.match(cost, mcl.WTA())).item() == pytest.approx(0.25)
+    assert metrics.score_calibration_error(sure, mcl.assign(cost, mcl.WTA())).item() == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -284,7 +284,7 @@ def test_metrics_take_half_precision_predictions(dtype):
     half = mcl.Predictions(answers.hypotheses.to(dtype), answers.score_logits.to(dtype))
     wide = mcl.Predictions(half.hypotheses.float(), half.score_logits.float())
     targets = targets.float()
-    matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=half.hypotheses, targets=targets), mcl.WTA(), mask)
+    matching = mcl.assign(mcl.pairwise_sq_euclidean(hypotheses=half.hypotheses, targets=targets), mcl.WTA(), mask)
     for metric in (metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score, metrics.wasserstein_to_samples):
         value = metric(half, targets, mask)
         assert value.dtype == torch.float32
@@ -363,7 +363,7 @@ def test_a_shell_keeps_no_graph(make, pick, function):
     targets, mask = torch.randn(6, 3, 2, dtype=torch.float64), make_mask()
     cost = mcl.pairwise_sq_euclidean(hypotheses=answers.hypotheses, targets=targets)
     metric = make()
-    metric.update(*pick(answers, targets, mask, mcl.match(cost, mcl.WTA(), mask)))
+    metric.update(*pick(answers, targets, mask, mcl.assign(cost, mcl.WTA(), mask)))
     for name in metric._defaults:
         assert not getattr(metric, name).requires_grad
 

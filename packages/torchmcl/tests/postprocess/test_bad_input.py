@@ -9,9 +9,9 @@ import torch
 import torchmcl as mcl
 from torchmcl import postprocess as after
 from torchmcl.postprocess import (
-    Balls,
+    BallScore,
     DensityLevels,
-    Tubes,
+    TubeScore,
     calibrate_scores,
     concatenate,
     conformal,
@@ -45,18 +45,21 @@ WINNERS = torch.zeros(5, dtype=torch.long)
         (lambda: after.calibrate_scores(LOGITS, WINNERS, method="vector"), "`method` must be a CalibrationMethod"),
         (lambda: after.calibrate_scores(LOGITS, WINNERS, scores="softmax"), "`scores` must be a ScoreObjective"),
         (
-            lambda: conformal(MANY, MANY_TARGETS, nonconformity=Balls(), sample_weights=torch.zeros(40)),
+            lambda: conformal(MANY, MANY_TARGETS, nonconformity=BallScore(), sample_weights=torch.zeros(40)),
             "`sample_weights` must be >= 0, and not all 0",
         ),
-        (lambda: conformal(MANY, MANY_TARGETS, nonconformity=Balls(), groups=["a"] * 40), "`groups` must be a tensor"),
         (
-            lambda: conformal(MANY, MANY_TARGETS, nonconformity=Tubes(), mask=torch.zeros(40, 2, dtype=torch.bool)),
+            lambda: conformal(MANY, MANY_TARGETS, nonconformity=BallScore(), groups=["a"] * 40),
+            "`groups` must be a tensor",
+        ),
+        (
+            lambda: conformal(MANY, MANY_TARGETS, nonconformity=TubeScore(), mask=torch.zeros(40, 2, dtype=torch.bool)),
             "`mask` must have at least one real step in each row, got none in row 0",
         ),
-        (lambda: Tubes(scales=2.0), "`scales` must be a tuple of numbers, got 2.0"),
-        (lambda: Tubes.fit(MANY, MANY_TARGETS, share=2.0), r"`share` must lie in \[0, 1\], got 2.0"),
+        (lambda: TubeScore(scales=2.0), "`scales` must be a tuple of numbers, got 2.0"),
+        (lambda: TubeScore.fit(MANY, MANY_TARGETS, share=2.0), r"`share` must lie in \[0, 1\], got 2.0"),
         (
-            lambda: Tubes.fit(MANY, MANY_TARGETS, torch.ones(40, 3, dtype=torch.bool)),
+            lambda: TubeScore.fit(MANY, MANY_TARGETS, torch.ones(40, 3, dtype=torch.bool)),
             r"`mask` must have shape \(40, 2\)",
         ),
         (lambda: DensityLevels(0.1, scale=(1.0, -1.0)), "`scale` must be > 0, got -1.0"),
@@ -64,8 +67,14 @@ WINNERS = torch.zeros(5, dtype=torch.long)
             lambda: conformal(MANY, MANY_TARGETS, nonconformity=DensityLevels(0.1, scale=(1.0,))),
             "`scale` must have one number for each of 2 coordinates, got 1",
         ),
-        (lambda: after.smallest_regions(Balls(), MANY, MANY_TARGETS), "`offered` must be a sequence to choose from"),
-        (lambda: after.smallest_regions([Balls()], GIVEN, TARGETS), "at least 18 rows for alpha = 0.1, half of them"),
+        (
+            lambda: after.select_nonconformity(BallScore(), MANY, MANY_TARGETS),
+            "`offered` must be a sequence to choose from",
+        ),
+        (
+            lambda: after.select_nonconformity([BallScore()], GIVEN, TARGETS),
+            "at least 18 rows for a coverage of 0.9, half of them",
+        ),
     ],
 )
 def test_the_message_says_what_is_wrong(run, message):
@@ -79,15 +88,15 @@ def test_arrays_and_lists_serve_as_tensors_do():
     uniform = np.full((5, 12), 1 / 12)
     assert after.diagnose(mcl.Predictions(HYPOTHESES), TARGETS.numpy(), scores=uniform).score_error is not None
     mask = np.ones((40, 2), dtype=bool)
-    level = conformal(MANY, MANY_TARGETS, nonconformity=Tubes(scales=[1, 2]), mask=mask).levels
-    assert level == conformal(MANY, MANY_TARGETS, nonconformity=Tubes(scales=(1.0, 2.0))).levels
+    level = conformal(MANY, MANY_TARGETS, nonconformity=TubeScore(scales=[1, 2]), mask=mask).levels
+    assert level == conformal(MANY, MANY_TARGETS, nonconformity=TubeScore(scales=(1.0, 2.0))).levels
     shares = after.concatenate([GIVEN, GIVEN], weights=[1, 3]).score_logits.sigmoid()
     assert shares[0, :12].sum() == pytest.approx(0.25)
 
 
 def test_regions_calibrated_with_probabilities_ask_for_them_again(tmp_path):
     shares = torch.full((40, 4), 0.25)
-    regions = conformal(MANY, MANY_TARGETS, nonconformity=Balls(power=0.5), scores=shares)
+    regions = conformal(MANY, MANY_TARGETS, nonconformity=BallScore(power=0.5), scores=shares)
     with pytest.raises(ValueError, match="`scores` must be probabilities, as in the calibration, got None"):
         regions.contains(MANY, MANY_TARGETS)
     after.save_fitted(regions, tmp_path / "saved")
@@ -102,7 +111,7 @@ def test_no_balls_have_no_volume():
 
 
 READERS = {
-    "conformal": lambda given, **options: conformal(given, torch.zeros(40, 1), nonconformity=Balls(), **options),
+    "conformal": lambda given, **options: conformal(given, torch.zeros(40, 1), nonconformity=BallScore(), **options),
     "diagnose": lambda given, **options: diagnose(given, torch.zeros(40, 1), **options),
     "reduce": lambda given, **options: reduce(given, 2, **options),
     "concatenate": lambda given, **options: concatenate([given, given], **options),

@@ -138,7 +138,7 @@ def test_arrays_are_welcome_and_constant_scores_stay_constant():
         ((torch.full((1, 2), torch.nan), torch.tensor([0])), ValueError, "be finite, got nan"),
         ((mcl.Predictions(torch.zeros(1, 2, 1)), torch.tensor([0])), ValueError, "have score logits"),
         ((torch.zeros(0, 2), torch.zeros(0).long()), ValueError, "at least one real target"),
-        ((torch.zeros(1, 2), mcl.match(torch.zeros(1, 1, 3), mcl.WTA())), ValueError, "have a cost of shape"),
+        ((torch.zeros(1, 2), mcl.assign(torch.zeros(1, 1, 3), mcl.WTA())), ValueError, "have a cost of shape"),
     ],
 )
 def test_bad_input_is_named(arguments, error, message):

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from torchmcl.accel.native import grouping
 from torchmcl.accel.native.extension import available
+from torchmcl.postprocess import ExpectedCost, WeightedHypotheses, expected_cost, reduce
 from torchmcl.postprocess import _search as search
-from torchmcl.postprocess import expected_cost, reduce
+from torchmcl.postprocess.reducing import solved
 
 needs_extension = pytest.mark.skipif(not available(), reason="the extension was not built")
 SHAPES = [(1, 9, 1, 1), (3, 9, 1, 9), (5, 10, 3, 4), (4, 33, 5, 7), (2, 64, 2, 16), (3, 121, 24, 20), (2, 17, 31, 3)]
@@ -23,34 +23,27 @@ def problem(rows, n, dim, seed=0):
     return points, weights
 
 
-def defined(monkeypatch):
-    """Take the plain way."""
-    monkeypatch.setattr(grouping, "serves", lambda *tensors: False)
-
-
 @needs_extension
 @pytest.mark.parametrize(("rows", "n", "dim", "k"), SHAPES)
 @pytest.mark.parametrize("exchanged", [False, True])
-def test_the_same_hypotheses_are_chosen(monkeypatch, rows, n, dim, k, exchanged):
+def test_the_same_hypotheses_are_chosen(rows, n, dim, k, exchanged):
     points, weights = problem(rows, n, dim)
     loss = torch.cdist(points, points)
+    assert search.chosen.ways[0].serves(loss, weights, k)
     compiled = search.chosen(loss, weights, k, exchanged=exchanged)
-    defined(monkeypatch)
-    plain = search.chosen(loss, weights, k, exchanged=exchanged)
+    plain = search.chosen.definition(loss, weights, k, exchanged=exchanged)
     torch.testing.assert_close(compiled.sort().values, plain.sort().values)
 
 
 @needs_extension
 @pytest.mark.parametrize(("rows", "n", "dim", "k"), SHAPES)
 @pytest.mark.parametrize("offset", [0.0, 100.0])
-def test_means_are_the_same(monkeypatch, rows, n, dim, k, offset):
+def test_means_are_the_same(rows, n, dim, k, offset):
     points, weights = problem(rows, n, dim)
-    given = mcl.Predictions(points + offset)
-    compiled = reduce(given, k, scores=weights)
-    defined(monkeypatch)
-    plain = reduce(given, k, scores=weights)
-    torch.testing.assert_close(compiled.hypotheses, plain.hypotheses, rtol=1e-5, atol=1e-4)
-    torch.testing.assert_close(compiled.score_logits, plain.score_logits, rtol=1e-4, atol=1e-4)
+    given = WeightedHypotheses(points + offset, weights), k, mcl.pairwise_sq_euclidean, ExpectedCost(), True
+    assert solved.ways[0].serves(*given)
+    for compiled, plain in zip(solved(*given), solved.definition(*given), strict=True):
+        torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-4)
 
 
 @needs_extension

@@ -10,18 +10,18 @@ import torch
 import torchmcl as mcl
 from torchmcl.postprocess import (
     AdaptiveLevel,
-    Balls,
+    BallScore,
     DensityLevels,
-    Tubes,
+    TubeScore,
     conformal,
     load_fitted,
     save_fitted,
-    smallest_regions,
+    select_nonconformity,
     union_volume,
 )
 from torchmcl.postprocess._inputs import scored
 
-KINDS = [Balls(), Balls(mcl.pairwise_sq_euclidean, power=0.5), Tubes((1.0, 2.0)), DensityLevels(0.5)]
+KINDS = [BallScore(), BallScore(mcl.pairwise_sq_euclidean, power=0.5), TubeScore((1.0, 2.0)), DensityLevels(0.5)]
 
 
 def rows(n, seed=0, noise=0.3, event=(2,)):
@@ -36,17 +36,17 @@ def rows(n, seed=0, noise=0.3, event=(2,)):
 
 @pytest.mark.parametrize("kind", KINDS, ids=["balls", "grown balls", "tubes", "levels"])
 def test_a_fresh_target_is_covered_as_promised_over_2000_draws(kind):
-    n_draws, n_rows, alpha = 2000, 25, 0.1  # each draw is a group with a calibration of its own
+    n_draws, n_rows, coverage = 2000, 25, 0.9  # each draw is a group with a calibration of its own
     groups = torch.arange(n_draws).repeat_interleave(n_rows)
-    regions = conformal(*rows(n_draws * n_rows), nonconformity=kind, alpha=alpha, groups=groups)
+    regions = conformal(*rows(n_draws * n_rows), nonconformity=kind, coverage=coverage, groups=groups)
     fresh, targets = rows(n_draws, seed=1)
     covered = regions.contains(fresh, targets, groups=torch.arange(n_draws)).double().mean()
-    exact = math.ceil((1 - alpha) * (n_rows + 1)) / (n_rows + 1)  # for values without ties
+    exact = math.ceil(coverage * (n_rows + 1)) / (n_rows + 1)  # for values without ties
     assert abs(covered - exact) < 4 * math.sqrt(exact * (1 - exact) / n_draws)
 
 
 def test_coverage_is_joint_over_steps_and_holds_with_masks():
-    kind = Tubes.fit(*rows(300, seed=5, event=(4, 2)))
+    kind = TubeScore.fit(*rows(300, seed=5, event=(4, 2)))
     given, targets = rows(20_000, event=(4, 2))
     mask = torch.rand(20_000, 4, generator=torch.Generator().manual_seed(2)) < 0.8
     mask[:, 0] = True
@@ -67,7 +67,7 @@ def test_tubes_are_smaller_than_those_of_bonferroni():
     targets = given.hypotheses[:, 0] + (targets - given.hypotheses[:, 0]).cumsum(dim=1)
     given = mcl.Predictions(given.hypotheses[:, :1])
     first, second, third = (slice(i, None, 3) for i in range(3))
-    kind = Tubes.fit(mcl.Predictions(given.hypotheses[first]), targets[first])
+    kind = TubeScore.fit(mcl.Predictions(given.hypotheses[first]), targets[first])
     regions = conformal(mcl.Predictions(given.hypotheses[second]), targets[second], nonconformity=kind)
     fresh = mcl.Predictions(given.hypotheses[third])
     joint = regions.volume(fresh).mean()
@@ -77,8 +77,8 @@ def test_tubes_are_smaller_than_those_of_bonferroni():
         one = conformal(
             mcl.Predictions(given.hypotheses[second][:, :, part]),
             targets[second][:, part],
-            nonconformity=Tubes(),
-            alpha=0.1 / 12,
+            nonconformity=TubeScore(),
+            coverage=1 - 0.1 / 12,
         )
         by_step.append(one.volume(mcl.Predictions(fresh.hypotheses[:, :, part])).mean())
     assert regions.contains(fresh, targets[third]).double().mean() == pytest.approx(0.9, abs=0.03)
@@ -94,7 +94,7 @@ def test_weights_correct_a_shift_of_the_inputs():
     kept = torch.rand(40_000, generator=generator) < weights
     fresh = mcl.Predictions(given.hypotheses[kept])
     plain, weighted = (
-        conformal(given, targets, nonconformity=Balls(), sample_weights=w)
+        conformal(given, targets, nonconformity=BallScore(), sample_weights=w)
         .contains(fresh, targets[kept])
         .double()
         .mean()
@@ -105,7 +105,7 @@ def test_weights_correct_a_shift_of_the_inputs():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("kind", [Balls(), Tubes((0.3,)), DensityLevels(0.7)], ids=["balls", "tubes", "levels"])
+@pytest.mark.parametrize("kind", [BallScore(), TubeScore((0.3,)), DensityLevels(0.7)], ids=["balls", "tubes", "levels"])
 def test_targets_tied_at_the_level_are_covered_in_every_dtype(kind, dtype):
     given, targets = mcl.Predictions(torch.zeros(100, 1, 1, dtype=dtype)), torch.full((100, 1), 0.7, dtype=dtype)
     for groups in (None, torch.arange(100) % 2):
@@ -117,10 +117,10 @@ def test_a_mask_is_never_ignored():
     given, targets = rows(40, event=(6, 2))
     mask = (torch.arange(6) < 4).expand(40, 6)
     other = targets.masked_fill(~mask.unsqueeze(-1), 1e4)
-    for kind in (Tubes(), Balls(mcl.pairwise_ade), Balls(mcl.pairwise_sq_fde)):
+    for kind in (TubeScore(), BallScore(mcl.pairwise_ade), BallScore(mcl.pairwise_sq_fde)):
         regions, same = (conformal(given, part, nonconformity=kind, mask=mask) for part in (targets, other))
         assert regions.levels == same.levels
-    for kind in (Balls(), Balls(mcl.pairwise_l1), DensityLevels(0.5)):
+    for kind in (BallScore(), BallScore(mcl.pairwise_l1), DensityLevels(0.5)):
         with pytest.raises(ValueError, match="mask"):
             conformal(given, targets, nonconformity=kind, mask=mask)
         with pytest.raises(ValueError, match="mask"):
@@ -129,17 +129,19 @@ def test_a_mask_is_never_ignored():
 
 def test_units_are_counted_as_one_row():
     given, targets = rows(30)
-    assert conformal(given, targets, nonconformity=Balls()).n_rows == 30
-    with pytest.raises(ValueError, match=r"at least 9 rows for alpha = 0.1, got 30 that count as 3.0"):
-        conformal(given, targets, nonconformity=Balls(), units=torch.arange(30) % 3)
+    assert conformal(given, targets, nonconformity=BallScore()).n_rows == 30
+    with pytest.raises(ValueError, match=r"at least 9 rows for a coverage of 0.9, got 30 that count as 3.0"):
+        conformal(given, targets, nonconformity=BallScore(), units=torch.arange(30) % 3)
 
 
 def test_too_few_rows_say_how_many_are_needed():
-    conformal(*rows(19), nonconformity=Balls(), alpha=0.05)
-    with pytest.raises(ValueError, match=r"conformal: `targets` must have at least 19 rows for alpha = 0.05, got 18"):
-        conformal(*rows(18), nonconformity=Balls(), alpha=0.05)
-    with pytest.raises(ValueError, match=r"at least 9 rows in group 7 for alpha = 0.1, got 4"):
-        conformal(*rows(24), nonconformity=Balls(), groups=torch.tensor([1] * 20 + [7] * 4))
+    conformal(*rows(19), nonconformity=BallScore(), coverage=0.95)
+    with pytest.raises(
+        ValueError, match=r"conformal: `targets` must have at least 19 rows for a coverage of 0.95, got 18"
+    ):
+        conformal(*rows(18), nonconformity=BallScore(), coverage=0.95)
+    with pytest.raises(ValueError, match=r"at least 9 rows in group 7 for a coverage of 0.9, got 4"):
+        conformal(*rows(24), nonconformity=BallScore(), groups=torch.tensor([1] * 20 + [7] * 4))
 
 
 def test_lengths_and_areas_are_exact():
@@ -178,15 +180,15 @@ def test_sampled_volumes_agree_with_formulas():
 
 def test_the_smallest_regions_are_chosen():
     given, targets = rows(400, noise=0.1)
-    offered = [DensityLevels(3.0), Balls(), DensityLevels(0.1)]
-    chosen = smallest_regions(offered, given, targets, n_samples=200, generator=torch.Generator().manual_seed(0))
+    offered = [DensityLevels(3.0), BallScore(), DensityLevels(0.1)]
+    chosen = select_nonconformity(offered, given, targets, n_samples=200, generator=torch.Generator().manual_seed(0))
     assert chosen == DensityLevels(0.1)
 
 
 @pytest.mark.parametrize("window", [None, 300])
 def test_a_drifting_stream_is_missed_as_often_as_allowed(window):
     rng = np.random.default_rng(0)
-    level = AdaptiveLevel(alpha=0.1, step_size=0.02, window=window)
+    level = AdaptiveLevel(coverage=0.9, step_size=0.02, window=window)
     values = np.abs(rng.normal(size=4000)) * np.linspace(1, 5, 4000)
     hits = np.array([level.update(float(value)) for value in values])
     bound = (0.9 + 0.02) / (0.02 * 4000)
@@ -208,7 +210,7 @@ def test_regions_come_back_from_files_and_pickles(kind, tmp_path):
 
 
 def test_functions_of_ones_own_cannot_be_saved(tmp_path):
-    kind = Balls(lambda *, hypotheses, targets: mcl.pairwise_l1(hypotheses=hypotheses, targets=targets))
+    kind = BallScore(lambda *, hypotheses, targets: mcl.pairwise_l1(hypotheses=hypotheses, targets=targets))
     with pytest.raises(TypeError, match=r"nonconformity.cost_fn"):
         save_fitted(conformal(*rows(20), nonconformity=kind), tmp_path / "regions")
 
@@ -216,7 +218,7 @@ def test_functions_of_ones_own_cannot_be_saved(tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"alpha": 1.0}, ValueError, r"`alpha` must lie in \(0, 1\)"),
+        ({"coverage": 1.0}, ValueError, r"`coverage` must lie in \(0, 1\)"),
         ({"nonconformity": "balls"}, TypeError, "be a Nonconformity, got str"),
         ({"targets": torch.zeros(20, 3)}, ValueError, r"`targets` must have shape \(20, 2\)"),
         ({"targets": torch.full((20, 2), torch.inf)}, ValueError, "be finite, got inf"),
@@ -225,40 +227,40 @@ def test_functions_of_ones_own_cannot_be_saved(tmp_path):
         ({"sample_weights": -torch.ones(20)}, ValueError, "`sample_weights` must be >= 0"),
         ({"mask": torch.ones(20, 3, dtype=torch.bool)}, ValueError, r"`mask` must have shape \(20, 2\)"),
         ({"nonconformity": DensityLevels(1.0), "mask": torch.ones(20, 2) > 0}, ValueError, "`mask` must be None"),
-        ({"nonconformity": Tubes((1.0,))}, ValueError, "one number for each of 2 steps"),
+        ({"nonconformity": TubeScore((1.0,))}, ValueError, "one number for each of 2 steps"),
     ],
 )
 def test_bad_input_is_named(change, error, message):
     given, targets = rows(20)
-    arguments = {"targets": targets, "nonconformity": Balls(), **change}
+    arguments = {"targets": targets, "nonconformity": BallScore(), **change}
     with pytest.raises(error, match=message):
         conformal(given, arguments.pop("targets"), **arguments)
 
 
 def test_bad_use_of_regions_is_named():
     given, targets = rows(20)
-    plain = conformal(given, targets, nonconformity=Balls(mcl.pairwise_l1))
-    with pytest.raises(ValueError, match="pairwise_euclidean or pairwise_sq_euclidean for a radius"):
+    plain = conformal(given, targets, nonconformity=BallScore(mcl.pairwise_l1))
+    with pytest.raises(ValueError, match="declared as a power of the Euclidean distance for a radius"):
         plain.volume(given)
     with pytest.raises(ValueError, match="calibrated without groups"):
         plain.contains(given, targets, groups=torch.zeros(20).long())
-    grouped = conformal(given, targets, nonconformity=Balls(), groups=torch.zeros(20).long())
+    grouped = conformal(given, targets, nonconformity=BallScore(), groups=torch.zeros(20).long())
     with pytest.raises(ValueError, match="calibrated with groups"):
         grouped.contains(given, targets)
     with pytest.raises(ValueError, match="among those of the calibration, got 5"):
         grouped.contains(given, targets, groups=torch.full((20,), 5))
     with pytest.raises(ValueError, match="`radii` must be >= 0"):
         union_volume(torch.zeros(1, 1, 2), -torch.ones(1, 1))
-    with pytest.raises(ValueError, match="`alpha` must lie in"):
-        AdaptiveLevel(alpha=2.0)
+    with pytest.raises(ValueError, match="`coverage` must lie in"):
+        AdaptiveLevel(coverage=2.0)
     with pytest.raises(ValueError, match="hold at least one nonconformity"):
-        smallest_regions([], given, targets)
+        select_nonconformity([], given, targets)
 
 
 def test_volumes_of_different_spaces_are_not_compared():
     given, targets = mcl.Predictions(torch.randn(60, 3, 2)), torch.randn(60, 2)
-    with pytest.raises(ValueError, match="`offered` must have volumes of the same space, got Tubes, Balls"):
-        smallest_regions([Tubes(), Balls()], given, targets)
+    with pytest.raises(ValueError, match="`offered` must have volumes of the same space, got TubeScore, BallScore"):
+        select_nonconformity([TubeScore(), BallScore()], given, targets)
 
 
 def cut_short(n_rows=60):
@@ -274,12 +276,12 @@ def cut_short(n_rows=60):
 def test_the_contents_of_masked_steps_are_ignored(fill):
     given, targets, real = cut_short()
     filled = targets.nan_to_num(fill)
-    tubes = Tubes.fit(given, targets, real)
-    assert tubes == Tubes.fit(given, filled, real)
+    tubes = TubeScore.fit(given, targets, real)
+    assert tubes == TubeScore.fit(given, filled, real)
     regions, expected = (conformal(given, y, nonconformity=tubes, mask=real) for y in (targets, filled))
     assert torch.equal(regions.levels, expected.levels)
     assert torch.equal(regions.contains(given, targets, mask=real), expected.contains(given, filled, mask=real))
-    assert smallest_regions([tubes, Tubes()], given, targets, mask=real) in (tubes, Tubes())
+    assert select_nonconformity([tubes, TubeScore()], given, targets, mask=real) in (tubes, TubeScore())
     with pytest.raises(ValueError, match="`targets` must be finite, got nan"):
         conformal(given, targets, nonconformity=tubes)
 
@@ -290,6 +292,6 @@ def test_steps_that_few_rows_have_are_not_weighed_up():
     hypotheses = torch.tensor([[[0.0], [0.0]], [[1.0], [1.2]]]).expand(100, 2, 2, 1)
     targets = torch.tensor([[0.4], [0.7]]).expand(100, 2, 1)
     few = torch.stack([rows >= 0, rows < 50], dim=1)
-    assert Tubes.fit(mcl.Predictions(hypotheses), targets, few) == Tubes.fit(
+    assert TubeScore.fit(mcl.Predictions(hypotheses), targets, few) == TubeScore.fit(
         mcl.Predictions(hypotheses[:50]), targets[:50]
     )

@@ -29,7 +29,7 @@ def test_a_rule_of_ones_own_inherits_the_contract():
     weights = Uniform()(cost, mask)
     assert not weights.requires_grad
     torch.testing.assert_close(weights.sum(-1), mask.float())
-    assert mcl.mcl_loss(mcl.match(cost, Uniform(), mask)).requires_grad
+    assert mcl.mcl_loss(mcl.assign(cost, Uniform(), mask)).requires_grad
 
 
 def test_a_rule_of_ones_own_is_a_value_and_can_be_annealed():
@@ -54,7 +54,7 @@ def test_known_weights_of_each_rule():
     cost = torch.tensor([[0.3, 0.1, 0.2]])
     torch.testing.assert_close(mcl.WTA()(cost), torch.tensor([[0.0, 1.0, 0.0]]))
     torch.testing.assert_close(mcl.RelaxedWTA(0.1)(cost), torch.tensor([[0.05, 0.9, 0.05]]))
-    torch.testing.assert_close(mcl.TopN(2)(cost), torch.tensor([[0.0, 0.5, 0.5]]))
+    torch.testing.assert_close(mcl.TopK(2)(cost), torch.tensor([[0.0, 0.5, 0.5]]))
     terms = torch.tensor([-3.0, -1.0, -2.0]).exp()
     torch.testing.assert_close(mcl.AnnealedWTA(0.1)(cost), (terms / terms.sum()).unsqueeze(0))
 

@@ -58,7 +58,7 @@ def test_forbidden_pairs_are_avoided_where_that_is_possible(n_targets, n_more, s
 
 def test_a_forbidden_pair_needs_a_trained_cost_without_infinity():
     cost = torch.tensor([[torch.inf, 1.0], [1.0, 5.0]])
-    matching = mcl.match(cost, mcl.PIT())
+    matching = mcl.assign(cost, mcl.PIT())
     assert torch.equal(matching.weights, torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
     assert mcl.mcl_loss(matching).isnan()
     assert mcl.mcl_loss(matching, trained_cost=torch.tensor([[9.0, 1.0], [2.0, 9.0]])) == 1.5

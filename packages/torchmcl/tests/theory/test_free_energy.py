@@ -73,7 +73,7 @@ def test_gradient_in_the_hypotheses_is_that_of_the_annealed_loss_and_points_from
     hypotheses.requires_grad_()
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples)
     (of_energy,) = torch.autograd.grad(theory.free_energy(cost, temperature), hypotheses, retain_graph=True)
-    matching = mcl.match(cost, mcl.AnnealedWTA(temperature))
+    matching = mcl.assign(cost, mcl.AnnealedWTA(temperature))
     (of_loss,) = torch.autograd.grad(mcl.mcl_loss(matching), hypotheses)
     torch.testing.assert_close(of_energy, of_loss)
     masses = theory.hypothesis_masses(matching.weights).unsqueeze(-1)
@@ -236,7 +236,7 @@ def test_negative_temperatures_are_refused():
             function(cost, -1.0)
     with pytest.raises(ValueError, match=r"free_energy_hessian: `temperature` must be > 0, got 0.0"):
         theory.free_energy_hessian(torch.rand(4, 1), torch.rand(2, 1), 0.0)
-    with mcl.value_checks(), pytest.raises(ValueError, match=r"must be > 0, got 0.0 at index \(1,\)"):
+    with mcl.debug_checks(), pytest.raises(ValueError, match=r"must be > 0, got 0.0 at index \(1,\)"):
         theory.free_energy_hessian(torch.rand(4, 1), torch.rand(2, 1), torch.tensor([1.0, 0.0]))
 
 

@@ -11,7 +11,7 @@ from torchmcl import metrics
 from torchmcl.annealing import AnnealingRecords
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.data import three_gaussians
-from torchmcl.losses import match
+from torchmcl.losses import assign
 from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import annealed
 from torchmcl_studies.figures.records import Claim, write_summary, write_table
@@ -62,7 +62,7 @@ def frames(method: str, course: AnnealingRecords) -> list[tuple[object, ...]]:
 def starved(course: AnnealingRecords, points: Tensor) -> int:
     """Return how many of the last hypotheses are nearest to none of the points."""
     cost = pairwise_sq_euclidean(hypotheses=course.hypotheses[-1], targets=points[None])
-    return int(metrics.n_dead_hypotheses(match(cost, WTA())))
+    return int(metrics.n_dead_hypotheses(assign(cost, WTA())))
 
 
 def _pull_to_the_middle(course: AnnealingRecords, points: Tensor) -> float:

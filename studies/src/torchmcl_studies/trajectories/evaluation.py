@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl import metrics
-from torchmcl.costs import mixture_cost, pairwise_gaussian_nll
+from torchmcl.costs import MixtureNLL, pairwise_gaussian_nll
 from torchmcl.types import Distributions
 from torchmcl_studies.trajectories.methods import path_cost
 from torchmcl_studies.trajectories.network import N_OBSERVED, own_frame
@@ -61,7 +61,7 @@ def predicted(network: nn.Module, rows: Rows) -> Forecast:
         if isinstance(output, Distributions):
             targets = frame.offsets(chunk[:, N_OBSERVED:]).unsqueeze(1)
             extras: dict[str, Any] = {"score_logits": output.score_logits, "scale": output.scale}
-            cost = mixture_cost(pairwise_gaussian_nll)(
+            cost = MixtureNLL(pairwise_gaussian_nll)(
                 hypotheses=output.hypotheses, targets=targets, event_dims=2, **extras
             )
             nll.append(-torch.logsumexp(-cost.squeeze(1), dim=-1))

@@ -10,7 +10,7 @@ from torch.func import functional_call, stack_module_state
 
 from torchmcl import AutoAnnealing
 from torchmcl._progress import Progress
-from torchmcl.costs import mixture_cost, pairwise_gaussian_nll
+from torchmcl.costs import MixtureNLL, pairwise_gaussian_nll
 from torchmcl.fleet import Adam, Fleet, FreshRows
 from torchmcl.rules.winners import WTA
 from torchmcl.schedules import Cosine, Joined, Linear, Schedule
@@ -68,7 +68,7 @@ def train_fleet(
         learning_rate=[_rate(n_epochs, falls=not isinstance(rules[m.name], AutoAnnealing)) for m, _ in models],
         weight_decay=_DECAY,
         seeds=[seed for _, seed in models],
-        cost_fn=mixture_cost(pairwise_gaussian_nll) if mixture else path_cost,
+        cost_fn=MixtureNLL(pairwise_gaussian_nll) if mixture else path_cost,
         scores=SoftmaxScores(),
         score_weight=0.0 if mixture else _SCORE_WEIGHT,
         device=device,

@@ -12,7 +12,7 @@ from torchmcl._checks import available_device, check_positive_int
 from torchmcl._progress import Progress
 from torchmcl._records import write_records
 from torchmcl.costs import pairwise_neg_si_sdr
-from torchmcl.losses import match
+from torchmcl.losses import assign
 from torchmcl.rules.winners import WTA
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch
@@ -71,7 +71,7 @@ def evaluate_separator(
         for index, mixture in enumerate(dataset.mixtures):
             inputs, targets, mask = (part.unsqueeze(0).to(device) for part in dataset[index][:3] if part is not None)
             output = mcl_step(separator, Batch(inputs, targets, mask), WTA(), cost_fn=pairwise_neg_si_sdr)
-            untouched = match(pairwise_neg_si_sdr(hypotheses=inputs.unsqueeze(1), targets=targets), WTA(), mask)
+            untouched = assign(pairwise_neg_si_sdr(hypotheses=inputs.unsqueeze(1), targets=targets), WTA(), mask)
             one_to_one, before = pit_si_sdr(output).item(), si_sdr_under(WTA(), untouched).item()
             logits = output.predictions.score_logits
             records.append(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchmcl.annealing import AutoAnnealing, RuleLike
 from torchmcl.costs import pairwise_neg_si_sdr
-from torchmcl.losses import match, mcl_loss
+from torchmcl.losses import assign, mcl_loss
 from torchmcl.rules.transport import PIT, Sinkhorn
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 from torchmcl.schedules import Exponential, Linear, Until, annealed
@@ -75,7 +75,7 @@ def rule_of(objective: ObjectiveConfig) -> RuleLike:
 
 def si_sdr_under(rule: AssignmentRule, matching: Matching) -> Tensor:
     """Return the mean SI-SDR in dB over all real sources, each with the output that `rule` gives it."""
-    return -mcl_loss(match(matching.cost, rule, matching.mask))
+    return -mcl_loss(assign(matching.cost, rule, matching.mask))
 
 
 def pit_si_sdr(output: StepOutput) -> Tensor:

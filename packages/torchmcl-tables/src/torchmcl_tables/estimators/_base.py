@@ -17,7 +17,7 @@ from torchmcl.annealing.auto import AutoAnnealing, cost_scale
 from torchmcl.annealing.course import rule_at
 from torchmcl.fleet import Candidate, default_batch_size
 from torchmcl.fleet.stacked import build_modules
-from torchmcl.losses import match
+from torchmcl.losses import assign
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule
 from torchmcl.types import Predictions
@@ -288,7 +288,7 @@ class MCLEstimator(DataFrames, Parameters):
         inputs, targets, _ = examples
         with torch.no_grad():
             costs = [self._costs(module(inputs), targets) for module in self.modules_]
-        measured = cost_scale(match(torch.stack(costs), WTA()), stacked=True)
+        measured = cost_scale(assign(torch.stack(costs), WTA()), stacked=True)
         n_coordinates = self._out_features
         if state is None:  # rows that come one by one are not held for: there is no way back
             state = policy.init(measured, horizon, n_coordinates=n_coordinates, may_hold=False)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value
-from torchmcl.costs import mixture_score
+from torchmcl.costs import MixtureNLLWithCRPS
 from torchmcl.density import VoronoiKernels
 from torchmcl.fleet import default_batch_size
 from torchmcl.nn import MultiHypothesisMLP
@@ -172,7 +172,7 @@ class Blending(Forecasts):
         training = super()._training(rule, learning_rate, weight_decay, **how)
         if not self._blends:
             return training
-        return replace(training, cost_fn=mixture_score(CRPS_WEIGHT), score_weight=0.0)
+        return replace(training, cost_fn=MixtureNLLWithCRPS(CRPS_WEIGHT), score_weight=0.0)
 
     # ------------------------------------------------------------------ shares
 

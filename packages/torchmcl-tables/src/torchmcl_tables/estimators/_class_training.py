@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from torchmcl.costs import mixture_cost, pairwise_cross_entropy
+from torchmcl.costs import MixtureNLL, pairwise_cross_entropy
 from torchmcl.fleet import Checkpointing, Fleet, FleetData, MixtureLogLoss, Validation, even_batch_size
 from torchmcl.types import Predictions
 from torchmcl_tables.estimators._networks import Examples, Trained, Training, mean_one
@@ -17,7 +17,7 @@ from torchmcl_tables.estimators._networks import Examples, Trained, Training, me
 __all__ = ["CLASS_COST", "ClassTraining", "best_temperature", "log_shares"]
 
 #: -log(score p(class)) of each hypothesis.
-CLASS_COST = mixture_cost(pairwise_cross_entropy)
+CLASS_COST = MixtureNLL(pairwise_cross_entropy)
 # Evaluations on held-out rows in a training, and saves.
 _N_LOOKS, _N_SAVES = 100, 5
 _ROWS_AT_ONCE = 65_536

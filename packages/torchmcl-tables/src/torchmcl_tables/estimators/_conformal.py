@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchmcl.density import KernelMixture
 from torchmcl.density.kernels import REACH, marked
-from torchmcl.postprocess._quantiles import effective_counts, quantile
+from torchmcl.postprocess.quantiles import effective_counts, quantile
 
 __all__ = [
     "PredictionIntervals",

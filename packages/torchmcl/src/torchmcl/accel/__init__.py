@@ -1,28 +1,40 @@
 """Faster ways to compute what the rest of the package defines in plain formulas.
 
-`accelerated` decorates a definition and is the only place that chooses between three ways to compute it:
+`accelerated` decorates a definition with the ways to compute it, and is the only place that chooses among them: the
+first that serves the arguments in the present mode. There are three kinds of ways:
 
-- a Triton kernel (`rows`, `pairs`) for float32 tensors on a CUDA device, in plain eager mode;
-- otherwise an `autograd.Function` (`coordinates`, `squares`, `products`, `cross_entropy`) that needs less memory
-  and time than the formula, on any device, compiled and under `torch.vmap` too;
-- in forward mode the definition itself, because plain operations are all that forward mode can follow.
+- `in_triton`: a kernel of `accel.triton` for float32 tensors on a CUDA device, in plain eager mode;
+- `in_torch`: a function of `accel.eager`, mostly an `autograd.Function`, that needs less memory and time than the
+  formula, on any device, compiled and under `torch.vmap` too; `in_eager` where these cannot follow it;
+- functions of `accel.native` in C for float32 on CPUs, each with a condition of its own.
 
+In forward mode the definition itself is computed, because plain operations are all that forward mode can follow.
 `one_to_one` is an operator of torch instead: no formula defines it, and it runs in every mode.
 """
 
 import functools
-import importlib
 import importlib.util
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from torchmcl._eager import in_forward_mode, is_plain_eager
 
-__all__ = ["MAX_FEATURES", "accelerated", "has_triton", "runs_on", "runs_triton", "usable"]
+__all__ = [
+    "MAX_FEATURES",
+    "Way",
+    "accelerated",
+    "has_triton",
+    "in_eager",
+    "in_torch",
+    "in_triton",
+    "runs_on",
+    "runs_triton",
+    "usable",
+]
 
 # A kernel of `linear` holds the whole weight of a model.
 MAX_FEATURES = 128
@@ -30,39 +42,65 @@ MAX_FEATURES = 128
 # The kernels index with 32-bit integers.
 _MAX_ENTRIES = 2**31 - 1
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def accelerated(lean: Callable[..., Any] | None = None, *, triton: str | None = None) -> Callable[[F], F]:
-    """Return a decorator that computes a definition by a faster function of the same signature.
+class Way(NamedTuple):
+    """A faster way to compute a definition.
 
-    Args:
-        lean: a function in plain torch, used wherever the kernel is not, except in forward mode.
-        triton: "module.function" of this package, imported when first needed. The function returns
-            `NotImplemented` for arguments that its kernel does not serve, such as too long rows.
+    Attributes:
+        serves: returns whether it can be taken for these arguments in the present mode.
+        compute: has the signature of the definition, and returns `NotImplemented` for arguments beyond its limits.
     """
 
-    def decorate(definition: F) -> F:
-        @functools.wraps(definition)
-        def fastest(*args: Any, **kwargs: Any) -> Any:
-            if triton is not None and usable(*(value for value in args if isinstance(value, Tensor))):
-                result = _kernel(triton)(*args, **kwargs)
-                if result is not NotImplemented:
-                    return result
-            if lean is None or in_forward_mode():
-                return definition(*args, **kwargs)
-            return lean(*args, **kwargs)
+    serves: Callable[..., bool]
+    compute: Callable[..., Any]
 
-        return cast(F, fastest)
+
+class Accelerated(Protocol[P, R]):
+    """A definition with faster ways; tests compare these, and backward passes may need the definition."""
+
+    definition: Callable[P, R]
+    ways: tuple[Way, ...]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return the result by the first way that serves the arguments, by the definition if there is none."""
+
+
+def accelerated(*ways: Way) -> Callable[[Callable[P, R]], Accelerated[P, R]]:
+    """Return a decorator that computes a definition by the first way that serves the arguments."""
+
+    def decorate(definition: Callable[P, R]) -> Accelerated[P, R]:
+        @functools.wraps(definition)
+        def fastest(*args: P.args, **kwargs: P.kwargs) -> R:
+            for way in ways:
+                if way.serves(*args, **kwargs):
+                    result: R = way.compute(*args, **kwargs)
+                    if result is not NotImplemented:
+                        return result
+            return definition(*args, **kwargs)
+
+        decorated = cast(Accelerated[P, R], fastest)
+        decorated.definition, decorated.ways = definition, ways
+        return decorated
 
     return decorate
 
 
-@functools.cache
-def _kernel(name: str) -> Callable[..., Any]:
-    module, function = name.split(".")
-    kernel: Callable[..., Any] = getattr(importlib.import_module(f"torchmcl.accel.triton.{module}"), function)
-    return kernel
+def in_torch(function: Callable[..., Any]) -> Way:
+    """Return a way by a function in plain torch, for all arguments except in forward mode."""
+    return Way(lambda *args, **kwargs: not in_forward_mode(), function)
+
+
+def in_eager(function: Callable[..., Any]) -> Way:
+    """Return a way by a function in plain torch that neither the compiler nor `torch.vmap` can follow."""
+    return Way(lambda *args, **kwargs: is_plain_eager(), function)
+
+
+def in_triton(kernel: Callable[..., Any]) -> Way:
+    """Return a way by a function of `torchmcl.accel.triton`, for positional tensors that its kernels serve."""
+    return Way(lambda *args, **kwargs: usable(*(value for value in args if isinstance(value, Tensor))), kernel)
 
 
 @functools.cache

@@ -372,8 +372,8 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
         stacked: the leading axis is models; one number per model.
 
     Example:
-        >>> from torchmcl import AnnealedWTA, match
-        >>> costs = cost_scale(match(torch.tensor([[[1.0, 1.0]], [[3.0, 3.0]]]), AnnealedWTA(9.0)))
+        >>> from torchmcl import AnnealedWTA, assign
+        >>> costs = cost_scale(assign(torch.tensor([[[1.0, 1.0]], [[3.0, 3.0]]]), AnnealedWTA(9.0)))
         >>> costs.scale, costs.has_zero
         (tensor(2.), tensor(True))
     """

@@ -47,7 +47,7 @@ def measure(matching: Matching, temperature: float | Tensor) -> Measurement:
     Example:
         >>> import torch, torchmcl as mcl
         >>> cost = torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]]])
-        >>> hot, cold = measure(mcl.match(cost, mcl.AnnealedWTA(1e6)), 1e6), measure(mcl.match(cost, mcl.WTA()), 0.0)
+        >>> hot, cold = measure(mcl.assign(cost, mcl.AnnealedWTA(1e6)), 1e6), measure(mcl.assign(cost, mcl.WTA()), 0.0)
         >>> round(hot.rate.item(), 3), round(cold.rate.item(), 3), round(hot.soft_distortion.item(), 3)
         (0.0, 1.0, 0.5)
     """

@@ -1,11 +1,13 @@
 """Pairwise costs: keyword-only tensors in, cost [..., targets, hypotheses] out, lower is better."""
 
 from torchmcl.costs.audio import pairwise_neg_si_sdr, pairwise_neg_snr
+from torchmcl.costs.centres import MEAN, MEDIAN, Centre
 from torchmcl.costs.classification import pairwise_cross_entropy
-from torchmcl.costs.lifted import pairwise
-from torchmcl.costs.likelihood import mixture_cost, pairwise_gaussian_nll, pairwise_laplace_nll
+from torchmcl.costs.declared import CostDeclaration, Norm, NormalMixture, declaration, declares
+from torchmcl.costs.lifted import Pairwise
+from torchmcl.costs.likelihood import MixtureNLL, pairwise_gaussian_nll, pairwise_laplace_nll
 from torchmcl.costs.masks import pairwise_dice
-from torchmcl.costs.mixtures import mixture_score
+from torchmcl.costs.mixtures import MixtureNLLWithCRPS
 from torchmcl.costs.sequences import (
     pairwise_ade,
     pairwise_fde,
@@ -22,9 +24,17 @@ from torchmcl.costs.vector import (
 )
 
 __all__ = [
-    "mixture_cost",
-    "mixture_score",
-    "pairwise",
+    "MEAN",
+    "MEDIAN",
+    "Centre",
+    "CostDeclaration",
+    "MixtureNLL",
+    "MixtureNLLWithCRPS",
+    "Norm",
+    "NormalMixture",
+    "Pairwise",
+    "declaration",
+    "declares",
     "pairwise_ade",
     "pairwise_cosine",
     "pairwise_cross_entropy",

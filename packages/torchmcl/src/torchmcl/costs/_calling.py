@@ -1,53 +1,15 @@
-"""How a step calls a cost: with hypotheses and targets always, and with whatever else the cost names."""
+"""The call of a cost by a step: hypotheses and targets always, and whatever else the cost takes."""
 
-import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
 from torchmcl._checks import bad_value
+from torchmcl.costs.declared import needs
 from torchmcl.types import Distributions, Predictions
 
-__all__ = ["call_cost", "check_takes_mask", "named_extras"]
-
-# What a cost may name besides `hypotheses` and `targets`.
-_EXTRAS = ("mask", "scale", "score_logits", "event_dims")
-
-
-def named_extras(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
-    """Return which of mask, scale, score_logits and event_dims a cost takes, by the names of its parameters.
-
-    Those that `functools.partial` has already given are left alone.
-    """
-    try:
-        if cost_fn in _KNOWN:
-            return _KNOWN[cost_fn]
-    except TypeError:  # not hashable, or without weak references
-        return _read_extras(cost_fn)
-    return _KNOWN.setdefault(cost_fn, _read_extras(cost_fn))
-
-
-# What `torch.compiler.assume_constant_result` sets, without the two seconds that importing the compiler takes.
-named_extras._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-# Reading a signature takes as long as a small operation, and every step asks.
-_KNOWN: WeakKeyDictionary[Callable[..., Tensor], tuple[str, ...]] = WeakKeyDictionary()
-
-
-def _read_extras(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
-    try:
-        parameters = inspect.signature(cost_fn).parameters
-    except (TypeError, ValueError):  # built-in functions have none to read
-        return ()
-    given: set[str] = set()
-    while isinstance(cost_fn, functools.partial):
-        given |= cost_fn.keywords.keys()
-        cost_fn = cost_fn.func
-    return tuple(name for name in _EXTRAS if name in parameters and name not in given)
+__all__ = ["call_cost", "check_takes_mask"]
 
 
 def call_cost(
@@ -70,7 +32,7 @@ def call_cost(
         mask: of the steps of each target, or None.
         event_dims: axes of one hypothesis.
     """
-    extras = named_extras(cost_fn)
+    extras = needs(cost_fn)
     if mask is not None:
         check_takes_mask(owner, argument, cost_fn)
     if "score_logits" in extras and predictions.score_logits is None:
@@ -91,7 +53,7 @@ def call_cost(
     if not isinstance(cost, Tensor) or tuple(cost.shape) not in shapes:
         rule = f"return a cost [..., targets, hypotheses] of shape {shape} for targets {tuple(targets.shape)}"
         got = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
-        advice = "`torchmcl.pairwise(loss)` makes one of a loss of one hypothesis and one target."
+        advice = "`torchmcl.Pairwise(loss)` makes one of a loss of one hypothesis and one target."
         if event_dims > 1:
             advice += " Paths need a cost of sequences, pairwise_sq_ade for example."
         raise ValueError(bad_value(owner, argument, rule, f"{got} from {_name(cost_fn)}", advice))
@@ -114,7 +76,7 @@ def _shape_of_pairs(owner: str, hypotheses: Tensor, targets: Tensor, event_dims:
 
 def check_takes_mask(owner: str, argument: str, cost_fn: Callable[..., Tensor]) -> None:
     """Check that a cost takes the mask of the steps of each target, which it must not ignore."""
-    if "mask" not in named_extras(cost_fn):
+    if "mask" not in needs(cost_fn):
         rule = "take `mask`, the real steps of each target, where the mask of the batch has an axis of steps"
         advice = "pairwise_ade, pairwise_gaussian_nll and other costs of sequences do."
         raise ValueError(bad_value(owner, argument, rule, _name(cost_fn), advice))

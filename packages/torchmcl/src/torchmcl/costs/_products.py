@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from torchmcl._eager import without_autocast
-from torchmcl.accel import accelerated
+from torchmcl.accel import accelerated, in_torch
 from torchmcl.accel.eager.products import wide_dtype, wide_products
 
 __all__ = ["SILENCE", "InnerProducts", "inner_products"]
@@ -33,7 +33,7 @@ def inner_products(hypotheses: Tensor, targets: Tensor) -> InnerProducts:
     return InnerProducts(*_products(hypotheses, targets))
 
 
-@accelerated(wide_products)
+@accelerated(in_torch(wide_products))
 def _products(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     h, t = hypotheses.to(wide_dtype(hypotheses)), targets.to(wide_dtype(targets))
     with without_autocast(h):

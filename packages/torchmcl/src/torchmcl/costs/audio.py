@@ -11,6 +11,7 @@ from torch import Tensor
 from torchmcl._checks import check_event_pair
 from torchmcl.costs._products import SILENCE, InnerProducts, inner_products
 from torchmcl.costs._shapes import aligned_pair
+from torchmcl.costs.declared import declares
 
 __all__ = ["pairwise_neg_si_sdr", "pairwise_neg_snr"]
 
@@ -19,6 +20,7 @@ __all__ = ["pairwise_neg_si_sdr", "pairwise_neg_snr"]
 _FLOOR = 1e-10
 
 
+@declares(event_dims=1)
 def pairwise_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool = False) -> Tensor:
     """Return the negative scale-invariant signal-to-distortion ratio of every pair, in dB.
 
@@ -51,6 +53,7 @@ def pairwise_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool 
     return _unless_silent(decibels, products).to(_result_dtype(hypotheses, targets))
 
 
+@declares(event_dims=1)
 def pairwise_neg_snr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool = False) -> Tensor:
     """Return the negative signal-to-noise ratio of every pair, in dB.
 

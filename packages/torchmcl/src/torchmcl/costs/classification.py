@@ -3,11 +3,13 @@
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_leading_axes, check_tensor, value_checks_enabled
+from torchmcl._checks import bad_value, check_leading_axes, check_tensor, debug_checks_enabled
+from torchmcl.costs.declared import declares
 
 __all__ = ["pairwise_cross_entropy"]
 
 
+@declares(event_dims=1, target_dims=0)
 def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the cross-entropy of every (class id, hypothesis) pair.
 
@@ -20,7 +22,7 @@ def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
 
     Raises:
         TypeError: if the targets are not integers.
-        ValueError: if the axes do not fit, or for an id out of range (on GPUs only inside `value_checks`).
+        ValueError: if the axes do not fit, or for an id out of range (on GPUs only inside `debug_checks`).
 
     Example:
         >>> logits = torch.tensor([[0.0, 0.0], [0.0, 2.0]])
@@ -64,7 +66,7 @@ def _check(owner: str, hypotheses: Tensor, targets: Tensor) -> None:
     if n_classes < 1:
         rule = "have at least one class"
         raise ValueError(bad_value(owner, "hypotheses", rule, tuple(hypotheses.shape)))
-    if value_checks_enabled() and targets.numel():
+    if debug_checks_enabled() and targets.numel():
         low, high = int(targets.min()), int(targets.max())
         if low < 0 or high >= n_classes:
             rule = f"lie between 0 and {n_classes - 1}"

@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_callable, check_tensor, value_checks_enabled
+from torchmcl._checks import bad_value, check_callable, check_tensor, debug_checks_enabled
 from torchmcl.accel.eager.likelihoods import GAUSSIAN, LAPLACE, Family, summed_nll
-from torchmcl.costs._calling import check_takes_mask, named_extras
+from torchmcl.costs._calling import check_takes_mask
 from torchmcl.costs._sequences import aligned_events, flattened
+from torchmcl.costs.declared import CostDeclaration, declaration, declares, needs
 
-__all__ = ["mixture_cost", "pairwise_gaussian_nll", "pairwise_laplace_nll"]
+__all__ = ["MixtureNLL", "pairwise_gaussian_nll", "pairwise_laplace_nll"]
 
 
+@declares(event_dims=...)
 def pairwise_gaussian_nll(
     *,
     hypotheses: Tensor,
@@ -33,7 +35,7 @@ def pairwise_gaussian_nll(
         hypotheses: means [..., hypotheses, dim], or [..., hypotheses, steps, dim] with `event_dims=2`.
         targets: [..., targets, dim] or [..., targets, steps, dim]; the contents of masked steps are ignored, even NaN.
         scale: standard deviations, > 0, of the shape of `hypotheses` or one that broadcasts to it. A scale of 0 or
-            below gives NaN or infinity, and an error inside `value_checks`.
+            below gives NaN or infinity, and an error inside `debug_checks`.
         mask: [..., targets, steps], True where a step is real; None when all are.
         event_dims: how many axes one hypothesis has; `mcl_step` fills it in.
         per_step: divide by the number of real steps, so that long and short sequences count alike.
@@ -49,6 +51,7 @@ def pairwise_gaussian_nll(
     return _nll("pairwise_gaussian_nll", GAUSSIAN, hypotheses, targets, scale, mask, event_dims, per_step)
 
 
+@declares(event_dims=...)
 def pairwise_laplace_nll(
     *,
     hypotheses: Tensor,
@@ -80,7 +83,7 @@ def pairwise_laplace_nll(
 
 
 @dataclass(frozen=True)
-class mixture_cost:  # noqa: N801  (reads as a function: cost_fn = mixture_cost(pairwise_gaussian_nll))
+class MixtureNLL:
     """A negative log-likelihood with the log-score of its hypothesis inside: -log(score_k p_k(y)).
 
     With it, `AnnealedWTA(1.0)` trains an exact mixture density network: the weights are the posterior of the
@@ -95,7 +98,7 @@ class mixture_cost:  # noqa: N801  (reads as a function: cost_fn = mixture_cost(
         >>> import torchmcl as mcl
         >>> model = mcl.MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3, scales=True)
         >>> batch = mcl.Batch(torch.randn(8, 2), torch.randn(8, 1, 1))
-        >>> cost_fn = mcl.mixture_cost(mcl.pairwise_gaussian_nll)
+        >>> cost_fn = mcl.MixtureNLL(mcl.pairwise_gaussian_nll)
         >>> mcl.mcl_step(model, batch, mcl.AnnealedWTA(1.0), cost_fn=cost_fn, score_weight=0).matching.cost.shape
         torch.Size([8, 1, 3])
     """
@@ -104,7 +107,13 @@ class mixture_cost:  # noqa: N801  (reads as a function: cost_fn = mixture_cost(
 
     def __post_init__(self) -> None:
         """Check the field."""
-        check_callable("mixture_cost", "nll", self.nll, "torchmcl.pairwise_gaussian_nll")
+        check_callable("MixtureNLL", "nll", self.nll, "torchmcl.pairwise_gaussian_nll")
+
+    @property
+    def declaration(self) -> CostDeclaration:
+        """The axes of `nll`."""
+        inner = declaration(self.nll)
+        return CostDeclaration(inner.event_dims, inner.target_dims)
 
     def __call__(
         self,
@@ -118,9 +127,9 @@ class mixture_cost:  # noqa: N801  (reads as a function: cost_fn = mixture_cost(
     ) -> Tensor:
         """Return the cost [..., targets, hypotheses]."""
         if mask is not None:
-            check_takes_mask("mixture_cost", "nll", self.nll)
+            check_takes_mask("MixtureNLL", "nll", self.nll)
         available: dict[str, Any] = {"scale": scale, "mask": mask, "event_dims": event_dims}
-        extras = {name: available[name] for name in named_extras(self.nll) if name in available}
+        extras = {name: available[name] for name in needs(self.nll) if name in available}
         cost = self.nll(hypotheses=hypotheses, targets=targets, **extras)
         return cost - score_logits.to(cost.dtype).log_softmax(dim=-1).unsqueeze(-2)
 
@@ -167,6 +176,6 @@ def _check_scale(owner: str, scale: Tensor, hypotheses: Tensor) -> None:
     if not fits:
         rule = f"broadcast to the shape of `hypotheses`, {tuple(hypotheses.shape)}"
         raise ValueError(bad_value(owner, "scale", rule, tuple(scale.shape)))
-    if value_checks_enabled() and scale.numel() and not bool((scale > 0).all()):
+    if debug_checks_enabled() and scale.numel() and not bool((scale > 0).all()):
         advice = "torch.nn.functional.softplus(x) + 1e-3 is one way to make it so."
         raise ValueError(bad_value(owner, "scale", "be > 0", float(scale.min()), advice))

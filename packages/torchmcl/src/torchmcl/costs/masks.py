@@ -5,10 +5,12 @@ from torch import Tensor
 from torchmcl._checks import check_positive
 from torchmcl.costs._products import inner_products
 from torchmcl.costs._sequences import aligned_events
+from torchmcl.costs.declared import declares
 
 __all__ = ["pairwise_dice"]
 
 
+@declares(event_dims=...)
 def pairwise_dice(
     *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, event_dims: int = 2, smooth: float = 1.0
 ) -> Tensor:

@@ -8,13 +8,14 @@ from torch import Tensor
 
 from torchmcl._checks import check_non_negative
 from torchmcl._eager import without_autocast
+from torchmcl.costs.declared import CostDeclaration, NormalMixture
 from torchmcl.costs.likelihood import pairwise_gaussian_nll
 
-__all__ = ["mixture_score"]
+__all__ = ["MixtureNLLWithCRPS"]
 
 
 @dataclass(frozen=True)
-class mixture_score:  # noqa: N801  (reads as a function: cost_fn = mixture_score(crps=3.0))
+class MixtureNLLWithCRPS:
     """Minus the log-likelihood of a target under all hypotheses together, plus a multiple of their CRPS.
 
     The hypotheses are normal distributions, their scores (the softmax of the logits) are the shares of a mixture.
@@ -32,7 +33,8 @@ class mixture_score:  # noqa: N801  (reads as a function: cost_fn = mixture_scor
         >>> import torchmcl as mcl
         >>> model = mcl.MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3, scales=True)
         >>> batch = mcl.Batch(torch.randn(8, 2), torch.randn(8, 1, 1))
-        >>> mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=mcl.mixture_score(3.0), score_weight=0).matching.cost.shape
+        >>> step = mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=mcl.MixtureNLLWithCRPS(3.0), score_weight=0)
+        >>> step.matching.cost.shape
         torch.Size([8, 1, 1])
     """
 
@@ -40,7 +42,12 @@ class mixture_score:  # noqa: N801  (reads as a function: cost_fn = mixture_scor
 
     def __post_init__(self) -> None:
         """Check the field."""
-        check_non_negative("mixture_score", "crps", self.crps)
+        check_non_negative("MixtureNLLWithCRPS", "crps", self.crps)
+
+    @property
+    def declaration(self) -> CostDeclaration:
+        """Vectors, and the closed form with this weight of the CRPS."""
+        return CostDeclaration(event_dims=1, formula=NormalMixture(self.crps))
 
     def __call__(self, *, hypotheses: Tensor, targets: Tensor, scale: Tensor, score_logits: Tensor) -> Tensor:
         """Return the cost [..., targets, 1].

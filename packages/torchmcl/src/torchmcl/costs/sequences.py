@@ -8,6 +8,8 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_choice
 from torchmcl.accel.eager.displacements import weighted_distances
 from torchmcl.costs._sequences import aligned_events, flattened, step_weights
+from torchmcl.costs.centres import MEAN, MEDIAN_OF_LAST_STEP, MEDIAN_OF_STEPS
+from torchmcl.costs.declared import Norm, declares
 
 __all__ = [
     "pairwise_ade",
@@ -18,6 +20,7 @@ __all__ = [
 ]
 
 
+@declares(event_dims=2, centre=MEDIAN_OF_STEPS)
 def pairwise_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the average displacement of every (target, hypothesis) pair: the mean distance over real steps.
 
@@ -43,6 +46,7 @@ def pairwise_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = N
     return flattened(weighted_distances, (hypotheses, 3), (targets, 3), (weights, 2))
 
 
+@declares(event_dims=2, centre=MEAN, formula=Norm(order=2, power=2, mean_over_steps=True))
 def pairwise_sq_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the mean squared distance over real steps of every (target, hypothesis) pair.
 
@@ -67,6 +71,7 @@ def pairwise_sq_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None 
     return flattened(squares, (hypotheses, 3), (targets, 3), (weights, 2))
 
 
+@declares(event_dims=2, centre=MEDIAN_OF_LAST_STEP)
 def pairwise_fde(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the final displacement of every (target, hypothesis) pair: the distance at the last real step.
 
@@ -91,6 +96,7 @@ def pairwise_fde(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = N
     return _length(_final_differences("pairwise_fde", hypotheses, targets, mask))
 
 
+@declares(event_dims=2, centre=MEAN)
 def pairwise_sq_fde(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the squared distance at the last real step of every (target, hypothesis) pair.
 
@@ -110,6 +116,7 @@ def pairwise_sq_fde(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None 
     return _final_differences("pairwise_sq_fde", hypotheses, targets, mask).square().sum(dim=-1)
 
 
+@declares(event_dims=2, target_dims=1)
 def pairwise_token_cross_entropy(
     *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:

@@ -4,11 +4,13 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import check_event_pair, check_real
-from torchmcl.accel import accelerated
+from torchmcl.accel import accelerated, in_torch, in_triton, triton
 from torchmcl.accel.eager.coordinates import sum_of_absolutes, sum_of_hubers
 from torchmcl.accel.eager.squares import squared_distances
 from torchmcl.costs._products import SILENCE, inner_products
 from torchmcl.costs._shapes import aligned_pair
+from torchmcl.costs.centres import MEAN, MEDIAN
+from torchmcl.costs.declared import Norm, declares
 
 __all__ = [
     "pairwise_cosine",
@@ -19,6 +21,7 @@ __all__ = [
 ]
 
 
+@declares(event_dims=1, centre=MEAN, formula=Norm(order=2, power=2))
 def pairwise_sq_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the squared Euclidean cost of every (target, hypothesis) pair.
 
@@ -44,6 +47,7 @@ def pairwise_sq_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     return _sq_euclidean(*aligned_pair(hypotheses, targets))
 
 
+@declares(event_dims=1, centre=MEDIAN, formula=Norm(order=2))
 def pairwise_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the Euclidean distance of every (target, hypothesis) pair.
 
@@ -66,6 +70,7 @@ def pairwise_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     return torch.where(hit, squared, squared.masked_fill(hit, 1).sqrt())
 
 
+@declares(event_dims=1, formula=Norm(order=1))
 def pairwise_l1(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the sum of absolute differences of every (target, hypothesis) pair.
 
@@ -84,6 +89,7 @@ def pairwise_l1(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     return _l1(*aligned_pair(hypotheses, targets))
 
 
+@declares(event_dims=1)
 def pairwise_huber(*, hypotheses: Tensor, targets: Tensor, delta: float = 1.0) -> Tensor:
     """Return the Huber cost of every pair: quadratic within `delta`, linear beyond, summed over dimensions.
 
@@ -110,6 +116,7 @@ def pairwise_huber(*, hypotheses: Tensor, targets: Tensor, delta: float = 1.0) -
     return _huber(hypotheses, targets, min(delta, torch.finfo(hypotheses.dtype).max))
 
 
+@declares(event_dims=1)
 def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return 1 - cosine similarity of every (target, hypothesis) pair, in [0, 2].
 
@@ -136,17 +143,17 @@ def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     return (1 - cosine).clamp(0, 2).to(hypotheses.dtype)
 
 
-@accelerated(squared_distances, triton="pairs.squared_distances")
+@accelerated(in_triton(triton.squared_distances), in_torch(squared_distances))
 def _sq_euclidean(hypotheses: Tensor, targets: Tensor) -> Tensor:
     return _differences(hypotheses, targets).square().sum(dim=-1)
 
 
-@accelerated(sum_of_absolutes)
+@accelerated(in_torch(sum_of_absolutes))
 def _l1(hypotheses: Tensor, targets: Tensor) -> Tensor:
     return _differences(hypotheses, targets).abs().sum(dim=-1)
 
 
-@accelerated(sum_of_hubers)
+@accelerated(in_torch(sum_of_hubers))
 def _huber(hypotheses: Tensor, targets: Tensor, delta: float) -> Tensor:
     distances = _differences(hypotheses, targets).abs()
     inside = distances.clamp(max=delta)

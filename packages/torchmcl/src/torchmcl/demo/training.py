@@ -21,7 +21,7 @@ from torchmcl.data import three_gaussians
 from torchmcl.demo.conditional_example import conditional_records
 from torchmcl.demo.tree import tree_records
 from torchmcl.fleet import EpochEnd, Fleet, FleetData
-from torchmcl.losses import match
+from torchmcl.losses import assign
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import Cosine, Exponential, annealed
@@ -148,7 +148,7 @@ class _Recorder:
     def matching(self, predictions: Predictions, points: Tensor | None = None) -> Matching:
         """Return the hard matching of held-out points to the hypotheses of each model."""
         points = self.held_out if points is None else points
-        return match(pairwise_sq_euclidean(hypotheses=predictions.hypotheses, targets=points[None, None]), WTA())
+        return assign(pairwise_sq_euclidean(hypotheses=predictions.hypotheses, targets=points[None, None]), WTA())
 
 
 def _temperature(rule: Any, epoch: int) -> float:
@@ -161,7 +161,7 @@ def _kmeans(points: Tensor, held_out: Tensor, settings: DemoSettings) -> dict[st
     cluster = optional_import("sklearn.cluster", extra="demo", needed_by="torchmcl demo")
     model = cluster.KMeans(settings.n_hypotheses, n_init=settings.n_restarts, random_state=0).fit(points.numpy())
     centres = torch.from_numpy(model.cluster_centers_)
-    matching = match(pairwise_sq_euclidean(hypotheses=centres, targets=held_out), WTA())
+    matching = assign(pairwise_sq_euclidean(hypotheses=centres, targets=held_out), WTA())
     return {
         "distortion": float(metrics.distortion(matching)),
         "starved": int(metrics.n_dead_hypotheses(matching)),

@@ -1,7 +1,7 @@
 """A step of mixtures over classes with its gradient in closed form, for small networks on CPUs.
 
 Of a small network autograd takes most of the time: a step of five networks on a hundred rows has some 30 operations
-here instead of some 200. What is computed is `mcl_step` with `mixture_cost(pairwise_cross_entropy)`.
+here instead of some 200. What is computed is `mcl_step` with `MixtureNLL(pairwise_cross_entropy)`.
 """
 
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from torchmcl._checks import value_checks_enabled
-from torchmcl.costs import mixture_cost, pairwise_cross_entropy
+from torchmcl._checks import debug_checks_enabled
+from torchmcl.costs import MixtureNLL, pairwise_cross_entropy
 from torchmcl.fleet.batches import BatchRows, EpochRows
 from torchmcl.fleet.compiled_adam import fast_adam
 from torchmcl.fleet.courses import RuleCourses
@@ -127,10 +127,10 @@ def why_not_in_closed_form(device: torch.device, models: StackedModules, data: F
     """Return why `ClassStep` cannot serve a training, None if it can."""
     if device.type != "cpu":
         return "It serves CPUs."
-    if spec.cost_fn != mixture_cost(pairwise_cross_entropy) or spec.loss_fn is not None or spec.score_weight != 0:
-        return "It serves mixture_cost(pairwise_cross_entropy) with score_weight=0."
-    if value_checks_enabled():
-        return "It does not look at values, as `value_checks` asks for."
+    if spec.cost_fn != MixtureNLL(pairwise_cross_entropy) or spec.loss_fn is not None or spec.score_weight != 0:
+        return "It serves MixtureNLL(pairwise_cross_entropy) with score_weight=0."
+    if debug_checks_enabled():
+        return "It does not look at values, as `debug_checks` asks for."
     return _why_not_on_rows(models, data)
 
 

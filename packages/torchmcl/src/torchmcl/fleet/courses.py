@@ -162,8 +162,8 @@ class RuleCourses:
     def check_hypotheses(self, n_hypotheses: int) -> None:
         """Check what the rules say about the number of hypotheses; in training their values are tensors."""
         for group in self.groups:
-            if "n" in group.values:
-                largest: dict[str, Any] = {"n": float(group.values["n"].max())}
+            if "k" in group.values:
+                largest: dict[str, Any] = {"k": float(group.values["k"].max())}
                 replace(group.first, **largest)._check_against(torch.empty(1, n_hypotheses))
 
     def _column(self, name: str, n_epochs: int) -> Tensor:

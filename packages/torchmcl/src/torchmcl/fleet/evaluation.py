@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchmcl import metrics
-from torchmcl.costs import mixture_cost, mixture_score
+from torchmcl.costs import MixtureNLL, MixtureNLLWithCRPS
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.placement import models_at_once
 from torchmcl.fleet.stacked import StackedModules
@@ -47,7 +47,7 @@ class WeightedDistortion:
 
 
 class MixtureLogLoss:
-    """A monitor for `mixture_cost`: the log-loss of the mixtures on held-out rows.
+    """A monitor for `MixtureNLL`: the log-loss of the mixtures on held-out rows.
 
     Args:
         weights: [rows] or [models, rows], how much each held-out row counts; 0 for padding. All alike by default.
@@ -81,7 +81,7 @@ def evaluate_models(
     scores: ScoreObjective,
 ) -> dict[str, Tensor]:
     """Return distortion, rmse [models] and usage [models, hypotheses] on the CPU."""
-    if isinstance(cost_fn, mixture_cost | mixture_score):
+    if isinstance(cost_fn, MixtureNLL | MixtureNLLWithCRPS):
         scores = SoftmaxScores()  # which these costs train themselves
 
     def rmse(targets: Tensor, hypotheses: Tensor, mask: Tensor, logits: Tensor | None = None) -> Tensor:

@@ -12,10 +12,10 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from torchmcl._checks import value_checks_enabled
+from torchmcl._checks import debug_checks_enabled
 from torchmcl.accel.native import compiled
 from torchmcl.annealing.auto import CostScale, cost_scale
-from torchmcl.costs import mixture_score, pairwise_l1, pairwise_sq_euclidean
+from torchmcl.costs import MixtureNLLWithCRPS, pairwise_l1, pairwise_sq_euclidean
 from torchmcl.fleet.batches import BatchRows, EpochRows
 from torchmcl.fleet.compiled_adam import CompiledAdam, fast_adam
 from torchmcl.fleet.courses import RuleCourses
@@ -217,7 +217,7 @@ class CompiledStep(AutogradStep):
         inputs, targets = rows.inputs[:, drawn], rows.targets[:, drawn]
         finite = bool(inputs.isfinite().all() and targets.isfinite().all())
         # The shortcut below is for distances, which have a natural zero. A log-likelihood may be negative.
-        is_distance = not isinstance(self.spec.cost_fn, mixture_score)
+        is_distance = not isinstance(self.spec.cost_fn, MixtureNLLWithCRPS)
         if not (finite and is_distance) or _why_not_served(self.models, rows, self.spec.cost_fn) is not None:
             return super().cost_scale_on(rows, index)
         weights = (counts * (len(drawn) / index.shape[1])).to(inputs).expand(len(inputs), -1)
@@ -248,8 +248,8 @@ def why_not_compiled(
         return "The extension was not built when torchmcl was installed."
     if (reason := why_not_usual(data, spec, courses)) is not None:
         return reason
-    if isinstance(spec.cost_fn, mixture_score) and spec.score_weight != 0:
-        return "It serves mixture_score, which trains the scores itself, with a `score_weight` of 0."
+    if isinstance(spec.cost_fn, MixtureNLLWithCRPS) and spec.score_weight != 0:
+        return "It serves MixtureNLLWithCRPS, which trains the scores itself, with a `score_weight` of 0."
     return _why_not_served(models, data, spec.cost_fn)
 
 
@@ -259,8 +259,8 @@ def why_not_usual(data: FleetData, spec: StepSpec, courses: RuleCourses) -> str 
         return "It serves rows that stay the same in all epochs."
     if not courses.per_target:
         return "It serves the rules WTA, RelaxedWTA and AnnealedWTA."
-    if value_checks_enabled():
-        return "It does not look at values, as `value_checks` asks for."
+    if debug_checks_enabled():
+        return "It does not look at values, as `debug_checks` asks for."
     if spec.loss_fn not in (None, spec.cost_fn):
         return "It serves trainings whose matched and trained costs are the same."
     if spec.scores != SigmoidScores():
@@ -270,9 +270,9 @@ def why_not_usual(data: FleetData, spec: StepSpec, courses: RuleCourses) -> str 
 
 def _why_not_served(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> str | None:
     """Return why the compiled step cannot serve these models on these rows, None if it can."""
-    scores_mixtures = isinstance(cost_fn, mixture_score)
+    scores_mixtures = isinstance(cost_fn, MixtureNLLWithCRPS)
     if not scores_mixtures and cost_fn not in (pairwise_sq_euclidean, pairwise_l1):
-        return "It serves pairwise_sq_euclidean, pairwise_l1 and mixture_score."
+        return "It serves pairwise_sq_euclidean, pairwise_l1 and MixtureNLLWithCRPS."
     if data.inputs.ndim != 3 or data.targets.ndim != 4 or data.targets.shape[2] == 0:
         return "It serves inputs and targets that are vectors."
     if {data.inputs.dtype, data.targets.dtype, models.flat.dtype} != {torch.float32}:
@@ -285,7 +285,7 @@ def _why_not_served(models: StackedModules, data: FleetData, cost_fn: Callable[.
     if not is_relu_network(models.template, data.inputs.shape[-1], n_dims):
         return "It serves MultiHypothesisMLP with ReLU, without an output activation, all of it trained."
     if not _has_outputs_for(models.template, scores_mixtures):
-        return "It serves mixture_score with scores and scales, and other costs without scales."
+        return "It serves MixtureNLLWithCRPS with scores and scales, and other costs without scales."
     network = _network_of(models.template, cost_fn)
     if network.n_hypotheses > compiled.MAX_HYPOTHESES or len(network.sizes) > compiled.MAX_LAYERS:
         return f"It serves up to {compiled.MAX_HYPOTHESES} hypotheses and {compiled.MAX_LAYERS - 1} layers."
@@ -312,7 +312,7 @@ def _network_of(module: nn.Module, cost_fn: Callable[..., Tensor]) -> compiled.N
         head.event[0],
         head.detach_scores,
         absolute=cost_fn is pairwise_l1,
-        mixture=compiled.Mixture(cost_fn.crps, head.min_scale) if isinstance(cost_fn, mixture_score) else None,
+        mixture=compiled.Mixture(cost_fn.crps, head.min_scale) if isinstance(cost_fn, MixtureNLLWithCRPS) else None,
     )
 
 

@@ -25,12 +25,12 @@ def distortion(matching: Matching, *, model_axes: int = 0) -> Tensor:
     """Return the mean cost of the cheapest hypothesis over all real targets, whatever the weights.
 
     Args:
-        matching: from `match`.
+        matching: from `assign`.
         model_axes: how many leading axes are independent models, whose distortions are kept apart.
 
     Example:
         >>> import torch, torchmcl as mcl
-        >>> distortion(mcl.match(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), mcl.AnnealedWTA(9.0)))
+        >>> distortion(mcl.assign(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), mcl.AnnealedWTA(9.0)))
         tensor(2.)
 
     Reference:
@@ -44,7 +44,7 @@ def soft_distortion(matching: Matching) -> Tensor:
 
     Example:
         >>> import torch, torchmcl as mcl
-        >>> soft_distortion(mcl.match(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), mcl.RelaxedWTA(0.5)))
+        >>> soft_distortion(mcl.assign(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), mcl.RelaxedWTA(0.5)))
         tensor(2.5000)
 
     Reference:
@@ -101,7 +101,7 @@ def hypothesis_usage(matching: Matching) -> Tensor:
 
     Example:
         >>> import torch, torchmcl as mcl
-        >>> hypothesis_usage(mcl.match(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), mcl.WTA()))
+        >>> hypothesis_usage(mcl.assign(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), mcl.WTA()))
         tensor([1., 0.])
     """
     weight, n_real = _parts.usage_sums(matching)
@@ -113,7 +113,7 @@ def usage_entropy(matching: Matching) -> Tensor:
 
     Example:
         >>> import torch, torchmcl as mcl
-        >>> usage_entropy(mcl.match(torch.tensor([[[1.0, 2.0], [4.0, 3.0]]]), mcl.WTA()))
+        >>> usage_entropy(mcl.assign(torch.tensor([[[1.0, 2.0], [4.0, 3.0]]]), mcl.WTA()))
         tensor([0.6931])
 
     Reference:
@@ -128,7 +128,7 @@ def n_dead_hypotheses(matching: Matching) -> Tensor:
 
     Example:
         >>> import torch, torchmcl as mcl
-        >>> n_dead_hypotheses(mcl.match(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), mcl.AnnealedWTA(1.0)))
+        >>> n_dead_hypotheses(mcl.assign(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), mcl.AnnealedWTA(1.0)))
         tensor(1)
     """
     return (_parts.win_counts(matching) == 0).sum()
@@ -148,7 +148,7 @@ def score_calibration_error(predictions: Predictions, matching: Matching, n_bins
     Example:
         >>> import torch, torchmcl as mcl
         >>> answers = mcl.Predictions(torch.zeros(1, 2, 1), score_logits=torch.tensor([[0.0, 0.0]]))
-        >>> score_calibration_error(answers, mcl.match(torch.tensor([[[1.0, 2.0]]]), mcl.WTA()))
+        >>> score_calibration_error(answers, mcl.assign(torch.tensor([[[1.0, 2.0]]]), mcl.WTA()))
         tensor(0.)
     """
     check_positive_int("score_calibration_error", "n_bins", n_bins)

@@ -1,17 +1,16 @@
-"""What to do with the predictions of a trained network: fewer hypotheses, calibrated scores, regions, a diagnosis.
+"""Work on the predictions of a trained network: fewer hypotheses, calibrated scores, regions, a diagnosis.
 
 Imported from ``torchmcl.postprocess``. Everything takes `Predictions` of any model, as tensors or arrays.
 """
 
-from torchmcl.postprocess._inputs import Scored
+from torchmcl.postprocess._inputs import WeightedHypotheses
 from torchmcl.postprocess.calibration import ScoreCalibration, calibrate_scores
-from torchmcl.postprocess.counts import HypothesisCounts, choose_n_hypotheses
 from torchmcl.postprocess.diagnosis import Diagnosis, diagnose
 from torchmcl.postprocess.files import SavedPredictions, read_predictions
-from torchmcl.postprocess.nonconformity import Balls, DensityLevels, Nonconformity, Tubes
+from torchmcl.postprocess.nonconformity import BallScore, DensityLevels, Nonconformity, TubeScore
 from torchmcl.postprocess.objectives import ExpectedCost, MissRate, ReductionObjective
 from torchmcl.postprocess.reducing import concatenate, expected_cost, reduce
-from torchmcl.postprocess.regions import ConformalRegions, conformal, smallest_regions
+from torchmcl.postprocess.regions import ConformalRegions, conformal, select_nonconformity
 from torchmcl.postprocess.saving import load_fitted, save_fitted
 from torchmcl.postprocess.score_maps import (
     CalibrationMethod,
@@ -28,13 +27,12 @@ from torchmcl.postprocess.volumes import union_volume
 
 __all__ = [
     "AdaptiveLevel",
-    "Balls",
+    "BallScore",
     "CalibrationMethod",
     "ConformalRegions",
     "DensityLevels",
     "Diagnosis",
     "ExpectedCost",
-    "HypothesisCounts",
     "IsotonicMap",
     "IsotonicScaling",
     "MissRate",
@@ -43,14 +41,13 @@ __all__ = [
     "SavedPredictions",
     "ScoreCalibration",
     "ScoreMap",
-    "Scored",
     "TemperatureMap",
     "TemperatureScaling",
-    "Tubes",
+    "TubeScore",
     "VectorMap",
     "VectorScaling",
+    "WeightedHypotheses",
     "calibrate_scores",
-    "choose_n_hypotheses",
     "concatenate",
     "conformal",
     "diagnose",
@@ -59,6 +56,6 @@ __all__ = [
     "read_predictions",
     "reduce",
     "save_fitted",
-    "smallest_regions",
+    "select_nonconformity",
     "union_volume",
 ]

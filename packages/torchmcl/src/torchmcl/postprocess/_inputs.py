@@ -1,4 +1,4 @@
-"""What every function of this package reads: hypotheses with probabilities, and costs between events of any shape."""
+"""Inputs of the package, checked: hypotheses with probabilities, targets, and costs between events of any shape."""
 
 import warnings
 from collections.abc import Callable
@@ -7,17 +7,18 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_callable, check_tensor
-from torchmcl.costs import pairwise_cosine, pairwise_euclidean, pairwise_huber, pairwise_l1, pairwise_sq_euclidean
+from torchmcl._checks import bad_value, check_boolean, check_callable, check_real, check_tensor
 from torchmcl.costs._calling import check_takes_mask
+from torchmcl.costs.declared import declaration
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
 from torchmcl.types import Distributions, Predictions
 
 __all__ = [
     "CostFn",
-    "Scored",
     "Scores",
+    "WeightedHypotheses",
     "as_tensor",
+    "check_coverage",
     "finite_tensor",
     "logits_of",
     "pair_cost",
@@ -32,8 +33,6 @@ CostFn: TypeAlias = Callable[..., Tensor]
 #: How score logits are read, or the probabilities themselves [rows, hypotheses].
 Scores: TypeAlias = ScoreObjective | Tensor
 
-# They take events of one axis; events of more are flattened for them.
-_VECTOR_COSTS = (pairwise_cosine, pairwise_euclidean, pairwise_huber, pairwise_l1, pairwise_sq_euclidean)
 # Single precision leaves errors of this size in a sum of a few hundred probabilities.
 _SUM_TOLERANCE = 1e-4
 
@@ -42,8 +41,8 @@ _SUM_TOLERANCE = 1e-4
 _SIGMOID_SUM = 2.0
 
 
-class Scored(NamedTuple):
-    """Hypotheses with probabilities: what a `Nonconformity` is given.
+class WeightedHypotheses(NamedTuple):
+    """Hypotheses with probabilities, as a `Nonconformity` takes them.
 
     Attributes:
         hypotheses: [rows, hypotheses, ...]
@@ -52,6 +51,15 @@ class Scored(NamedTuple):
 
     hypotheses: Tensor
     probabilities: Tensor
+
+
+def check_coverage(owner: str, coverage: Any) -> None:
+    """Check the share of fresh targets that regions hold."""
+    check_real(owner, "coverage", coverage)
+    if not 0 < coverage < 1:
+        raise ValueError(
+            bad_value(owner, "coverage", "lie in (0, 1)", repr(coverage), "0.9 holds 90 % of the targets.")
+        )
 
 
 def as_tensor(owner: str, argument: str, value: Any) -> Tensor:
@@ -76,7 +84,7 @@ def finite_tensor(owner: str, argument: str, value: Any) -> Tensor:
     return value
 
 
-def scored(owner: str, predictions: Any, scores: Scores | None) -> Scored:
+def scored(owner: str, predictions: Any, scores: Scores | None) -> WeightedHypotheses:
     """Return hypotheses and probabilities of predictions, checked.
 
     Args:
@@ -101,7 +109,7 @@ def scored(owner: str, predictions: Any, scores: Scores | None) -> Scored:
     probabilities = probabilities_of(owner, predictions.score_logits, reader, hypotheses)
     if scores is None and predictions.score_logits is not None:
         warn_unless_sigmoid(owner, as_tensor(owner, "predictions.score_logits", predictions.score_logits))
-    return Scored(hypotheses, probabilities.to(hypotheses))
+    return WeightedHypotheses(hypotheses, probabilities.to(hypotheses))
 
 
 def warn_unless_sigmoid(owner: str, logits: Tensor, stacklevel: int = 4) -> None:
@@ -179,7 +187,7 @@ def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, 
     """
     check_callable(owner, "cost_fn", cost_fn, "torchmcl.pairwise_sq_euclidean")
     expected = (len(hypotheses), targets.shape[1], hypotheses.shape[1])
-    if cost_fn in _VECTOR_COSTS:
+    if declaration(cost_fn).event_dims == 1:  # a vector of all axes of an event
         hypotheses, targets = hypotheses.flatten(2), targets.flatten(2)
     if mask is not None:
         check_takes_mask(owner, "cost_fn", cost_fn)

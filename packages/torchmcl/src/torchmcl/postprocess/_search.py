@@ -1,4 +1,4 @@
-"""Which of the hypotheses, or which groups of them: all possibilities where there are few, greedy steps elsewhere."""
+"""The search for hypotheses to keep, or groups to merge: exhaustive where possibilities are few, greedy elsewhere."""
 
 import itertools
 import math
@@ -7,26 +7,16 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from torchmcl.accel import Way, accelerated
 from torchmcl.accel.native import grouping
 from torchmcl.postprocess._geometry import Geometry
-from torchmcl.postprocess._inputs import Scored
 
-__all__ = ["best_groups", "best_subset", "chosen", "compiled_means", "few_groups", "few_subsets", "lloyd", "take"]
+__all__ = ["FEW_HYPOTHESES", "FEW_SUBSETS", "LLOYD_ROUNDS", "best_groups", "best_subset", "chosen", "lloyd", "take"]
 
 # All subsets are tried up to this many of them, all groupings up to this many hypotheses.
-_FEW_SUBSETS = 512
-_FEW_HYPOTHESES = 8
-_LLOYD_ROUNDS = 30
-
-
-def few_subsets(n: int, k: int) -> bool:
-    """Return whether all choices of k of n hypotheses can be tried."""
-    return math.comb(n, k) <= _FEW_SUBSETS
-
-
-def few_groups(n: int) -> bool:
-    """Return whether all groupings of n hypotheses can be tried."""
-    return n <= _FEW_HYPOTHESES
+FEW_SUBSETS = 512
+FEW_HYPOTHESES = 8
+LLOYD_ROUNDS = 30
 
 
 def take(values: Tensor, index: Tensor) -> Tensor:
@@ -53,6 +43,7 @@ def best_subset(loss: Tensor, weights: Tensor, k: int) -> Tensor:
     return subsets[torch.bmm(nearest, weights.unsqueeze(-1)).squeeze(-1).argmin(dim=-1)]
 
 
+@accelerated(Way(lambda loss, weights, k, **_: grouping.serves(loss, weights), grouping.chosen))
 def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
     """Return k candidates [rows, k] of low expected loss: greedy choices, and exchanges of them if asked for.
 
@@ -62,8 +53,6 @@ def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
         k: how many.
         exchanged: whether to go on with exchanges.
     """
-    if grouping.serves(loss, weights):
-        return grouping.chosen(loss, weights, k, 2 * k if exchanged else 0)
     picks = chosen_greedily(loss, weights, k)
     return swapped(loss, weights, picks) if exchanged else picks
 
@@ -161,18 +150,12 @@ def _groupings(n: int, k: int) -> tuple[Tensor, Tensor]:
     return members, torch.tensor(groupings)
 
 
-def compiled_means(given: Scored, k: int) -> tuple[Tensor, Tensor]:
-    """Return what greedy choices and Lloyd's algorithm find for squared distances, and the mass of each centre."""
-    centres, masses = grouping.means(given.hypotheses.flatten(2), given.probabilities, k, _LLOYD_ROUNDS)
-    return centres.unflatten(2, given.hypotheses.shape[2:]), masses
-
-
 def lloyd(geometry: Geometry, centres: Tensor) -> Tensor:
     """Return centres [rows, k, *event] after rounds of Lloyd's algorithm, each row until nothing changes."""
     centres = centres.clone()
     active = torch.arange(len(centres), device=centres.device)
     last = torch.full_like(geometry.weights, -1, dtype=torch.long)
-    for _ in range(_LLOYD_ROUNDS):
+    for _ in range(LLOYD_ROUNDS):
         before = centres[active]
         cost = geometry.cost(before)
         owner = cost.min(dim=1).indices

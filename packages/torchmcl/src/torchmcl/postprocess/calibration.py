@@ -1,4 +1,4 @@
-"""Scores that say how often a hypothesis wins, fitted on rows that were not trained on."""
+"""Calibration of scores to the frequency of winning, on rows that were not trained on."""
 
 from dataclasses import dataclass
 from typing import Any

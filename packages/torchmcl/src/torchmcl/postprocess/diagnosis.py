@@ -1,6 +1,6 @@
-"""What is wrong with a trained network, in numbers and in words."""
+"""Faults of a trained network, in numbers and in words."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torchmcl.annealing import AnnealingRecords, phase_transitions
 from torchmcl.annealing.moves import Samples, planned_moves
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.loop.recorder import Recorder
-from torchmcl.postprocess._inputs import Scored, Scores, as_tensor, finite_tensor, pair_cost, scored
+from torchmcl.postprocess._inputs import Scores, WeightedHypotheses, as_tensor, finite_tensor, pair_cost, scored
 from torchmcl.postprocess.calibration import score_error
 from torchmcl.postprocess.reducing import reduce
 from torchmcl.scoring import ScoreObjective
@@ -36,43 +36,43 @@ _LISTED = 25
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `diagnose` found; printed, it is a page of text. What records of a training cannot tell is None.
+    """The result of `diagnose`; printed, it is a page of text. Facts that records do not hold are None.
 
     Attributes:
-        n_targets: how many real targets were seen.
         win_shares: how often each hypothesis wins; they sum to 1.
-        mean_scores: the mean score of each hypothesis; None without scores.
         starved: hypotheses that win less than a tenth of an equal share.
         duplicated: pairs of hypotheses that are in the same place in all rows.
         collapsed: share of rows in which all hypotheses are in the same place.
-        misplaced: pairs of a hypothesis of little use and one that serves two modes, to which it should be moved.
-        distortion_of_moves: after these moves.
-        score_error: calibration error of the scores, as `ScoreCalibration` has it; None without scores.
         distortion: mean squared distance of a target to the nearest hypothesis; in records the matched cost.
+        n_targets: how many real targets were seen.
+        mean_scores: the mean score of each hypothesis; None without scores.
+        misplaced: pairs of a hypothesis of little use and one that serves two modes, to which it should be moved.
+        score_error: calibration error of the scores, as `ScoreCalibration` has it; None without scores.
         distortion_of_mean: to the mean of the hypotheses by score.
         distortion_of_offsets: to the nearest of as many points at fixed offsets from that mean: k-means of one
             half of the residuals for the other; None for fewer than four targets for each hypothesis.
+        distortion_of_moves: after the moves of `misplaced`.
         split_temperature: below which hypotheses at that mean would part, in the units of the squared cost; in records
             the temperature at which the first were seen to part.
         final_temperature: at the end of the records.
-        advice: what to change, in words.
+        advice: changes to make, in words.
     """
 
-    n_targets: int | None
     win_shares: tuple[float, ...]
-    mean_scores: tuple[float, ...] | None
     starved: tuple[int, ...]
     duplicated: tuple[tuple[int, int], ...]
     collapsed: float
-    misplaced: tuple[tuple[int, int], ...] | None
-    score_error: float | None
     distortion: float
-    distortion_of_mean: float | None
-    distortion_of_offsets: float | None
-    distortion_of_moves: float | None
-    split_temperature: float | None
-    final_temperature: float | None
-    advice: tuple[str, ...]
+    n_targets: int | None = None
+    mean_scores: tuple[float, ...] | None = None
+    misplaced: tuple[tuple[int, int], ...] | None = None
+    score_error: float | None = None
+    distortion_of_mean: float | None = None
+    distortion_of_offsets: float | None = None
+    distortion_of_moves: float | None = None
+    split_temperature: float | None = None
+    final_temperature: float | None = None
+    advice: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return a page of text."""
@@ -107,7 +107,7 @@ class Diagnosis:
         )
 
     def _of_each(self) -> list[str]:
-        """Return a line for each hypothesis, those that win most first, as many as fit on a page."""
+        """Return a line for each hypothesis, most wins first, as many as fit on a page."""
         order = sorted(range(len(self.win_shares)), key=lambda i: -self.win_shares[i])
         lines = ["", "  hypothesis  wins    mean score"]
         for i in order[:_LISTED]:
@@ -123,7 +123,7 @@ def diagnose(
     *,
     scores: Scores | None = None,
 ) -> Diagnosis:
-    """Return what is wrong with a network, from its predictions for rows that it was not trained on.
+    """Return the faults of a network, from its predictions for rows that it was not trained on.
 
     Distances are squared Euclidean over all axes of a hypothesis. The records of a training say less, and say it about
     the rows that were trained on.
@@ -156,7 +156,6 @@ def diagnose(
     truth, real, given = _targets(owner, given, targets, mask)
     cost = pair_cost(owner, pairwise_sq_euclidean, given.hypotheses, truth)  # [rows, targets, hypotheses]
     nearest, winners = cost.min(dim=-1)
-    n_hypotheses = cost.shape[-1]
     flat = given.hypotheses.flatten(2)
     wins = torch.zeros_like(given.probabilities).scatter_add_(1, winners, real.to(cost.dtype))
     shares = wins.double().sum(dim=0) / real.sum()
@@ -165,29 +164,27 @@ def diagnose(
     distortion, of_mean = (float(x.double().mean()) for x in (nearest[real], residuals.square().sum(dim=-1)))
     has_scores = predictions.score_logits is not None or (scores is not None and not isinstance(scores, ScoreObjective))
     duplicated, collapsed = _together(flat, distortion, of_mean)
-    mean_scores = given.probabilities.double().mean(dim=0)
     misplaced, of_moves = _moves(flat, truth.flatten(2), real)
-    numbers: dict[str, Any] = {
-        "n_targets": int(real.sum()),
-        "win_shares": tuple(shares.tolist()),
-        "mean_scores": tuple(mean_scores.tolist()) if has_scores else None,
-        "starved": _starved(shares),
-        "duplicated": duplicated,
-        "collapsed": collapsed,
-        "misplaced": misplaced,
-        "score_error": score_error(given.probabilities.double(), wins.double()) if has_scores else None,
-        "distortion": distortion,
-        "distortion_of_mean": of_mean,
-        "distortion_of_offsets": _of_offsets(residuals, n_hypotheses),
-        "distortion_of_moves": of_moves,
-        "split_temperature": float(critical_temperature_of_residuals(residuals)),
-        "final_temperature": None,
-    }
-    return Diagnosis(**numbers, advice=_advice(numbers, n_hypotheses))
+    found = Diagnosis(
+        tuple(shares.tolist()),
+        _starved(shares),
+        duplicated,
+        collapsed,
+        distortion,
+        n_targets=int(real.sum()),
+        mean_scores=tuple(given.probabilities.double().mean(dim=0).tolist()) if has_scores else None,
+        misplaced=misplaced,
+        score_error=score_error(given.probabilities.double(), wins.double()) if has_scores else None,
+        distortion_of_mean=of_mean,
+        distortion_of_offsets=_of_offsets(residuals, cost.shape[-1]),
+        distortion_of_moves=of_moves,
+        split_temperature=float(critical_temperature_of_residuals(residuals)),
+    )
+    return replace(found, advice=_advice(found))
 
 
 def _of_records(records: AnnealingRecords) -> Diagnosis:
-    """Return what the last tenth of the records of a training says, and where hypotheses parted."""
+    """Return the diagnosis of the last tenth of the records of a training, and the temperature of the first split."""
     last = slice(-max(len(records) // 10, 1), None)
     shares = records.usage[last].double().mean(dim=0)
     shares = shares / shares.sum().clamp_min(1e-30)
@@ -196,23 +193,18 @@ def _of_records(records: AnnealingRecords) -> Diagnosis:
     cools = bool((records.temperature.diff() <= 0).all()) and len(records.temperature.unique()) > 1
     probes = range(records.hypotheses.shape[1]) if cools else ()
     splits = [split.temperature for probe in probes for split in phase_transitions(records, probe)]
-    numbers: dict[str, Any] = {
-        "n_targets": None,
-        "win_shares": tuple(shares.tolist()),
-        "mean_scores": None if records.scores is None else tuple(records.scores[-1].double().mean(dim=0).tolist()),
-        "starved": _starved(shares),
-        "duplicated": duplicated,
-        "collapsed": collapsed,
-        "misplaced": None,
-        "score_error": None,
-        "distortion": distortion,
-        "distortion_of_mean": None,
-        "distortion_of_offsets": None,
-        "distortion_of_moves": None,
-        "split_temperature": max(splits, default=None),
-        "final_temperature": float(records.temperature[-1]),
-    }
-    return Diagnosis(**numbers, advice=_advice(numbers, len(shares)))
+    scores = None if records.scores is None else tuple(records.scores[-1].double().mean(dim=0).tolist())
+    found = Diagnosis(
+        tuple(shares.tolist()),
+        _starved(shares),
+        duplicated,
+        collapsed,
+        distortion,
+        mean_scores=scores,
+        split_temperature=max(splits, default=None),
+        final_temperature=float(records.temperature[-1]),
+    )
+    return replace(found, advice=_advice(found))
 
 
 def _moves(hypotheses: Tensor, targets: Tensor, real: Tensor) -> tuple[tuple[tuple[int, int], ...], float]:
@@ -230,7 +222,9 @@ def _starved(shares: Tensor) -> tuple[int, ...]:
     return tuple((shares < _STARVED / len(shares)).nonzero().flatten().tolist())
 
 
-def _targets(owner: str, given: Scored, targets: Any, mask: Tensor | None) -> tuple[Tensor, Tensor, Scored]:
+def _targets(
+    owner: str, given: WeightedHypotheses, targets: Any, mask: Tensor | None
+) -> tuple[Tensor, Tensor, WeightedHypotheses]:
     """Return targets [rows, targets, *event], which are real, [rows, targets], and hypotheses, 0 at masked steps."""
     values = as_tensor(owner, "targets", targets)
     truth = values.unsqueeze(1) if values.ndim == given.hypotheses.ndim - 1 else values
@@ -247,7 +241,9 @@ def _targets(owner: str, given: Scored, targets: Any, mask: Tensor | None) -> tu
     return finite_tensor(owner, "targets", truth).to(given.hypotheses), real, given
 
 
-def _masked(owner: str, given: Scored, truth: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Scored]:
+def _masked(
+    owner: str, given: WeightedHypotheses, truth: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor, WeightedHypotheses]:
     """Return targets, which are real, and hypotheses; masked steps of single targets are 0 on both sides."""
     steps = mask.unsqueeze(1) if mask.shape == (len(truth), truth.shape[2]) else mask
     if truth.shape[1] == 1 and steps.shape == truth.shape[:3]:
@@ -297,12 +293,13 @@ def _of_offsets(residuals: Tensor, n_hypotheses: int) -> float | None:
     return total / len(residuals)
 
 
-def _advice(found: dict[str, Any], n_hypotheses: int) -> tuple[str, ...]:
-    """Return what to change, the most important first."""
+def _advice(found: Diagnosis) -> tuple[str, ...]:
+    """Return the changes to make, the most important first."""
+    n_hypotheses = len(found.win_shares)
     lines = []
-    n_starved, n_pairs = len(found["starved"]), len(found["duplicated"])
-    split = found["split_temperature"]
-    if found["collapsed"] > 0.5:
+    n_starved, n_pairs = len(found.starved), len(found.duplicated)
+    split = found.split_temperature
+    if found.collapsed > 0.5:
         border = "that of a split" if split is None else f"the split, about {split:.3g}"
         lines.append(
             f"Most rows have all hypotheses in one place. The temperature ended above {border}: anneal below it, or "
@@ -314,24 +311,24 @@ def _advice(found: dict[str, Any], n_hypotheses: int) -> tuple[str, ...]:
             f"{n_starved} of {n_hypotheses} hypotheses hardly ever win. {above or 'Train'} with AutoAnnealing, so that "
             "none is left behind."
         )
-    if n_pairs and found["collapsed"] <= 0.5:
+    if n_pairs and found.collapsed <= 0.5:
         lines.append(f"{n_pairs} pairs of hypotheses are in the same place. Cool further, or use fewer hypotheses.")
-    if found["misplaced"]:
-        saved = 1 - found["distortion_of_moves"] / max(found["distortion"], 1e-30)
+    if found.misplaced and found.distortion_of_moves is not None:
+        saved = 1 - found.distortion_of_moves / max(found.distortion, 1e-30)
         lines.append(
-            f"{len(found['misplaced'])} hypotheses lie between two modes, and as many others are of little use: moving "
+            f"{len(found.misplaced)} hypotheses lie between two modes, and as many others are of little use: moving "
             f"those would lower the distortion by {saved:.0%}. AutoAnnealing makes such moves in training."
         )
-    offsets = found["distortion_of_offsets"]
-    if offsets is not None and found["distortion"] > offsets * 1.02:
+    offsets = found.distortion_of_offsets
+    if offsets is not None and found.distortion > offsets * 1.02:
         lines.append(
             "Fixed offsets from the mean would do better than the hypotheses: train longer, with a slower cooling."
         )
-    error = found["score_error"]
+    error = found.score_error
     if error is not None and error > _UNCALIBRATED / n_hypotheses:
         lines.append(f"The scores are off by {error:.3g} on average: calibrate_scores on held-out rows repairs that.")
-    final = found["final_temperature"]
-    if final and split is not None and final > 0.1 * split and found["collapsed"] <= 0.5:
+    final = found.final_temperature
+    if final and split is not None and final > 0.1 * split and found.collapsed <= 0.5:
         lines.append(
             f"The training ended at a temperature of {final:.3g}, not far below the first split at {split:.3g}: cool "
             "further, to a hundredth of that."

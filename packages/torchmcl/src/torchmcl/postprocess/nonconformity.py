@@ -1,4 +1,4 @@
-"""How badly a target fits the hypotheses: what conformal regions are made of."""
+"""Nonconformity scores of targets, from which conformal regions are built."""
 
 import math
 from abc import ABC, abstractmethod
@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_positive
-from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
+from torchmcl.costs import pairwise_euclidean
+from torchmcl.costs.declared import Norm, declaration
 from torchmcl.density import KernelMixture
-from torchmcl.postprocess._inputs import CostFn, Scored, pair_cost, real_targets, scored
+from torchmcl.postprocess._inputs import CostFn, WeightedHypotheses, pair_cost, real_targets, scored
 from torchmcl.postprocess.volumes import union_volume
 from torchmcl.scoring import SigmoidScores
 from torchmcl.types import Distributions, Predictions
 
-__all__ = ["Balls", "DensityLevels", "Nonconformity", "Tubes"]
+__all__ = ["BallScore", "DensityLevels", "Nonconformity", "TubeScore"]
 
 
 class Nonconformity(ABC):
@@ -32,7 +33,7 @@ class Nonconformity(ABC):
     of_cross_sections: ClassVar[bool] = False
 
     @abstractmethod
-    def __call__(self, given: Scored, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    def __call__(self, given: WeightedHypotheses, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the number of each row.
 
         Args:
@@ -42,7 +43,9 @@ class Nonconformity(ABC):
         """
 
     @abstractmethod
-    def volume(self, given: Scored, level: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
+    def volume(
+        self, given: WeightedHypotheses, level: Tensor, n_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
         """Return the volume of the region of each row, [rows], for levels [rows]."""
 
 
@@ -63,7 +66,7 @@ def _growth(probabilities: Tensor, power: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Balls(Nonconformity):
+class BallScore(Nonconformity):
     """The cost of the nearest hypothesis: regions are unions of balls around the hypotheses.
 
     Args:
@@ -72,8 +75,8 @@ class Balls(Nonconformity):
             all balls of a row equal.
 
     Example:
-        >>> two = Scored(torch.tensor([[[0.0], [4.0]]]), torch.tensor([[0.5, 0.5]]))
-        >>> Balls()(two, torch.tensor([[3.0]]))
+        >>> two = WeightedHypotheses(torch.tensor([[[0.0], [4.0]]]), torch.tensor([[0.5, 0.5]]))
+        >>> BallScore()(two, torch.tensor([[3.0]]))
         tensor([1.])
     """
 
@@ -82,47 +85,50 @@ class Balls(Nonconformity):
 
     def __post_init__(self) -> None:
         """Check the field."""
-        check_non_negative("Balls", "power", self.power)
+        check_non_negative("BallScore", "power", self.power)
 
-    def __call__(self, given: Scored, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    def __call__(self, given: WeightedHypotheses, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the lowest cost over the growth of its ball."""
         steps = None if mask is None else mask.unsqueeze(1)
-        cost = pair_cost("Balls", self.cost_fn, given.hypotheses, targets.unsqueeze(1), steps).squeeze(1)
+        cost = pair_cost("BallScore", self.cost_fn, given.hypotheses, targets.unsqueeze(1), steps).squeeze(1)
         return (cost / _growth(given.probabilities, self.power)).amin(dim=-1)
 
-    def radii(self, given: Scored, level: Tensor) -> Tensor:
+    def radii(self, given: WeightedHypotheses, level: Tensor) -> Tensor:
         """Return the radius of each ball, [rows, hypotheses].
 
         Raises:
             ValueError: for a cost that is not a function of the Euclidean distance.
         """
-        if self.cost_fn not in (pairwise_euclidean, pairwise_sq_euclidean):
-            rule = "be pairwise_euclidean or pairwise_sq_euclidean for a radius or a volume"
+        norm = declaration(self.cost_fn).formula
+        if not isinstance(norm, Norm) or norm.order != 2 or norm.mean_over_steps:
+            rule = "be declared as a power of the Euclidean distance for a radius or a volume"
             name = getattr(self.cost_fn, "__name__", repr(self.cost_fn))
-            raise ValueError(bad_value("Balls", "cost_fn", rule, name, "`Tubes` have a volume for sequences."))
+            raise ValueError(bad_value("BallScore", "cost_fn", rule, name, "`TubeScore` has a volume for sequences."))
         reach = level.unsqueeze(-1) * _growth(given.probabilities, self.power)
-        return reach.sqrt() if self.cost_fn is pairwise_sq_euclidean else reach
+        return reach if norm.power == 1 else reach ** (1 / norm.power)
 
-    def volume(self, given: Scored, level: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
+    def volume(
+        self, given: WeightedHypotheses, level: Tensor, n_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
         """Return the volume of the union of balls."""
         radii = self.radii(given, level)
         return union_volume(given.hypotheses.flatten(2), radii, n_samples=n_samples, generator=generator)
 
 
 @dataclass(frozen=True)
-class Tubes(Nonconformity):
+class TubeScore(Nonconformity):
     """The largest scaled distance over the steps, of the nearest hypothesis: regions are tubes around hypotheses.
 
     A target is in the region if all its steps are in the tube of the same hypothesis: coverage is joint over the steps.
     Outputs of a vector are steps of dimension 1.
 
     Args:
-        scales: the radius of each step relative to the others; `Tubes.fit` finds them. None for the same at all steps.
-        power: tubes grow with the probability of their hypothesis, as `Balls` do.
+        scales: the radius of each step relative to the others, from `TubeScore.fit`. None for the same at all steps.
+        power: tubes grow with the probability of their hypothesis, as in `BallScore`.
 
     Example:
-        >>> one = Scored(torch.zeros(1, 1, 2, 2), torch.ones(1, 1))
-        >>> Tubes(scales=(1.0, 2.0))(one, torch.tensor([[[0.0, 1.0], [3.0, 0.0]]]))
+        >>> one = WeightedHypotheses(torch.zeros(1, 1, 2, 2), torch.ones(1, 1))
+        >>> TubeScore(scales=(1.0, 2.0))(one, torch.tensor([[[0.0, 1.0], [3.0, 0.0]]]))
         tensor([1.5000])
     """
 
@@ -132,8 +138,8 @@ class Tubes(Nonconformity):
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_non_negative("Tubes", "power", self.power)
-        object.__setattr__(self, "scales", _positive_numbers("Tubes", "scales", self.scales))
+        check_non_negative("TubeScore", "power", self.power)
+        object.__setattr__(self, "scales", _positive_numbers("TubeScore", "scales", self.scales))
 
     @classmethod
     def fit(
@@ -144,7 +150,7 @@ class Tubes(Nonconformity):
         *,
         share: float = 0.9,
         power: float = 0.0,
-    ) -> "Tubes":
+    ) -> "TubeScore":
         """Return tubes whose scales are a quantile of the distance to the nearest hypothesis at each step.
 
         Args:
@@ -154,12 +160,12 @@ class Tubes(Nonconformity):
             share: which quantile.
             power: as above.
         """
-        given = scored("Tubes.fit", predictions, SigmoidScores())
+        given = scored("TubeScore.fit", predictions, SigmoidScores())
         shape = (len(given.hypotheses), *given.hypotheses.shape[2:])
-        truth, mask = real_targets("Tubes.fit", targets, mask, shape)
+        truth, mask = real_targets("TubeScore.fit", targets, mask, shape)
         if len(truth) == 0:
-            raise ValueError(bad_value("Tubes.fit", "targets", "have at least one row", tuple(truth.shape)))
-        check_fraction("Tubes.fit", "share", share)
+            raise ValueError(bad_value("TubeScore.fit", "targets", "have at least one row", tuple(truth.shape)))
+        check_fraction("TubeScore.fit", "share", share)
         distances = _distances(given.hypotheses, truth.to(given.hypotheses))  # [rows, hypotheses, steps]
         spread = distances if mask is None else distances.masked_fill(~mask.unsqueeze(1), 0)
         # The nearest hypothesis by the mean over the steps in units of their own size: no step decides alone.
@@ -171,7 +177,7 @@ class Tubes(Nonconformity):
         scales = torch.nanquantile(own.double(), share, dim=0).nan_to_num(1.0).clamp_min(1e-12)
         return cls(tuple(scales.tolist()), power)
 
-    def __call__(self, given: Scored, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    def __call__(self, given: WeightedHypotheses, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the largest scaled distance along the nearest hypothesis."""
         distances = _distances(given.hypotheses, targets)
         scaled = distances / self._scales(distances)
@@ -179,13 +185,15 @@ class Tubes(Nonconformity):
             scaled = scaled.masked_fill(~mask.unsqueeze(1), 0)
         return (scaled.amax(dim=-1) / _growth(given.probabilities, self.power)).amin(dim=-1)
 
-    def radii(self, given: Scored, level: Tensor) -> Tensor:
+    def radii(self, given: WeightedHypotheses, level: Tensor) -> Tensor:
         """Return the radius at each step, [rows, hypotheses, steps]."""
         n_steps = given.hypotheses.shape[2]
         grown = level.unsqueeze(-1) * _growth(given.probabilities, self.power)
         return grown.unsqueeze(-1) * self._scales(grown.unsqueeze(-1).expand(*grown.shape, n_steps))
 
-    def volume(self, given: Scored, level: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
+    def volume(
+        self, given: WeightedHypotheses, level: Tensor, n_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
         """Return the volume of the union of the tubes' cross-sections, as a mean over the steps."""
         events = _as_steps(given.hypotheses).transpose(1, 2)  # [rows, steps, hypotheses, dim]
         radii = self.radii(given, level).transpose(1, 2)
@@ -199,7 +207,7 @@ class Tubes(Nonconformity):
             return like.new_ones(like.shape[-1])
         if len(self.scales) != like.shape[-1]:
             rule = f"have one number for each of {like.shape[-1]} steps"
-            raise ValueError(bad_value("Tubes", "scales", rule, len(self.scales)))
+            raise ValueError(bad_value("TubeScore", "scales", rule, len(self.scales)))
         return like.new_tensor(self.scales)
 
 
@@ -222,7 +230,7 @@ class DensityLevels(Nonconformity):
         scale: the unit of each coordinate of the flattened event; 1 by default.
 
     Example:
-        >>> one = Scored(torch.zeros(1, 1, 1), torch.ones(1, 1))
+        >>> one = WeightedHypotheses(torch.zeros(1, 1, 1), torch.ones(1, 1))
         >>> DensityLevels(bandwidth=1.0)(one, torch.tensor([[0.0]]))
         tensor([0.9189])
     """
@@ -235,14 +243,16 @@ class DensityLevels(Nonconformity):
         check_positive("DensityLevels", "bandwidth", self.bandwidth)
         object.__setattr__(self, "scale", _positive_numbers("DensityLevels", "scale", self.scale))
 
-    def __call__(self, given: Scored, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    def __call__(self, given: WeightedHypotheses, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return minus the log density at the targets."""
         if mask is not None:
-            advice = "Leave out rows that are cut short, or use `Tubes`."
+            advice = "Leave out rows that are cut short, or use `TubeScore`."
             raise ValueError(bad_value("DensityLevels", "mask", "be None", "a mask", advice))
         return -self._density(given).log_prob(targets.flatten(1))
 
-    def volume(self, given: Scored, level: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
+    def volume(
+        self, given: WeightedHypotheses, level: Tensor, n_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
         """Return the volume of the level set as the mean of 1 / density over draws inside it."""
         density = self._density(given)
         logs = density.log_prob(density.sample((n_samples,), generator))  # [samples, rows]
@@ -250,7 +260,7 @@ class DensityLevels(Nonconformity):
         exponents = torch.where(inside, -logs, -math.inf)
         return exponents.logsumexp(dim=0).exp() / n_samples
 
-    def _density(self, given: Scored) -> KernelMixture:
+    def _density(self, given: WeightedHypotheses) -> KernelMixture:
         hypotheses = given.hypotheses.flatten(2)
         scale: Sequence[float] | None = self.scale
         if scale is not None and len(scale) != hypotheses.shape[-1]:

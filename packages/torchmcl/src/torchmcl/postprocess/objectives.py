@@ -1,4 +1,4 @@
-"""What a smaller set of hypotheses should keep: a low expected cost, or few misses."""
+"""Objectives of a reduction: a low expected cost, or few misses."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
-"""Many hypotheses to a few: those of a large set, or of several networks, that keep the expected cost low."""
+"""Reduction of many hypotheses, of one network or of several, to a few with a low expected cost."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,11 +9,21 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl._eager import full_precision
+from torchmcl.accel import Way, accelerated
 from torchmcl.accel.native import grouping
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.postprocess import _search as search
-from torchmcl.postprocess._geometry import EUCLIDEAN, Geometry
-from torchmcl.postprocess._inputs import CostFn, Scores, as_tensor, finite_tensor, logits_of, pair_cost, scored
+from torchmcl.postprocess._geometry import Geometry, squared_distance
+from torchmcl.postprocess._inputs import (
+    CostFn,
+    Scores,
+    WeightedHypotheses,
+    as_tensor,
+    finite_tensor,
+    logits_of,
+    pair_cost,
+    scored,
+)
 from torchmcl.postprocess.objectives import ExpectedCost, ReductionObjective
 from torchmcl.scoring import SigmoidScores
 from torchmcl.types import Distributions, Predictions
@@ -80,24 +91,41 @@ def reduce(
         rule = f"be at most the number of hypotheses, {n}"
         raise ValueError(bad_value("reduce", "k", rule, k, "`concatenate` makes one set of several networks."))
     pair_cost("reduce", cost_fn, every.hypotheses[:1], every.hypotheses[:1])  # says what does not fit
-    means = moved and cost_fn in EUCLIDEAN and isinstance(objective, ExpectedCost) and not search.few_groups(n)
-    if means and grouping.serves(*every):
-        return _sorted(*search.compiled_means(every, k), scores)
+    return _sorted(*solved(every, k, cost_fn, objective, moved), scores)
+
+
+def _serves_means(
+    every: WeightedHypotheses, k: int, cost_fn: CostFn, objective: ReductionObjective, moved: bool
+) -> bool:
+    squares = squared_distance(cost_fn) is not None and isinstance(objective, ExpectedCost)
+    return moved and squares and every.hypotheses.shape[1] > search.FEW_HYPOTHESES and grouping.serves(*every)
+
+
+def _means(every: WeightedHypotheses, k: int, *_: Any) -> tuple[Tensor, Tensor]:
+    centres, masses = grouping.means(every.hypotheses.flatten(2), every.probabilities, k, search.LLOYD_ROUNDS)
+    return centres.unflatten(2, every.hypotheses.shape[2:]), masses
+
+
+@accelerated(Way(_serves_means, _means))
+def solved(
+    every: WeightedHypotheses, k: int, cost_fn: CostFn, objective: ReductionObjective, moved: bool
+) -> tuple[Tensor, Tensor]:
+    """Return k hypotheses [rows, k, *event] of a low expected loss, and the probability of each [rows, k]."""
+    n = every.hypotheses.shape[1]
     at_once = max(_NUMBERS_AT_ONCE.get(every.hypotheses.device.type, 2_000_000) // (n * n), 1)
-    solve = _moved if moved else _chosen
     parts = []
     for hypotheses, weights in zip(*(part.split(at_once) for part in every), strict=True):
         geometry = Geometry(hypotheses, weights, cost_fn, objective)
-        centres = solve(geometry, k)
+        centres = _moved(geometry, k) if moved else _chosen(geometry, k)
         parts.append((centres, _masses(geometry, centres)))
     hypotheses, masses = (torch.cat(part) for part in zip(*parts, strict=True))
-    return _sorted(hypotheses, masses, scores)
+    return hypotheses, masses
 
 
 def _chosen(geometry: Geometry, k: int) -> Tensor:
     """Return k of the hypotheses."""
     loss = geometry.objective(geometry.cost(geometry.hypotheses))
-    if search.few_subsets(loss.shape[1], k):
+    if math.comb(loss.shape[1], k) <= search.FEW_SUBSETS:
         index = search.best_subset(loss, geometry.weights, k)
     else:
         index = search.chosen(loss, geometry.weights, k, exchanged=True)
@@ -106,7 +134,7 @@ def _chosen(geometry: Geometry, k: int) -> Tensor:
 
 def _moved(geometry: Geometry, k: int) -> Tensor:
     """Return k centres of groups of the hypotheses."""
-    if search.few_groups(geometry.hypotheses.shape[1]):
+    if geometry.hypotheses.shape[1] <= search.FEW_HYPOTHESES:
         return search.best_groups(geometry, k)
     loss = geometry.objective(geometry.cost(geometry.hypotheses))
     chosen = search.chosen(loss, geometry.weights, k, exchanged=False)
@@ -114,7 +142,7 @@ def _moved(geometry: Geometry, k: int) -> Tensor:
 
 
 def _masses(geometry: Geometry, centres: Tensor) -> Tensor:
-    """Return the probability of what is nearest to each centre."""
+    """Return the probability of the hypotheses nearest to each centre."""
     owner = geometry.cost(centres).min(dim=1).indices  # several times as fast as argmin on CPUs
     return centres.new_zeros(centres.shape[:2]).scatter_add_(1, owner, geometry.weights)
 

@@ -1,7 +1,7 @@
 """Conformal regions: sets that hold the target with a given probability, whatever the network is worth.
 
 The guarantee is for rows that are exchangeable with the calibration rows, which the network was not trained on: a fresh
-target lies in its region with probability at least 1 - alpha, on average over calibration rows and fresh rows.
+target lies in its region with probability at least `coverage`, on average over calibration rows and fresh rows.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_positive_int, check_real, check_sample_weights
-from torchmcl.postprocess._inputs import Scored, Scores, as_tensor, finite_tensor, real_targets, scored
-from torchmcl.postprocess._quantiles import effective_counts, quantile, rows_needed
+from torchmcl._checks import bad_value, check_positive_int, check_sample_weights
+from torchmcl.postprocess._inputs import (
+    Scores,
+    WeightedHypotheses,
+    as_tensor,
+    check_coverage,
+    finite_tensor,
+    real_targets,
+    scored,
+)
 from torchmcl.postprocess.nonconformity import Nonconformity
+from torchmcl.postprocess.quantiles import effective_counts, quantile, rows_needed
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import Distributions, Predictions
 
-__all__ = ["ConformalRegions", "conformal", "smallest_regions"]
+__all__ = ["ConformalRegions", "conformal", "select_nonconformity"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +37,7 @@ class ConformalRegions:
 
     Attributes:
         nonconformity: what was calibrated.
-        alpha: the share of fresh targets that may lie outside.
+        coverage: the share of fresh targets inside.
         groups: [groups], integers in increasing order; empty without groups.
         levels: [groups], the quantile of each, or a single one.
         scores: how score logits are read; None if probabilities were given.
@@ -37,7 +45,7 @@ class ConformalRegions:
     """
 
     nonconformity: Nonconformity
-    alpha: float
+    coverage: float
     groups: Tensor
     levels: Tensor
     scores: ScoreObjective | None
@@ -101,7 +109,7 @@ class ConformalRegions:
         level = self.level(len(given.hypotheses), groups).to(given.hypotheses)
         return self.nonconformity.volume(given, level, n_samples, generator)
 
-    def _scored(self, predictions: Predictions | Distributions, scores: Scores | None) -> Scored:
+    def _scored(self, predictions: Predictions | Distributions, scores: Scores | None) -> WeightedHypotheses:
         reader = self.scores if scores is None else scores
         if reader is None:
             rule = "be probabilities, as in the calibration"
@@ -114,21 +122,21 @@ def conformal(
     targets: Any,
     *,
     nonconformity: Nonconformity,
-    alpha: float = 0.1,
+    coverage: float = 0.9,
     mask: Tensor | None = None,
     sample_weights: Any = None,
     groups: Any = None,
     units: Any = None,
     scores: Scores | None = None,
 ) -> ConformalRegions:
-    """Return regions that hold a fresh target with probability 1 - alpha, from rows that were not trained on.
+    """Return regions that hold a fresh target with probability `coverage`, from rows that were not trained on.
 
     Args:
         predictions: hypotheses [rows, hypotheses, ...] and scores of the calibration rows.
         targets: [rows, ...], one for each row; the contents of masked steps are ignored, even NaN.
-        nonconformity: `Balls()`, `Tubes()`, `DensityLevels()` or your own.
-        alpha: in (0, 1), the share of fresh targets that may lie outside.
-        mask: [rows, steps], True where a step of the target is real; `Tubes` and costs of sequences take it.
+        nonconformity: `BallScore()`, `TubeScore()`, `DensityLevels()` or your own.
+        coverage: in (0, 1), the share of fresh targets inside.
+        mask: [rows, steps], True where a step of the target is real; `TubeScore` and costs of sequences take it.
         sample_weights: [rows], for fresh rows drawn from another population: in proportion to their density there over
             that of the calibration rows. Coverage is then approximate, and falls short under a strong shift, where a
             few rows have most of the weight: a fresh row is given the average weight in the place of its own.
@@ -142,16 +150,14 @@ def conformal(
             nonconformity does not take.
 
     Example:
-        >>> from torchmcl.postprocess import Balls
+        >>> from torchmcl.postprocess import BallScore
         >>> given, targets = Predictions(torch.zeros(99, 1, 1)), torch.arange(1, 100).view(-1, 1) / 100
-        >>> regions = conformal(given, targets, nonconformity=Balls(), alpha=0.1)
+        >>> regions = conformal(given, targets, nonconformity=BallScore(), coverage=0.9)
         >>> regions.levels, regions.volume(given)[:2]
         (tensor([0.9000], dtype=torch.float64), tensor([1.8000, 1.8000]))
     """
     owner, kept = "conformal", SigmoidScores() if scores is None else scores
-    check_real(owner, "alpha", alpha)
-    if not 0 < alpha < 1:
-        raise ValueError(bad_value(owner, "alpha", "lie in (0, 1)", repr(alpha), "0.1 covers 90 % of the targets."))
+    check_coverage(owner, coverage)
     given = scored(owner, predictions, scores)
     values = _values(owner, nonconformity, given, targets, mask).double().cpu().numpy()
     weights = _weights(owner, sample_weights, len(values))
@@ -164,26 +170,26 @@ def conformal(
         members = np.split(order, np.cumsum(np.bincount(place.numpy()))[:-1])
     names = ["" if groups is None else f" in group {key}" for key in (keys.tolist() or [0])]
     levels = [
-        _level(owner, values[rows], weights[rows], unit[rows], alpha, name)
+        _level(owner, values[rows], weights[rows], unit[rows], coverage, name)
         for rows, name in zip(members, names, strict=True)
     ]
     reader = kept if isinstance(kept, ScoreObjective) else None
     exact = torch.tensor(levels, dtype=torch.float64)  # a level rounded to float32 may fall below the targets at it
-    return ConformalRegions(nonconformity, float(alpha), keys, exact, reader, len(values))
+    return ConformalRegions(nonconformity, float(coverage), keys, exact, reader, len(values))
 
 
-def smallest_regions(
+def select_nonconformity(
     offered: Sequence[Nonconformity],
     predictions: Predictions | Distributions,
     targets: Any,
     *,
-    alpha: float = 0.1,
+    coverage: float = 0.9,
     mask: Tensor | None = None,
     scores: Scores | None = None,
     n_samples: int = 1000,
     generator: torch.Generator | None = None,
 ) -> Nonconformity:
-    """Return which nonconformity gives the smallest regions, on rows other than those of the calibration.
+    """Return the nonconformity of the smallest regions, on rows other than those of the calibration.
 
     Levels come from every second row, volumes from the others. To choose on the calibration rows themselves would cost
     the guarantee.
@@ -192,20 +198,21 @@ def smallest_regions(
         offered: what to choose from; their volumes must be of the same space.
         predictions: hypotheses [rows, hypotheses, ...] and scores.
         targets: [rows, ...]
-        alpha: in (0, 1).
+        coverage: in (0, 1), of the regions that are compared.
         mask: [rows, steps], or None.
         scores: how score logits are read, or probabilities.
         n_samples: of volumes that are estimated.
         generator: of the random numbers there; torch's own by default.
 
     Example:
-        >>> from torchmcl.postprocess import Balls
+        >>> from torchmcl.postprocess import BallScore
         >>> hypotheses, logits = torch.tensor([[[0.0], [9.0]]]), torch.tensor([[3.0, -3.0]])
         >>> given = Predictions(hypotheses.expand(40, 2, 1), logits.expand(40, 2))
-        >>> smallest_regions([Balls(), Balls(power=0.5)], given, torch.linspace(-1, 1, 40).view(-1, 1)).power
+        >>> targets = torch.linspace(-1, 1, 40).view(-1, 1)
+        >>> select_nonconformity([BallScore(), BallScore(power=0.5)], given, targets).power
         0.5
     """
-    owner = "smallest_regions"
+    owner = "select_nonconformity"
     if isinstance(offered, Nonconformity):
         raise TypeError(bad_value(owner, "offered", "be a sequence to choose from", type(offered).__name__))
     if not offered:
@@ -217,36 +224,28 @@ def smallest_regions(
         raise ValueError(bad_value(owner, "offered", rule, ", ".join(kinds), advice))
     given = scored(owner, predictions, scores)
     targets, mask = real_targets(owner, targets, mask, (len(given.hypotheses), *given.hypotheses.shape[2:]))
-    needed = 2 * rows_needed(alpha) if isinstance(alpha, float) and 0 < alpha < 1 else 2  # `conformal` checks alpha
+    check_coverage(owner, coverage)
+    needed = 2 * rows_needed(1 - coverage)
     if len(targets) < needed:
-        rule = f"have at least {needed} rows for alpha = {alpha:g}, half of them for levels"
+        rule = f"have at least {needed} rows for a coverage of {coverage:g}, half of them for levels"
         raise ValueError(bad_value(owner, "targets", rule, len(targets)))
-    first, second = slice(0, None, 2), slice(1, None, 2)
+    (fitted, shares), (judged, judged_shares) = ((part[place::2] for part in given) for place in (0, 1))
+    half = None if mask is None else mask[::2]
     mean_volumes = []
     for one in offered:
         regions = conformal(
-            Predictions(given.hypotheses[first]),
-            targets[first],
-            nonconformity=one,
-            alpha=alpha,
-            mask=None if mask is None else mask[first],
-            scores=given.probabilities[first],
+            Predictions(fitted), targets[::2], nonconformity=one, coverage=coverage, mask=half, scores=shares
         )
-        volumes = regions.volume(
-            Predictions(given.hypotheses[second]),
-            scores=given.probabilities[second],
-            n_samples=n_samples,
-            generator=generator,
-        )
+        volumes = regions.volume(Predictions(judged), scores=judged_shares, n_samples=n_samples, generator=generator)
         mean_volumes.append(float(volumes.double().mean()))
     return offered[int(np.argmin(mean_volumes))]
 
 
-def _values(owner: str, nonconformity: Any, given: Scored, targets: Any, mask: Tensor | None) -> Tensor:
+def _values(owner: str, nonconformity: Any, given: WeightedHypotheses, targets: Any, mask: Tensor | None) -> Tensor:
     """Return the nonconformity of each row, [rows], after checking the targets."""
     if not isinstance(nonconformity, Nonconformity):
         rule = "be a Nonconformity"
-        advice = "Balls() or Tubes() for example."
+        advice = "BallScore() or TubeScore() for example."
         raise TypeError(bad_value(owner, "nonconformity", rule, type(nonconformity).__name__, advice))
     truth, steps = real_targets(owner, targets, mask, (len(given.hypotheses), *given.hypotheses.shape[2:]))
     return nonconformity(given, truth.to(given.hypotheses), steps)
@@ -279,7 +278,7 @@ def _level(
     values: NDArray[np.float64],
     weights: NDArray[np.float64],
     units: NDArray[np.int64],
-    alpha: float,
+    coverage: float,
     name: str,
 ) -> float:
     """Return the conformal quantile of some rows.
@@ -288,9 +287,9 @@ def _level(
         ValueError: if they are too few.
     """
     counts = effective_counts(weights, units)
-    level = quantile(values, counts, alpha)
+    level = quantile(values, counts, 1 - coverage)
     if not np.isfinite(level):
-        rule = f"have at least {rows_needed(alpha)} rows{name} for alpha = {alpha:g}"
+        rule = f"have at least {rows_needed(1 - coverage)} rows{name} for a coverage of {coverage:g}"
         weighted = "" if len(counts) and np.allclose(counts, 1) else f" that count as {counts.sum():.1f}"
-        raise ValueError(bad_value(owner, "targets", rule, f"{len(values)}{weighted}", "Or choose a larger alpha."))
+        raise ValueError(bad_value(owner, "targets", rule, f"{len(values)}{weighted}", "Or choose a lower coverage."))
     return level

@@ -12,7 +12,7 @@ from torchmcl._reading import as_written
 from torchmcl.persistence.codec import FORMS, Codec, Form, record_form
 from torchmcl.persistence.files import read_saved, write_checkpoint
 from torchmcl.postprocess.calibration import ScoreCalibration
-from torchmcl.postprocess.nonconformity import Balls, DensityLevels, Tubes
+from torchmcl.postprocess.nonconformity import BallScore, DensityLevels, TubeScore
 from torchmcl.postprocess.regions import ConformalRegions
 from torchmcl.postprocess.score_maps import IsotonicMap, TemperatureMap, VectorMap
 from torchmcl.rules.winners import WTA
@@ -24,7 +24,7 @@ _KIND = "torchmcl fitted"
 _FITTED = (ConformalRegions, ScoreCalibration)
 _PARTS: tuple[type[Any], ...] = (
     *(TemperatureMap, VectorMap, IsotonicMap, SigmoidScores, SoftmaxScores, WTA),
-    *(Balls, Tubes, DensityLevels),
+    *(BallScore, TubeScore, DensityLevels),
 )
 _COSTS: dict[str, Any] = {name: getattr(costs, name) for name in costs.__all__ if name.startswith("pairwise_")}
 

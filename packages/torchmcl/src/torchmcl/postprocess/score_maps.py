@@ -1,4 +1,4 @@
-"""Methods of calibration, and what each has fitted: maps from probabilities to probabilities."""
+"""Methods of calibration, and the maps from probabilities to probabilities that they fit."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -2,6 +2,6 @@
 
 from torchmcl.rules.scenes import SceneWinners
 from torchmcl.rules.transport import EMD, PIT, Sinkhorn
-from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopN
+from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopK
 
-__all__ = ["EMD", "PIT", "WTA", "AnnealedWTA", "AssignmentRule", "RelaxedWTA", "SceneWinners", "Sinkhorn", "TopN"]
+__all__ = ["EMD", "PIT", "WTA", "AnnealedWTA", "AssignmentRule", "RelaxedWTA", "SceneWinners", "Sinkhorn", "TopK"]

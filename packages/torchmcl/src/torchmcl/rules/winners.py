@@ -21,9 +21,9 @@ from torchmcl._checks import (
     check_mask,
     check_non_negative,
 )
-from torchmcl.accel import accelerated
+from torchmcl.accel import accelerated, in_triton, triton
 
-__all__ = ["WTA", "AnnealedWTA", "AssignmentRule", "RelaxedWTA", "TopN"]
+__all__ = ["WTA", "AnnealedWTA", "AssignmentRule", "RelaxedWTA", "TopK"]
 
 # exp(x) = exp2(x * log2(e)): processors do exp2 faster than exp.
 LOG2_E = 1.4426950408889634
@@ -101,7 +101,7 @@ def as_operand(value: float | Tensor, cost: Tensor) -> float | Tensor:
     return value
 
 
-@accelerated(triton="rows.winner_weights")
+@accelerated(in_triton(triton.winner_weights))
 def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
     """Return `winner` at the (first) cheapest hypothesis of each row and `other` elsewhere."""
     cheapest = cost.min(dim=-1, keepdim=True).indices  # twice as fast as argmin on CPUs
@@ -198,7 +198,7 @@ def hard_where_cold(
     return torch.where(cold, winner_weights(cost), soft(cost, temperature.masked_fill(cold, 1)))
 
 
-@accelerated(triton="rows.softmin")
+@accelerated(in_triton(triton.softmin))
 def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
     """Return exp(-cost / T) / sum exp(-cost / T) over the last axis, for a positive temperature T."""
     # Both factors of the exponent stay finite: infinity times the 0 of the other would be NaN.
@@ -215,34 +215,34 @@ def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class TopN(AssignmentRule):
-    """The n cheapest hypotheses share the weight equally (evolving WTA when n shrinks).
+class TopK(AssignmentRule):
+    """The k cheapest hypotheses share the weight equally (evolving WTA when k shrinks).
 
     Args:
-        n: >= 1 and at most the number of hypotheses; 1 is `WTA`, all of them is uniform. A
-            fractional n, as a schedule gives, is rounded to the nearest integer. A tensor
+        k: >= 1 and at most the number of hypotheses; 1 is `WTA`, all of them is uniform. A
+            fractional k, as a schedule gives, is rounded to the nearest integer. A tensor
             broadcasts against the cost.
 
     Example:
-        >>> TopN(n=2)(torch.tensor([[0.3, 0.1, 0.2]]))
+        >>> TopK(k=2)(torch.tensor([[0.3, 0.1, 0.2]]))
         tensor([[0.0000, 0.5000, 0.5000]])
     """
 
-    n: float | Tensor
+    k: float | Tensor
 
     def __post_init__(self) -> None:
         """Check the field."""
-        check_at_least_one("TopN", "n", self.n, "1 is winner-takes-all.")
+        check_at_least_one("TopK", "k", self.k, "1 is winner-takes-all.")
 
     def _check_against(self, cost: Tensor) -> None:
         n_hypotheses = cost.shape[-1]
-        check_at_most("TopN", "n", self.n, n_hypotheses, "the number of hypotheses")
+        check_at_most("TopK", "k", self.k, n_hypotheses, "the number of hypotheses")
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         n_hypotheses = cost.shape[-1]
-        n = torch.as_tensor(as_operand(self.n, cost), dtype=cost.dtype, device=cost.device)
-        n = (n + 0.5).floor().clamp(1, n_hypotheses)
+        k = torch.as_tensor(as_operand(self.k, cost), dtype=cost.dtype, device=cost.device)
+        k = (k + 0.5).floor().clamp(1, n_hypotheses)
         order = cost.argsort(dim=-1, stable=True)
         rank = torch.arange(n_hypotheses, device=cost.device)
-        share = (rank < n).to(cost.dtype) / n
+        share = (rank < k).to(cost.dtype) / k
         return torch.zeros_like(cost).scatter(-1, order, share.expand_as(cost))

@@ -239,7 +239,7 @@ def test_it_says_what_it_does_not_serve():
     double = FleetData.shared(*(part.double() for part in curve(5)), 2)
     with pytest.raises(ValueError, match="float32"):
         Fleet(lambda: network().double(), 2, device=DEVICE, backend="fused").fit(double, 1, progress=False)
-    with mcl.value_checks(), pytest.raises(ValueError, match="look at values"):
+    with mcl.debug_checks(), pytest.raises(ValueError, match="look at values"):
         Fleet(network, 2, device=DEVICE, backend="fused").fit(SHARED, 1, progress=False)
     held = Validation(HELD, monitor=lambda output: output.loss)
     with pytest.raises(ValueError, match="monitors"):

@@ -9,34 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._eager import is_plain_eager
+from torchmcl.accel import accelerated, in_eager
 from torchmcl.accel.eager.chunks import chunks, n_chunks_for
 
 __all__ = ["weighted_distances"]
-
-
-def weighted_distances(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, squared: bool = False) -> Tensor:
-    """Return sum_s weights_s |h_s - y_s| of every pair, [samples, targets, hypotheses].
-
-    Args:
-        hypotheses: [samples, hypotheses, steps, dim]
-        targets: [samples, targets, steps, dim]
-        weights: [samples, targets, steps], without a gradient.
-        squared: take the squares of the distances.
-    """
-    if not is_plain_eager() or hypotheses.shape[-1] == 0:
-        return distance_formula(hypotheses, targets, weights, squared)
-    cost: Tensor = _WeightedDistances.apply(hypotheses, targets, weights, squared)
-    return cost
-
-
-def distance_formula(hypotheses: Tensor, targets: Tensor, weights: Tensor, squared: bool) -> Tensor:
-    """Return the same by plain operations, which every mode of torch can follow."""
-    distances = (hypotheses.unsqueeze(-4) - targets.unsqueeze(-3)).square().sum(dim=-1)
-    if not squared:
-        hit = distances == 0  # where the gradient of the distance is taken as 0
-        distances = distances.masked_fill(hit, 1).sqrt().masked_fill(hit, 0)
-    return (distances * weights.unsqueeze(-2)).sum(dim=-1)
 
 
 class _WeightedDistances(torch.autograd.Function):
@@ -54,7 +30,7 @@ class _WeightedDistances(torch.autograd.Function):
         to_hypotheses, to_targets, *_ = ctx.needs_input_grad
         if torch.is_grad_enabled():  # the gradient is itself differentiated
             leaves = [tensor for tensor, needed in ((hypotheses, to_hypotheses), (targets, to_targets)) if needed]
-            cost = distance_formula(hypotheses, targets, weights, ctx.squared)
+            cost = weighted_distances.definition(hypotheses, targets, weights, squared=ctx.squared)
             found = iter(torch.autograd.grad(cost, leaves, grad, create_graph=True))
             return next(found) if to_hypotheses else None, next(found) if to_targets else None, None, None
         pulls = (
@@ -65,6 +41,30 @@ class _WeightedDistances(torch.autograd.Function):
         for chunk in chunks(n_chunks, hypotheses, targets, weights, grad, *pulls):
             _pull(*chunk, squared=ctx.squared)
         return *pulls, None, None
+
+
+def _in_chunks(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, squared: bool = False) -> Tensor:
+    if hypotheses.shape[-1] == 0:
+        return NotImplemented
+    cost: Tensor = _WeightedDistances.apply(hypotheses, targets, weights, squared)
+    return cost
+
+
+@accelerated(in_eager(_in_chunks))
+def weighted_distances(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, squared: bool = False) -> Tensor:
+    """Return sum_s weights_s |h_s - y_s| of every pair, [samples, targets, hypotheses].
+
+    Args:
+        hypotheses: [samples, hypotheses, steps, dim]
+        targets: [samples, targets, steps, dim]
+        weights: [samples, targets, steps], without a gradient.
+        squared: take the squares of the distances.
+    """
+    distances = (hypotheses.unsqueeze(-4) - targets.unsqueeze(-3)).square().sum(dim=-1)
+    if not squared:
+        hit = distances == 0  # where the gradient of the distance is taken as 0
+        distances = distances.masked_fill(hit, 1).sqrt().masked_fill(hit, 0)
+    return (distances * weights.unsqueeze(-2)).sum(dim=-1)
 
 
 def _distances(hypotheses: Tensor, targets: Tensor, squared: bool) -> tuple[Tensor, list[Tensor]]:

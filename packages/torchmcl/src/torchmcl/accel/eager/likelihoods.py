@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._eager import is_plain_eager
+from torchmcl.accel import accelerated, in_eager
 from torchmcl.accel.eager.chunks import chunks, n_chunks_for
 
 __all__ = ["GAUSSIAN", "LAPLACE", "Family", "summed_nll"]
@@ -72,19 +72,10 @@ def summed_nll(family: Family, locations: Tensor, targets: Tensor, scale: Tensor
         scale: [samples, hypotheses, coordinates]
         real: [samples, targets, coordinates], True where a coordinate counts; None when all do.
     """
-    if is_plain_eager():
-        cost: Tensor = _SummedNLL.apply(family, locations, targets, scale, real)
-    else:
-        cost = nll_formula(family, locations, targets, scale, real)
+    cost = _without_constants(family, locations, targets, scale, real)
     # In the dtype of the cost: an integer tensor times a number is float32.
     n_real = targets.shape[-1] if real is None else real.sum(dim=-1, keepdim=True).to(cost.dtype)
     return cost + family.constant * n_real
-
-
-def nll_formula(family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None) -> Tensor:
-    """Return the sum without the constants, by plain operations, which every mode of torch can follow."""
-    nll = family.nll(targets.unsqueeze(-2) - locations.unsqueeze(-3), scale.unsqueeze(-3))
-    return (nll if real is None else nll.masked_fill(~real.unsqueeze(-2), 0)).sum(dim=-1)
 
 
 class _SummedNLL(torch.autograd.Function):
@@ -103,15 +94,23 @@ class _SummedNLL(torch.autograd.Function):
         real = ctx.saved_tensors[3]
         if torch.is_grad_enabled():  # the gradient is itself differentiated
             leaves = [tensor for tensor, is_needed in zip(inputs, needed, strict=True) if is_needed]
-            found = iter(
-                torch.autograd.grad(nll_formula(ctx.family, *ctx.saved_tensors), leaves, grad, create_graph=True)
-            )
+            cost = _without_constants.definition(ctx.family, *ctx.saved_tensors)
+            found = iter(torch.autograd.grad(cost, leaves, grad, create_graph=True))
             return None, *(next(found) if is_needed else None for is_needed in needed), None
         pulls = [torch.empty_like(t) if is_needed else None for t, is_needed in zip(inputs, needed, strict=True)]
         n_chunks = n_chunks_for(inputs[0], inputs[0].numel() * inputs[1].shape[1])
         for chunk in chunks(n_chunks, *inputs, real, grad, *pulls):
             _pull(ctx.family, *chunk)
         return None, *pulls, None
+
+
+@accelerated(in_eager(_SummedNLL.apply))
+def _without_constants(
+    family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None
+) -> Tensor:
+    """Return the sum over the real coordinates without the constants of the family."""
+    nll = family.nll(targets.unsqueeze(-2) - locations.unsqueeze(-3), scale.unsqueeze(-3))
+    return (nll if real is None else nll.masked_fill(~real.unsqueeze(-2), 0)).sum(dim=-1)
 
 
 def _summed(family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None) -> Tensor:

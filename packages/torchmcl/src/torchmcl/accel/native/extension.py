@@ -8,12 +8,12 @@ import ctypes
 import importlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import c_char_p, c_int64
+from ctypes import c_char_p, c_float, c_int64, c_void_p
 
 import torch
 from torch import Tensor
 
-__all__ = ["aligned", "available", "instruction_set", "library", "on_threads"]
+__all__ = ["aligned", "available", "floats", "instruction_set", "integers", "library", "on_threads", "pointers"]
 
 _ALIGNMENT = 64
 _RESULTS = {
@@ -70,6 +70,21 @@ def library() -> ctypes.CDLL:
     """Return the functions of the extension, which must be available."""
     assert _LIBRARY is not None
     return _LIBRARY
+
+
+def integers(names: str) -> list[tuple[str, type[c_int64]]]:
+    """Return fields of a structure for integers of 64 bits."""
+    return [(name, c_int64) for name in names.split()]
+
+
+def pointers(names: str) -> list[tuple[str, type[c_void_p]]]:
+    """Return fields of a structure for the places of tensors."""
+    return [(name, c_void_p) for name in names.split()]
+
+
+def floats(names: str) -> list[tuple[str, type[c_float]]]:
+    """Return fields of a structure for numbers of single precision."""
+    return [(name, c_float) for name in names.split()]
 
 
 def aligned(n_floats: int, *, zeroed: bool = True) -> Tensor:

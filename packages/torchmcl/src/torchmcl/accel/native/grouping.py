@@ -5,41 +5,27 @@ has; the calls release the interpreter's lock.
 """
 
 import ctypes
-from ctypes import Structure, c_int64, c_void_p
+from ctypes import Structure
 
 import torch
 from torch import Tensor
 
-from torchmcl.accel.native.extension import aligned, available, library, on_threads
+from torchmcl.accel.native.extension import aligned, available, integers, library, on_threads, pointers
 
 __all__ = ["chosen", "means", "serves"]
 
 
 class _Choice(Structure):
     _fields_ = (
-        ("n_rows", c_int64),
-        ("n_hypotheses", c_int64),
-        ("n_kept", c_int64),
-        ("n_exchanges", c_int64),
-        ("loss", c_void_p),
-        ("weights", c_void_p),
-        ("chosen", c_void_p),
-        ("scratch", c_void_p),
+        *integers("n_rows n_hypotheses n_kept n_exchanges"),
+        *pointers("loss weights chosen scratch"),
     )
 
 
 class _Means(Structure):
     _fields_ = (
-        ("n_rows", c_int64),
-        ("n_hypotheses", c_int64),
-        ("n_kept", c_int64),
-        ("n_dims", c_int64),
-        ("n_rounds", c_int64),
-        ("points", c_void_p),
-        ("weights", c_void_p),
-        ("centres", c_void_p),
-        ("masses", c_void_p),
-        ("scratch", c_void_p),
+        *integers("n_rows n_hypotheses n_kept n_dims n_rounds"),
+        *pointers("points weights centres masses scratch"),
     )
 
 
@@ -48,14 +34,14 @@ def serves(*tensors: Tensor) -> bool:
     return available() and all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
 
 
-def chosen(loss: Tensor, weights: Tensor, k: int, n_exchanges: int) -> Tensor:
-    """Return k candidates [rows, k] of a loss [rows, n, n], as `chosen_greedily` and `swapped` do."""
+def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
+    """Return k candidates [rows, k] of a loss [rows, n, n], as `postprocess._search.chosen` defines them."""
     loss, weights = loss.contiguous(), weights.contiguous()
     places = torch.zeros(len(loss), k, dtype=torch.long, device=loss.device)
 
     def part(start: int, stop: int) -> None:
         n = loss.shape[1]
-        choice = _Choice(stop - start, n, k, n_exchanges)
+        choice = _Choice(stop - start, n, k, 2 * k if exchanged else 0)
         scratch = aligned(library().torchmcl_choice_scratch(ctypes.byref(choice)))
         choice.loss, choice.weights = loss[start:].data_ptr(), weights[start:].data_ptr()
         choice.chosen, choice.scratch = places[start:].data_ptr(), scratch.data_ptr()

@@ -5,13 +5,13 @@ are shared among as many threads as torch has, and none depends on another.
 """
 
 import ctypes
-from ctypes import Structure, c_double, c_int64, c_void_p
+from ctypes import Structure, c_double
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchmcl.accel.native.extension import aligned, available, library, on_threads
+from torchmcl.accel.native.extension import aligned, available, integers, library, on_threads, pointers
 
 __all__ = ["Mixtures", "Sets", "best_points", "mass_above", "serves", "sets"]
 
@@ -38,20 +38,11 @@ class Sets(NamedTuple):
 
 class _Line(Structure):
     _fields_ = (
-        ("n_rows", c_int64),
-        ("n_kernels", c_int64),
-        ("is_double", c_int64),
-        ("centres", c_void_p),
-        ("weights", c_void_p),
-        ("widths", c_void_p),
-        ("given", c_void_p),
+        *integers("n_rows n_kernels is_double"),
+        *pointers("centres weights widths given"),
         ("fill", c_double),
-        ("n_columns", c_int64),
-        ("first", c_void_p),
-        ("second", c_void_p),
-        ("third", c_void_p),
-        ("counts", c_void_p),
-        ("scratch", c_void_p),
+        *integers("n_columns"),
+        *pointers("first second third counts scratch"),
     )
 
 

@@ -5,7 +5,7 @@ be needed, the gradients of these, which the backward pass hands out.
 """
 
 import ctypes
-from ctypes import Structure, c_float, c_int64, c_void_p
+from ctypes import Structure
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torchmcl._eager import is_plain_eager, may_work_in_place
 from torchmcl.accel.eager.coordinates import MAX_TURNS
 from torchmcl.accel.eager.one_target_pull import plain_pull
 from torchmcl.accel.native.compiled import MAX_HYPOTHESES
-from torchmcl.accel.native.extension import aligned, available, library, on_threads
+from torchmcl.accel.native.extension import aligned, available, floats, integers, library, on_threads, pointers
 
 __all__ = ["one_target_losses", "serves"]
 
@@ -25,23 +25,9 @@ _MANY_PAIRS = 100_000
 
 class _OneTarget(Structure):
     _fields_ = (
-        ("first", c_int64),
-        ("last", c_int64),
-        ("n_rows", c_int64),
-        ("n_hypotheses", c_int64),
-        ("n_dims", c_int64),
-        ("temperature", c_float),
-        ("epsilon", c_float),
-        ("hypotheses", c_void_p),
-        ("targets", c_void_p),
-        ("logits", c_void_p),
-        ("cost", c_void_p),
-        ("weights", c_void_p),
-        ("winners", c_void_p),
-        ("losses", c_void_p),
-        ("to_hypotheses", c_void_p),
-        ("to_logits", c_void_p),
-        ("scratch", c_void_p),
+        *integers("first last n_rows n_hypotheses n_dims"),
+        *floats("temperature epsilon"),
+        *pointers("hypotheses targets logits cost weights winners losses to_hypotheses to_logits scratch"),
     )
 
 

@@ -10,14 +10,14 @@ __all__ = ["adam_rows", "one_minus_exp"]
 
 
 @triton.jit
-def one_minus_exp(x):  # type: ignore[no-untyped-def]
+def one_minus_exp(x):
     """Return 1 - e^x for x <= 0; near 0 by its series, as the difference would lose its digits."""
     near = -x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5))))
     return tl.where(x > -0.1, near, 1 - tl.exp(x))
 
 
 @triton.jit
-def _adam(  # type: ignore[no-untyped-def]
+def _adam(
     flat,
     grad,
     mean,

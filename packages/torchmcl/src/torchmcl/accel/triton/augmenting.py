@@ -22,13 +22,13 @@ _COLUMNS_PER_WARP = 128
 
 
 @triton.jit
-def _entry(vector, column, place):  # type: ignore[no-untyped-def]
+def _entry(vector, column, place):
     """Return the entry of a vector at a place that is known only when the kernel runs."""
     return tl.sum(tl.where(column == place, vector, 0), axis=0)
 
 
 @triton.jit(do_not_specialize=("n_targets", "n_hypotheses"))
-def _assign(cost, mask, weights, n_targets, n_hypotheses, MASKED: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _assign(cost, mask, weights, n_targets, n_hypotheses, MASKED: tl.constexpr, BLOCK: tl.constexpr):
     sample = tl.program_id(0).to(tl.int64)
     cost += sample * n_targets * n_hypotheses
     weights += sample * n_targets * n_hypotheses

@@ -17,7 +17,7 @@ _PROGRAMS = 8192
 
 
 @triton.jit(do_not_specialize=("n_rows",))
-def _forward(  # type: ignore[no-untyped-def]
+def _forward(
     inputs,
     weight,
     bias,
@@ -57,7 +57,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=("n_rows", "n_models", "rows_each"))
-def _backward(  # type: ignore[no-untyped-def]
+def _backward(
     inputs,
     weight,
     outputs,

@@ -12,13 +12,13 @@ __all__ = ["forward", "is_finite", "mixed", "product", "rows_of"]
 
 
 @triton.jit
-def _high(x):  # type: ignore[no-untyped-def]
+def _high(x):
     """Return numbers without the last bits of their fraction, as the matrix units take them."""
     return (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def product(a, b, c):  # type: ignore[no-untyped-def]
+def product(a, b, c):
     """Return a @ b + c in three products of matrix units, to single precision.
 
     The same as `input_precision="tf32x3"`, without its care for infinities: they become NaN, and a model whose
@@ -31,7 +31,7 @@ def product(a, b, c):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def mixed(number):  # type: ignore[no-untyped-def]
+def mixed(number):
     """Return a pseudo-random integer of 64 bits, as `fleet.batches.mixed`."""
     number = (number ^ ((number >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
     number = (number ^ ((number >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
@@ -39,7 +39,7 @@ def mixed(number):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _uniform(stream, place):  # type: ignore[no-untyped-def]
+def _uniform(stream, place):
     """Return a number in [0, 1) for each place: a hash, a tenth of the work of a generator."""
     number = (place ^ stream.to(tl.int32)).to(tl.uint32) * 0x9E3779B1
     number = (number ^ (number >> 15)) + (stream >> 32).to(tl.int32).to(tl.uint32)
@@ -49,7 +49,7 @@ def _uniform(stream, place):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def rows_of(inputs, targets, row, real, F, D, FEATURES: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def rows_of(inputs, targets, row, real, F, D, FEATURES: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr):
     """Return inputs [rows, features] with a column of ones, and the target coordinate of each output."""
     f = tl.arange(0, FEATURES)[None, :]
     g = tl.arange(0, GROUPS * COLUMNS)[None, :] // COLUMNS
@@ -59,7 +59,7 @@ def rows_of(inputs, targets, row, real, F, D, FEATURES: tl.constexpr, GROUPS: tl
 
 
 @triton.jit
-def forward(  # type: ignore[no-untyped-def]
+def forward(
     x, y, first, second, temperature, epsilon, score_weight, H, K, D, stream, start, left_share,
     ROWS: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr, ABSOLUTE: tl.constexpr
 ):  # fmt: skip
@@ -104,5 +104,5 @@ def forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def is_finite(number):  # type: ignore[no-untyped-def]
+def is_finite(number):
     return number - number == 0

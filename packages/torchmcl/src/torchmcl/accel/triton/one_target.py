@@ -23,7 +23,7 @@ _MAX_ENTRIES = 8192
 
 
 @triton.jit(do_not_specialize=("n_rows", "K"))
-def _forward(  # type: ignore[no-untyped-def]
+def _forward(
     h, t, logits, cost, weights, winners, losses, score_losses, n_rows, K, factor, top, rest,
     D: tl.constexpr, SOFT: tl.constexpr, SCORED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
@@ -59,7 +59,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=("n_rows", "K"))
-def _backward(  # type: ignore[no-untyped-def]
+def _backward(
     h, t, logits, weights, winners, upstream, score_upstream, to_h, to_logits, n_rows, K,
     D: tl.constexpr, PULL: tl.constexpr, SCORED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ENTRIES: tl.constexpr

@@ -18,7 +18,7 @@ _MAX_TILE = 64
 
 
 @triton.jit(do_not_specialize=("n_rows", "T", "K"))
-def _few(h, t, cost, n_rows, T, K, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _few(h, t, cost, n_rows, T, K, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # a (sample, target) pair
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     real = (row < n_rows) & (column < K)
@@ -31,7 +31,7 @@ def _few(h, t, cost, n_rows, T, K, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS:
 
 
 @triton.jit(do_not_specialize=("n_rows", "T", "K"))
-def _few_to_h(h, t, grad, out, n_rows, K, T, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _few_to_h(h, t, grad, out, n_rows, K, T, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # a sample
     entry = (
         tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
@@ -47,7 +47,7 @@ def _few_to_h(h, t, grad, out, n_rows, K, T, D: tl.constexpr, ROWS: tl.constexpr
 
 
 @triton.jit(do_not_specialize=("n_rows", "T", "K"))
-def _few_to_t(h, t, grad, out, n_rows, T, K, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _few_to_t(h, t, grad, out, n_rows, T, K, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # a (sample, target) pair
     for d in tl.static_range(D):
         y = tl.load(t + row * D + d, mask=row < n_rows, other=0.0)
@@ -93,7 +93,7 @@ def _few_pull_t(h: Tensor, t: Tensor, grad: Tensor) -> Tensor:
 
 
 @triton.jit
-def _many(h, t, cost, T, K, D, BT: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
+def _many(h, t, cost, T, K, D, BT: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):
     sample = tl.program_id(0).to(tl.int64)
     k = tl.program_id(1) * BK + tl.arange(0, BK)
     i = tl.program_id(2) * BT + tl.arange(0, BT)
@@ -110,7 +110,7 @@ def _many(h, t, cost, T, K, D, BT: tl.constexpr, BK: tl.constexpr, BD: tl.conste
 
 
 @triton.jit
-def _many_to_h(h, t, centre, grad, out, T, K, D, BT: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
+def _many_to_h(h, t, centre, grad, out, T, K, D, BT: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):
     sample = tl.program_id(0).to(tl.int64)
     k = tl.program_id(1) * BK + tl.arange(0, BK)
     i = tl.arange(0, BT)
@@ -129,7 +129,7 @@ def _many_to_h(h, t, centre, grad, out, T, K, D, BT: tl.constexpr, BK: tl.conste
 
 
 @triton.jit
-def _many_to_t(h, t, centre, grad, out, T, K, D, BT: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
+def _many_to_t(h, t, centre, grad, out, T, K, D, BT: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):
     sample = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BD + tl.arange(0, BD)
     inside = d < D

@@ -21,14 +21,14 @@ _SIZES = ("n_rows", "n_columns")
 
 
 @triton.jit
-def _block(n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _block(n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
     return row, column, (row < n_rows) & (column < n_columns)
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _softmin(cost, factor, weights, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _softmin(cost, factor, weights, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     value = tl.load(cost + row * n_columns + column, mask=real, other=float("inf"))
     # A NaN must reach every weight of its row; min() alone would pass it over.
@@ -38,7 +38,7 @@ def _softmin(cost, factor, weights, n_rows, n_columns, ROWS: tl.constexpr, COLUM
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _winner(cost, weights, top, rest, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _winner(cost, weights, top, rest, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     value = tl.load(cost + row * n_columns + column, mask=real, other=float("inf"))
     winner = tl.argmin(value, axis=1)[:, None]
@@ -46,7 +46,7 @@ def _winner(cost, weights, top, rest, n_rows, n_columns, ROWS: tl.constexpr, COL
 
 
 @triton.jit(do_not_specialize=[*_SIZES, "rows_per_model"])
-def _mixed(  # type: ignore[no-untyped-def]
+def _mixed(
     cost, temperatures, epsilons, weights, rows_per_model, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
@@ -67,7 +67,7 @@ def _mixed(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _dot(left, right, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _dot(left, right, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     x = tl.load(left + row * n_columns + column, mask=real, other=0.0)
     y = tl.load(right + row * n_columns + column, mask=real, other=0.0)
@@ -76,7 +76,7 @@ def _dot(left, right, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.c
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _bce(logits, labels, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _bce(logits, labels, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     x = tl.load(logits + row * n_columns + column, mask=real, other=0.0)
     y = tl.load(labels + row * n_columns + column, mask=real, other=0.0)
@@ -87,7 +87,7 @@ def _bce(logits, labels, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: t
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _bce_backward(logits, labels, upstream, gradient, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _bce_backward(logits, labels, upstream, gradient, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     x = tl.load(logits + row * n_columns + column, mask=real, other=0.0)
     y = tl.load(labels + row * n_columns + column, mask=real, other=0.0)

@@ -23,7 +23,7 @@ _INTEGERS = (
 
 
 @triton.jit
-def _step(  # type: ignore[no-untyped-def]
+def _step(
     weight, gradient, place, trained, mean, square, rate, root, kept, beta1, beta2, epsilon
 ):  # fmt: skip
     """Return weights after a step of Adam; moments lie in memory."""
@@ -37,7 +37,7 @@ def _step(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=_INTEGERS)
-def train_epochs(  # type: ignore[no-untyped-def]
+def train_epochs(
     flat, mean, square, n_steps, best, inputs, targets, row_weights, order, facts,
     rates, decays, rules, losses, watched, temperatures, learning_rates, best_value, best_epoch, stopped_epoch,
     failed_step,

@@ -19,7 +19,7 @@
     },
     {
       title: "Pulling everybody along",
-      text: "Relaxed winner-takes-all gives a share ε to those that lose, and top-n lets the n nearest win. "
+      text: "Relaxed winner-takes-all gives a share ε to those that lose, and top-k lets the k nearest win. "
         + "Losers now move, but the share never ends: hypotheses stay drawn towards the middle, or share a place.",
       attempt: "Press Play, then drag ε to 0 and watch the distortion.",
       state: "k=12&rules=wta,relaxed,top&cooling=hand&heat=0&epsilon=0.2",

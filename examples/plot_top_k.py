@@ -1,9 +1,9 @@
 """
-TopN: the n cheapest share, and n shrinks
+TopK: the k cheapest share, and k shrinks
 =========================================
 
-:class:`~torchmcl.TopN` divides the weight of a target equally among its n cheapest hypotheses. With
-n = 1 it is :class:`~torchmcl.WTA`. Starting with all of them and letting n fall to one during
+:class:`~torchmcl.TopK` divides the weight of a target equally among its k cheapest hypotheses. With
+k = 1 it is :class:`~torchmcl.WTA`. Starting with all of them and letting k fall to one during
 training, known as evolving winner-takes-all, brings every hypothesis to the data before the
 competition becomes strict.
 """
@@ -17,11 +17,11 @@ import torch
 import torchmcl as mcl
 
 cost = torch.tensor([[0.3, 0.1, 0.2, 0.9]])
-for n in (4, 2, 1):
-    print(n, mcl.TopN(n)(cost))
+for k in (4, 2, 1):
+    print(k, mcl.TopK(k)(cost))
 
 # %%
-# Twenty free points on three Gaussians from a poor start, with n fixed and with n falling. A schedule
+# Twenty free points on three Gaussians from a poor start, with k fixed and with k falling. A schedule
 # may give fractions: the rule rounds them.
 
 CENTRES = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]])
@@ -40,26 +40,26 @@ def fit(rule):
     optimizer = torch.optim.SGD([hypotheses], lr=0.9)
     for step in range(N_STEPS):
         cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=draw(500))
-        loss = mcl.mcl_loss(mcl.match(cost, rule(step)))
+        loss = mcl.mcl_loss(mcl.assign(cost, rule(step)))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     return hypotheses.detach()
 
 
-falling = mcl.annealed(mcl.TopN, n=mcl.Linear(20, 1, 500))
-runs = {"n = 1": lambda step: mcl.TopN(1), "n = 5": lambda step: mcl.TopN(5), "n from 20 to 1": falling}
+falling = mcl.annealed(mcl.TopK, k=mcl.Linear(20, 1, 500))
+runs = {"k = 1": lambda step: mcl.TopK(1), "k = 5": lambda step: mcl.TopK(5), "k from 20 to 1": falling}
 
 # %%
-# With n = 1 most hypotheses starve. With n = 5 they move in groups of five that sit on top of each
-# other. When n falls, the groups dissolve one by one.
+# With k = 1 most hypotheses starve. With k = 5 they move in groups of five that sit on top of each
+# other. When k falls, the groups dissolve one by one.
 
 points = draw(3000)
 plt.style.use("tableau-colorblind10")
 fig, axes = plt.subplots(1, 3, figsize=(11, 4.2), sharex=True, sharey=True, layout="compressed")
 for ax, (name, rule) in zip(axes, runs.items(), strict=True):
     hypotheses = fit(rule)
-    matching = mcl.match(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=points), mcl.WTA())
+    matching = mcl.assign(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=points), mcl.WTA())
     wins = mcl.metrics.hypothesis_usage(matching) > 0
     ax.scatter(*points[:1200].T, s=4, color="0.8", zorder=0)
     ax.scatter(*hypotheses[wins].T, s=40, color="C1", edgecolor="white", label="wins")

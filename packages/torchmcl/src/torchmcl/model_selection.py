@@ -1,4 +1,4 @@
-"""How many hypotheses a problem needs: held-out distortion for several numbers, beside the least that theory allows."""
+"""The number of hypotheses by cross-validation: held-out distortions beside the least that theory allows."""
 
 import math
 from collections.abc import Callable, Sequence

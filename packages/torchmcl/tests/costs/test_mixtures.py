@@ -20,7 +20,7 @@ def mixtures(n_rows=6, n_targets=2, n_hypotheses=3, dim=2):
 
 
 def score(crps, hypotheses, targets, scale, logits):
-    return mcl.mixture_score(crps)(hypotheses=hypotheses, targets=targets, scale=scale, score_logits=logits)
+    return mcl.MixtureNLLWithCRPS(crps)(hypotheses=hypotheses, targets=targets, scale=scale, score_logits=logits)
 
 
 @pytest.mark.parametrize("crps", [0.0, 3.0])
@@ -71,20 +71,25 @@ def test_scores_must_not_be_trained_twice():
     model = mcl.MultiHypothesisMLP(2, 1, 3, scales=True)
     batch = mcl.Batch(torch.zeros(4, 2), torch.zeros(4, 1, 1))
     with pytest.raises(ValueError, match=r"`score_weight` must be 0 with this `cost_fn`, got 1.0"):
-        mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=mcl.mixture_score())
+        mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=mcl.MixtureNLLWithCRPS())
     with pytest.raises(ValueError, match="return score logits for a cost that takes them"):
         mcl.mcl_step(
-            mcl.MultiHypothesisMLP(2, 1, 3, scales=True, scores=False), batch, mcl.WTA(), cost_fn=mcl.mixture_score()
+            mcl.MultiHypothesisMLP(2, 1, 3, scales=True, scores=False),
+            batch,
+            mcl.WTA(),
+            cost_fn=mcl.MixtureNLLWithCRPS(),
         )
-    with pytest.raises(ValueError, match=r"mixture_score: `crps` must be"):
-        mcl.mixture_score(-1.0)
+    with pytest.raises(ValueError, match=r"MixtureNLLWithCRPS: `crps` must be"):
+        mcl.MixtureNLLWithCRPS(-1.0)
 
 
 def test_targets_may_lack_their_axis():
     model = mcl.MultiHypothesisMLP(2, 1, 3, scales=True)
     inputs, targets = torch.randn(4, 2), torch.randn(4, 1)
     with_axis, without = (
-        mcl.mcl_step(model, mcl.Batch(inputs, given), mcl.WTA(), cost_fn=mcl.mixture_score(1.0), score_weight=0).loss
+        mcl.mcl_step(
+            model, mcl.Batch(inputs, given), mcl.WTA(), cost_fn=mcl.MixtureNLLWithCRPS(1.0), score_weight=0
+        ).loss
         for given in (targets.unsqueeze(1), targets)
     )
     assert with_axis == without
@@ -119,7 +124,7 @@ def test_compiled_code_trains_and_evaluates_as_autograd(climbing, crps, n_target
         fleet = Fleet(
             lambda: mcl.MultiHypothesisMLP(inputs.shape[1], dim, 4, hidden=hidden, scales=True),
             3,
-            cost_fn=mcl.mixture_score(crps),
+            cost_fn=mcl.MixtureNLLWithCRPS(crps),
             score_weight=0,
             learning_rate=0.01,
             backend=backend,
@@ -140,11 +145,11 @@ def test_what_compiled_code_does_not_serve_is_said(network):
     fleet = Fleet(
         lambda: mcl.MultiHypothesisMLP(3, 1, 4, hidden=(5,), scales=True, **network),
         1,
-        cost_fn=mcl.mixture_score(),
+        cost_fn=mcl.MixtureNLLWithCRPS(),
         score_weight=0,
         backend="compiled",
     )
-    with pytest.raises(ValueError, match="It serves mixture_score with scores and scales"):
+    with pytest.raises(ValueError, match="It serves MixtureNLLWithCRPS with scores and scales"):
         fleet.fit(FleetData.shared(inputs, targets, 1), 1, progress=False)
 
 
@@ -158,7 +163,9 @@ def test_what_compiled_code_does_not_serve_is_said(network):
 )
 def test_a_score_weight_is_refused_whatever_the_backend(backend, message):
     inputs, targets = rows()
-    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(3, 1, 4, scales=True), 1, cost_fn=mcl.mixture_score(), backend=backend)
+    fleet = Fleet(
+        lambda: mcl.MultiHypothesisMLP(3, 1, 4, scales=True), 1, cost_fn=mcl.MixtureNLLWithCRPS(), backend=backend
+    )
     with pytest.raises(ValueError, match=message):
         fleet.fit(FleetData.shared(inputs, targets, 1), 1, progress=False)
 
@@ -169,7 +176,7 @@ def test_far_and_narrow_mixtures_have_finite_losses():
     fleet = Fleet(
         lambda: mcl.MultiHypothesisMLP(3, 1, 4, hidden=(5,), scales=True),
         1,
-        cost_fn=mcl.mixture_score(3.0),
+        cost_fn=mcl.MixtureNLLWithCRPS(3.0),
         score_weight=0,
         backend="compiled",
     )
@@ -183,7 +190,7 @@ def test_narrow_scales_keep_their_digits_in_compiled_code(raw_scale):
     inputs, targets = rows()
     losses = {}
     for backend in ("autograd", "compiled"):
-        fleet = Fleet(lambda: narrow(raw_scale), 1, cost_fn=mcl.mixture_score(), score_weight=0, backend=backend)
+        fleet = Fleet(lambda: narrow(raw_scale), 1, cost_fn=mcl.MixtureNLLWithCRPS(), score_weight=0, backend=backend)
         losses[backend] = fleet.fit(FleetData.shared(inputs, targets, 1), 1, batch_size="all", progress=False).losses
     torch.testing.assert_close(losses["compiled"], losses["autograd"], rtol=1e-5, atol=1e-6)
 

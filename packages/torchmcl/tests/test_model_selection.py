@@ -5,8 +5,7 @@ import torch
 
 import torchmcl as mcl
 from torchmcl.density import KernelMixture
-from torchmcl.postprocess import HypothesisCounts, choose_n_hypotheses
-from torchmcl.postprocess.counts import _recommended
+from torchmcl.model_selection import HypothesisCounts, _recommended, choose_n_hypotheses
 from torchmcl.postprocess.floors import least_distortions
 
 

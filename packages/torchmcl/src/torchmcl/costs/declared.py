@@ -1,0 +1,176 @@
+"""Facts that a cost declares about itself, for the parts of the package that use more of a cost than its values.
+
+`declares` attaches them to a function, `declaration` looks them up for any cost. An undeclared cost works everywhere
+that needs nothing but values: `mcl_step` then infers the axes of a target from the shapes, `reduce` moves hypotheses to
+means only where that helps, and no kernel replaces the function.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import EllipsisType
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+
+from torchmcl._checks import bad_value
+from torchmcl.costs.centres import Centre
+
+__all__ = ["CostDeclaration", "Norm", "NormalMixture", "axes_of_a_target", "declaration", "declares", "needs"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# The arguments that a cost may name besides `hypotheses` and `targets`.
+_EXTRAS = ("mask", "scale", "score_logits", "event_dims")
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A closed form: a power of the norm of hypothesis - target, all axes of an event taken as one.
+
+    Args:
+        order: of the norm, 1 or 2.
+        power: of the norm.
+        mean_over_steps: divided by the length of the first axis of an event.
+    """
+
+    order: int
+    power: int = 1
+    mean_over_steps: bool = False
+
+    @property
+    def is_squared_distance(self) -> bool:
+        """Whether it is the squared Euclidean distance, or a share of it."""
+        return self.order == self.power == 2
+
+
+@dataclass(frozen=True)
+class NormalMixture:
+    """A closed form: minus the log-likelihood of a mixture of normal hypotheses plus a multiple of its CRPS.
+
+    Args:
+        crps: the weight of the CRPS.
+    """
+
+    crps: float
+
+
+@dataclass(frozen=True)
+class CostDeclaration:
+    """The declared facts of a cost; each default means that nothing is known.
+
+    Attributes:
+        event_dims: axes of one hypothesis; `...` for any number.
+        target_dims: axes of one target; those of a hypothesis by default, one fewer for class ids.
+        centre: where a weighted group of hypotheses has the lowest cost.
+        formula: its closed form, from which kernels recognise what they compute: they replace the function.
+        needs: which of `mask`, `scale`, `score_logits` and `event_dims` it takes; by default those among the names of
+            its parameters.
+    """
+
+    event_dims: int | EllipsisType | None = None
+    target_dims: int | None = None
+    centre: Centre | None = None
+    formula: Norm | NormalMixture | None = None
+    needs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for field in ("event_dims", "target_dims"):
+            if getattr(self, field) not in (None, ..., *range(8)):
+                rule = "be a small number of axes >= 0"
+                raise ValueError(bad_value("CostDeclaration", field, rule, repr(getattr(self, field))))
+        if unknown := set(self.needs) - set(_EXTRAS):
+            raise ValueError(bad_value("CostDeclaration", "needs", f"be among {_EXTRAS}", sorted(unknown)))
+
+
+def declares(
+    *,
+    event_dims: int | EllipsisType | None = None,
+    target_dims: int | None = None,
+    centre: Centre | None = None,
+    formula: Norm | NormalMixture | None = None,
+) -> Callable[[F], F]:
+    """Return a decorator that attaches a `CostDeclaration` to a cost, as the attribute `declaration`.
+
+    A class of costs has an attribute or a property of this name instead.
+
+    Args:
+        event_dims: axes of one hypothesis; `...` for any number.
+        target_dims: axes of one target; those of a hypothesis by default, one fewer for class ids.
+        centre: `MEAN`, `MEDIAN` or another `Centre`.
+        formula: the closed form that the cost computes, if it has one; kernels for it then replace the function.
+
+    Example:
+        >>> import torch
+        >>> @declares(event_dims=1, formula=Norm(order=1))
+        ... def city_block(*, hypotheses, targets):
+        ...     return (hypotheses.unsqueeze(-3) - targets.unsqueeze(-2)).abs().sum(dim=-1)
+        >>> declaration(city_block).formula
+        Norm(order=1, power=1, mean_over_steps=False)
+    """
+
+    def declare(function: F) -> F:
+        function.declaration = CostDeclaration(event_dims, target_dims, centre, formula)  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+def declaration(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
+    """Return what a cost declares, with `needs` filled in.
+
+    A `functools.partial` keeps the axes of its function; its arguments may change the formula and the centre.
+
+    Example:
+        >>> from torchmcl import pairwise_ade
+        >>> declaration(pairwise_ade).event_dims, declaration(pairwise_ade).needs
+        (2, ('mask',))
+    """
+    try:
+        if cost_fn in _KNOWN:
+            return _KNOWN[cost_fn]
+    except TypeError:  # not hashable, or without weak references
+        return _read(cost_fn)
+    return _KNOWN.setdefault(cost_fn, _read(cost_fn))
+
+
+def needs(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
+    """Return which of `mask`, `scale`, `score_logits` and `event_dims` a cost takes."""
+    return declaration(cost_fn).needs
+
+
+def axes_of_a_target(cost_fn: Callable[..., Tensor], event_dims: int) -> int | None:
+    """Return how many axes a target has beside hypotheses of so many axes; None if that is not declared."""
+    declared = declaration(cost_fn)
+    if declared.event_dims not in (..., event_dims):
+        return None
+    return event_dims if declared.target_dims is None else declared.target_dims
+
+
+# The attribute set by `torch.compiler.assume_constant_result`, without the two seconds of importing the compiler: it
+# follows plain values, not the methods of a declaration.
+needs._dynamo_marked_constant = True  # type: ignore[attr-defined]
+axes_of_a_target._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+# Reading a signature takes as long as a small operation, and every step asks.
+_KNOWN: WeakKeyDictionary[Callable[..., Tensor], CostDeclaration] = WeakKeyDictionary()
+
+
+def _read(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
+    if isinstance(cost_fn, functools.partial):
+        inner = declaration(cost_fn.func)
+        left = tuple(name for name in inner.needs if name not in cost_fn.keywords)
+        return replace(inner, centre=None, formula=None, needs=left)
+    attached = getattr(cost_fn, "declaration", None)
+    declared = attached if isinstance(attached, CostDeclaration) else CostDeclaration()
+    if declared.needs:
+        return declared
+    try:
+        names = inspect.signature(cost_fn).parameters.keys()
+    except (TypeError, ValueError):  # built-in functions have none to read
+        return declared
+    return replace(declared, needs=tuple(name for name in _EXTRAS if name in names))

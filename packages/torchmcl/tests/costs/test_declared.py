@@ -1,0 +1,121 @@
+"""What a cost declares about itself, and what a user's own cost gains by it."""
+
+import functools
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import torchmcl as mcl
+from torchmcl import costs
+from torchmcl.costs import MEAN, MEDIAN, CostDeclaration, Norm, NormalMixture, declaration, declares
+from torchmcl.costs.declared import axes_of_a_target
+from torchmcl.postprocess import BallScore, conformal, reduce
+
+PUBLIC = [getattr(costs, name) for name in costs.__all__ if name.startswith("pairwise_")]
+CLOSED_FORMS = [cost_fn for cost_fn in PUBLIC if declaration(cost_fn).formula is not None]
+
+
+@declares(event_dims=1, centre=MEAN, formula=Norm(order=2, power=2))
+def own_squares(*, hypotheses, targets):
+    return (hypotheses.unsqueeze(-3) - targets.unsqueeze(-2)).square().sum(dim=-1)
+
+
+@declares(event_dims=1, centre=MEDIAN, formula=Norm(order=2))
+def own_distance(*, hypotheses, targets):
+    return own_squares(hypotheses=hypotheses, targets=targets).sqrt()
+
+
+def undeclared(*, hypotheses, targets, mask=None, **others):
+    return mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
+
+
+@pytest.mark.parametrize("cost_fn", PUBLIC, ids=lambda cost_fn: cost_fn.__name__)
+def test_every_cost_of_the_package_declares_its_axes(cost_fn):
+    assert declaration(cost_fn).event_dims is not None
+
+
+@pytest.mark.parametrize("cost_fn", CLOSED_FORMS, ids=lambda cost_fn: cost_fn.__name__)
+def test_a_closed_form_has_the_values_of_its_cost(cost_fn):
+    known = declaration(cost_fn)
+    event = (4, 3)[2 - known.event_dims :]
+    hypotheses, targets = torch.randn(5, *event), torch.randn(2, *event)
+    differences = (hypotheses.unsqueeze(0) - targets.unsqueeze(1)).flatten(2)
+    expected = torch.linalg.vector_norm(differences, known.formula.order, dim=-1) ** known.formula.power
+    expected = expected / event[0] if known.formula.mean_over_steps else expected
+    assert_close(cost_fn(hypotheses=hypotheses, targets=targets), expected)
+
+
+@pytest.mark.parametrize("cost_fn", [c for c in PUBLIC if declaration(c).centre is not None], ids=lambda c: c.__name__)
+def test_no_point_near_the_declared_centre_is_cheaper(cost_fn):
+    event = (4, 3)[2 - declaration(cost_fn).event_dims :]
+    events, shares = torch.randn(1, 6, *event, dtype=torch.float64), torch.rand(1, 1, 6, dtype=torch.float64)
+    means = (shares.view(1, 6, *[1] * len(event)) * events).sum(1, keepdim=True) / shares.sum()
+    refine = declaration(cost_fn).centre.from_means
+    centre = means
+    for _ in range(20):
+        centre = means if refine is None else refine(events, shares, centre)
+
+    def loss(point):
+        return (shares.squeeze(1) * cost_fn(hypotheses=point, targets=events).squeeze(-1)).sum()
+
+    near = [centre + 1e-3 * torch.randn_like(centre) for _ in range(50)]
+    assert all(loss(centre) <= loss(point) for point in near)
+
+
+def test_the_facts_of_costs_that_are_objects():
+    assert declaration(mcl.Pairwise(torch.dist, 2, 1)) == CostDeclaration(2, 1, needs=("mask",))
+    mixture = declaration(mcl.MixtureNLL(mcl.pairwise_cross_entropy))
+    assert (mixture.event_dims, mixture.target_dims) == (1, 0)
+    assert "score_logits" in mixture.needs
+    assert declaration(mcl.MixtureNLLWithCRPS(2.0)).formula == NormalMixture(2.0)
+
+
+def test_arguments_of_a_partial_leave_the_axes_alone():
+    given = functools.partial(mcl.pairwise_gaussian_nll, scale=torch.ones(1), event_dims=2)
+    assert declaration(given).event_dims is ...
+    assert declaration(given).needs == ("mask",)
+    assert declaration(functools.partial(mcl.pairwise_sq_euclidean)) == CostDeclaration(event_dims=1)
+
+
+def test_an_undeclared_cost_names_what_it_needs_and_nothing_else_is_known():
+    assert declaration(undeclared) == CostDeclaration(needs=("mask",))
+    assert axes_of_a_target(undeclared, 1) is None
+    assert declaration(max) == CostDeclaration()
+
+
+def test_a_declared_cost_gets_the_axis_of_a_single_target():
+    model = mcl.MultiHypothesisMLP(2, 3, 4)
+    inputs, targets = torch.randn(6, 2), torch.randn(6, 3)
+    with_axis, without = (
+        mcl.mcl_step(model, mcl.Batch(inputs, given), mcl.WTA(), cost_fn=own_squares).loss
+        for given in (targets.unsqueeze(1), targets)
+    )
+    assert torch.equal(with_axis, without)
+    with pytest.raises(ValueError, match=r"`targets` must have shape \[batch, targets, dim\] or \[batch, dim\]"):
+        mcl.mcl_step(model, mcl.Batch(inputs, targets[:, :2]), mcl.WTA(), cost_fn=own_squares)
+    with pytest.raises(ValueError, match=r"`cost_fn` must return a cost|`targets` must"):
+        mcl.mcl_step(model, mcl.Batch(inputs, targets[:, :2]), mcl.WTA(), cost_fn=undeclared)
+
+
+def test_a_declared_cost_gets_centres_radii_and_flat_events():
+    given = mcl.Predictions(torch.randn(30, 12, 2, 3))
+    few = reduce(given, 3, cost_fn=own_squares)
+    assert_close(few.hypotheses, reduce(given, 3, cost_fn=mcl.pairwise_sq_euclidean).hypotheses)
+    assert_close(
+        reduce(given, 3, cost_fn=own_distance).hypotheses, reduce(given, 3, cost_fn=mcl.pairwise_euclidean).hypotheses
+    )
+    points, targets = mcl.Predictions(torch.randn(30, 12, 2)), torch.randn(30, 2)
+    own, known = (
+        conformal(points, targets, nonconformity=BallScore(cost_fn)).volume(points)
+        for cost_fn in (own_distance, mcl.pairwise_euclidean)
+    )
+    assert_close(own, known)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"), [({"event_dims": -1}, "`event_dims` must"), ({"needs": ("x",)}, "`needs`")]
+)
+def test_declarations_are_checked(fields, message):
+    with pytest.raises(ValueError, match=f"CostDeclaration: {message}"):
+        CostDeclaration(**fields)
