@@ -38,8 +38,11 @@ def test_a_saved_model_answers_alike(model, tmp_path):
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"rule": mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Until(mcl.Linear(1.0, 0.0, 5), 4))},
-        {"rule": mcl.RelaxedWTA(0.2), "learning_rate": mcl.Joined((mcl.Constant(0.1), mcl.Constant(0.01)), (3,))},
+        {"rule": mcl.annealed(mcl.AnnealedWTA, temperature=mcl.CutoffAt(mcl.Linear(1.0, 0.0, 5), 4))},
+        {
+            "rule": mcl.RelaxedWTA(0.2),
+            "learning_rate": mcl.JoinedSchedule((mcl.Constant(0.1), mcl.Constant(0.01)), (3,)),
+        },
         {"rule": "annealed", "density": VoronoiKernels, "n_restarts": 2, "ensemble": True},
         {"n_restarts": 2, "n_knots": 7, "keep_best": False},
         {"ensemble": False, "n_restarts": 2, "validation_fraction": 0.0},

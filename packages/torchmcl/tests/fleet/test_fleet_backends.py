@@ -23,7 +23,7 @@ from torchmcl.fleet import (
     Checkpointing,
     Fleet,
     FleetData,
-    FreshRows,
+    SampledData,
     Validation,
     current_loss,
     hard_distortion,
@@ -528,7 +528,7 @@ def draw(n_rows, generator):
 
 NOT_SERVED = {
     "a rule that sorts": ({"rule": mcl.TopN(2)}, None, "the rules WTA, RelaxedWTA and AnnealedWTA"),
-    "fresh rows": ({}, FreshRows(draw, 20, 2), "rows that stay the same"),
+    "fresh rows": ({}, SampledData(draw, 20, 2), "rows that stay the same"),
     "another cost": ({"cost_fn": mcl.pairwise_huber}, None, "pairwise_sq_euclidean, pairwise_l1 and mixture_score"),
     "no targets": ({}, on_other_rows(lambda x, y: (x, y[:, :0])), "inputs and targets that are vectors"),
     "float64": (

@@ -15,7 +15,7 @@ from torchmcl.fleet import (
     FleetData,
     FleetRecorder,
     FleetSearch,
-    FreshRows,
+    SampledData,
     Validation,
     current_loss,
 )
@@ -113,7 +113,7 @@ def test_buffers_of_ragged_models_count_their_own_batches_until_they_stop():
 
 
 def test_fresh_rows_with_statistics_are_the_same_in_chunks():
-    source = FreshRows(lambda n_rows, generator: mcl.Batch(*rows(n_rows, seed=generator.initial_seed() % 99)), 20, 4)
+    source = SampledData(lambda n_rows, generator: mcl.Batch(*rows(n_rows, seed=generator.initial_seed() % 99)), 20, 4)
     whole, parts = (Fleet(lambda: Normalised(0.0), 4, rule=AutoAnnealing()) for _ in range(2))
     whole.fit(source, 5, batch_size=6, progress=False)
     parts.fit(source, 5, batch_size=6, models_at_once=1, progress=False)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_positive_int, check_tensor
 from torchmcl.types import Batch
 
-__all__ = ["FleetData", "FreshRows"]
+__all__ = ["FleetData", "SampledData"]
 
 
 class FleetData(NamedTuple):
@@ -34,7 +34,7 @@ class FleetData(NamedTuple):
     set_of_model: Tensor
     weights: Tensor | None = None
     mask: Tensor | None = None
-    source: "FreshRows | None" = None
+    source: "SampledData | None" = None
 
     @classmethod
     def shared(
@@ -206,7 +206,7 @@ def _padded(rows: Tensor, n_rows: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FreshRows:
+class SampledData:
     """A source of training rows: all models of a fleet see the same new rows in each epoch.
 
     The rows of an epoch depend on the seed and the epoch alone, so that chunks of a fleet and a training
@@ -222,7 +222,7 @@ class FreshRows:
 
     Example:
         >>> from torchmcl.data.synthetic import conditional_three_gaussians
-        >>> source = FreshRows(conditional_three_gaussians, n_rows=1000, n_models=4)
+        >>> source = SampledData(conditional_three_gaussians, n_rows=1000, n_models=4)
         >>> first, second = source.epoch(0, torch.device("cpu")), source.epoch(1, torch.device("cpu"))
         >>> first.inputs.shape, bool((first.inputs == second.inputs).any())
         (torch.Size([1, 1000, 1]), False)
@@ -235,9 +235,9 @@ class FreshRows:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_callable("FreshRows", "draw", self.draw, "torchmcl.data.synthetic.conditional_three_gaussians")
-        check_positive_int("FreshRows", "n_rows", self.n_rows)
-        check_positive_int("FreshRows", "n_models", self.n_models)
+        check_callable("SampledData", "draw", self.draw, "torchmcl.data.synthetic.conditional_three_gaussians")
+        check_positive_int("SampledData", "n_rows", self.n_rows)
+        check_positive_int("SampledData", "n_models", self.n_models)
 
     def epoch(self, number: int, device: torch.device) -> FleetData:
         """Return the rows of an epoch.
@@ -252,7 +252,7 @@ class FreshRows:
         if len(inputs) != self.n_rows or len(targets) != self.n_rows or scene is not None:
             rule = f"return {self.n_rows} inputs and targets, without scenes"
             got = f"{len(inputs)} and {len(targets)}{'' if scene is None else ' with scenes'}"
-            raise ValueError(bad_value("FreshRows", "draw", rule, got))
+            raise ValueError(bad_value("SampledData", "draw", rule, got))
         return FleetData.shared(inputs, targets, self.n_models, mask=mask)
 
     def refill(self, data: FleetData, number: int) -> None:

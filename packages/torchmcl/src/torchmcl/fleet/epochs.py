@@ -21,10 +21,10 @@ from torchmcl.fleet.steps import AutogradStep
 from torchmcl.persistence.stopping import check_stop, saves_when_stopped, stop_requested
 from torchmcl.rules.winners import AssignmentRule
 
-__all__ = ["ChunkTraining", "EpochEnd", "train_chunks"]
+__all__ = ["ChunkTraining", "EpochInfo", "train_chunks"]
 
 
-class EpochEnd(NamedTuple):
+class EpochInfo(NamedTuple):
     """What `after_epoch` of `Fleet.fit` is called with.
 
     Attributes:
@@ -290,7 +290,7 @@ def train_chunks(
     keep: Callable[[slice, dict[str, Tensor], dict[str, Tensor] | None], None],
     saved: FleetCheckpoint | None,
     bar: Progress,
-    after_epoch: Callable[[EpochEnd], None] | None,
+    after_epoch: Callable[[EpochInfo], None] | None,
 ) -> list[tuple[FleetHistory, dict[str, Tensor]]]:
     """Train all chunks; return the history and the optimizer's state of each.
 
@@ -310,7 +310,7 @@ def train_chunks(
             bar.step((high - low) * len(chunk.models))
             if after_epoch is not None:
                 rule, temperatures = chunk.courses.rule(), chunk.temperatures(low)
-                after_epoch(EpochEnd(low, models, chunk.models, rule, temperatures))
+                after_epoch(EpochInfo(low, models, chunk.models, rule, temperatures))
 
         history = chunk.run(number, saved, bar, note, one_by_one=after_epoch is not None)
         keep(models, chunk.state.models, chunk.state.best or None)

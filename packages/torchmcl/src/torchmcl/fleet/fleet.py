@@ -15,8 +15,8 @@ from torchmcl.fleet.batches import EpochRows, batch_rows
 from torchmcl.fleet.checkpoints import FleetCheckpoint, chunk_size_of
 from torchmcl.fleet.choice import BACKENDS, choose_backend, training_of
 from torchmcl.fleet.courses import RuleAt, rates_of
-from torchmcl.fleet.data import FleetData, FreshRows
-from torchmcl.fleet.epochs import ChunkTraining, EpochEnd, train_chunks
+from torchmcl.fleet.data import FleetData, SampledData
+from torchmcl.fleet.epochs import ChunkTraining, EpochInfo, train_chunks
 from torchmcl.fleet.evaluation import evaluate_models, hard_distortion
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.identity import digest_of_tensors
@@ -146,21 +146,21 @@ class Fleet:
 
     def fit(
         self,
-        data: FleetData | FreshRows,
+        data: FleetData | SampledData,
         n_epochs: int,
         *,
         batch_size: int | Literal["all"] | None = None,
         validation: Validation | FleetData | None = None,
         checkpoint: Checkpointing | str | Path | None = None,
         models_at_once: int | None = None,
-        after_epoch: Callable[[EpochEnd], None] | None = None,
+        after_epoch: Callable[[EpochInfo], None] | None = None,
         continued: bool = False,
         progress: bool | str = True,
     ) -> FleetHistory:
         """Train all models.
 
         Args:
-            data: rows for each model, or `FreshRows`, drawn anew for every epoch.
+            data: rows for each model, or `SampledData`, drawn anew for every epoch.
             n_epochs: passes over the data.
             batch_size: rows of a minibatch, the last short one kept. By default `default_batch_size`, or a little fewer
                 where the last one would be short; "all" is all rows.
@@ -168,7 +168,7 @@ class Fleet:
                 kept.
             checkpoint: folder to save to and to resume from, with the options of `Checkpointing`.
             models_at_once: train in chunks of this many; by default derived from memory and cores.
-            after_epoch: called with an `EpochEnd` after every epoch of a chunk, for records and pictures.
+            after_epoch: called with an `EpochInfo` after every epoch of a chunk, for records and pictures.
             continued: begin with `optimizer_state` where there is one, and leave it for the next `fit`.
             progress: show a bar with models per second and the time left; a string stands in front of it.
 
@@ -182,7 +182,7 @@ class Fleet:
                 checkpoint holds another training.
         """
         check_positive_int("Fleet.fit", "n_epochs", n_epochs)
-        data = data.epoch(0, self.device)._replace(source=data) if isinstance(data, FreshRows) else data
+        data = data.epoch(0, self.device)._replace(source=data) if isinstance(data, SampledData) else data
         check_data("Fleet.fit", "data", data, self.n_models)
         validation, checkpoint = validation_of(validation, self.n_models), checkpointing_of(checkpoint)
         held_out = None if validation is None else validation.rows

@@ -20,7 +20,7 @@ from torchmcl.rules.winners import WTA, RelaxedWTA
 from torchmcl.schedules import Cosine, Schedule
 from torchmcl.types import StepOutput
 
-__all__ = ["Candidate", "FleetSearch", "Trials", "default_candidates"]
+__all__ = ["Candidate", "FleetSearch", "SearchResult", "default_candidates"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def default_candidates(n_epochs: int) -> list[Candidate]:
     return annealed + others
 
 
-class Trials(NamedTuple):
+class SearchResult(NamedTuple):
     """What a search tried and found.
 
     Attributes:
@@ -162,7 +162,7 @@ class FleetSearch:
         progress: bool = False,
         weights: Tensor | None = None,
         groups: Tensor | None = None,
-    ) -> Trials:
+    ) -> SearchResult:
         """Return the trials on rows [rows, ...] and [rows, targets, dim].
 
         Args:
@@ -224,7 +224,7 @@ class FleetSearch:
             values.append(history.best_value.view(len(candidates), len(chosen), self.n_restarts))
             seconds += history.seconds
         distortions = torch.cat(values, dim=1)
-        return Trials(candidates, distortions, int(_geometric_means(distortions).argmin()), seconds)
+        return SearchResult(candidates, distortions, int(_geometric_means(distortions).argmin()), seconds)
 
     def _splits(self, n_rows: int, groups: Tensor | None, seed: int) -> list[tuple[Tensor, Tensor]]:
         """Return the rows to train on and those held out, of each split."""
