@@ -131,7 +131,7 @@ def test_folders_without_a_model_are_refused(model, tmp_path):
     model.save(folder)
     with pytest.raises(ValueError, match=r"MCLClassifier.load: `folder` must hold a saved MCLClassifier, got 'MCLReg"):
         MCLClassifier.load(folder)
-    mcl.annealing.Snapshots(mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2)).save(folder)
+    mcl.annealing.WeightHistory(mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2)).save(folder)
     with pytest.raises(ValueError, match="must be of kind 'torchmcl estimator', got 'torchmcl snapshots'"):
         MCLRegressor.load(folder)
 
