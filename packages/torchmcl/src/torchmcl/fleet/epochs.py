@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchmcl._progress import Progress
 from torchmcl.accel.captured import CapturedEpochs
-from torchmcl.fleet.adaptive import SelfAnnealing
+from torchmcl.fleet.annealing import FleetAnnealing
 from torchmcl.fleet.batches import BatchRows
 from torchmcl.fleet.checkpoints import FleetCheckpoint
 from torchmcl.fleet.history import FirstFailures, FleetHistory
@@ -57,9 +57,9 @@ class ChunkTraining:
         self._validated = step.validation is not None
         self.courses = plan.courses.on(models.flat.device, models.flat.dtype)
         moments = step.optimizer.init(models.flat)
-        self._annealing: SelfAnnealing | None = None
+        self._annealing: FleetAnnealing | None = None
         if plan.policies:
-            self._annealing = SelfAnnealing(plan.rules, step, moments, plan.seeds, plan.n_epochs)
+            self._annealing = FleetAnnealing(plan.rules, step, moments, plan.seeds, plan.n_epochs)
         self.state = ChunkState.of(
             models,
             plan.n_epochs,
@@ -202,7 +202,7 @@ class ChunkTraining:
         assert self._annealing is not None
         self._annealing.measure(self.state.epoch.view(1) - 1, active=self.state.stopped_epoch < 0)
 
-    def _decide(self, annealing: SelfAnnealing, epoch: Tensor) -> None:
+    def _decide(self, annealing: FleetAnnealing, epoch: Tensor) -> None:
         """Apply what the policies say about this epoch."""
         values = annealing.values(epoch)
         self.courses.set_temperatures(annealing.chosen, values.temperature)
@@ -271,7 +271,7 @@ class ChunkTraining:
             waited = state.epoch - state.best_epoch[models].clamp_min(0)
             replace_where(counts & (waited >= self.plan.patience), state.stopped_epoch[models], state.epoch)
 
-    def _still_annealed(self, annealing: SelfAnnealing, models: slice) -> Tensor | bool:
+    def _still_annealed(self, annealing: FleetAnnealing, models: slice) -> Tensor | bool:
         """Return which models are before their tail, as a single value where it is known for all of them.
 
         There the hypotheses are not yet apart, and a lucky early epoch on few rows means little. The last epoch counts
