@@ -28,10 +28,11 @@ from torchmcl.fleet import (
     current_loss,
     hard_distortion,
 )
-from torchmcl.fleet.batches import EpochRows, shuffled_rows
-from torchmcl.fleet.choice import BACKENDS
-from torchmcl.fleet.stacked import StackedModules
-from torchmcl.fleet.steps import StepSpec
+from torchmcl.fleet.backends import BACKENDS
+from torchmcl.fleet.data import EpochRows, shuffled_rows
+from torchmcl.fleet.eligibility import TrainingFacts
+from torchmcl.fleet.models import StackedModules
+from torchmcl.fleet.options import StepSpec
 
 needs_extension = pytest.mark.skipif(not compiled.available(), reason="the extension was not built")
 each_backend = pytest.mark.parametrize("backend", ["autograd", pytest.param("compiled", marks=needs_extension)])
@@ -492,7 +493,8 @@ def test_the_compiled_scale_of_the_costs_is_that_of_the_drawn_rows(cost_fn):
 
     def scale(backend):
         rows, spec = EpochRows(data, torch.tensor([0, 1]), 30), StepSpec(cost_fn, 1.0, hard_distortion)
-        return BACKENDS[backend](models, rows, None, spec).cost_scale_on(data, drawn.expand(2, -1))().scale
+        facts = TrainingFacts.of(models, data, None, spec, device=torch.device("cpu"), per_target_rules=True)
+        return BACKENDS[backend].step(models, rows, None, facts).cost_scale_on(data, drawn.expand(2, -1))().scale
 
     for found in with_backends(scale):
         torch.testing.assert_close(found, expected.scale.detach())

@@ -8,7 +8,7 @@ import torch
 import torchmcl as mcl
 from plain_loop import rows, small_mlp
 from torchmcl.fleet import SGD, Adam, Fleet, FleetData
-from torchmcl.fleet.batches import shuffled_rows
+from torchmcl.fleet.data import shuffled_rows
 from torchmcl.fleet.history import FirstFailures
 
 GOOD = [rows(12, seed=seed) for seed in range(3)]

@@ -117,14 +117,14 @@ class AnnealingDriver:
         if active is not None:
             fans_out = torch.where(active, decision.fans_out, 0.0)
             decision = AutoDecision(decision.rewinds & active, fans_out, decision.moves & active)
-        rewinds, fans_out, moves = self._needed(decision)
-        if rewinds:
+        some_rewind, some_fan_out, some_move = self._needed(decision)
+        if some_rewind:
             weights.rewind(decision.rewinds)
         if self.head is None:
             return
-        if fans_out:
+        if some_fan_out:
             weights.fan_out(decision.fans_out.view(-1))
-        if moves and (found := samples()) is not None:
+        if some_move and (found := samples()) is not None:
             weights.move(planned_moves(found, decision.moves.view(-1)))
 
     def _needed(self, decision: AutoDecision) -> tuple[bool, bool, bool]:

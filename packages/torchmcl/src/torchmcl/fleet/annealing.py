@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmcl.annealing.auto import POLICY_CONSTANTS, AutoAnnealing, AutoValues, CostScale
 from torchmcl.annealing.driver import AnnealingDriver
 from torchmcl.annealing.moves import HeadTensors, Moves, Samples
-from torchmcl.fleet.stacked import StackedModules, replace_where
+from torchmcl.fleet.models import StackedModules, replace_where
 from torchmcl.fleet.steps import AutogradStep
 from torchmcl.nn import MultiHypothesisHead
 

@@ -1,9 +1,10 @@
-"""What changes over the epochs of a training: rule, learning rate, weight decay and temperature of each model."""
+"""The plan of a training: rule, temperature, learning rate and weight decay of each model at every epoch."""
 
 import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import torch
@@ -12,11 +13,11 @@ from torch import Tensor
 from torchmcl import accel
 from torchmcl._checks import bad_value, check_non_negative
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.fleet.options import plain_number
+from torchmcl.fleet.options import StepSpec, plain_number
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, softmin, winner_weights
 from torchmcl.schedules import AnnealedRule, Schedule
 
-__all__ = ["RuleAt", "RuleCourses", "StackedRule", "rates_of"]
+__all__ = ["RuleAt", "RuleCourses", "StackedRule", "TrainingPlan", "rates_of"]
 
 RuleAt = Callable[[float], AssignmentRule]
 # Rules that treat each target by itself and are told apart by a temperature and an epsilon.
@@ -271,3 +272,40 @@ def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Tensor:
                 check_non_negative("Fleet", "learning_rate", value)
             columns[id(rate)] = torch.tensor(values, dtype=torch.float64)
     return _repeated(columns, [id(rate) for rate in rates])
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How models are trained; sequences and tensors have an entry per model."""
+
+    n_epochs: int
+    rules: Sequence[Any]
+    learning_rates: Tensor  # [epochs, models]
+    weight_decays: Tensor
+    seeds: Tensor
+    spec: StepSpec
+    validate_every: Sequence[int]
+    patience: int | None
+
+    def of_models(self, models: slice) -> "TrainingPlan":
+        """Return the plan of a slice of the models."""
+        if (models.start, models.stop) == (0, len(self.rules)):
+            return self  # with the courses that it has worked out
+        return replace(
+            self,
+            rules=self.rules[models],
+            learning_rates=self.learning_rates[:, models],
+            weight_decays=self.weight_decays[models],
+            seeds=self.seeds[models],
+            validate_every=self.validate_every[models],
+        )
+
+    @cached_property
+    def courses(self) -> RuleCourses:
+        """The rules at all epochs, on the CPU."""
+        return RuleCourses(self.rules, self.n_epochs)
+
+    @property
+    def policies(self) -> list[AutoAnnealing]:
+        """The rules that decide on the temperature in training."""
+        return [rule for rule in self.rules if isinstance(rule, AutoAnnealing)]

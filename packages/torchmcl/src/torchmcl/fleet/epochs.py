@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 
 from torchmcl._progress import Progress
-from torchmcl.accel.captured import CapturedEpochs
 from torchmcl.fleet.annealing import FleetAnnealing
-from torchmcl.fleet.batches import BatchRows
 from torchmcl.fleet.checkpoints import FleetCheckpoint
-from torchmcl.fleet.history import FirstFailures, FleetHistory
+from torchmcl.fleet.courses import TrainingPlan
+from torchmcl.fleet.data import BatchRows
+from torchmcl.fleet.history import ChunkState, FirstFailures, FleetHistory
+from torchmcl.fleet.models import StackedModules, replace_where, runs_of
 from torchmcl.fleet.placement import Placement
-from torchmcl.fleet.plan import FleetPlan
-from torchmcl.fleet.stacked import StackedModules, replace_where, runs_of
-from torchmcl.fleet.state import ChunkState
 from torchmcl.fleet.steps import AutogradStep
 from torchmcl.persistence.stopping import check_stop, saves_when_stopped, stop_requested
 from torchmcl.rules.winners import AssignmentRule
@@ -48,10 +46,9 @@ class ChunkTraining:
     Args:
         step: of the models of the chunk, on their rows.
         plan: how they are trained.
-        captured: whether epochs run as CUDA graphs.
     """
 
-    def __init__(self, step: AutogradStep, plan: FleetPlan, *, captured: bool = False) -> None:
+    def __init__(self, step: AutogradStep, plan: TrainingPlan) -> None:
         models = step.models
         self.models, self.plan, self._step, self._rows = models, plan, step, step.rows
         self._validated = step.validation is not None
@@ -75,10 +72,6 @@ class ChunkTraining:
         self._decay = self._given_decay.clone() if decays else None
         self._run_epoch: Callable[[Any], None] = self._epoch
         self._run_measurement: Callable[[Any], None] = self._measure
-        if captured:
-            changed = list(self.state.tensors().values())
-            self._run_epoch = CapturedEpochs(self._epoch, changed, models.flat.device)
-            self._run_measurement = CapturedEpochs(self._measure, changed, models.flat.device)
 
     def run(
         self,

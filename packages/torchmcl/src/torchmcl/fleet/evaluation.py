@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from torchmcl import metrics
-from torchmcl.costs import mixture_cost, mixture_score
 from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.placement import models_at_once
-from torchmcl.fleet.stacked import StackedModules
 from torchmcl.rules.winners import WTA
-from torchmcl.scoring import ScoreObjective, SoftmaxScores
+from torchmcl.scoring import ScoreObjective
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch, Matching, Predictions, StepOutput
 
@@ -81,8 +80,6 @@ def evaluate_models(
     scores: ScoreObjective,
 ) -> dict[str, Tensor]:
     """Return distortion, rmse [models] and usage [models, hypotheses] on the CPU."""
-    if isinstance(cost_fn, mixture_cost | mixture_score):
-        scores = SoftmaxScores()  # which these costs train themselves
 
     def rmse(targets: Tensor, hypotheses: Tensor, mask: Tensor, logits: Tensor | None = None) -> Tensor:
         return metrics.rmse_of_mean(Predictions(hypotheses, logits), targets, mask, scores=scores)

@@ -11,20 +11,23 @@ from torchmcl._checks import bad_value, check_choice, check_non_negative, check_
 from torchmcl._progress import Progress
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.fleet.batches import EpochRows, batch_rows
-from torchmcl.fleet.checkpoints import FleetCheckpoint, chunk_size_of
-from torchmcl.fleet.choice import BACKENDS, choose_backend, training_of
-from torchmcl.fleet.courses import RuleAt, rates_of
-from torchmcl.fleet.data import FleetData, SampledData
+from torchmcl.fleet.backends import BACKENDS, Backend, choose_backend
+from torchmcl.fleet.checkpoints import FleetCheckpoint, chunk_size_of, fingerprint_of
+from torchmcl.fleet.courses import RuleAt, TrainingPlan, rates_of
+from torchmcl.fleet.data import EpochRows, FleetData, SampledData
+from torchmcl.fleet.eligibility import CostFacts, TrainingFacts
 from torchmcl.fleet.epochs import ChunkTraining, EpochInfo, train_chunks
 from torchmcl.fleet.evaluation import evaluate_models, hard_distortion
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.identity import digest_of_tensors
-from torchmcl.fleet.kept import FleetModels, KeptModels
+from torchmcl.fleet.models import FleetModels, KeptModels, StackedModules, build_modules, seeded
+from torchmcl.fleet.module_checks import check_input_type, check_rows_apart, check_stackable, inspected
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
 from torchmcl.fleet.options import (
     Checkpointing,
+    StepSpec,
     Validation,
+    batch_rows,
     check_data,
     checkpointing_of,
     moments_of,
@@ -33,13 +36,9 @@ from torchmcl.fleet.options import (
     validation_of,
 )
 from torchmcl.fleet.placement import Device, Placement, devices_of
-from torchmcl.fleet.plan import FleetPlan, fingerprint_of
-from torchmcl.fleet.stacked import StackedModules, build_modules, seeded
-from torchmcl.fleet.steps import StepSpec
-from torchmcl.fleet.trial import check_input_type, check_rows_apart, inspected
 from torchmcl.rules.winners import WTA, AssignmentRule
 from torchmcl.schedules import Schedule
-from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
+from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores, check_score_objective
 from torchmcl.types import Predictions
 
 __all__ = ["Fleet"]
@@ -130,7 +129,9 @@ class Fleet:
         self.backend = backend
         self.devices = devices_of(device, n_models)
         self.device = self.devices[0]
-        self._kept = KeptModels(StackedModules.of(build_modules(module_factory, self.seeds)))
+        modules = build_modules(module_factory, self.seeds)
+        check_stackable(modules)
+        self._kept = KeptModels(StackedModules.of(modules))
         self._first_weights = digest_of_tensors(self._kept.last.state)
         self.optimizer_state: dict[str, Tensor] | None = None
 
@@ -186,41 +187,39 @@ class Fleet:
         check_data("Fleet.fit", "data", data, self.n_models)
         validation, checkpoint = validation_of(validation, self.n_models), checkpointing_of(checkpoint)
         held_out = None if validation is None else validation.rows
-        all_models, plan = self._kept.last, self._plan(n_epochs, validation)
-        moments = moments_of(self.optimizer_state, plan.spec.optimizer.init(all_models.flat)) if continued else {}
+        models, plan = self._kept.last, self._plan(n_epochs, validation)
+        moments = moments_of(self.optimizer_state, plan.spec.optimizer.init(models.flat)) if continued else {}
         size = batch_rows("Fleet.fit", batch_size, data.inputs.shape[1])
-        data, n_hypotheses = inspected(all_models, data, held_out)
+        data, n_hypotheses = inspected(models, data, held_out)
         plan.courses.check_hypotheses(n_hypotheses)
-        backend = choose_backend(self.backend, self.device, all_models, data, plan.spec, plan.courses, held_out)
+        per_target = plan.courses.per_target
+        facts = TrainingFacts.of(models, data, held_out, plan.spec, device=self.device, per_target_rules=per_target)
+        backend = choose_backend(self.backend, facts)
         placement = Placement.of(
-            all_models,
+            models,
             data,
             self.devices,
             batch_size=size,
             n_hypotheses=n_hypotheses,
             chunk_size=chunk_size_of(models_at_once, checkpoint),
-            compiled=backend == "compiled",
+            splits_models=backend.splits_models,
             in_order=after_epoch is not None,
         )
         saved = None
         if checkpoint is not None:
-            sizes = {"batch_size": size, "backend": backend, "models_at_once": placement.chunk_size}
-            begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
-            fingerprint = fingerprint_of(plan, all_models, data, held_out) | sizes | begin
-            # The fused kernel draws from no generator.
-            is_random = backend != "fused" and not all_models.is_deterministic()
-            saved = FleetCheckpoint(checkpoint, fingerprint, is_random=is_random)
+            sizes = {"batch_size": size, "backend": backend.name, "models_at_once": placement.chunk_size}
+            fingerprint = fingerprint_of(plan, models, data, held_out) | sizes
+            saved = self._checkpoint(checkpoint, fingerprint, moments, backend)
         if held_out is not None:
             self._kept.keep_best()
 
-        def chunk_of(models: slice, device: torch.device) -> ChunkTraining:
-            own, stacked = plan.of_models(models), all_models.subset(models, device, copy_rows=True)
-            rows = EpochRows(data.subset(models, device), own.seeds, size)
-            held = None if held_out is None else held_out.subset(models, device)
-            step = BACKENDS[backend](stacked, rows, held, plan.spec)
-            chunk = training_of(backend, step, own)
+        def chunk_of(chosen: slice, device: torch.device) -> ChunkTraining:
+            own, stacked = plan.of_models(chosen), models.subset(chosen, device, copy_rows=True)
+            rows = EpochRows(data.subset(chosen, device), own.seeds, size)
+            held = None if held_out is None else held_out.subset(chosen, device)
+            chunk = backend.chunk(stacked, rows, held, facts, own)
             for name, value in moments.items():
-                chunk.state.optimizer[name].copy_(value[models])
+                chunk.state.optimizer[name].copy_(value[chosen])
             return chunk
 
         what = progress if isinstance(progress, str) else "fleet"
@@ -271,7 +270,8 @@ class Fleet:
         check_data("Fleet.evaluate", "data", data, self.n_models)
         check_input_type("Fleet.evaluate", "data", self._kept.last, data.inputs)
         check_rows_apart("Fleet.evaluate", "data", self._kept.last, data, training=False)
-        return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn, self.scores)
+        scores = SoftmaxScores() if CostFacts.of(self.cost_fn).trains_scores else self.scores
+        return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn, scores)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the weights of all models, [models, parameters], and the best ones where there are any.
@@ -289,9 +289,9 @@ class Fleet:
         self._kept.load_state_dict(state)
         self._first_weights = digest_of_tensors(self._kept.last.state)
 
-    def _plan(self, n_epochs: int, validation: Validation | None) -> FleetPlan:
+    def _plan(self, n_epochs: int, validation: Validation | None) -> TrainingPlan:
         monitor = hard_distortion if validation is None else validation.monitor
-        return FleetPlan(
+        return TrainingPlan(
             n_epochs=n_epochs,
             rules=self.rules,
             learning_rates=rates_of(self.learning_rates, n_epochs),
@@ -301,6 +301,14 @@ class Fleet:
             validate_every=per_model("every", 1 if validation is None else validation.every, self.n_models),
             patience=None if validation is None else validation.patience,
         )
+
+    def _checkpoint(
+        self, options: Checkpointing, fingerprint: dict[str, Any], moments: dict[str, Tensor], backend: Backend
+    ) -> FleetCheckpoint:
+        """Return where the training is saved, and resumed from if it is the same."""
+        begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
+        is_random = backend.uses_generators and not self._kept.last.is_deterministic()
+        return FleetCheckpoint(options, fingerprint | begin, is_random=is_random)
 
     def _gathered(
         self, trained: list[tuple[FleetHistory, dict[str, Tensor]]], placement: Placement, *, continued: bool

@@ -1,9 +1,10 @@
-"""Options of a fleet: grouped ones, single values or one per model, and their checks."""
+"""Options of a fleet: what a step computes, validation, checkpoints, batch sizes, values per model; their checks."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -11,17 +12,48 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_callable, check_positive_int
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.evaluation import hard_distortion
+from torchmcl.fleet.optimizers import Adam, FleetOptimizer
+from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import StepOutput
 
 __all__ = [
     "Checkpointing",
+    "StepSpec",
     "Validation",
+    "batch_rows",
     "check_data",
+    "checkpointing_of",
+    "default_batch_size",
+    "even_batch_size",
     "moments_of",
     "per_model",
     "plain_number",
     "seeds_of",
+    "validation_of",
 ]
+
+_MIN_BATCH, _MAX_BATCH, _BATCH_PER_ROOT = 64, 1024, 3
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """What a step computes.
+
+    Attributes:
+        cost_fn: the matched cost.
+        score_weight: weight of the score loss.
+        monitor: what is evaluated on held-out rows, from a step's output.
+        loss_fn: the trained cost, None for the matched one.
+        scores: how scores are trained.
+        optimizer: what is made of the gradient.
+    """
+
+    cost_fn: Callable[..., Tensor]
+    score_weight: float
+    monitor: Callable[[StepOutput], Tensor]
+    loss_fn: Callable[..., Tensor] | None = None
+    scores: ScoreObjective = field(default_factory=SigmoidScores)
+    optimizer: FleetOptimizer = field(default_factory=Adam)
 
 
 @dataclass(frozen=True)
@@ -174,3 +206,46 @@ def check_data(owner: str, name: str, data: object, n_models: int) -> None:
     assert isinstance(data, FleetData)
     if data.n_models != n_models:
         raise ValueError(bad_value(owner, name, f"be for {n_models} models", data.n_models))
+
+
+def default_batch_size(n_rows: int) -> int:
+    """Return three times the square root of the rows, between 64 and 1024: small tables need steps, large ones speed.
+
+    Example:
+        >>> [default_batch_size(n_rows) for n_rows in (100, 10_000, 1_000_000)]
+        [64, 300, 1024]
+    """
+    return max(_MIN_BATCH, min(_MAX_BATCH, round(_BATCH_PER_ROOT * math.sqrt(n_rows))))
+
+
+def batch_rows(owner: str, batch_size: int | Literal["all"] | None, n_rows: int) -> int:
+    """Return how many rows a batch has: about `default_batch_size` by default, and never more than there are."""
+    if batch_size is None:
+        return _even(n_rows, default_batch_size(n_rows))
+    if isinstance(batch_size, str) and batch_size == "all":
+        return n_rows
+    check_positive_int(owner, "batch_size", batch_size, "All rows are 'all'.")
+    return min(batch_size, n_rows)
+
+
+def even_batch_size(n_rows: int, at_most: int) -> int:
+    """Return a size of batches that leaves no small one: the last has at least three quarters of the others' rows.
+
+    What batches of a round number leave over may be a few rows, with a gradient far larger than the optimizer expects.
+
+    Args:
+        n_rows: to split.
+        at_most: rows of a batch.
+
+    Example:
+        >>> even_batch_size(1027, 256)  # instead of four times 256 and then 3
+        206
+    """
+    check_positive_int("even_batch_size", "n_rows", n_rows)
+    check_positive_int("even_batch_size", "at_most", at_most)
+    return _even(n_rows, at_most)
+
+
+def _even(n_rows: int, at_most: int) -> int:
+    evenly = math.ceil(n_rows / math.ceil(n_rows / at_most))
+    return next(size for size in range(evenly, 0, -1) if n_rows % size == 0 or 4 * (n_rows % size) >= 3 * size)

@@ -1,20 +1,25 @@
-"""A trial before a training: a few rows through the stacked models and through the same modules alone.
+"""Which modules a fleet takes: what it could not train as each alone is refused before a training begins.
 
-Linear layers and activations are known to be exact. Of any other module nothing is known but what it does, so two of
-the models take two steps both ways, in double precision where rounding cannot be mistaken for a difference.
+Known obstacles (lazy parameters, gradient hooks, recurrent layers) are named when the fleet is made. Linear layers and
+activations are known to be exact. Of any other module nothing is known but what it does, so two of the models take two
+steps both ways before a training, in double precision where rounding cannot be mistaken for a difference.
 """
 
+import copy
+import functools
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from torchmcl._checks import bad_value
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.identity import described, own_attributes
-from torchmcl.fleet.stackable import check_no_backward_hooks, refuse
-from torchmcl.fleet.stacked import (
+from torchmcl.fleet.identity import contents_of, described, own_attributes
+from torchmcl.fleet.models import (
     StackedModules,
     checked_predictions,
     gradients_of,
@@ -24,10 +29,121 @@ from torchmcl.fleet.stacked import (
 )
 from torchmcl.types import Predictions
 
-__all__ = ["check_as_alone", "check_input_type", "check_rows_apart", "inspected"]
+__all__ = ["check_as_alone", "check_input_type", "check_rows_apart", "check_stackable", "inspected"]
 
 _N_ROWS, _N_MODELS, _N_STEPS = 8, 2, 2
 _ALONE = "Train it with mcl_step in a loop of your own."
+
+
+def check_stackable(modules: Sequence[nn.Module]) -> None:
+    """Check that modules differ in nothing but the values of their parameters and buffers, and can be stacked.
+
+    Raises:
+        ValueError: if they differ, have no parameter to train, or parameters of several types.
+        TypeError: if their parameters are lazy, or have something attached that stacked ones would not have, or they
+            have recurrent layers.
+    """
+    if lazy := sorted({name for module in modules for name, tensor in _tensors(module) if is_lazy(tensor)}):
+        advice = "Call the module once on a row of inputs before you return it."
+        _refuse(TypeError, "make modules whose sizes are known", f"lazy parameters {lazy}", advice)
+    first = modules[0]
+    _check_layers(first)
+    _check_parameters(first)
+    _check_hooks(first)
+    _check_functions(first)
+    shapes = [{name: tuple(p.shape) for name, p in module.named_parameters()} for module in modules]
+    if odd := next((i for i, own in enumerate(shapes) if own != shapes[0]), None):
+        got = f"{shapes[0]} for model 0 and {shapes[odd]} for model {odd}"
+        _refuse(ValueError, "make modules of one shape", got)
+    try:
+        copy.deepcopy(first)
+    except RuntimeError as error:
+        advice = "Use torch.nn.utils.parametrizations instead of torch.nn.utils.weight_norm and spectral_norm."
+        _refuse(TypeError, "make modules that copy.deepcopy can copy", f"{_one_line(first)}: {error}", advice, error)
+    structure = described(first)
+    if odd := next((i for i, module in enumerate(modules) if described(module) != structure), None):
+        advice = "Keep what differs in a buffer: register_buffer."
+        got = f"{_one_line(first)} for model 0 and {_one_line(modules[odd])} for model {odd}"
+        _refuse(ValueError, "make modules that differ in their parameters and buffers alone", got, advice)
+
+
+def check_no_backward_hooks() -> None:
+    """Check that no hook of all modules waits for gradients, which stacked modules do not pass through it."""
+    if nn.modules.module._global_backward_hooks or nn.modules.module._global_backward_pre_hooks:
+        rule = "be called without global backward hooks"
+        raise TypeError(bad_value("Fleet.fit", "data", rule, "some", "Remove them, or train with mcl_step."))
+
+
+def _check_layers(module: nn.Module) -> None:
+    """Check that torch can compute all layers for several models at once."""
+    for name, part in module.named_modules():
+        if isinstance(part, nn.RNNBase | nn.LSTMCell):
+            rule = "make modules without recurrent layers of torch, which torch.vmap does not support"
+            advice = "Train it with mcl_step in a loop of your own."
+            _refuse(TypeError, rule, f"nn.{type(part).__name__} at {name!r}", advice)
+
+
+def _check_parameters(module: nn.Module) -> None:
+    parameters = dict(module.named_parameters())
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        got = f"{_one_line(module)} with {len(parameters)} parameters, none of which requires a gradient"
+        _refuse(ValueError, "make modules with a parameter to train", got)
+    kinds = {(str(parameter.dtype), str(parameter.device)) for parameter in parameters.values()}
+    if len(kinds) > 1:
+        _refuse(ValueError, "make modules with parameters of one type on one device", sorted(kinds))
+    if not next(iter(parameters.values())).is_floating_point():
+        _refuse(ValueError, "make modules with floating parameters", sorted(kinds))
+
+
+def _check_hooks(module: nn.Module) -> None:
+    """Check that nobody waits for gradients of the parameters or modules: stacked ones have one gradient together."""
+    advice = "Remove the hook, or train with mcl_step."
+    for name, tensor in _tensors(module):
+        if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+            _refuse(TypeError, "make modules without gradient hooks", f"one on the parameter {name!r}", advice)
+    for name, part in module.named_modules():
+        if part._backward_hooks or part._backward_pre_hooks:
+            got = f"one on {name!r}" if name else "one on the module"
+            _refuse(TypeError, "make modules without backward hooks", got, advice)
+
+
+def _check_functions(module: nn.Module) -> None:
+    """Check that no function closes over a part of its module: in a copy it would still use that of the original."""
+    parts = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
+    for prefix, part in module.named_modules():
+        hooks = {name: value for name, value in vars(part).items() if name.endswith("_hooks")}
+        for name, value in (own_attributes(part) | hooks).items():
+            if _reaches(value, parts, in_function=False):
+                got = f"{f'{prefix}.{name}'.lstrip('.')!r}, which does"
+                advice = "A hook is called with its module, and a method of a class with `self`."
+                _refuse(TypeError, "make modules whose functions do not close over parts of them", got, advice)
+
+
+def _reaches(value: Any, parts: set[int], *, in_function: bool) -> bool:
+    """Return whether a function in a value closes over one of the parts."""
+    if isinstance(value, nn.Module | Tensor):
+        return in_function and id(value) in parts
+    if isinstance(value, types.FunctionType):
+        cells = [contents_of(cell) for cell in value.__closure__ or ()]
+        held: Iterable[Any] = [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        in_function = True
+    elif isinstance(value, types.MethodType):
+        held = (value.__func__, value.__self__)
+    elif isinstance(value, functools.partial):
+        held = (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, Mapping):
+        held = value.values()
+    else:
+        held = value if isinstance(value, list | tuple | set) else ()
+    return any(_reaches(each, parts, in_function=in_function) for each in held)
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
+def _one_line(module: nn.Module) -> str:
+    return " ".join(repr(module).split())
 
 
 def inspected(models: StackedModules, data: FleetData, validation: FleetData | None) -> tuple[FleetData, int]:
@@ -116,7 +232,7 @@ def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
             stacked = _stacked(some, inputs, training=training)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             got = f"{type(some.template).__name__}: {str(error).strip().splitlines()[0]}"
-            refuse(ValueError, "make modules that torch.vmap can run", got, _ALONE, error)
+            _refuse(ValueError, "make modules that torch.vmap can run", got, _ALONE, error)
         for own, also in zip(alone, stacked, strict=True):
             _compare(own, also, type(some.template).__name__)
 
@@ -180,9 +296,9 @@ def _alone(some: StackedModules, index: int, inputs: Tensor, *, training: bool) 
         drew = not torch.equal(before, torch.get_rng_state())
     rule = "make modules that keep what changes in buffers (register_buffer)"
     if changed := sorted(name for name, value in _attributes(module).items() if attributes.get(name) != value):
-        refuse(ValueError, rule, f"{type(module).__name__}, which changes {changed} in its forward pass", _ALONE)
+        _refuse(ValueError, rule, f"{type(module).__name__}, which changes {changed} in its forward pass", _ALONE)
     if not drew and not _close(outputs[-1], _once(some.module(index), module, buffers, inputs)):
-        refuse(
+        _refuse(
             ValueError,
             rule,
             f"{type(module).__name__}, whose second call differs from the first by something else",
@@ -221,7 +337,7 @@ def _compare(alone: _Course, stacked: _Course, name: str) -> None:
     rule = "make modules that do the same alone and stacked"
     if alone.buffers.keys() != stacked.buffers.keys():
         made = sorted(alone.buffers.keys() ^ stacked.buffers.keys())
-        refuse(
+        _refuse(
             ValueError,
             "make modules whose buffers are there from the beginning",
             f"{name}, which makes {made} when called",
@@ -235,7 +351,7 @@ def _compare(alone: _Course, stacked: _Course, name: str) -> None:
         ("buffers", list(alone.buffers.values()), list(stacked.buffers.values())),
     ):
         if not all(_close(a, b) for a, b in zip(left, right, strict=True)):
-            refuse(ValueError, rule, f"{name}, whose {what} differ", _ALONE)
+            _refuse(ValueError, rule, f"{name}, whose {what} differ", _ALONE)
 
 
 def _in_double(models: StackedModules, inputs: Tensor) -> tuple[StackedModules, Tensor]:
@@ -284,3 +400,10 @@ def _has_tensor(value: Any) -> bool:
     if isinstance(value, dict):
         return any(isinstance(entry, Tensor) for entry in value.values())
     return isinstance(value, Tensor) or (isinstance(value, list | tuple) and any(isinstance(v, Tensor) for v in value))
+
+
+def _refuse(
+    kind: type[Exception], rule: str, got: object, advice: str = "", cause: BaseException | None = None
+) -> NoReturn:
+    """Raise the error about a module that cannot be in a fleet."""
+    raise kind(bad_value("Fleet", "module_factory", rule, got, advice)) from cause
