@@ -34,8 +34,7 @@ def facts(models, rows, held_out=None):
     return TrainingFacts.of(models, rows, held_out, spec, device=torch.device("cpu"), per_target_rules=True)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("hidden", [(), (7,), (7, 5)])
+@pytest.mark.parametrize(("hidden", "weighted"), [((), False), ((7,), True), ((7, 5), True)])
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_losses_and_gradients_are_those_of_the_definition(rule, hidden, weighted):
     torch.manual_seed(0)

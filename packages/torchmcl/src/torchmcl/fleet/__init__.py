@@ -2,11 +2,19 @@
 
 from torchmcl.fleet.data import FleetData, SampledData
 from torchmcl.fleet.epochs import EpochInfo
-from torchmcl.fleet.evaluation import MixtureLogLoss, WeightedDistortion, current_loss, hard_distortion
 from torchmcl.fleet.fleet import Fleet
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.optimizers import SGD, Adam
-from torchmcl.fleet.options import Checkpointing, Validation, default_batch_size, even_batch_size
+from torchmcl.fleet.options import (
+    Checkpointing,
+    MixtureLogLoss,
+    Validation,
+    WeightedDistortion,
+    current_loss,
+    default_batch_size,
+    even_batch_size,
+    hard_distortion,
+)
 from torchmcl.fleet.recorder import FleetRecorder
 from torchmcl.fleet.search import Candidate, FleetSearch, SearchResult, default_candidates
 

@@ -19,11 +19,11 @@ from torchmcl._optional import optional_import
 from torchmcl._reading import read_json
 from torchmcl.fleet.courses import TrainingPlan
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.identity import digest_of_tensors, identity_of
 from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.options import Checkpointing
 from torchmcl.persistence import Checkpoint, CheckpointError, CheckpointSeries
 from torchmcl.persistence.files import digest_of_json
+from torchmcl.persistence.identity import digest_of_tensors, identity_of
 
 __all__ = ["FleetCheckpoint", "chunk_size_of", "fingerprint_of"]
 

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torchmcl._checks import value_checks_enabled
 from torchmcl.costs import mixture_cost, mixture_score, pairwise_cross_entropy, pairwise_l1, pairwise_sq_euclidean
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.evaluation import current_loss, hard_distortion
 from torchmcl.fleet.models import StackedModules
-from torchmcl.fleet.options import StepSpec
+from torchmcl.fleet.options import StepSpec, current_loss, hard_distortion
 from torchmcl.fleet.stacked_linear import has_global_hooks, is_feed_forward
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.scoring import SigmoidScores
@@ -131,6 +130,7 @@ class RowFacts(NamedTuple):
         is_single: whether inputs and targets are float32.
         is_ragged: whether the sets differ in length.
         has_mask: whether some targets are padding.
+        has_weights: whether rows count differently.
         is_sampled: whether rows are drawn anew for every epoch.
     """
 
@@ -141,6 +141,7 @@ class RowFacts(NamedTuple):
     is_single: bool
     is_ragged: bool
     has_mask: bool
+    has_weights: bool
     is_sampled: bool
 
     @classmethod
@@ -155,6 +156,7 @@ class RowFacts(NamedTuple):
             is_single={inputs.dtype, targets.dtype} == {torch.float32},
             is_ragged=data.is_ragged,
             has_mask=data.mask is not None,
+            has_weights=data.weights is not None,
             is_sampled=data.source is not None,
         )
 

@@ -17,9 +17,7 @@ from torchmcl.fleet.courses import RuleAt, TrainingPlan, rates_of
 from torchmcl.fleet.data import EpochRows, FleetData, SampledData
 from torchmcl.fleet.eligibility import CostFacts, TrainingFacts
 from torchmcl.fleet.epochs import ChunkTraining, EpochInfo, train_chunks
-from torchmcl.fleet.evaluation import evaluate_models, hard_distortion
 from torchmcl.fleet.history import FleetHistory
-from torchmcl.fleet.identity import digest_of_tensors
 from torchmcl.fleet.models import FleetModels, KeptModels, StackedModules, build_modules, seeded
 from torchmcl.fleet.module_checks import check_input_type, check_rows_apart, check_stackable, inspected
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
@@ -30,12 +28,15 @@ from torchmcl.fleet.options import (
     batch_rows,
     check_data,
     checkpointing_of,
+    hard_distortion,
     moments_of,
     per_model,
     seeds_of,
     validation_of,
 )
 from torchmcl.fleet.placement import Device, Placement, devices_of
+from torchmcl.fleet.steps import evaluate_models
+from torchmcl.persistence.identity import digest_of_tensors
 from torchmcl.rules.winners import WTA, AssignmentRule
 from torchmcl.schedules import Schedule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores, check_score_objective

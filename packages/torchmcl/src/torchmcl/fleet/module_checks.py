@@ -18,7 +18,6 @@ from torch.nn.parameter import is_lazy
 
 from torchmcl._checks import bad_value
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.identity import contents_of, described, own_attributes
 from torchmcl.fleet.models import (
     StackedModules,
     checked_predictions,
@@ -27,6 +26,7 @@ from torchmcl.fleet.models import (
     random_numbers_apart,
     seed_generators,
 )
+from torchmcl.persistence.identity import contents_of, described, own_attributes
 from torchmcl.types import Predictions
 
 __all__ = ["check_as_alone", "check_input_type", "check_rows_apart", "check_stackable", "inspected"]

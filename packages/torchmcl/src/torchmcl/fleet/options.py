@@ -1,4 +1,4 @@
-"""Options of a fleet: what a step computes, validation, checkpoints, batch sizes, values per model; their checks."""
+"""Options of a fleet: what a step computes, validation and its monitors, checkpoints, batch sizes, values per model."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,24 +7,28 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_positive_int
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.evaluation import hard_distortion
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import StepOutput
 
 __all__ = [
     "Checkpointing",
+    "MixtureLogLoss",
     "StepSpec",
     "Validation",
+    "WeightedDistortion",
     "batch_rows",
     "check_data",
     "checkpointing_of",
+    "current_loss",
     "default_batch_size",
     "even_batch_size",
+    "hard_distortion",
     "moments_of",
     "per_model",
     "plain_number",
@@ -54,6 +58,60 @@ class StepSpec:
     loss_fn: Callable[..., Tensor] | None = None
     scores: ScoreObjective = field(default_factory=SigmoidScores)
     optimizer: FleetOptimizer = field(default_factory=Adam)
+
+
+def hard_distortion(output: StepOutput) -> Tensor:
+    """Return the distortion (mean cost of the best hypothesis) of each model, [models]."""
+    cost, _, mask = output.matching
+    costs = cost.amin(dim=-1).masked_fill(~mask, 0).flatten(1)
+    return costs.sum(dim=1) / mask.flatten(1).sum(dim=1).clamp_min(1)
+
+
+def current_loss(output: StepOutput) -> Tensor:
+    """Return the training loss of each model under its current rule, scores included, [models]."""
+    return torch.as_tensor(output.loss)
+
+
+class WeightedDistortion:
+    """A monitor for weighted rows that all models share: the distortion of each model on them.
+
+    Args:
+        weights: [rows]
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights / weights.sum()
+
+    def __call__(self, output: StepOutput) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        costs = output.matching.cost.amin(dim=-1).squeeze(-1)
+        return costs @ self.weights.to(costs)
+
+
+class MixtureLogLoss:
+    """A monitor for `mixture_cost`: the log-loss of the mixtures on held-out rows.
+
+    Args:
+        weights: [rows] or [models, rows], how much each held-out row counts; 0 for padding. All alike by default.
+        together: let all models have the mean of them, so that they keep the same epoch: on few rows the best epoch of
+            one model is an accident. They must be trained in one chunk.
+    """
+
+    def __init__(self, weights: Tensor | None = None, *, together: bool = False) -> None:
+        self.weights, self.together = weights, together
+
+    def __call__(self, output: StepOutput) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        return self.of_costs(output.matching.cost)
+
+    def of_costs(self, cost: Tensor) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        losses = -torch.logsumexp(-cost, dim=-1).squeeze(-1)
+        weights = torch.ones_like(losses) if self.weights is None else self.weights.to(losses).expand_as(losses)
+        total = (losses * weights).sum(dim=1)
+        if self.together:
+            return (total.sum() / weights.sum()).expand(len(cost))
+        return total / weights.sum(dim=1)
 
 
 @dataclass(frozen=True)

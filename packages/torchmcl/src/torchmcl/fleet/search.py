@@ -12,9 +12,8 @@ from torchmcl._checks import bad_value, check_positive_int, check_real
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.evaluation import WeightedDistortion, hard_distortion
 from torchmcl.fleet.fleet import Fleet
-from torchmcl.fleet.options import Validation, even_batch_size
+from torchmcl.fleet.options import Validation, WeightedDistortion, even_batch_size, hard_distortion
 from torchmcl.rules.winners import WTA, RelaxedWTA
 from torchmcl.schedules import Cosine, Schedule
 from torchmcl.types import StepOutput

@@ -1,4 +1,4 @@
-"""A step of a fleet by its definition: `mcl_step` on stacked models, differentiated by autograd.
+"""A step and the metrics of a fleet by their definition: `mcl_step` on stacked models, differentiated by autograd.
 
 Backends override what they compute faster, see `torchmcl.fleet.backends`.
 """
@@ -9,17 +9,19 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from torchmcl import metrics
 from torchmcl.annealing.auto import CostScale, cost_scale
 from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import BatchRows, EpochRows, FleetData
 from torchmcl.fleet.eligibility import TrainingFacts
-from torchmcl.fleet.evaluation import matched
 from torchmcl.fleet.models import StackedModules
-from torchmcl.rules.winners import AssignmentRule
+from torchmcl.fleet.placement import models_at_once
+from torchmcl.rules.winners import WTA, AssignmentRule
+from torchmcl.scoring import ScoreObjective
 from torchmcl.step import mcl_step
-from torchmcl.types import Batch, StepOutput
+from torchmcl.types import Batch, Matching, Predictions, StepOutput
 
-__all__ = ["AutogradStep"]
+__all__ = ["AutogradStep", "evaluate_models"]
 
 # For a measurement of the costs: some hundred rows take a percent or two of the time of a training.
 _N_MEASURED_ROWS = 256
@@ -96,7 +98,7 @@ class AutogradStep:
         @torch.no_grad()
         def measure() -> CostScale:
             with self.models.evaluating():
-                matching = matched(self.models, rows.rows(index)[0], self.spec.cost_fn)
+                matching = _matched(self.models, rows.rows(index)[0], self.spec.cost_fn)
             return cost_scale(matching, stacked=True)
 
         return measure
@@ -126,3 +128,42 @@ class AutogradStep:
         if key not in self._subsets:
             self._subsets[key] = self.models.subset(models, self.models.flat.device)
         return self._subsets[key]
+
+
+@torch.no_grad()
+def evaluate_models(
+    models: StackedModules,
+    data: FleetData,
+    device: torch.device,
+    cost_fn: Callable[..., Tensor],
+    scores: ScoreObjective,
+) -> dict[str, Tensor]:
+    """Return distortion, rmse [models] and usage [models, hypotheses] on the CPU."""
+
+    def rmse(targets: Tensor, hypotheses: Tensor, mask: Tensor, logits: Tensor | None = None) -> Tensor:
+        return metrics.rmse_of_mean(Predictions(hypotheses, logits), targets, mask, scores=scores)
+
+    chunk = models_at_once(models, data, data.inputs.shape[1], device)
+    parts = []
+    for low in range(0, len(models), chunk):
+        chosen = slice(low, min(low + chunk, len(models)))
+        stacked, rows = models.subset(chosen, device), data.subset(chosen, device)
+        batch = rows.batch()
+        with stacked.evaluating():
+            output = mcl_step(stacked, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True)
+        matching, (hypotheses, logits, *_) = output.matching, output.predictions
+        events = (batch.targets, hypotheses, matching.mask if batch.mask is None else batch.mask)
+        given = events if logits is None else (*events, logits)
+        parts.append(
+            {
+                "distortion": torch.vmap(metrics.distortion)(matching).cpu(),
+                "rmse": torch.vmap(rmse)(*given).cpu(),
+                "usage": torch.vmap(metrics.hypothesis_usage)(matching).cpu(),
+            }
+        )
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _matched(models: StackedModules, batch: Batch, cost_fn: Callable[..., Tensor]) -> Matching:
+    """Return the cost of a batch [models, rows, ...] with winners that take all."""
+    return mcl_step(models, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True).matching

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchmcl._checks import bad_value
-from torchmcl.fleet.backends.captured import CapturedTraining, why_not_captured
+from torchmcl.accel.captured import CapturedEpochs
 from torchmcl.fleet.backends.classes import ClassStep, why_not_in_closed_form
 from torchmcl.fleet.backends.compiled import CompiledStep, why_not_compiled
 from torchmcl.fleet.backends.fused import FusedTraining, why_not_fused
@@ -48,6 +48,21 @@ class Backend:
     ) -> ChunkTraining:
         """Return the training of a chunk: its models on their rows."""
         return self.training(self.step(models, rows, held_out, facts), plan)
+
+
+class CapturedTraining(ChunkTraining):
+    """A chunk whose epochs and measurements run as CUDA graphs, captured once and replayed from then on."""
+
+    def __init__(self, step: AutogradStep, plan: TrainingPlan) -> None:
+        super().__init__(step, plan)
+        changed, device = list(self.state.tensors().values()), self.models.flat.device
+        self._run_epoch = CapturedEpochs(self._epoch, changed, device)
+        self._run_measurement = CapturedEpochs(self._measure, changed, device)
+
+
+def why_not_captured(training: TrainingFacts) -> str | None:
+    """Return why CUDA graphs cannot serve a training, None if they can."""
+    return None if training.device.type == "cuda" else f"CUDA graphs need a CUDA device, not {training.device}."
 
 
 BACKENDS = {

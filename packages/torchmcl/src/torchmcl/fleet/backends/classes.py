@@ -12,9 +12,9 @@ from torch import Tensor
 from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import BatchRows, EpochRows, FleetData
 from torchmcl.fleet.eligibility import NetworkFacts, RowFacts, TrainingFacts
-from torchmcl.fleet.evaluation import MixtureLogLoss
 from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.optimizers import fast_adam
+from torchmcl.fleet.options import MixtureLogLoss
 from torchmcl.fleet.stacked_linear import products
 from torchmcl.fleet.steps import AutogradStep
 from torchmcl.nn import MultiHypothesisMLP
