@@ -67,20 +67,12 @@ def check_stackable(modules: Sequence[nn.Module]) -> None:
         _refuse(ValueError, "make modules that differ in their parameters and buffers alone", got, advice)
 
 
-def check_no_backward_hooks() -> None:
-    """Check that no hook of all modules waits for gradients, which stacked modules do not pass through it."""
-    if nn.modules.module._global_backward_hooks or nn.modules.module._global_backward_pre_hooks:
-        rule = "be called without global backward hooks"
-        raise TypeError(bad_value("Fleet.fit", "data", rule, "some", "Remove them, or train with mcl_step."))
-
-
 def _check_layers(module: nn.Module) -> None:
     """Check that torch can compute all layers for several models at once."""
     for name, part in module.named_modules():
         if isinstance(part, nn.RNNBase | nn.LSTMCell):
             rule = "make modules without recurrent layers of torch, which torch.vmap does not support"
-            advice = "Train it with mcl_step in a loop of your own."
-            _refuse(TypeError, rule, f"nn.{type(part).__name__} at {name!r}", advice)
+            _refuse(TypeError, rule, f"nn.{type(part).__name__} at {name!r}", _ALONE)
 
 
 def _check_parameters(module: nn.Module) -> None:
@@ -158,7 +150,9 @@ def inspected(models: StackedModules, data: FleetData, validation: FleetData | N
         TypeError: if the rows are of another type than the models take.
         ValueError: if the models cannot be trained on them as each alone.
     """
-    check_no_backward_hooks()
+    if nn.modules.module._global_backward_hooks or nn.modules.module._global_backward_pre_hooks:
+        rule = "be called without global backward hooks"  # which stacked modules pass no gradients through
+        raise TypeError(bad_value("Fleet.fit", "data", rule, "some", "Remove them, or train with mcl_step."))
     n_hypotheses = _try_rows("data", data, models, training=True)
     if validation is not None:
         _try_rows("validation", validation, models, training=False)
@@ -298,12 +292,8 @@ def _alone(some: StackedModules, index: int, inputs: Tensor, *, training: bool) 
     if changed := sorted(name for name, value in _attributes(module).items() if attributes.get(name) != value):
         _refuse(ValueError, rule, f"{type(module).__name__}, which changes {changed} in its forward pass", _ALONE)
     if not drew and not _close(outputs[-1], _once(some.module(index), module, buffers, inputs)):
-        _refuse(
-            ValueError,
-            rule,
-            f"{type(module).__name__}, whose second call differs from the first by something else",
-            _ALONE,
-        )
+        got = f"{type(module).__name__}, whose second call differs from the first by something else"
+        _refuse(ValueError, rule, got, _ALONE)
     return _Course(outputs, gradients, dict(module.named_buffers()), drew)
 
 
@@ -336,13 +326,8 @@ def _stacked(some: StackedModules, inputs: Tensor, *, training: bool) -> list[_C
 def _compare(alone: _Course, stacked: _Course, name: str) -> None:
     rule = "make modules that do the same alone and stacked"
     if alone.buffers.keys() != stacked.buffers.keys():
-        made = sorted(alone.buffers.keys() ^ stacked.buffers.keys())
-        _refuse(
-            ValueError,
-            "make modules whose buffers are there from the beginning",
-            f"{name}, which makes {made} when called",
-            _ALONE,
-        )
+        got = f"{name}, which makes {sorted(alone.buffers.keys() ^ stacked.buffers.keys())} when called"
+        _refuse(ValueError, "make modules whose buffers are there from the beginning", got, _ALONE)
     if alone.drew:  # the numbers that models draw side by side are others than alone, by the same law
         return
     for what, left, right in (
