@@ -18,7 +18,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_positive_int, check_tensor
 from torchmcl.types import Batch
 
-__all__ = ["BatchRows", "EpochRows", "FleetData", "SampledData", "mixed", "shuffled_rows"]
+__all__ = ["EpochRows", "FleetData", "SampledData", "mixed", "shuffled_rows"]
 
 
 class FleetData(NamedTuple):
@@ -269,13 +269,6 @@ class SampledData:
                 part.copy_(fresh)
 
 
-class BatchRows(NamedTuple):
-    """The rows of a batch: from `start` up to but not including `stop`, in the order of each model."""
-
-    start: int
-    stop: int
-
-
 class EpochRows:
     """The rows of a chunk in training: shuffled or drawn anew for every epoch, and cut into batches.
 
@@ -285,6 +278,7 @@ class EpochRows:
         batch_size: rows of a batch; the last one may have fewer.
 
     Attributes:
+        batches: slices of the rows, in the order of each model.
         order: [orders, rows], permutations of the rows in this epoch; None for rows as they are.
         order_of_model: [models]
     """
@@ -294,7 +288,7 @@ class EpochRows:
         self.lengths, self.is_ragged = data.lengths, data.is_ragged
         n_rows, device = data.inputs.shape[1], data.inputs.device
         starts = range(0, n_rows, batch_size)
-        self.batches = [BatchRows(start, min(start + batch_size, n_rows)) for start in starts]
+        self.batches = [slice(start, min(start + batch_size, n_rows)) for start in starts]
         # Models with the same seed and the same number of rows share an order.
         streams = torch.stack([seeds.to(device), self.lengths])
         (self._seeds, self._stream_lengths), self.order_of_model = streams.unique(dim=1, return_inverse=True)
@@ -316,15 +310,14 @@ class EpochRows:
         epochs = torch.arange(first, stop, device=self.order.device).unsqueeze(-1)
         return shuffled_rows(self._seeds, epochs, self._stream_lengths, self.order.shape[1])
 
-    def batch(self, rows: BatchRows) -> tuple[Batch, Tensor | None]:
+    def batch(self, rows: slice) -> tuple[Batch, Tensor | None]:
         """Return the rows of a batch [models, rows, ...] and their weights [models, rows]."""
-        cut = slice(rows.start, rows.stop)
         if self.order is not None:
-            batch, weights = self.data.rows(self.order[:, cut].index_select(0, self.order_of_model))
+            batch, weights = self.data.rows(self.order[:, rows].index_select(0, self.order_of_model))
         else:
             whole, weights = self._as_they_are
-            batch = Batch(*(None if part is None else part[:, cut] for part in whole))  # type: ignore[arg-type]
-            weights = None if weights is None else weights[:, cut]
+            batch = Batch(*(None if part is None else part[:, rows] for part in whole))  # type: ignore[arg-type]
+            weights = None if weights is None else weights[:, rows]
         if not self.is_ragged:
             return batch, weights
         inputs = batch.inputs
@@ -332,11 +325,11 @@ class EpochRows:
         inputs = inputs.masked_fill(~real.view(*real.shape, *[1] * (inputs.ndim - 2)), 0)
         return _with_real_rows(batch._replace(inputs=inputs), real), weights
 
-    def n_real(self, rows: BatchRows) -> Tensor:
+    def n_real(self, rows: slice) -> Tensor:
         """Return how many rows of a batch each model has, [models]."""
         return (self.lengths - rows.start).clamp(0, rows.stop - rows.start)
 
-    def share(self, rows: BatchRows) -> Tensor | float:
+    def share(self, rows: slice) -> Tensor | float:
         """Return the share of a model's rows that a batch has; 0 for a model without rows in it."""
         if self.is_ragged:
             return self.n_real(rows) / self.lengths

@@ -11,7 +11,6 @@ from torchmcl._progress import Progress
 from torchmcl.fleet.annealing import FleetAnnealing
 from torchmcl.fleet.checkpoints import FleetCheckpoint
 from torchmcl.fleet.courses import TrainingPlan
-from torchmcl.fleet.data import BatchRows
 from torchmcl.fleet.history import ChunkState, FirstFailures, FleetHistory
 from torchmcl.fleet.models import StackedModules, replace_where, runs_of
 from torchmcl.fleet.placement import Placement
@@ -204,7 +203,7 @@ class ChunkTraining:
         torch.maximum(self._given_decay, values.weight_decay.unsqueeze(-1).to(self._decay), out=self._decay)
         self.state.temperatures.index_copy_(0, epoch, values.temperature.unsqueeze(0).to(self.state.temperatures))
 
-    def _update(self, gradient: Tensor, batch: BatchRows) -> None:
+    def _update(self, gradient: Tensor, batch: slice) -> None:
         """Change the parameters of those models that have rows in this batch and were not stopped.
 
         A model whose gradient is not finite keeps its weights and buffers: a rate of 0 leaves them, bit for bit.

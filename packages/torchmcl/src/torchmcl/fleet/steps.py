@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmcl import metrics
 from torchmcl.annealing.auto import CostScale, cost_scale
 from torchmcl.fleet.courses import RuleCourses
-from torchmcl.fleet.data import BatchRows, EpochRows, FleetData
+from torchmcl.fleet.data import EpochRows, FleetData
 from torchmcl.fleet.eligibility import TrainingFacts
 from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.placement import models_at_once
@@ -51,7 +51,7 @@ class AutogradStep:
         self.optimizer = self.spec.optimizer
         self._subsets: dict[tuple[int, int], StackedModules] = {}
 
-    def __call__(self, courses: RuleCourses, batch: BatchRows) -> Tensor:
+    def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
         """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
         output = self._output(self.models, *self.rows.batch(batch), courses.rule())
         self.gradient = self.models.gradient(output.loss.sum())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.fleet.courses import RuleCourses
-from torchmcl.fleet.data import BatchRows, EpochRows, FleetData
+from torchmcl.fleet.data import EpochRows, FleetData
 from torchmcl.fleet.eligibility import NetworkFacts, RowFacts, TrainingFacts
 from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.optimizers import fast_adam
@@ -111,7 +111,7 @@ class ClassStep(AutogradStep):
         self._evaluates = served and isinstance(self.spec.monitor, MixtureLogLoss)
 
     @torch.no_grad()
-    def __call__(self, courses: RuleCourses, batch: BatchRows) -> Tensor:
+    def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
         """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
         losses = self._networks.losses(*self.rows.batch(batch), courses.rule())
         self.gradient = self._networks.gradient

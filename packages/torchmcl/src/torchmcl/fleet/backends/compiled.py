@@ -8,7 +8,7 @@ from torch import Tensor
 from torchmcl.accel.native import compiled
 from torchmcl.annealing.auto import CostScale
 from torchmcl.fleet.courses import RuleCourses
-from torchmcl.fleet.data import BatchRows, EpochRows, FleetData
+from torchmcl.fleet.data import EpochRows, FleetData
 from torchmcl.fleet.eligibility import RowFacts, TrainingFacts, why_not_usual
 from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.optimizers import CompiledAdam, fast_adam
@@ -38,7 +38,7 @@ class CompiledStep(AutogradStep):
         if validation is not None and served and _why_not_on_rows(facts, RowFacts.of(validation)) is None:
             self._held_out = self._step_on(validation._replace(weights=None))
 
-    def __call__(self, courses: RuleCourses, batch: BatchRows) -> Tensor:
+    def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
         """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
         order = None if self.rows.order is None else (self.rows.order, self.rows.order_of_model)
         weight = self.spec.score_weight
