@@ -20,7 +20,7 @@ from torchmcl.types import Batch, Predictions, StepOutput
 __all__ = ["LoopAnnealing", "RuleLike", "check_rule_like", "described_rule", "rule_at"]
 
 RuleLike = AssignmentRule | Callable[[float], AssignmentRule] | AutoAnnealing
-"""What is given as `rule` everywhere: an assignment rule, a function step -> rule, or `AutoAnnealing`."""
+"""The type of `rule` everywhere: an assignment rule, a function step -> rule, or `AutoAnnealing`."""
 
 _HOTTEST = torch.finfo(torch.float32).max
 # Moves are considered this often in a training, on at most so many numbers.

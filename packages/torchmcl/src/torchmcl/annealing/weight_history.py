@@ -87,7 +87,7 @@ class WeightHistory:
 
     @classmethod
     def load(cls, folder: str | Path, model: nn.Module) -> "WeightHistory":
-        """Read what `save` wrote, for a model of the same structure.
+        """Read a folder written by `save`, for a model of the same structure.
 
         Raises:
             ValueError: if the folder holds something else, or weights of another structure.

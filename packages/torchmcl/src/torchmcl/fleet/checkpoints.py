@@ -1,6 +1,6 @@
 """Saving a fleet in training, so that a resumed one ends with the same bits.
 
-A folder holds `plan.json`, which says what is being trained, and the last few checkpoints of each chunk,
+A folder holds `plan.json`, the fingerprint of the training, and the last few checkpoints of each chunk,
 `chunk-<number>-epoch-<next epoch>.safetensors`, in the format of `torchmcl.persistence`.
 """
 
@@ -37,7 +37,7 @@ class FleetCheckpoint:
 
     Args:
         options: folder, and how many states of each chunk to keep.
-        plan: what is trained, as JSON.
+        plan: fingerprint of the training, as JSON.
         is_random: whether the training draws random numbers, whose state is then kept too.
 
     Raises:
@@ -160,10 +160,10 @@ def _read_plan(path: Path) -> dict[str, Any] | None:
 def fingerprint_of(
     plan: TrainingPlan, models: StackedModules, data: FleetData, validation: FleetData | None
 ) -> dict[str, Any]:
-    """Return what of a training a folder of checkpoints is compared with, as JSON.
+    """Return the fingerprint of a training, which a folder of checkpoints is compared with, as JSON.
 
     Whatever decides the result counts by its values (learning rates and rules at every epoch, the structure of the
-    modules, the rows), and functions by their code and what they close over, not by their names.
+    modules, the rows), and functions by their code and closures, not by their names.
 
     Args:
         plan: of all models.

@@ -53,7 +53,7 @@ class MixedRule(AssignmentRule):
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         temperature, epsilon = self.values
-        if cost.device.type == "cpu":  # where reading a value costs less than a softmax that nobody needs
+        if cost.device.type == "cpu":  # where reading a value costs less than an unneeded softmax
             if not bool((temperature > 0).any()):
                 return _hard_weights(cost, _per_model(epsilon, cost))
             if bool((temperature > 0).all()):
@@ -161,7 +161,7 @@ class RuleCourses:
         return StackedRule(tuple(parts))
 
     def check_hypotheses(self, n_hypotheses: int) -> None:
-        """Check what the rules say about the number of hypotheses; in training their values are tensors."""
+        """Check the limits of the rules on the number of hypotheses; in training their values are tensors."""
         for group in self.groups:
             if "n" in group.values:
                 largest: dict[str, Any] = {"n": float(group.values["n"].max())}
@@ -257,7 +257,7 @@ def _numeric_fields(kind: type[AssignmentRule]) -> list[str]:
 
 
 def _kind(rule: AssignmentRule) -> tuple[Any, ...]:
-    """Return what has to be equal for rules to be stacked: the type and the fields that are not numbers."""
+    """Return the key of rules that can be stacked: the type and the fields that are not numbers."""
     names = _numeric_fields(type(rule))
     return (type(rule), *(getattr(rule, field.name) for field in fields(rule) if field.name not in names))
 

@@ -216,7 +216,7 @@ class SampledData:
     """A source of training rows: all models of a fleet see the same new rows in each epoch.
 
     The rows of an epoch depend on the seed and the epoch alone, so that chunks of a fleet and a training
-    resumed from a checkpoint see what an uninterrupted one does. They are drawn where the fleet trains,
+    resumed from a checkpoint see the same rows as an uninterrupted one. They are drawn where the fleet trains,
     before the epoch begins; random streams of CPUs and GPUs differ.
 
     Args:
@@ -262,7 +262,7 @@ class SampledData:
         return FleetData.shared(inputs, targets, self.n_models, mask=mask)
 
     def refill(self, data: FleetData, number: int) -> None:
-        """Write the rows of an epoch over those of another, for what holds on to the tensors."""
+        """Write the rows of an epoch over those of another, in place: captured graphs hold on to the tensors."""
         new = self.epoch(number, data.inputs.device)
         for part, fresh in ((data.inputs, new.inputs), (data.targets, new.targets), (data.mask, new.mask)):
             if part is not None and fresh is not None:

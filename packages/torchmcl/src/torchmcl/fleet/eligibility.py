@@ -1,7 +1,7 @@
 """Facts of a training that backends are chosen by: cost, network, rows, rules. Collected once, read by all backends.
 
-This is the one place that interprets cost functions, modules and monitors. A backend compares the facts with what it
-serves.
+This is the one place that interprets cost functions, modules and monitors. A backend compares the facts
+with its limits.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ __all__ = ["CostFacts", "NetworkFacts", "RowFacts", "TrainingFacts", "why_not_us
 
 
 class CostFacts(NamedTuple):
-    """What a matched cost computes.
+    """Facts of a matched cost.
 
     Attributes:
         is_squared: the squared Euclidean distance.
@@ -167,14 +167,14 @@ class TrainingFacts:
 
     Attributes:
         device: of the training.
-        spec: what a step computes.
+        spec: cost, loss, scores, monitor and optimizer.
         cost: the matched cost.
         network: the models, None where they are not ReLU networks.
         is_single: whether the models are float32.
         rows: to train on.
         held_out: rows to evaluate on.
         per_target_rules: whether all rules are WTA, RelaxedWTA or AnnealedWTA.
-        checks_values: whether `value_checks` asks for looks at values.
+        checks_values: whether `value_checks` is on.
         watches_loss: whether the monitor is `current_loss`.
         watches_distortion: whether the monitor is `hard_distortion`.
     """
@@ -219,7 +219,7 @@ class TrainingFacts:
 
 
 def why_not_usual(training: TrainingFacts) -> str | None:
-    """Return why a training is none that faster ways are written for, whatever its models; None if it is."""
+    """Return why no fast backend serves a training, whatever its models; None if one may."""
     spec = training.spec
     if training.rows.is_sampled:
         return "It serves rows that stay the same in all epochs."

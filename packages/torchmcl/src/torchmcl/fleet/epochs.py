@@ -22,7 +22,7 @@ __all__ = ["ChunkTraining", "EpochInfo", "train_chunks"]
 
 
 class EpochInfo(NamedTuple):
-    """What `after_epoch` of `Fleet.fit` is called with.
+    """The argument of `after_epoch` of `Fleet.fit`.
 
     Attributes:
         epoch: the one that was just trained, counted from 0.
@@ -195,7 +195,7 @@ class ChunkTraining:
         self._annealing.measure(self.state.epoch.view(1) - 1, active=self.state.stopped_epoch < 0)
 
     def _decide(self, annealing: FleetAnnealing, epoch: Tensor) -> None:
-        """Apply what the policies say about this epoch."""
+        """Apply the decisions of the policies for this epoch."""
         values = annealing.values(epoch)
         self.courses.set_temperatures(annealing.chosen, values.temperature)
         self._rate.mul_(values.rate.unsqueeze(-1))
@@ -234,7 +234,7 @@ class ChunkTraining:
         self._step.optimizer.update(self.models.flat[models], gradient[models], state, rate[models], decay)
 
     def _update_where(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:
-        """Update all models, and keep what comes of the active ones: no value is read on the host of a GPU."""
+        """Update all models, and keep the result for the active ones: no value is read on the host of a GPU."""
         flat = self.models.flat.clone()
         moments = {name: value.clone() for name, value in self.state.optimizer.items()}
         self._step.optimizer.update(flat, gradient, moments, rate, self._decay)
@@ -244,7 +244,7 @@ class ChunkTraining:
 
     @torch.no_grad()
     def _evaluate(self, models: slice) -> None:
-        """Compare the monitored value of a slice of the models with their best, and keep what is better."""
+        """Compare the monitored value of a slice of the models with their best, and keep the better."""
         state = self.state
         value = self._step.evaluate(self.courses, models).to(state.best_value)
         state.watched[:, models].index_copy_(0, state.epoch.view(1), value.unsqueeze(0))

@@ -50,9 +50,9 @@ class Fleet:
 
     Model i is the model that `torch.manual_seed(seeds[i]); module_factory()` makes, trained with its own rule,
     learning rate, weight decay, shuffles and data, as if it were alone. Buffers, tied weights, parametrizations and
-    forward hooks count as they do alone. What cannot be exact is refused: backward hooks, state outside of buffers,
-    modules that `torch.vmap` cannot run, and sets of different length where rows depend on one another (BatchNorm).
-    Dropout is exact in law: the numbers that models draw side by side are others than alone.
+    forward hooks count as they do alone. Modules that cannot be trained exactly are refused: those with backward hooks
+    or state outside of buffers, those that `torch.vmap` cannot run, and sets of different length where rows depend on
+    one another (BatchNorm). Dropout is exact in law: models draw other numbers side by side than alone.
 
     Args:
         module_factory: makes one module that returns `Predictions` or `Distributions`.
@@ -239,7 +239,7 @@ class Fleet:
         stochastic: bool = False,
         seed: int | None = None,
     ) -> Predictions:
-        """Return the predictions of all models, [models, batch, ...]; `Distributions` if that is what they return.
+        """Return the predictions of all models, [models, batch, ...]; `Distributions` if the modules return them.
 
         Args:
             inputs: [batch, ...] for all models.

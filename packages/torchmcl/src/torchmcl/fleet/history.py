@@ -1,4 +1,4 @@
-"""The state of a training, what it recorded, and where its losses were first not finite."""
+"""The state of a training, its history, and the first losses that are not finite."""
 
 import warnings
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class ChunkState:
     ) -> "ChunkState":
         """Return the state before the first epoch."""
         n_models, device = len(models), models.flat.device
-        # What is decided and recorded has at least single precision, whatever the models have.
+        # Decisions and records have at least single precision, also for models in half precision.
         number: dict[str, Any] = {"dtype": torch.promote_types(models.flat.dtype, torch.float32), "device": device}
         return cls(
             models=models.state,
@@ -64,7 +64,7 @@ class ChunkState:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors by name: what a checkpoint keeps and a captured epoch changes."""
+        """Return all tensors by name, for checkpoints and captured epochs."""
         named: dict[str, Tensor] = {}
         for name, value in vars(self).items():
             named |= {name: value} if isinstance(value, Tensor) else {f"{name}.{key}": v for key, v in value.items()}
@@ -105,7 +105,7 @@ class FleetHistory(NamedTuple):
     ) -> "FleetHistory":
         """Return the history of a chunk."""
         losses, watched, stopped = state.losses.cpu(), state.watched.cpu(), state.stopped_epoch.cpu()
-        # After its end a model has no loss; what its rows gave while others continued is of no interest.
+        # A model has no loss after its end, while others continue.
         epochs = torch.arange(len(losses)).unsqueeze(-1)
         after = (stopped >= 0) & (epochs > stopped)
         losses, watched = losses.masked_fill(after, torch.nan), watched.masked_fill(after, torch.nan)
@@ -151,7 +151,7 @@ class FleetHistory(NamedTuple):
 
 
 class FirstFailures:
-    """Watches the losses of a chunk go by, without a wait for the device.
+    """Records the first loss of each model that is not finite, without synchronising.
 
     Args:
         step: [models], filled with -1; becomes the batch of the first bad loss, counted from the start of the training.
@@ -175,7 +175,7 @@ class FirstFailures:
         """Take the losses [models] of the next batch; after the last one the next epoch begins."""
         self._seen += 1
         if self.n_batches == 1:
-            return  # the epoch says it all
+            return  # the epoch is enough
         self._waiting.append(losses)
         if len(self._waiting) == _AT_ONCE or self._seen == self.n_batches:
             self._check(epoch)

@@ -95,8 +95,8 @@ class StackedModules:
 
     The parameters are rows of one matrix [models, parameters], which lets the optimizer, checkpoints and the best
     copy work in a handful of operations, whatever the number of layers; the per-layer tensors are views of it. Buffers
-    (the statistics of BatchNorm, say) have a leading axis of models too. A forward pass does not change them: what it
-    made of them is taken by `take_buffers`, for those models whose step counts.
+    (the statistics of BatchNorm, say) have a leading axis of models too. A forward pass does not change them:
+    `take_buffers` takes their new values, for those models whose step counts.
 
     Args:
         made: a module of this structure, which is copied and never run: a forward pass may leave things in a module.
@@ -132,7 +132,7 @@ class StackedModules:
         return cls(copy.deepcopy(modules[0]), torch.stack(rows), buffers)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy by what it is made of: the views must share the memory of the new matrix."""
+        """Pickle and copy by the constructor's arguments: the views must share the memory of the new matrix."""
         return StackedModules, (self._made, self.flat, self.buffers)
 
     def __len__(self) -> int:
@@ -155,7 +155,7 @@ class StackedModules:
 
     @torch.no_grad()
     def take_buffers(self, models: Tensor) -> None:
-        """Take what the last forward pass made of the buffers of those models [models] that are True."""
+        """Take the buffers after the last forward pass, for the models [models] that are True."""
         for name, new in self._next_buffers.items():
             replace_where(models, self.buffers[name], new.detach())
         self._next_buffers = {}
@@ -233,7 +233,7 @@ class StackedModules:
         return module
 
     def _forward_one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Any:
-        # One dictionary: `functional_call` writes into it what a module puts in the place of a buffer.
+        # One dictionary: `functional_call` writes new buffers of a module into it.
         tensors = {**parameters, **buffers}
         predictions = checked_predictions(functional_call(self.template, tensors, (inputs,)))
         self._kind = type(predictions)
@@ -268,7 +268,7 @@ def or_zeros(gradients: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> li
 
 
 def checked_predictions(predictions: Any) -> Predictions:
-    """Return what a module returned if it is `Predictions`.
+    """Return the output of a module if it is `Predictions`.
 
     Raises:
         TypeError: if it is something else.
@@ -296,7 +296,7 @@ class FleetModels:
         return self._stacked.module(index % len(self))
 
     def __iter__(self) -> Iterator[nn.Module]:
-        """Go through the models."""
+        """Iterate over the models."""
         return (self[index] for index in range(len(self)))
 
 

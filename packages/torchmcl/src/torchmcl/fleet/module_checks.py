@@ -1,8 +1,8 @@
-"""Which modules a fleet takes: what it could not train as each alone is refused before a training begins.
+"""Checks of modules: those that a fleet could not train exactly as alone are refused before a training begins.
 
 Known obstacles (lazy parameters, gradient hooks, recurrent layers) are named when the fleet is made. Linear layers and
-activations are known to be exact. Of any other module nothing is known but what it does, so two of the models take two
-steps both ways before a training, in double precision where rounding cannot be mistaken for a difference.
+activations are known to be exact. Other modules are tested: two of the models take two steps
+both ways before a training, in double precision where rounding cannot be mistaken for a difference.
 """
 
 import copy
@@ -88,7 +88,7 @@ def _check_parameters(module: nn.Module) -> None:
 
 
 def _check_hooks(module: nn.Module) -> None:
-    """Check that nobody waits for gradients of the parameters or modules: stacked ones have one gradient together."""
+    """Check that no hook waits for gradients of parameters or modules: stacked ones have one gradient together."""
     advice = "Remove the hook, or train with mcl_step."
     for name, tensor in _tensors(module):
         if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
@@ -182,7 +182,7 @@ def _check_types(name: str, data: FleetData, hypotheses: Tensor) -> None:
 
 
 def _trial_predictions(owner: str, name: str, models: StackedModules, inputs: Tensor) -> Predictions:
-    """Return what the first model predicts for a few rows of inputs [models, rows, ...], called `name`.
+    """Return the predictions of the first model for a few rows of inputs [models, rows, ...], called `name`.
 
     Raises:
         TypeError: if its inputs are of another type than its parameters, and it does not take them.
@@ -207,7 +207,7 @@ def check_input_type(owner: str, name: str, models: StackedModules, inputs: Tens
 
 
 def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
-    """Check on some rows that stacked models do what each of them does alone.
+    """Check on some rows that stacked models equal each of them alone.
 
     Args:
         models: of the training.
@@ -232,7 +232,7 @@ def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
 
 
 def check_rows_apart(owner: str, name: str, models: StackedModules, data: FleetData, *, training: bool) -> None:
-    """Check for sets of different length that no row has a hand in what the models make of another one.
+    """Check for sets of different length that no row affects the predictions for another one.
 
     The sets are padded to one length, and BatchNorm for example would take padding for rows.
 
@@ -262,7 +262,7 @@ def check_rows_apart(owner: str, name: str, models: StackedModules, data: FleetD
 
 
 class _Course(NamedTuple):
-    """What a model made of the same rows in a few steps."""
+    """Outputs, gradients and buffers of a model in a few steps on the same rows."""
 
     outputs: list[Tensor]  # [rows, numbers] of each step
     gradients: list[Tensor]  # [parameters]
@@ -298,7 +298,7 @@ def _alone(some: StackedModules, index: int, inputs: Tensor, *, training: bool) 
 
 
 def _once(fresh: nn.Module, used: nn.Module, buffers: list[Tensor], inputs: Tensor) -> Tensor:
-    """Return what a module that was not called before makes of the inputs, with the buffers of one that was."""
+    """Return the output of a module that was not called before, with the buffers of one that was."""
     for part, like in zip(fresh.modules(), used.modules(), strict=True):
         part.training = like.training
     with torch.no_grad(), random_numbers_apart():
@@ -372,7 +372,7 @@ def _close(left: Tensor, right: Tensor) -> bool:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Return what a module keeps besides parameters and buffers; tensors may be left there for others to look at."""
+    """Return the attributes of a module besides parameters and buffers, except for tensors, which may be left there."""
     return {
         f"{prefix}.{name}".lstrip("."): described(value)
         for prefix, part in module.named_modules()

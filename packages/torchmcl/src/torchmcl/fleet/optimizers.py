@@ -1,6 +1,6 @@
 """Optimizers for a matrix of parameters, a row for each model, with a learning rate and a weight decay each.
 
-They compute what `torch.optim.AdamW` and `torch.optim.SGD` compute; those take one rate for all.
+They equal `torch.optim.AdamW` and `torch.optim.SGD`, which take one rate for all models.
 """
 
 import math
@@ -90,7 +90,7 @@ class Adam(FleetOptimizer):
         square.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
         if decay is not None:
             flat.mul_(1 - lr * decay)
-        # lr * (mean / c1) / (sqrt(square / c2) + epsilon), with what is the same for all of a model's weights in front.
+        # lr * (mean / c1) / (sqrt(square / c2) + epsilon), with the factors of all weights of a model in front.
         root = _correction(self.beta2, n_steps).sqrt_()
         deviation = square.sqrt().add_(self.epsilon * root)
         flat.addcdiv_(mean * (lr * root / _correction(self.beta1, n_steps)), deviation, value=-1)

@@ -1,4 +1,4 @@
-"""Options of a fleet: what a step computes, validation and its monitors, checkpoints, batch sizes, values per model."""
+"""Options of a fleet: the step, validation and its monitors, checkpoints, batch sizes, values per model."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -41,15 +41,15 @@ _MIN_BATCH, _MAX_BATCH, _BATCH_PER_ROOT = 64, 1024, 3
 
 @dataclass(frozen=True)
 class StepSpec:
-    """What a step computes.
+    """The definition of a step.
 
     Attributes:
         cost_fn: the matched cost.
         score_weight: weight of the score loss.
-        monitor: what is evaluated on held-out rows, from a step's output.
+        monitor: value on held-out rows, a function of a step's output.
         loss_fn: the trained cost, None for the matched one.
         scores: how scores are trained.
-        optimizer: what is made of the gradient.
+        optimizer: update rule.
     """
 
     cost_fn: Callable[..., Tensor]
@@ -120,7 +120,7 @@ class Validation:
 
     Args:
         rows: held-out rows for each model.
-        monitor: what is evaluated, lower is better: `hard_distortion`, `current_loss`, or a function of a step's output
+        monitor: value to compare, lower is better: `hard_distortion`, `current_loss`, or a function of a step's output
             that returns [models].
         every: epochs between evaluations, a single value or one per model; the last epoch is always evaluated.
         patience: stop a model after this many epochs without improvement; None trains all to the end.
@@ -164,7 +164,7 @@ class Checkpointing:
 
 
 def validation_of(given: object, n_models: int) -> Validation | None:
-    """Return what `Fleet.fit` was given as `validation`: rows alone are evaluated with the default options.
+    """Return the `validation` of `Fleet.fit`; rows alone are evaluated with the default options.
 
     Raises:
         TypeError: for something else.
@@ -181,7 +181,7 @@ def validation_of(given: object, n_models: int) -> Validation | None:
 
 
 def checkpointing_of(given: object) -> Checkpointing | None:
-    """Return what `Fleet.fit` was given as `checkpoint`: a folder alone has the default options.
+    """Return the `checkpoint` of `Fleet.fit`; a folder alone has the default options.
 
     Raises:
         TypeError: for something else.
@@ -289,7 +289,7 @@ def batch_rows(owner: str, batch_size: int | Literal["all"] | None, n_rows: int)
 def even_batch_size(n_rows: int, at_most: int) -> int:
     """Return a size of batches that leaves no small one: the last has at least three quarters of the others' rows.
 
-    What batches of a round number leave over may be a few rows, with a gradient far larger than the optimizer expects.
+    A last batch of a few rows has a gradient far larger than the optimizer expects.
 
     Args:
         n_rows: to split.

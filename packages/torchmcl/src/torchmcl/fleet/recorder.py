@@ -15,7 +15,7 @@ __all__ = ["FleetRecorder"]
 
 
 class FleetRecorder:
-    """Pass it as `after_epoch=` of `Fleet.fit`; records stay on the device until they are asked for.
+    """Pass it as `after_epoch=` of `Fleet.fit`; records stay on the device until `records` is called.
 
     Args:
         fleet: whose rules give each model its weights and temperature.

@@ -1,4 +1,4 @@
-"""Search by brute force: every candidate training at once, as one fleet, judged on held-out rows."""
+"""Search by brute force: every candidate training at once, as one fleet, compared on held-out rows."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -66,10 +66,10 @@ def default_candidates(n_epochs: int) -> list[Candidate]:
 
 
 class SearchResult(NamedTuple):
-    """What a search tried and found.
+    """The result of a search.
 
     Attributes:
-        candidates: what was tried.
+        candidates: in the order of `values`.
         values: [candidates, splits, restarts], the lowest hard distortion on held-out rows of the evaluated epochs.
         best: which candidate has the lowest geometric mean.
         seconds: wall time of the training.
@@ -113,7 +113,7 @@ class FleetSearch:
     On a GPU the fleet of all candidates takes about as long as one model. Fit the winner on all rows afterwards.
 
     Args:
-        candidates: what to try; `default_candidates` by default.
+        candidates: to compare; `default_candidates` by default.
         n_splits: inner splits, each with other rows held out; several make the choice steadier on small tables.
         held_out: share of the rows that is held out in each.
         n_restarts: restarts of each candidate on each split.

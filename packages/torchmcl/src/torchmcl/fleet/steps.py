@@ -1,6 +1,6 @@
 """A step and the metrics of a fleet by their definition: `mcl_step` on stacked models, differentiated by autograd.
 
-Backends override what they compute faster, see `torchmcl.fleet.backends`.
+Backends override parts of it, see `torchmcl.fleet.backends`.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class AutogradStep:
         models: to train.
         rows: to train on, batch by batch.
         validation: rows to evaluate on.
-        facts: of the training, with what a step computes.
+        facts: of the training, with the definition of a step.
 
     Attributes:
         gradient: [models, parameters], of the last batch.

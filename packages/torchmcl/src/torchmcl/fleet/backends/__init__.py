@@ -78,10 +78,10 @@ BACKENDS = {
 
 
 def choose_backend(asked: str | None, training: TrainingFacts) -> Backend:
-    """Return the backend of a training: the one that was asked for, or the fastest that serves it.
+    """Return the backend of a training: the one named `asked`, or the fastest that serves it.
 
     Raises:
-        ValueError: if the backend that was asked for cannot serve the training.
+        ValueError: if `asked` cannot serve the training.
     """
     if asked is None:
         return next(backend for backend in BACKENDS.values() if backend.serves(training) is None)

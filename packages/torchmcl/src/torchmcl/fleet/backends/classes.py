@@ -1,7 +1,7 @@
 """A step of mixtures over classes with its gradient in closed form, for small networks on CPUs.
 
 Of a small network autograd takes most of the time: a step of five networks on a hundred rows has some 30 operations
-here instead of some 200. What is computed is `mcl_step` with `mixture_cost(pairwise_cross_entropy)`.
+here instead of some 200. It equals `mcl_step` with `mixture_cost(pairwise_cross_entropy)`.
 """
 
 from collections.abc import Callable

@@ -23,7 +23,7 @@ _MAX_DIMS = 32
 class CompiledStep(AutogradStep):
     """The same by compiled code, for trainings that it serves.
 
-    What compiled code does not serve, another monitor for example, is left to the definition.
+    Other monitors, for example, are left to the definition.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Small networks on GPUs: whole epochs of a chunk in one kernel, a program for each model.
 
-It computes what `ChunkTraining` computes with `AutogradStep`, evaluations and early stopping included;
+It equals `ChunkTraining` with `AutogradStep`, evaluations and early stopping included;
 `torchmcl.accel.triton.training` has the kernel.
 """
 
@@ -139,7 +139,7 @@ class FusedTraining(ChunkTraining):
         return max(1, min(_EPOCHS, _ORDER_BYTES // max(1, bytes_of_one)))
 
     def _take_rule_of(self, epoch: int) -> None:
-        """Let the rule be that of an epoch, for those who look at it."""
+        """Set the rule to that of an epoch, for `after_epoch`."""
         self.courses.read(self.state.epoch.view(1) - 1)
         if self._annealing is not None:
             # Models that stopped early have none any more.
@@ -204,7 +204,7 @@ def _outputs(network: NetworkFacts) -> tuple[int, int]:
 
 
 def _constants(network: NetworkFacts) -> dict[str, Any]:
-    """Return what the kernel is compiled for."""
+    """Return the compile-time constants of the kernel."""
     n_features, n_hidden, _ = network.sizes
     (groups, columns), hidden = _outputs(network), max(16, _power_of_2(n_hidden + 1))
     return {
