@@ -6,6 +6,7 @@ They equal `torch.optim.AdamW` and `torch.optim.SGD`, which take one rate for al
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torchmcl import accel
 from torchmcl._checks import bad_value, check_non_negative, check_real
 from torchmcl.accel.native import compiled
 
-__all__ = ["SGD", "Adam", "CompiledAdam", "FleetOptimizer", "fast_adam"]
+__all__ = ["SGD", "Adam", "CompiledAdam", "FleetOptimizer", "fast_adam", "is_plain_adam"]
 
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -96,6 +97,11 @@ class Adam(FleetOptimizer):
         flat.addcdiv_(mean * (lr * root / _correction(self.beta1, n_steps)), deviation, value=-1)
 
 
+def is_plain_adam(optimizer: FleetOptimizer) -> TypeGuard[Adam]:
+    """Return whether compiled code and kernels serve an optimizer: Adam itself, with powers of both betas."""
+    return type(optimizer) is Adam and min(optimizer.beta1, optimizer.beta2) > 0
+
+
 def _correction(beta: float, n_steps: Tensor) -> Tensor:
     """Return 1 - beta^steps, written so that 1 - 0.999 keeps its digits."""
     return torch.expm1(n_steps * (math.log(beta) if beta > 0 else -math.inf)).neg_()
@@ -145,6 +151,6 @@ class CompiledAdam(Adam):
 
 def fast_adam(optimizer: FleetOptimizer) -> FleetOptimizer:
     """Return Adam in compiled code where there is any, other optimizers as they are."""
-    if compiled.available() and type(optimizer) is Adam and min(optimizer.beta1, optimizer.beta2) > 0:
+    if compiled.available() and is_plain_adam(optimizer):
         return CompiledAdam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)
     return optimizer

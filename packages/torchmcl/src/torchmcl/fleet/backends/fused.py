@@ -18,7 +18,7 @@ from torchmcl.fleet.courses import TrainingPlan
 from torchmcl.fleet.data import mixed
 from torchmcl.fleet.eligibility import NetworkFacts, TrainingFacts, why_not_usual
 from torchmcl.fleet.epochs import ChunkTraining
-from torchmcl.fleet.optimizers import Adam
+from torchmcl.fleet.optimizers import is_plain_adam
 from torchmcl.fleet.steps import AutogradStep
 
 __all__ = ["FusedTraining", "why_not_fused"]
@@ -101,7 +101,7 @@ class FusedTraining(ChunkTraining):
 
         state, plan, rows, spec = self.state, self.plan, self._rows, self._step.spec
         adam = spec.optimizer
-        assert isinstance(adam, Adam)
+        assert is_plain_adam(adam)
         order = rows.orders(low, high)
         unused = state.best_value
         network = self._network
@@ -172,7 +172,7 @@ def why_not_fused(training: TrainingFacts) -> str | None:
         return reason
     if not training.cost.is_distance:
         return "It serves pairwise_sq_euclidean and pairwise_l1."
-    if type(spec.optimizer) is not Adam or min(spec.optimizer.beta1, spec.optimizer.beta2) == 0:
+    if not is_plain_adam(spec.optimizer):
         return "It serves Adam."
     if training.held_out is not None and not (training.watches_loss or training.watches_distortion):
         return "It serves the monitors hard_distortion and current_loss."
