@@ -15,7 +15,7 @@ import torch
 import torchmcl as mcl
 from _common import parser, report
 from torchmcl.data import conditional_three_gaussians
-from torchmcl.fleet import Fleet, FleetRecorder, FreshRows
+from torchmcl.fleet import Fleet, FleetRecorder, SampledData
 from torchmcl.loop import Recorder
 
 _BLOCK = 20
@@ -68,7 +68,7 @@ def fleet_seconds(device: str, *, recorded: bool, n_epochs: int = 10) -> float:
     recorder = FleetRecorder(fleet, n_epochs, data=held_out, probes=torch.tensor([[0.5]]))
     start = clock(device)
     fleet.fit(
-        FreshRows(conditional_three_gaussians, 5000, 2),
+        SampledData(conditional_three_gaussians, 5000, 2),
         n_epochs,
         batch_size=500,
         after_epoch=recorder if recorded else lambda *_: None,

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import torchmcl as mcl
-from torchmcl.annealing import HypothesisTree, Snapshots, draw_dendrogram, draw_tree
+from torchmcl.annealing import HypothesisTree, WeightHistory, draw_dendrogram, draw_tree
 from torchmcl.data.synthetic import conditional_three_gaussians
 
 # %%
@@ -23,7 +23,7 @@ model = mcl.MultiHypothesisMLP(1, 2, n_hypotheses=16, hidden=(48, 48), output_ac
 optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 n_steps = 1000
 rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.6, 0.0, n_steps))
-snapshots = Snapshots(model)
+history = WeightHistory(model)
 for step in range(n_steps):
     batch = conditional_three_gaussians(256, generator)
     loss = mcl.mcl_step(model, batch, rule(step)).loss
@@ -31,12 +31,12 @@ for step in range(n_steps):
     loss.backward()
     optimizer.step()
     if step % 10 == 9:
-        snapshots.add(rule(step).temperature, model)
+        history.add(rule(step).temperature, model)
 
 # %%
 # The tree at x = 0.9 has one root, three modes and the single answers below them.
 
-(tree,) = HypothesisTree.for_inputs(torch.tensor([[0.9]]), snapshots)
+(tree,) = HypothesisTree.for_inputs(torch.tensor([[0.9]]), history)
 for mode in tree.children(tree.root):
     place = ", ".join(f"{value:+.2f}" for value in mode.position.tolist())
     print(f"mode at ({place}), mass {mode.mass:.2f}, born at T = {mode.birth_temperature:.2f}")

@@ -20,17 +20,17 @@ import torchmcl as mcl
 paper = {
     "linear over 1000 epochs": mcl.Linear(0.5, 0.0, 1000),
     "exponential, cut off at 5e-4": mcl.Exponential(0.5, 0.95, cutoff=5e-4),
-    "chunked linear, Eq. (43)": mcl.Until(mcl.Linear(0.1, 0.0, 100), 100),
-    "chunked exponential, Eq. (44)": mcl.Until(mcl.Exponential(0.1, 0.9), 100),
+    "chunked linear, Eq. (43)": mcl.CutoffAt(mcl.Linear(0.1, 0.0, 100), 100),
+    "chunked exponential, Eq. (44)": mcl.CutoffAt(mcl.Exponential(0.1, 0.9), 100),
 }
 for name, schedule in paper.items():
     print(f"{name:30} {schedule}")
 
 # %%
-# Pieces combine. A plateau before cooling is ``Joined``; half a cosine cools gently at both ends.
+# Pieces combine. A plateau before cooling is ``JoinedSchedule``; half a cosine cools gently at both ends.
 
 others = {
-    "hold, then linear": mcl.Joined((mcl.Constant(0.5), mcl.Linear(0.5, 0.0, 100)), boundaries=(50,)),
+    "hold, then linear": mcl.JoinedSchedule((mcl.Constant(0.5), mcl.Linear(0.5, 0.0, 100)), boundaries=(50,)),
     "cosine": mcl.Cosine(0.5, 0.0, 150),
 }
 

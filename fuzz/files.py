@@ -156,7 +156,7 @@ def _model_folders() -> list[tuple[dict[str, bytes], Callable[[Path], Any]]]:
     import polars as pl
     import torch
 
-    from torchmcl.annealing import Snapshots
+    from torchmcl.annealing import WeightHistory
     from torchmcl_speech.nn import DPRNN, load_model, save_model
     from torchmcl_tables.data import Table
     from torchmcl_tables.estimators import load_estimator
@@ -173,12 +173,12 @@ def _model_folders() -> list[tuple[dict[str, bytes], Callable[[Path], Any]]]:
     frame = pl.DataFrame({"a": inputs[:, 0], "b": ["x", "y"] * 20, "t": inputs[:, 1]})
     how = TableFit(["t"], parameters={**parameters, "n_epochs": 1})
     save_table_model(fit_table("fuzz", Table("t.csv", frame), how), place / "3")
-    snapshots = Snapshots(mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,)))
+    snapshots = WeightHistory(mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,)))
     snapshots.add(1.0, mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,)))
     snapshots.save(place / "4")
 
     def load_snapshots(path: Path) -> None:
-        Snapshots.load(path, mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,)))
+        WeightHistory.load(path, mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,)))
 
     def load_table(path: Path) -> None:
         table_records("fuzz", load_table_model("fuzz", path))

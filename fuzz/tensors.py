@@ -206,9 +206,9 @@ def _schedule(feed: Feed, depth: int = 0) -> Any:
             feed.anything(), feed.pick((0.5, 0.95, 1, 1.0, 1e-300, 0, 1.5, math.nan, "x")), feed.anything()
         )
     if kind == 4:
-        return mcl.Until(_schedule(feed, depth + 1), feed.anything())
+        return mcl.CutoffAt(_schedule(feed, depth + 1), feed.anything())
     parts = tuple(_schedule(feed, depth + 1) for _ in range(1 + feed.below(3)))
-    return mcl.Joined(parts, tuple(feed.anything() for _ in range(len(parts) - (feed.below(6) != 5))))
+    return mcl.JoinedSchedule(parts, tuple(feed.anything() for _ in range(len(parts) - (feed.below(6) != 5))))
 
 
 def schedules(feed: Feed) -> None:

@@ -34,8 +34,8 @@ def test_a_number_of_iterations_that_is_none_is_refused(n_iters):
 
 @pytest.mark.parametrize(
     "make",
-    [mcl.AnnealedWTA, mcl.Constant, lambda x: mcl.Linear(x, 0.0, 3), lambda x: mcl.Until(mcl.Constant(1.0), x)],
-    ids=["AnnealedWTA", "Constant", "Linear", "Until"],
+    [mcl.AnnealedWTA, mcl.Constant, lambda x: mcl.Linear(x, 0.0, 3), lambda x: mcl.CutoffAt(mcl.Constant(1.0), x)],
+    ids=["AnnealedWTA", "Constant", "Linear", "CutoffAt"],
 )
 def test_a_number_that_no_float_can_hold_is_refused(make):
     with pytest.raises(ValueError, match=r"must be a number below 1\.8e308"):
@@ -53,8 +53,8 @@ def test_a_size_that_no_tensor_can_have_is_refused():
         mcl.Linear(1.0, 0.0, 10),
         mcl.Cosine(1.0, 0.0, 10),
         mcl.Exponential(1.0, 0.9),
-        mcl.Until(mcl.Constant(1.0), 5),
-        mcl.Joined((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 3)), (4,)),
+        mcl.CutoffAt(mcl.Constant(1.0), 5),
+        mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 3)), (4,)),
     ],
     ids=lambda schedule: type(schedule).__name__,
 )
@@ -68,8 +68,8 @@ def test_schedules_refuse_a_step_of_nan_and_reach_their_end_at_endless_steps(sch
 def test_ramps_between_two_infinities_and_endless_boundaries_are_refused():
     with pytest.raises(ValueError, match="Linear: `end` must be reached from inf, got -inf"):
         mcl.Linear(math.inf, -math.inf, 3)
-    with pytest.raises(ValueError, match="Joined: `boundaries` must be finite"):
-        mcl.Joined((mcl.Constant(1.0), mcl.Constant(2.0)), (math.inf,))
+    with pytest.raises(ValueError, match="JoinedSchedule: `boundaries` must be finite"):
+        mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Constant(2.0)), (math.inf,))
 
 
 @pytest.mark.parametrize("fn", [mcl.pairwise_sq_euclidean, mcl.pairwise_l1, mcl.pairwise_huber, mcl.pairwise_euclidean])

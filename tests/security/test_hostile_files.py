@@ -18,7 +18,7 @@ import torchmcl as mcl
 from forged import forge
 from torchmcl import _limits
 from torchmcl._limits import LIMITS, limit
-from torchmcl.annealing import AnnealingRecords, Snapshots
+from torchmcl.annealing import AnnealingRecords, WeightHistory
 from torchmcl_studies.uci.records import Records
 from torchmcl_tables import MCLRegressor
 
@@ -107,7 +107,7 @@ def loaders(network, estimator, table_model):
         (network, load_model),
         (estimator, load_estimator),
         (table_model, lambda folder: load_table_model("test", folder)),
-        (network, lambda folder: Snapshots.load(folder, shape)),
+        (network, lambda folder: WeightHistory.load(folder, shape)),
     ]
 
 

@@ -14,7 +14,7 @@ SOURCE = Path(torchmcl.__file__).parent
 PUBLIC = {
     *("AnnealedWTA", "AssignmentRule", "EMD", "PIT", "RelaxedWTA", "Sinkhorn", "TopK", "WTA", "AutoAnnealing"),
     "SceneWinners",
-    *("Constant", "Cosine", "Exponential", "Joined", "Linear", "RuleScheduler", "Until", "annealed"),
+    *("Constant", "Cosine", "Exponential", "JoinedSchedule", "Linear", "RuleScheduler", "CutoffAt", "annealed"),
     *("Pairwise", "pairwise_cosine", "pairwise_cross_entropy", "pairwise_euclidean", "pairwise_huber", "pairwise_l1"),
     *("pairwise_neg_si_sdr", "pairwise_neg_snr", "pairwise_sq_euclidean"),
     *("pairwise_ade", "pairwise_fde", "pairwise_sq_ade", "pairwise_sq_fde", "pairwise_token_cross_entropy"),

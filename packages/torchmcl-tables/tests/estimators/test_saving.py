@@ -38,8 +38,11 @@ def test_a_saved_model_answers_alike(model, tmp_path):
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"rule": mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Until(mcl.Linear(1.0, 0.0, 5), 4))},
-        {"rule": mcl.RelaxedWTA(0.2), "learning_rate": mcl.Joined((mcl.Constant(0.1), mcl.Constant(0.01)), (3,))},
+        {"rule": mcl.annealed(mcl.AnnealedWTA, temperature=mcl.CutoffAt(mcl.Linear(1.0, 0.0, 5), 4))},
+        {
+            "rule": mcl.RelaxedWTA(0.2),
+            "learning_rate": mcl.JoinedSchedule((mcl.Constant(0.1), mcl.Constant(0.01)), (3,)),
+        },
         {"rule": "annealed", "density": VoronoiKernels, "n_restarts": 2, "ensemble": True},
         {"n_restarts": 2, "n_knots": 7, "keep_best": False},
         {"ensemble": False, "n_restarts": 2, "validation_fraction": 0.0},
@@ -128,7 +131,7 @@ def test_folders_without_a_model_are_refused(model, tmp_path):
     model.save(folder)
     with pytest.raises(ValueError, match=r"MCLClassifier.load: `folder` must hold a saved MCLClassifier, got 'MCLReg"):
         MCLClassifier.load(folder)
-    mcl.annealing.Snapshots(mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2)).save(folder)
+    mcl.annealing.WeightHistory(mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2)).save(folder)
     with pytest.raises(ValueError, match="must be of kind 'torchmcl estimator', got 'torchmcl snapshots'"):
         MCLRegressor.load(folder)
 

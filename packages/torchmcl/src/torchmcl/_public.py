@@ -31,7 +31,7 @@ from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 from torchmcl.rules.scenes import SceneWinners
 from torchmcl.rules.transport import EMD, PIT, Sinkhorn
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopK
-from torchmcl.schedules import Constant, Cosine, Exponential, Joined, Linear, Until, annealed
+from torchmcl.schedules import Constant, Cosine, CutoffAt, Exponential, JoinedSchedule, Linear, annealed
 from torchmcl.scoring import (
     PresenceScores,
     SigmoidScores,
@@ -54,9 +54,10 @@ __all__ = [
     "Batch",
     "Constant",
     "Cosine",
+    "CutoffAt",
     "Distributions",
     "Exponential",
-    "Joined",
+    "JoinedSchedule",
     "Linear",
     "Matching",
     "MixtureNLL",
@@ -74,7 +75,6 @@ __all__ = [
     "SoftmaxScores",
     "StepOutput",
     "TopK",
-    "Until",
     "__version__",
     "annealed",
     "assign",

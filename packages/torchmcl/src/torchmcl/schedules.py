@@ -4,8 +4,8 @@ The paper's schedules, t counted in epochs:
 
 - linear, T0 (1 - t / n): `Linear(T0, 0.0, n)`
 - exponential with the cut-off of its UCI study: `Exponential(0.5, 0.95, cutoff=5e-4)`
-- chunked linear, Eq. (43): `Until(Linear(T0, 0.0, t_max), t_max)`
-- chunked exponential, Eq. (44): `Until(Exponential(T0, 0.9), t_max)`
+- chunked linear, Eq. (43): `CutoffAt(Linear(T0, 0.0, t_max), t_max)`
+- chunked exponential, Eq. (44): `CutoffAt(Exponential(T0, 0.9), t_max)`
 """
 
 import math
@@ -19,11 +19,11 @@ __all__ = [
     "AnnealedRule",
     "Constant",
     "Cosine",
+    "CutoffAt",
     "Exponential",
-    "Joined",
+    "JoinedSchedule",
     "Linear",
     "Schedule",
-    "Until",
     "annealed",
 ]
 
@@ -140,11 +140,11 @@ class Exponential:
 
 
 @dataclass(frozen=True)
-class Until:
+class CutoffAt:
     """`schedule` before `step`, 0 from there on.
 
     Example:
-        >>> schedule = Until(Exponential(start=5.0, decay=0.9), step=2)
+        >>> schedule = CutoffAt(Exponential(start=5.0, decay=0.9), step=2)
         >>> [schedule(step) for step in (0, 1, 2, 3)]
         [5.0, 4.5, 0.0, 0.0]
 
@@ -157,8 +157,8 @@ class Until:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_callable("Until", "schedule", self.schedule, "Until(Linear(1.0, 0.0, 100), step=100)")
-        check_non_negative("Until", "step", self.step)
+        check_callable("CutoffAt", "schedule", self.schedule, "CutoffAt(Linear(1.0, 0.0, 100), step=100)")
+        check_non_negative("CutoffAt", "step", self.step)
 
     def __call__(self, step: float) -> float:
         """Return the value at `step`."""
@@ -166,7 +166,7 @@ class Until:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedSchedule:
     """Several schedules one after the other, each counting its steps from where it begins.
 
     Args:
@@ -174,7 +174,7 @@ class Joined:
         boundaries: increasing steps; at a boundary the next schedule has begun.
 
     Example:
-        >>> schedule = Joined((Constant(1.0), Linear(1.0, 0.0, 2)), boundaries=(10,))
+        >>> schedule = JoinedSchedule((Constant(1.0), Linear(1.0, 0.0, 2)), boundaries=(10,))
         >>> [schedule(step) for step in (0, 9, 10, 11, 12)]
         [1.0, 1.0, 1.0, 0.5, 0.0]
     """
@@ -187,16 +187,18 @@ class Joined:
         object.__setattr__(self, "schedules", tuple(self.schedules))
         object.__setattr__(self, "boundaries", tuple(self.boundaries))
         for schedule in self.schedules:
-            check_callable("Joined", "schedules", schedule, "Joined((Constant(1.0), Linear(1.0, 0.0, 9)), (10,))")
+            check_callable(
+                "JoinedSchedule", "schedules", schedule, "JoinedSchedule((Constant(1.0), Linear(1.0, 0.0, 9)), (10,))"
+            )
         for boundary in self.boundaries:
-            check_non_negative("Joined", "boundaries", boundary)
+            check_non_negative("JoinedSchedule", "boundaries", boundary)
             if math.isinf(boundary):
-                raise ValueError(bad_value("Joined", "boundaries", "be finite", repr(self.boundaries)))
+                raise ValueError(bad_value("JoinedSchedule", "boundaries", "be finite", repr(self.boundaries)))
         if len(self.schedules) != len(self.boundaries) + 1:
             rule = f"be one fewer than the {len(self.schedules)} schedules"
-            raise ValueError(bad_value("Joined", "boundaries", rule, repr(self.boundaries)))
+            raise ValueError(bad_value("JoinedSchedule", "boundaries", rule, repr(self.boundaries)))
         if any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
-            raise ValueError(bad_value("Joined", "boundaries", "increase", repr(self.boundaries)))
+            raise ValueError(bad_value("JoinedSchedule", "boundaries", "increase", repr(self.boundaries)))
 
     def __call__(self, step: float) -> float:
         """Return the value at `step`."""

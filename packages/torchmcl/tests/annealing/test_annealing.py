@@ -11,7 +11,7 @@ from places import FORMATS
 from torchmcl.annealing import (
     AnnealingRecords,
     HypothesisTree,
-    Snapshots,
+    WeightHistory,
     draw_dendrogram,
     draw_tree,
     network_tolerance,
@@ -218,86 +218,90 @@ def test_every_cut_of_every_cooling_is_a_partition_of_mass_one(seed, n_hypothese
         assert all(child.birth_temperature <= node.birth_temperature for child in children)
 
 
-# ------------------------------------------------------------------ snapshots
+# ------------------------------------------------------------------ history
 
 
 def network(**options):
     return mcl.MultiHypothesisMLP(1, 2, 3, hidden=(4,), **options)
 
 
-def test_a_replay_is_what_the_models_answered():
-    snapshots, models, x = Snapshots(network()), [network(), network()], torch.rand(5, 1)
+def test_predictions_of_a_history_are_those_of_the_models():
+    history, models, x = WeightHistory(network()), [network(), network()], torch.rand(5, 1)
     for temperature, model in zip((1.0, 0.5), models, strict=True):
-        snapshots.add(temperature, model)
-    replay = snapshots.replay(x)
-    assert replay.temperatures.tolist() == [1.0, 0.5]
-    for answer, model in zip(replay.hypotheses, models, strict=True):
-        torch.testing.assert_close(answer, model(x).hypotheses.detach())
-    torch.testing.assert_close(replay.masses, mcl.normalized_scores(models[1](x).score_logits).detach())
+        history.add(temperature, model)
+    assert history.temperatures == [1.0, 0.5]
+    for i, model in enumerate(models):
+        expected = model(x)
+        torch.testing.assert_close(history.predict(x).hypotheses[i], expected.hypotheses.detach())
+        torch.testing.assert_close(history.predict(x).score_logits[i], expected.score_logits.detach())
+    (tree,) = HypothesisTree.for_inputs(x[:1], history)
+    masses = mcl.normalized_scores(models[1](x[:1]).score_logits)[0].tolist()
+    for leaf in tree.leaves:
+        assert leaf.mass == pytest.approx(sum(masses[i] for i in leaf.members))
 
 
 def test_a_snapshot_does_not_follow_the_model():
     model, x = network(), torch.rand(5, 1)
-    snapshots = Snapshots(model)
-    snapshots.add(1.0, model)
+    history = WeightHistory(model)
+    history.add(1.0, model)
     before = model(x).hypotheses.detach().clone()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
-    snapshots.add(0.5, model)
-    torch.testing.assert_close(snapshots.replay(x).hypotheses[0], before)
+    history.add(0.5, model)
+    torch.testing.assert_close(history.predict(x).hypotheses[0], before)
 
 
 def test_without_scores_all_hypotheses_weigh_the_same():
     model = network(scores=False)
-    snapshots = Snapshots(model)
-    snapshots.add(1.0, model)
-    snapshots.add(0.5, model)
-    torch.testing.assert_close(snapshots.replay(torch.rand(5, 1)).masses, torch.full((5, 3), 1 / 3))
+    history = WeightHistory(model)
+    history.add(1.0, model)
+    history.add(0.5, model)
+    assert history.predict(torch.rand(5, 1)).score_logits is None
+    (tree,) = HypothesisTree.for_inputs(torch.rand(1, 1), history)
+    assert all(leaf.mass == pytest.approx(len(leaf.members) / 3) for leaf in tree.leaves)
 
 
 def test_snapshots_on_disk_read_back(tmp_path):
-    snapshots, x = Snapshots(network()), torch.rand(5, 1)
+    history, x = WeightHistory(network()), torch.rand(5, 1)
     for temperature in (1.0, 0.5):
-        snapshots.add(temperature, network())
-    snapshots.save(tmp_path)
-    loaded = Snapshots.load(tmp_path, network())
-    for left, right in zip(loaded.replay(x), snapshots.replay(x), strict=True):
-        torch.testing.assert_close(left, right)
+        history.add(temperature, network())
+    history.save(tmp_path)
+    loaded = WeightHistory.load(tmp_path, network())
+    assert loaded.temperatures == history.temperatures
+    torch.testing.assert_close(loaded.predict(x), history.predict(x))
 
 
 def test_snapshots_of_the_first_version_can_be_read_for_ever():
     folder = FORMATS / "snapshots-1"
-    replay = Snapshots.load(folder, mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,))).replay(
-        torch.tensor([[0.25]])
-    )
-    assert replay.temperatures.tolist() == [1.0, 0.5]
+    history = WeightHistory.load(folder, mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,)))
+    assert history.temperatures == [1.0, 0.5]
     expected = [-0.591591, -0.858524, 0.242839, -0.492734]
-    assert replay.hypotheses.flatten().tolist() == pytest.approx(expected, rel=1e-4)
+    assert history.predict(torch.tensor([[0.25]])).hypotheses.flatten().tolist() == pytest.approx(expected, rel=1e-4)
 
 
 def test_changed_or_other_snapshots_are_refused(tmp_path):
-    snapshots = Snapshots(network())
-    snapshots.add(1.0, network())
-    snapshots.save(tmp_path)
-    with pytest.raises(ValueError, match=r"Snapshots.load: `folder` must be as `Snapshots.save` wrote it"):
-        Snapshots.load(tmp_path, mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,)))
+    history = WeightHistory(network())
+    history.add(1.0, network())
+    history.save(tmp_path)
+    with pytest.raises(ValueError, match=r"WeightHistory.load: `folder` must be as `WeightHistory.save` wrote it"):
+        WeightHistory.load(tmp_path, mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,)))
     content = bytearray((tmp_path / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(ValueError, match=r"Snapshots.load: .* has changed since it was written"):
-        Snapshots.load(tmp_path, network())
+    with pytest.raises(ValueError, match=r"WeightHistory.load: .* has changed since it was written"):
+        WeightHistory.load(tmp_path, network())
 
 
 def test_snapshots_must_cool_and_be_two():
-    snapshots = Snapshots(network())
-    snapshots.add(0.5, network())
+    history = WeightHistory(network())
+    history.add(0.5, network())
     with pytest.raises(ValueError, match=r"`temperature` must not rise above the previous one 0.5, got 1"):
-        snapshots.add(1.0, network())
+        history.add(1.0, network())
     with pytest.raises(ValueError, match="`temperature` must be >= 0"):
-        snapshots.add(-1.0, network())
-    with pytest.raises(ValueError, match=r"`snapshots` must be at least two, got 1. Call add"):
-        HypothesisTree.for_inputs(torch.zeros(1, 1), snapshots)
+        history.add(-1.0, network())
+    with pytest.raises(ValueError, match=r"`temperatures` must hold at least two temperatures, got 1. Call add"):
+        HypothesisTree.for_inputs(torch.zeros(1, 1), history)
 
 
 # ------------------------------------------------------------------ a network that was annealed
@@ -305,7 +309,7 @@ def test_snapshots_must_cool_and_be_two():
 
 @pytest.fixture(scope="module")
 def annealed_network():
-    """Train one network on the conditional three Gaussians, with a recorder and snapshots."""
+    """Train one network on the conditional three Gaussians, with a recorder and history."""
     torch.manual_seed(0)
     model = mcl.MultiHypothesisMLP(1, 2, 49, hidden=(64, 64), output_activation=torch.tanh)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.004)
@@ -314,7 +318,10 @@ def annealed_network():
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps, eta_min=1e-3)
     rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.7, 0.0, n_steps))
     generator = torch.Generator().manual_seed(0)
-    snapshots, recorder = Snapshots(model), Recorder(every=15, model=model, probes=torch.tensor([[0.1], [0.6], [0.9]]))
+    history, recorder = (
+        WeightHistory(model),
+        Recorder(every=15, model=model, probes=torch.tensor([[0.1], [0.6], [0.9]])),
+    )
     for step in range(n_steps):
         batch = conditional_three_gaussians(200, generator)
         output = mcl.mcl_step(model, batch, rule(step))
@@ -324,13 +331,13 @@ def annealed_network():
         rates.step()
         recorder(step, output, rule(step))
         if step % 15 == 14:
-            snapshots.add(rule(step).temperature, model)
-    return snapshots, recorder.records()
+            history.add(rule(step).temperature, model)
+    return history, recorder.records()
 
 
 def test_the_tree_has_one_root_three_modes_and_leaves_below_them(annealed_network):
-    snapshots, _ = annealed_network
-    (tree,) = HypothesisTree.for_inputs(torch.tensor([[0.9]]), snapshots)
+    history, _ = annealed_network
+    (tree,) = HypothesisTree.for_inputs(torch.tensor([[0.9]]), history)
     assert len(tree.root.members) == 49
     modes = tree.children(tree.root)
     assert len(modes) == 3

@@ -15,8 +15,8 @@ SCHEDULES = [
     mcl.Linear(1.0, 0.0, 30),
     mcl.Cosine(1.0, 0.0, 30),
     mcl.Exponential(0.5, 0.9, cutoff=0.05),
-    mcl.Until(mcl.Exponential(0.5, 0.9), 20),
-    mcl.Joined((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 15)), (10,)),
+    mcl.CutoffAt(mcl.Exponential(0.5, 0.9), 20),
+    mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 15)), (10,)),
 ]
 # A rule made of one number, and numbers for a whole schedule.
 RULES = [

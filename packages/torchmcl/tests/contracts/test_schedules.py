@@ -19,8 +19,8 @@ SCHEDULES = [
     mcl.Cosine(1.0, 0.0, 4),
     mcl.Exponential(0.5, 0.95),
     mcl.Exponential(0.5, 0.95, cutoff=5e-4),
-    mcl.Until(mcl.Linear(1.0, 0.0, 4), 2),
-    mcl.Joined((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 2)), (10,)),
+    mcl.CutoffAt(mcl.Linear(1.0, 0.0, 4), 2),
+    mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 2)), (10,)),
 ]
 for_all_schedules = pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
 STEPS = [0, 0.5, 1, 2, 3, 3.999, 4, 5, 9, 10, 11, 12, 134, 135, 10**6]
@@ -119,27 +119,27 @@ def test_exponential_without_a_cutoff_never_reaches_zero_too_early():
 
 
 def test_until_is_zero_from_its_step_on():
-    schedule = mcl.Until(mcl.Constant(2.0), step=3)
+    schedule = mcl.CutoffAt(mcl.Constant(2.0), step=3)
     assert [schedule(step) for step in (0, 2, 2.999, 3, 4)] == [2.0, 2.0, 2.0, 0.0, 0.0]
-    assert mcl.Until(mcl.Constant(2.0), step=0)(0) == 0.0
+    assert mcl.CutoffAt(mcl.Constant(2.0), step=0)(0) == 0.0
 
 
 def test_joined_begins_the_next_schedule_at_each_boundary_and_counts_from_there():
-    schedule = mcl.Joined([mcl.Linear(0.0, 1.0, 10), mcl.Constant(5.0), mcl.Linear(3.0, 0.0, 3)], [10, 20])
+    schedule = mcl.JoinedSchedule([mcl.Linear(0.0, 1.0, 10), mcl.Constant(5.0), mcl.Linear(3.0, 0.0, 3)], [10, 20])
     assert schedule(5) == pytest.approx(0.5)
     assert schedule(9.999) == pytest.approx(0.9999)
     assert [schedule(step) for step in (10, 19.999, 20, 21, 23, 24)] == [5.0, 5.0, 3.0, 2.0, 0.0, 0.0]
 
 
 def test_joined_accepts_lists_and_stays_hashable():
-    from_lists = mcl.Joined([mcl.Constant(1.0), mcl.Constant(0.0)], [3])
-    from_tuples = mcl.Joined((mcl.Constant(1.0), mcl.Constant(0.0)), (3,))
+    from_lists = mcl.JoinedSchedule([mcl.Constant(1.0), mcl.Constant(0.0)], [3])
+    from_tuples = mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Constant(0.0)), (3,))
     assert from_lists == from_tuples
     assert hash(from_lists) == hash(from_tuples)
 
 
 def test_a_function_of_the_step_may_stand_for_a_schedule():
-    assert mcl.Until(lambda step: 2.0 * step, step=3)(2) == 4.0
+    assert mcl.CutoffAt(lambda step: 2.0 * step, step=3)(2) == 4.0
     assert mcl.annealed(mcl.AnnealedWTA, temperature=lambda step: 1.0 + step)(2) == mcl.AnnealedWTA(3.0)
 
 
@@ -169,13 +169,13 @@ def test_the_exponential_schedule_of_the_paper_ends_below_its_cut_off():
 
 
 def test_the_chunked_linear_schedule_of_the_paper():
-    schedule = mcl.Until(mcl.Linear(0.1, 0.0, 100), 100)
+    schedule = mcl.CutoffAt(mcl.Linear(0.1, 0.0, 100), 100)
     for t in (0, 1, 50, 99, 100, 101, 200):
         assert schedule(t) == pytest.approx(0.1 * (1 - t / 100) * (t < 100))
 
 
 def test_the_chunked_exponential_schedule_of_the_paper():
-    schedule = mcl.Until(mcl.Exponential(5.0, 0.9), 100)
+    schedule = mcl.CutoffAt(mcl.Exponential(5.0, 0.9), 100)
     for t in (0, 1, 50, 99, 100, 101, 200):
         assert schedule(t) == pytest.approx(5.0 * 0.9**t * (t < 100))
 
@@ -185,8 +185,8 @@ def test_the_chunked_exponential_schedule_of_the_paper():
     [
         mcl.Linear(0.5, 0.0, 10),
         mcl.Exponential(0.5, 0.95, cutoff=5e-4),
-        mcl.Until(mcl.Linear(0.1, 0.0, 10), 10),
-        mcl.Until(mcl.Exponential(5.0, 0.9), 10),
+        mcl.CutoffAt(mcl.Linear(0.1, 0.0, 10), 10),
+        mcl.CutoffAt(mcl.Exponential(5.0, 0.9), 10),
     ],
     ids=repr,
 )
@@ -283,28 +283,32 @@ NUMBER = "must be a number, got"
         (lambda: mcl.Exponential(0.5, 0.0), ValueError, r"Exponential: `decay` must lie in \(0, 1\], got 0\.0"),
         (lambda: mcl.Exponential(0.5, math.nan), ValueError, f"Exponential: `decay` {NUMBER} nan"),
         (lambda: mcl.Exponential(0.5, 0.9, cutoff=-1), ValueError, "Exponential: `cutoff` must be >= 0, got -1"),
-        (lambda: mcl.Until(0.3, 10), TypeError, r"Until: `schedule` must be callable, got 0\.3\. For example Until\("),
-        (lambda: mcl.Until(mcl.Constant(1.0), -1), ValueError, "Until: `step` must be >= 0, got -1"),
-        (lambda: mcl.Until(mcl.Constant(1.0), "9"), TypeError, f"Until: `step` {NUMBER} '9'"),
         (
-            lambda: mcl.Joined((1.0, mcl.Constant(1.0)), (3,)),
+            lambda: mcl.CutoffAt(0.3, 10),
             TypeError,
-            r"Joined: `schedules` must be callable, got 1\.0",
+            r"CutoffAt: `schedule` must be callable, got 0\.3\. For example CutoffAt\(",
+        ),
+        (lambda: mcl.CutoffAt(mcl.Constant(1.0), -1), ValueError, "CutoffAt: `step` must be >= 0, got -1"),
+        (lambda: mcl.CutoffAt(mcl.Constant(1.0), "9"), TypeError, f"CutoffAt: `step` {NUMBER} '9'"),
+        (
+            lambda: mcl.JoinedSchedule((1.0, mcl.Constant(1.0)), (3,)),
+            TypeError,
+            r"JoinedSchedule: `schedules` must be callable, got 1\.0",
         ),
         (
-            lambda: mcl.Joined((mcl.Constant(1.0),), (3,)),
+            lambda: mcl.JoinedSchedule((mcl.Constant(1.0),), (3,)),
             ValueError,
-            r"Joined: `boundaries` must be one fewer than the 1 schedules, got \(3,\)",
+            r"JoinedSchedule: `boundaries` must be one fewer than the 1 schedules, got \(3,\)",
         ),
         (
-            lambda: mcl.Joined((mcl.Constant(1.0),) * 3, (5, 5)),
+            lambda: mcl.JoinedSchedule((mcl.Constant(1.0),) * 3, (5, 5)),
             ValueError,
-            r"Joined: `boundaries` must increase, got \(5, 5\)",
+            r"JoinedSchedule: `boundaries` must increase, got \(5, 5\)",
         ),
         (
-            lambda: mcl.Joined((mcl.Constant(1.0),) * 2, (-5,)),
+            lambda: mcl.JoinedSchedule((mcl.Constant(1.0),) * 2, (-5,)),
             ValueError,
-            "Joined: `boundaries` must be >= 0, got -5",
+            "JoinedSchedule: `boundaries` must be >= 0, got -5",
         ),
         (
             lambda: mcl.annealed(mcl.AnnealedWTA, temprature=mcl.Constant(1.0)),
@@ -379,7 +383,7 @@ def test_exponential_is_the_formula_or_zero_below_the_cutoff(start, decay, cutof
 @given(st.floats(0, 100), st.floats(-5, 200))
 def test_until_equals_the_schedule_before_and_zero_after(end, step):
     schedule = mcl.Exponential(2.0, 0.9)
-    assert mcl.Until(schedule, end)(step) == (schedule(step) if step < end else 0.0)
+    assert mcl.CutoffAt(schedule, end)(step) == (schedule(step) if step < end else 0.0)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=4, unique=True), st.integers(0, 60))
@@ -388,4 +392,4 @@ def test_joined_equals_the_schedule_in_charge(boundaries, step):
     schedules = tuple(mcl.Linear(10.0 * i, 10.0 * i + 1.0, 7) for i in range(len(boundaries) + 1))
     in_charge = sum(step >= boundary for boundary in boundaries)
     began = boundaries[in_charge - 1] if in_charge else 0
-    assert mcl.Joined(schedules, boundaries)(step) == schedules[in_charge](step - began)
+    assert mcl.JoinedSchedule(schedules, boundaries)(step) == schedules[in_charge](step - began)

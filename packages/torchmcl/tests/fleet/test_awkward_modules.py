@@ -13,7 +13,7 @@ import torchmcl as mcl
 from plain_loop import rows, small_mlp, train_alone
 from torchmcl.fleet import Checkpointing, Fleet, FleetData, Validation
 
-N_EPOCHS = 8
+N_EPOCHS = 4
 
 
 class Net(nn.Module):
@@ -237,19 +237,17 @@ EXACT = {
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("batch_size", ["all", 6])
 @pytest.mark.parametrize("name", EXACT)
-def test_an_awkward_module_trains_as_alone(name, batch_size):
+def test_an_awkward_module_trains_as_alone(name):
     factory = EXACT[name]
     inputs, targets = rows(20)
-    data = FleetData.shared(inputs, targets, 3)
+    data = FleetData.shared(inputs, targets, 2)
     options = {"learning_rate": 0.003, "weight_decay": 0.01}
-    fleet = Fleet(factory, 3, **options)
-    history = fleet.fit(data, N_EPOCHS, batch_size=batch_size, validation=data, progress=False)
+    fleet = Fleet(factory, 2, **options)
+    history = fleet.fit(data, N_EPOCHS, batch_size=6, validation=data, progress=False)
     answers, best = fleet.predict(inputs).hypotheses, fleet.predict(inputs, best=True).hypotheses
-    for i in range(3):
-        size = None if batch_size == "all" else batch_size
-        alone, losses, _ = train_alone(factory, i, inputs, targets, n_epochs=N_EPOCHS, batch_size=size, **options)
+    for i in range(2):
+        alone, losses, _ = train_alone(factory, i, inputs, targets, n_epochs=N_EPOCHS, batch_size=6, **options)
         torch.testing.assert_close(history.losses[:, i], losses, atol=2e-5, rtol=1e-4)
         model = fleet.models[i]
         for left, right in zip(

@@ -6,11 +6,12 @@ import torch
 import torchmcl as mcl
 from torchmcl._checks import debug_checks
 from torchmcl.fleet import Fleet, FleetData, MixtureLogLoss, Validation
-from torchmcl.fleet.batches import EpochRows
-from torchmcl.fleet.choice import BACKENDS, choose_backend
+from torchmcl.fleet.backends import BACKENDS, choose_backend
 from torchmcl.fleet.courses import RuleCourses
-from torchmcl.fleet.stacked import StackedModules
-from torchmcl.fleet.steps import StepSpec
+from torchmcl.fleet.data import EpochRows
+from torchmcl.fleet.eligibility import TrainingFacts
+from torchmcl.fleet.models import StackedModules
+from torchmcl.fleet.options import StepSpec
 
 COST = mcl.MixtureNLL(mcl.pairwise_cross_entropy)
 RULES = [mcl.AnnealedWTA(1.0), mcl.AnnealedWTA(4.0), mcl.WTA(), mcl.RelaxedWTA(0.2), mcl.TopK(2)]
@@ -28,8 +29,12 @@ def data(weighted=False, n_models=2, dtype=torch.float32):
     return FleetData(inputs, classes, torch.full((n_models,), 30), torch.arange(n_models), weights=weights)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("hidden", [(), (7,), (7, 5)])
+def facts(models, rows, held_out=None):
+    spec = StepSpec(COST, 0.0, MixtureLogLoss())
+    return TrainingFacts.of(models, rows, held_out, spec, device=torch.device("cpu"), per_target_rules=True)
+
+
+@pytest.mark.parametrize(("hidden", "weighted"), [((), False), ((7,), True), ((7, 5), True)])
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_losses_and_gradients_are_those_of_the_definition(rule, hidden, weighted):
     torch.manual_seed(0)
@@ -37,10 +42,9 @@ def test_losses_and_gradients_are_those_of_the_definition(rule, hidden, weighted
     rows = EpochRows(data(weighted, dtype=torch.float64), torch.arange(2), 30)
     courses = RuleCourses([rule] * 2, 1, torch.device("cpu"), torch.float64)
     courses.read(torch.zeros(1, dtype=torch.long))
-    spec = StepSpec(COST, 0.0, MixtureLogLoss())
-    found = {}
+    held_out, found = data(dtype=torch.float64), {}
     for name in ("autograd", "classes"):
-        step = BACKENDS[name](models, rows, data(dtype=torch.float64), spec)
+        step = BACKENDS[name].step(models, rows, held_out, facts(models, rows.data, held_out))
         losses = step(courses, rows.batches[0])
         found[name] = losses, step.gradient.clone(), step.evaluate(courses, slice(0, 2))
     for expected, value in zip(*found.values(), strict=True):
@@ -86,12 +90,9 @@ def test_what_it_cannot_serve_is_refused_with_the_reason(change, reason):
 
 def test_values_are_checked_where_that_is_asked_for():
     models = StackedModules.of([network()])
-    courses = RuleCourses([mcl.WTA()], 1, torch.device("cpu"), torch.float32)
-    spec = StepSpec(COST, 0.0, MixtureLogLoss())
-    choose = choose_backend, (None, torch.device("cpu"), models, data(n_models=1), spec, courses)
-    assert choose[0](*choose[1]) == "classes"
+    assert choose_backend(None, facts(models, data(n_models=1))).name == "classes"
     with debug_checks():
-        assert choose[0](*choose[1]) == "autograd"
+        assert choose_backend(None, facts(models, data(n_models=1))).name == "autograd"
 
 
 def test_the_log_loss_is_that_of_the_mixture():

@@ -13,7 +13,7 @@ from plain_loop import assert_same_bits, rows, small_mlp
 from signals import signal_when
 from torchmcl.accel.native import compiled
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.fleet import SGD, Checkpointing, Fleet, FleetData, FreshRows, Validation, current_loss
+from torchmcl.fleet import SGD, Checkpointing, Fleet, FleetData, SampledData, Validation, current_loss
 from torchmcl.persistence import Stopped, read_checkpoint, stop_on_signals, write_checkpoint
 
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 8))
@@ -102,7 +102,7 @@ def half_trained_with_failures(folder, batch_size=5):
     broken = (SETS[0][0].clone(), SETS[0][1])
     broken[0][2] = torch.nan
     options = {"data": FleetData.of_sets([*SETS, broken], [0, 2, 1]), "batch_size": batch_size}
-    rates = [0.01, 0.01, mcl.Joined((lambda _: 0.01, lambda _: 1e38), (9,))]
+    rates = [0.01, 0.01, mcl.JoinedSchedule((lambda _: 0.01, lambda _: 1e38), (9,))]
     whole = new_fleet(learning_rate=rates)
     with pytest.warns(RuntimeWarning, match="2 of 3 models is not finite; model 1 .*from batch . of epoch 0 on"):
         expected = train(whole, **options)
@@ -217,7 +217,7 @@ def drawn(seed):
         inputs, targets = rows(n_rows, seed=0 if generator.initial_seed() == FIRST_EPOCH else seed)
         return mcl.Batch(inputs, targets)
 
-    return FreshRows(draw, 8, 3)
+    return SampledData(draw, 8, 3)
 
 
 def first_epoch():
@@ -227,7 +227,7 @@ def first_epoch():
         seeds.append(generator.initial_seed())
         return mcl.Batch(*rows(n_rows))
 
-    FreshRows(draw, 8, 3).epoch(0, torch.device("cpu"))
+    SampledData(draw, 8, 3).epoch(0, torch.device("cpu"))
     return seeds[0]
 
 

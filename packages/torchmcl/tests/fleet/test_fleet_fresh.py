@@ -5,7 +5,7 @@ import torch
 
 import torchmcl as mcl
 from plain_loop import assert_same_bits, assert_same_model, plain_loss, small_mlp
-from torchmcl.fleet import Checkpointing, Fleet, FleetData, FreshRows
+from torchmcl.fleet import Checkpointing, Fleet, FleetData, SampledData
 
 CPU = torch.device("cpu")
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 6))
@@ -17,7 +17,7 @@ def draw(n_rows, generator):
     return mcl.Batch(inputs, inputs.unsqueeze(1) + 0.1 * torch.randn(n_rows, 2, 2, generator=generator))
 
 
-SOURCE = FreshRows(draw, n_rows=24, n_models=3, seed=7)
+SOURCE = SampledData(draw, n_rows=24, n_models=3, seed=7)
 
 
 def trained(**options):
@@ -30,7 +30,7 @@ def test_rows_depend_on_seed_and_epoch_only():
     assert torch.equal(SOURCE.epoch(3, CPU).inputs, again.inputs)
     assert torch.equal(SOURCE.epoch(3, CPU).targets, again.targets)
     assert not torch.equal(SOURCE.epoch(2, CPU).inputs, again.inputs)
-    assert not torch.equal(FreshRows(draw, 24, 3, seed=8).epoch(3, CPU).inputs, again.inputs)
+    assert not torch.equal(SampledData(draw, 24, 3, seed=8).epoch(3, CPU).inputs, again.inputs)
 
 
 def test_refilled_rows_are_those_of_the_epoch():
@@ -105,14 +105,14 @@ def test_rows_for_another_number_of_models_are_refused():
 )
 def test_a_source_that_returns_something_else_is_refused(bad, words):
     with pytest.raises(ValueError, match=words):
-        FreshRows(bad, 24, 3).epoch(0, CPU)
+        SampledData(bad, 24, 3).epoch(0, CPU)
 
 
 def test_a_source_needs_something_to_draw_from():
-    with pytest.raises(TypeError, match="FreshRows: `draw` must be callable"):
-        FreshRows(3, 24, 3)
-    with pytest.raises(ValueError, match="FreshRows: `n_rows` must be >= 1"):
-        FreshRows(draw, 0, 3)
+    with pytest.raises(TypeError, match="SampledData: `draw` must be callable"):
+        SampledData(3, 24, 3)
+    with pytest.raises(ValueError, match="SampledData: `n_rows` must be >= 1"):
+        SampledData(draw, 0, 3)
 
 
 @pytest.mark.gpu
@@ -124,7 +124,7 @@ def test_captured_epochs_see_fresh_rows_too():
 
     def run(backend):
         fleet = Fleet(small_mlp, 3, rule=RULES, device="cuda", backend=backend)
-        return fleet.fit(FreshRows(on_device, 24, 3), 6, batch_size=7, progress=False).losses
+        return fleet.fit(SampledData(on_device, 24, 3), 6, batch_size=7, progress=False).losses
 
     assert torch.equal(run("captured"), run("autograd"))
 

@@ -7,7 +7,7 @@ import torch
 import torchmcl as mcl
 from plain_loop import assert_same_bits, rows, small_mlp
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.fleet import SGD, Adam, Fleet, FleetData, FreshRows, Validation
+from torchmcl.fleet import SGD, Adam, Fleet, FleetData, SampledData, Validation
 
 INPUTS, TARGETS = rows(11)
 DATA = FleetData.shared(INPUTS, TARGETS, 3)
@@ -194,7 +194,7 @@ def test_the_default_number_of_rows_learns_in_a_few_epochs():
 
 
 def test_fresh_rows_have_the_same_default():
-    source = FreshRows(lambda n_rows, generator: mcl.Batch(*rows(n_rows)), 1000, 2)
+    source = SampledData(lambda n_rows, generator: mcl.Batch(*rows(n_rows)), 1000, 2)
     fleet = Fleet(small_mlp, 2)
     fit(fleet, source, 1, continued=True)
     assert fleet.optimizer_state["n_steps"].flatten().tolist() == [11] * 2

@@ -8,7 +8,7 @@ import torchmcl as mcl
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.measure import SCALARS
 from torchmcl.data.synthetic import conditional_three_gaussians
-from torchmcl.fleet import Fleet, FleetData, FleetRecorder, FreshRows
+from torchmcl.fleet import Fleet, FleetData, FleetRecorder, SampledData
 
 PROBES = torch.tensor([[0.1], [0.9]])
 HELD_OUT = conditional_three_gaussians(40, torch.Generator().manual_seed(0))
@@ -23,7 +23,7 @@ def network():
 def recorded(factory=network, every=2, **options):
     fleet = Fleet(factory, 4, rule=RULES)
     recorder = FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES, every=every)
-    fleet.fit(FreshRows(conditional_three_gaussians, 32, 4), 5, after_epoch=recorder, progress=False, **options)
+    fleet.fit(SampledData(conditional_three_gaussians, 32, 4), 5, after_epoch=recorder, progress=False, **options)
     return fleet, recorder.records()
 
 
@@ -63,7 +63,7 @@ def test_chunks_are_recorded_as_the_whole():
 def test_recording_does_not_change_the_training():
     fleet, _ = recorded()
     plain = Fleet(network, 4, rule=RULES)
-    plain.fit(FreshRows(conditional_three_gaussians, 32, 4), 5, progress=False, models_at_once=4)
+    plain.fit(SampledData(conditional_three_gaussians, 32, 4), 5, progress=False, models_at_once=4)
     assert torch.equal(fleet.state_dict()["last"], plain.state_dict()["last"])
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from torchmcl.fleet import Checkpointing, Fleet, FleetData, FreshRows, Validation
+from torchmcl.fleet import Checkpointing, Fleet, FleetData, SampledData, Validation
 
 N_ROWS, N_EPOCHS = 24, 6
 
@@ -102,7 +102,7 @@ def test_fresh_rows_with_masks():
         )
 
     fleet = Fleet(network, 2, cost_fn=mcl.pairwise_ade)
-    assert fleet.fit(FreshRows(draw, 16, 2), 3, batch_size=8, progress=False).losses.isfinite().all()
+    assert fleet.fit(SampledData(draw, 16, 2), 3, batch_size=8, progress=False).losses.isfinite().all()
 
 
 def test_a_checkpoint_of_another_objective_is_refused(tmp_path):

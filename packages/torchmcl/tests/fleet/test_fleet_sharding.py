@@ -7,7 +7,7 @@ import torch
 
 import torchmcl as mcl
 from plain_loop import assert_same_bits, rows, small_mlp
-from torchmcl.fleet import Checkpointing, Fleet, FleetData, FreshRows, Validation
+from torchmcl.fleet import Checkpointing, Fleet, FleetData, SampledData, Validation
 from torchmcl.fleet.placement import Placement, devices_of
 
 RULES = [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.RelaxedWTA(0.1), mcl.TopK(2)] * 3
@@ -93,7 +93,7 @@ def test_fresh_rows_are_the_same_on_every_device():
         inputs = torch.randn(n_rows, 2, generator=generator)
         return mcl.Batch(inputs, inputs.unsqueeze(1).repeat(1, 2, 1))
 
-    options = {"data": FreshRows(draw, n_rows=9, n_models=12), "models_at_once": 3}
+    options = {"data": SampledData(draw, n_rows=9, n_models=12), "models_at_once": 3}
     assert_same_training(trained("cpu", **options), trained(["cpu", "cpu"], **options))
 
 

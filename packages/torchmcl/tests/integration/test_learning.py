@@ -21,7 +21,7 @@ def test_annealed_training_on_three_gaussians_ends_near_the_best_quantiser():
     torch.manual_seed(0)
     model = mcl.MultiHypothesisMLP(1, 2, 3, hidden=(32,), detach_scores=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Until(mcl.Linear(0.5, 0.0, 150), 150))
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.CutoffAt(mcl.Linear(0.5, 0.0, 150), 150))
     first = None
     for step in range(250):
         batch = mcl.Batch(torch.zeros(256, 1), three_gaussians(256, generator).unsqueeze(1))

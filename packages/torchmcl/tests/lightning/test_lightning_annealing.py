@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 import torchmcl as mcl
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.annealing.course import AutoCourse
+from torchmcl.annealing.course import LoopAnnealing
 from torchmcl.types import StepOutput
 
 pytest.importorskip("lightning")
@@ -159,7 +159,7 @@ def output_of(cost, mask=None):
 
 
 def test_batches_without_a_known_cost_are_passed_over():
-    course, optimizer = AutoCourse(AutoAnnealing()), torch.optim.SGD([torch.zeros(1)])
+    course, optimizer = LoopAnnealing(AutoAnnealing()), torch.optim.SGD([torch.zeros(1)])
     cost = torch.full((3, 2, 4), 2.0)
     known, empty = output_of(cost), output_of(cost, torch.zeros(3, 2, dtype=torch.bool))
     course.observe(empty, 0.0, 10)
@@ -173,7 +173,7 @@ def test_batches_without_a_known_cost_are_passed_over():
 
 def test_costs_without_a_zero_are_measured_by_their_differences_even_if_some_batches_are_above_it():
     """The mean of a batch that happens to have no negative decibel has no meaning."""
-    course, optimizer = AutoCourse(AutoAnnealing()), torch.optim.SGD([torch.zeros(1)])
+    course, optimizer = LoopAnnealing(AutoAnnealing()), torch.optim.SGD([torch.zeros(1)])
     differences = 0.02 * torch.rand(50, 2, 4, generator=torch.Generator().manual_seed(0))
     excess = float((differences - differences.amin(dim=-1, keepdim=True)).mean())
     for middle in (10.0, 10.0, -1.0, torch.nan):

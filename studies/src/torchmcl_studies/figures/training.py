@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.annealing import AnnealingRecords
-from torchmcl.fleet import Fleet, FleetRecorder, FreshRows
+from torchmcl.fleet import Fleet, FleetRecorder, SampledData
 from torchmcl.types import Batch
 from torchmcl_studies.figures.settings import FigureSettings
 
@@ -49,7 +49,7 @@ def train(
     )
     recorder = FleetRecorder(fleet, settings.n_epochs, data=held_out, probes=probes, every=settings.record_every)
     fleet.fit(
-        FreshRows(draw, settings.n_points // settings.targets_per_row, n_models),
+        SampledData(draw, settings.n_points // settings.targets_per_row, n_models),
         settings.n_epochs,
         batch_size=settings.batch_size // settings.targets_per_row,
         after_epoch=recorder,

@@ -124,7 +124,7 @@ def _velocities(recording: pedestrians.Recording, direction: int) -> np.ndarray:
 
 
 class Drawing:
-    """Training rows drawn anew: call it with a number of rows and a generator, as `torchmcl.fleet.FreshRows` does.
+    """Training rows drawn anew: call it with a number of rows and a generator, as `torchmcl.fleet.SampledData` does.
 
     Args:
         rows: forwards in time.

@@ -11,9 +11,9 @@ from torch.func import functional_call, stack_module_state
 from torchmcl import AutoAnnealing
 from torchmcl._progress import Progress
 from torchmcl.costs import MixtureNLL, pairwise_gaussian_nll
-from torchmcl.fleet import Adam, Fleet, FreshRows
+from torchmcl.fleet import Adam, Fleet, SampledData
 from torchmcl.rules.winners import WTA
-from torchmcl.schedules import Cosine, Joined, Linear, Schedule
+from torchmcl.schedules import Cosine, JoinedSchedule, Linear, Schedule
 from torchmcl.scoring import SoftmaxScores
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch, Predictions
@@ -73,7 +73,7 @@ def train_fleet(
         score_weight=0.0 if mixture else _SCORE_WEIGHT,
         device=device,
     )
-    rows = FreshRows(drawing, STEPS_PER_EPOCH * batch_size, len(models))
+    rows = SampledData(drawing, STEPS_PER_EPOCH * batch_size, len(models))
     with _own_random_numbers():
         fleet.fit(rows, n_epochs, batch_size=batch_size, progress=progress)
     return list(fleet.models)
@@ -143,7 +143,9 @@ def _rate(n_epochs: int, *, falls: bool = True) -> Schedule:
     """Return the learning rate: a warm-up, then half a cosine down to 0, or as it is."""
     warm_up = max(1, round(_WARM_UP * n_epochs))
     n_left = max(1, n_epochs - warm_up)
-    return Joined((Linear(_RATE / warm_up, _RATE, warm_up), Cosine(_RATE, 0.0 if falls else _RATE, n_left)), (warm_up,))
+    return JoinedSchedule(
+        (Linear(_RATE / warm_up, _RATE, warm_up), Cosine(_RATE, 0.0 if falls else _RATE, n_left)), (warm_up,)
+    )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.losses import assign, mcl_loss
 from torchmcl.rules.transport import PIT, Sinkhorn
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
-from torchmcl.schedules import Exponential, Linear, Until, annealed
+from torchmcl.schedules import CutoffAt, Exponential, Linear, annealed
 from torchmcl.types import Matching, StepOutput
 from torchmcl_speech.separation.config import ObjectiveConfig
 
@@ -62,7 +62,7 @@ def rule_of(objective: ObjectiveConfig) -> RuleLike:
     if objective.rule == "amcl":
         start, end = objective.temperature, objective.annealing_epochs
         cooling = Linear(start, 0.0, end) if objective.decay is None else Exponential(start, objective.decay)
-        return annealed(AnnealedWTA, temperature=Until(cooling, end))
+        return annealed(AnnealedWTA, temperature=CutoffAt(cooling, end))
     rules: dict[str, RuleLike] = {
         "pit": OrderedPIT() if objective.in_order else PIT(),
         "mcl": WTA(),

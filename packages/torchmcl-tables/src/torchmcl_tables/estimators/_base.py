@@ -16,7 +16,7 @@ from torchmcl._checks import bad_value
 from torchmcl.annealing.auto import AutoAnnealing, cost_scale
 from torchmcl.annealing.course import rule_at
 from torchmcl.fleet import Candidate, default_batch_size
-from torchmcl.fleet.stacked import build_modules
+from torchmcl.fleet.models import build_modules
 from torchmcl.losses import assign
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule

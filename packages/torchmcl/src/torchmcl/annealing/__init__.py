@@ -5,9 +5,9 @@ from torchmcl.annealing.course import RuleLike
 from torchmcl.annealing.drawing import draw_dendrogram, draw_tree
 from torchmcl.annealing.measure import Measurement, measure
 from torchmcl.annealing.records import AnnealingRecords, network_tolerance
-from torchmcl.annealing.snapshots import Replay, Snapshots
 from torchmcl.annealing.transitions import phase_transitions
 from torchmcl.annealing.tree import HypothesisTree, Node
+from torchmcl.annealing.weight_history import WeightHistory
 
 __all__ = [
     "AnnealingRecords",
@@ -17,9 +17,8 @@ __all__ = [
     "HypothesisTree",
     "Measurement",
     "Node",
-    "Replay",
     "RuleLike",
-    "Snapshots",
+    "WeightHistory",
     "cost_scale",
     "draw_dendrogram",
     "draw_tree",

@@ -183,7 +183,7 @@ class HeadTensors:
     """The weights of a head, with a leading axis of models, and the optimizer's tensors for them.
 
     Args:
-        head: says which rows of its linear layer belong to which hypothesis.
+        head: defines which rows of its linear layer belong to which hypothesis.
         weight: [models, outputs, features]
         bias: [models, outputs]
         moments: further tensors in the shape of either: a moved hypothesis takes them along.

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_non_negative, check_positive_int, check_tensor
 from torchmcl.annealing.records import network_tolerance
-from torchmcl.annealing.snapshots import Snapshots
+from torchmcl.annealing.weight_history import WeightHistory
 from torchmcl.costs import pairwise_euclidean
+from torchmcl.scoring import normalized_scores
 
 __all__ = ["HypothesisTree", "Node"]
 
@@ -53,20 +54,22 @@ class HypothesisTree:
     nodes: tuple[Node, ...]
 
     @classmethod
-    def for_inputs(cls, inputs: Tensor, snapshots: Snapshots, *, persistence: float = 1.2) -> "list[HypothesisTree]":
-        """Return the tree of each input [inputs, ...], from snapshots of a model along its cooling.
+    def for_inputs(cls, inputs: Tensor, history: WeightHistory, *, persistence: float = 1.2) -> "list[HypothesisTree]":
+        """Return the tree of each input [inputs, ...], from the weights of a model along its cooling.
 
         Args:
             inputs: what the model takes.
-            snapshots: at least two; the closer, the finer the temperatures of the splits.
+            history: at least two temperatures; the closer, the finer the temperatures of the splits.
             persistence: see `of`.
 
         Reference:
             "Annealing at inference time" in the appendix.
         """
-        replay = snapshots.replay(inputs)
+        hypotheses, logits, *_ = history.predict(inputs)
+        temperatures = torch.tensor(history.temperatures)
+        masses = None if logits is None else normalized_scores(logits[-1])
         return [
-            cls.of(replay.temperatures, replay.hypotheses[:, i], replay.masses[i], persistence=persistence)
+            cls.of(temperatures, hypotheses[:, i], None if masses is None else masses[i], persistence=persistence)
             for i in range(len(inputs))
         ]
 

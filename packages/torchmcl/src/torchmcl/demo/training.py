@@ -20,7 +20,7 @@ from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.data import three_gaussians
 from torchmcl.demo.conditional_example import conditional_records
 from torchmcl.demo.tree import tree_records
-from torchmcl.fleet import EpochEnd, Fleet, FleetData
+from torchmcl.fleet import EpochInfo, Fleet, FleetData
 from torchmcl.losses import assign
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
@@ -130,7 +130,7 @@ class _Recorder:
         self.distortions: list[list[float]] = []
         self.frames: list[list[list[list[float]]]] = []
 
-    def __call__(self, end: EpochEnd) -> None:
+    def __call__(self, end: EpochInfo) -> None:
         epoch, models = end.epoch, end.stacked
         if (epoch + 1) % self.every and epoch + 1 != self.settings.n_epochs:
             return

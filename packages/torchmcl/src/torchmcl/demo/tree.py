@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.data.modes import mode_problem
-from torchmcl.fleet import EpochEnd, Fleet, FleetData
+from torchmcl.fleet import EpochInfo, Fleet, FleetData
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA
 from torchmcl.schedules import Cosine
@@ -87,7 +87,7 @@ class _Camera:
         self.temperatures: list[float] = []
         self.frames: list[list[list[float]]] = []
 
-    def __call__(self, end: EpochEnd) -> None:
+    def __call__(self, end: EpochInfo) -> None:
         if (end.epoch + 1) % self.every and end.epoch + 1 != self.n_epochs:
             return
         with torch.no_grad():

@@ -1,6 +1,6 @@
 """Saving a fleet in training, so that a resumed one ends with the same bits.
 
-A folder holds `plan.json`, which says what is being trained, and the last few checkpoints of each chunk,
+A folder holds `plan.json`, the fingerprint of the training, and the last few checkpoints of each chunk,
 `chunk-<number>-epoch-<next epoch>.safetensors`, in the format of `torchmcl.persistence`.
 """
 
@@ -17,11 +17,15 @@ from torchmcl._checks import bad_value, check_positive_int
 from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
 from torchmcl._reading import read_json
+from torchmcl.fleet.courses import TrainingPlan
+from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.options import Checkpointing
 from torchmcl.persistence import Checkpoint, CheckpointError, CheckpointSeries
 from torchmcl.persistence.files import digest_of_json
+from torchmcl.persistence.identity import digest_of_tensors, identity_of
 
-__all__ = ["FleetCheckpoint", "chunk_size_of"]
+__all__ = ["FleetCheckpoint", "chunk_size_of", "fingerprint_of"]
 
 _KIND, _PLAN = "fleet", "plan.json"
 _GENERATOR, _DEVICE_GENERATOR = "random generator", "random generator of the device"
@@ -33,7 +37,7 @@ class FleetCheckpoint:
 
     Args:
         options: folder, and how many states of each chunk to keep.
-        plan: what is trained, as JSON.
+        plan: fingerprint of the training, as JSON.
         is_random: whether the training draws random numbers, whose state is then kept too.
 
     Raises:
@@ -151,3 +155,39 @@ def _read_plan(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return plan if isinstance(plan, dict) else None
+
+
+def fingerprint_of(
+    plan: TrainingPlan, models: StackedModules, data: FleetData, validation: FleetData | None
+) -> dict[str, Any]:
+    """Return the fingerprint of a training, which a folder of checkpoints is compared with, as JSON.
+
+    Whatever decides the result counts by its values (learning rates and rules at every epoch, the structure of the
+    modules, the rows), and functions by their code and closures, not by their names.
+
+    Args:
+        plan: of all models.
+        models: their structure counts.
+        data: rows of the training.
+        validation: rows of the validation.
+    """
+    return {
+        "n_models": len(models),
+        "n_epochs": plan.n_epochs,
+        "optimizer": repr(plan.spec.optimizer),
+        "rule": identity_of([plan.courses.groups, plan.policies]),
+        "learning_rate": digest_of_tensors({"rates": plan.learning_rates}),
+        "weight_decay": plan.weight_decays.tolist(),
+        "seeds": plan.seeds.tolist(),
+        "score_weight": plan.spec.score_weight,
+        "cost_fn": identity_of(plan.spec.cost_fn),
+        "loss_fn": identity_of(plan.spec.loss_fn),
+        "scores": identity_of(plan.spec.scores),
+        "modules": identity_of(models.template),
+        "rows": digest_of_tensors(data._asdict()),
+        "source of rows": None if data.source is None else identity_of(data.source),
+        "validation": None if validation is None else digest_of_tensors(validation._asdict()),
+        "monitor": identity_of(plan.spec.monitor),
+        "validate_every": list(plan.validate_every),
+        "patience": plan.patience,
+    }

@@ -1,9 +1,10 @@
-"""What changes over the epochs of a training: rule, learning rate, weight decay and temperature of each model."""
+"""The plan of a training: rule, temperature, learning rate and weight decay of each model at every epoch."""
 
 import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import torch
@@ -12,11 +13,11 @@ from torch import Tensor
 from torchmcl import accel
 from torchmcl._checks import bad_value, check_non_negative
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.fleet.options import plain_number
+from torchmcl.fleet.options import StepSpec, plain_number
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, softmin, winner_weights
 from torchmcl.schedules import AnnealedRule, Schedule
 
-__all__ = ["RuleAt", "RuleCourses", "StackedRule", "rates_of"]
+__all__ = ["RuleAt", "RuleCourses", "StackedRule", "TrainingPlan", "rates_of"]
 
 RuleAt = Callable[[float], AssignmentRule]
 # Rules that treat each target by itself and are told apart by a temperature and an epsilon.
@@ -52,7 +53,7 @@ class MixedRule(AssignmentRule):
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         temperature, epsilon = self.values
-        if cost.device.type == "cpu":  # where reading a value costs less than a softmax that nobody needs
+        if cost.device.type == "cpu":  # where reading a value costs less than an unneeded softmax
             if not bool((temperature > 0).any()):
                 return _hard_weights(cost, _per_model(epsilon, cost))
             if bool((temperature > 0).all()):
@@ -160,7 +161,7 @@ class RuleCourses:
         return StackedRule(tuple(parts))
 
     def check_hypotheses(self, n_hypotheses: int) -> None:
-        """Check what the rules say about the number of hypotheses; in training their values are tensors."""
+        """Check the limits of the rules on the number of hypotheses; in training their values are tensors."""
         for group in self.groups:
             if "k" in group.values:
                 largest: dict[str, Any] = {"k": float(group.values["k"].max())}
@@ -256,7 +257,7 @@ def _numeric_fields(kind: type[AssignmentRule]) -> list[str]:
 
 
 def _kind(rule: AssignmentRule) -> tuple[Any, ...]:
-    """Return what has to be equal for rules to be stacked: the type and the fields that are not numbers."""
+    """Return the key of rules that can be stacked: the type and the fields that are not numbers."""
     names = _numeric_fields(type(rule))
     return (type(rule), *(getattr(rule, field.name) for field in fields(rule) if field.name not in names))
 
@@ -271,3 +272,40 @@ def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Tensor:
                 check_non_negative("Fleet", "learning_rate", value)
             columns[id(rate)] = torch.tensor(values, dtype=torch.float64)
     return _repeated(columns, [id(rate) for rate in rates])
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How models are trained; sequences and tensors have an entry per model."""
+
+    n_epochs: int
+    rules: Sequence[Any]
+    learning_rates: Tensor  # [epochs, models]
+    weight_decays: Tensor
+    seeds: Tensor
+    spec: StepSpec
+    validate_every: Sequence[int]
+    patience: int | None
+
+    def of_models(self, models: slice) -> "TrainingPlan":
+        """Return the plan of a slice of the models."""
+        if (models.start, models.stop) == (0, len(self.rules)):
+            return self  # with the courses that it has worked out
+        return replace(
+            self,
+            rules=self.rules[models],
+            learning_rates=self.learning_rates[:, models],
+            weight_decays=self.weight_decays[models],
+            seeds=self.seeds[models],
+            validate_every=self.validate_every[models],
+        )
+
+    @cached_property
+    def courses(self) -> RuleCourses:
+        """The rules at all epochs, on the CPU."""
+        return RuleCourses(self.rules, self.n_epochs)
+
+    @property
+    def policies(self) -> list[AutoAnnealing]:
+        """The rules that decide on the temperature in training."""
+        return [rule for rule in self.rules if isinstance(rule, AutoAnnealing)]

@@ -1,8 +1,14 @@
-"""The rows of a fleet: sets of them and which set each model trains on, and rows drawn anew for every epoch."""
+"""The rows of a fleet: sets of them, the set of each model, rows drawn anew for every epoch, batches and shuffles.
+
+A shuffle depends on a model's seed and the epoch alone: each row gets a pseudo-random key by integer hashing, and rows
+are sorted by it. That gives the same bits on every device, for every chunking of a fleet, and for any epoch without
+the epochs before it.
+"""
 
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +18,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_positive_int, check_tensor
 from torchmcl.types import Batch
 
-__all__ = ["FleetData", "FreshRows"]
+__all__ = ["EpochRows", "FleetData", "SampledData", "mixed", "shuffled_rows"]
 
 
 class FleetData(NamedTuple):
@@ -34,7 +40,7 @@ class FleetData(NamedTuple):
     set_of_model: Tensor
     weights: Tensor | None = None
     mask: Tensor | None = None
-    source: "FreshRows | None" = None
+    source: "SampledData | None" = None
 
     @classmethod
     def shared(
@@ -151,12 +157,12 @@ class FleetData(NamedTuple):
         batch, _ = self.rows()
         if not self.is_ragged:
             return batch
-        return with_real_rows(
+        return _with_real_rows(
             batch, torch.arange(batch.inputs.shape[1], device=batch.inputs.device) < self.lengths[:, None]
         )
 
 
-def with_real_rows(batch: Batch, real: Tensor) -> Batch:
+def _with_real_rows(batch: Batch, real: Tensor) -> Batch:
     """Return a batch [models, rows, ...] in which only the rows that are True in `real` [models, rows] count."""
     mask = batch.mask
     if mask is None:
@@ -206,11 +212,11 @@ def _padded(rows: Tensor, n_rows: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FreshRows:
+class SampledData:
     """A source of training rows: all models of a fleet see the same new rows in each epoch.
 
     The rows of an epoch depend on the seed and the epoch alone, so that chunks of a fleet and a training
-    resumed from a checkpoint see what an uninterrupted one does. They are drawn where the fleet trains,
+    resumed from a checkpoint see the same rows as an uninterrupted one. They are drawn where the fleet trains,
     before the epoch begins; random streams of CPUs and GPUs differ.
 
     Args:
@@ -222,7 +228,7 @@ class FreshRows:
 
     Example:
         >>> from torchmcl.data.synthetic import conditional_three_gaussians
-        >>> source = FreshRows(conditional_three_gaussians, n_rows=1000, n_models=4)
+        >>> source = SampledData(conditional_three_gaussians, n_rows=1000, n_models=4)
         >>> first, second = source.epoch(0, torch.device("cpu")), source.epoch(1, torch.device("cpu"))
         >>> first.inputs.shape, bool((first.inputs == second.inputs).any())
         (torch.Size([1, 1000, 1]), False)
@@ -235,9 +241,9 @@ class FreshRows:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_callable("FreshRows", "draw", self.draw, "torchmcl.data.synthetic.conditional_three_gaussians")
-        check_positive_int("FreshRows", "n_rows", self.n_rows)
-        check_positive_int("FreshRows", "n_models", self.n_models)
+        check_callable("SampledData", "draw", self.draw, "torchmcl.data.synthetic.conditional_three_gaussians")
+        check_positive_int("SampledData", "n_rows", self.n_rows)
+        check_positive_int("SampledData", "n_models", self.n_models)
 
     def epoch(self, number: int, device: torch.device) -> FleetData:
         """Return the rows of an epoch.
@@ -252,12 +258,132 @@ class FreshRows:
         if len(inputs) != self.n_rows or len(targets) != self.n_rows or scene is not None:
             rule = f"return {self.n_rows} inputs and targets, without scenes"
             got = f"{len(inputs)} and {len(targets)}{'' if scene is None else ' with scenes'}"
-            raise ValueError(bad_value("FreshRows", "draw", rule, got))
+            raise ValueError(bad_value("SampledData", "draw", rule, got))
         return FleetData.shared(inputs, targets, self.n_models, mask=mask)
 
     def refill(self, data: FleetData, number: int) -> None:
-        """Write the rows of an epoch over those of another, for what holds on to the tensors."""
+        """Write the rows of an epoch over those of another, in place: captured graphs hold on to the tensors."""
         new = self.epoch(number, data.inputs.device)
         for part, fresh in ((data.inputs, new.inputs), (data.targets, new.targets), (data.mask, new.mask)):
             if part is not None and fresh is not None:
                 part.copy_(fresh)
+
+
+class EpochRows:
+    """The rows of a chunk in training: shuffled or drawn anew for every epoch, and cut into batches.
+
+    Args:
+        data: rows of the models, on their device.
+        seeds: [models], of the shuffles.
+        batch_size: rows of a batch; the last one may have fewer.
+
+    Attributes:
+        batches: slices of the rows, in the order of each model.
+        order: [orders, rows], permutations of the rows in this epoch; None for rows as they are.
+        order_of_model: [models]
+    """
+
+    def __init__(self, data: FleetData, seeds: Tensor, batch_size: int) -> None:
+        self.data, self.batch_size = data, batch_size
+        self.lengths, self.is_ragged = data.lengths, data.is_ragged
+        n_rows, device = data.inputs.shape[1], data.inputs.device
+        starts = range(0, n_rows, batch_size)
+        self.batches = [slice(start, min(start + batch_size, n_rows)) for start in starts]
+        # Models with the same seed and the same number of rows share an order.
+        streams = torch.stack([seeds.to(device), self.lengths])
+        (self._seeds, self._stream_lengths), self.order_of_model = streams.unique(dim=1, return_inverse=True)
+        # With one batch an epoch the order does not matter, and fresh rows have none but the one they were drawn in.
+        in_order = len(self.batches) == 1 or data.source is not None
+        self.order = None if in_order else torch.zeros(len(self._seeds), n_rows, dtype=torch.long, device=device)
+
+    def begin(self, epoch: int) -> None:
+        """Shuffle the rows for an epoch, or draw those of it."""
+        if self.order is not None:
+            self.order.copy_(shuffled_rows(self._seeds, epoch, self._stream_lengths, self.order.shape[1]))
+        if self.data.source is not None:
+            self.data.source.refill(self.data, epoch)
+
+    def orders(self, first: int, stop: int) -> Tensor | None:
+        """Return the orders [epochs, orders, rows] of some epochs at once; None for rows as they are."""
+        if self.order is None:
+            return None
+        epochs = torch.arange(first, stop, device=self.order.device).unsqueeze(-1)
+        return shuffled_rows(self._seeds, epochs, self._stream_lengths, self.order.shape[1])
+
+    def batch(self, rows: slice) -> tuple[Batch, Tensor | None]:
+        """Return the rows of a batch [models, rows, ...] and their weights [models, rows]."""
+        if self.order is not None:
+            batch, weights = self.data.rows(self.order[:, rows].index_select(0, self.order_of_model))
+        else:
+            whole, weights = self._as_they_are
+            batch = Batch(*(None if part is None else part[:, rows] for part in whole))  # type: ignore[arg-type]
+            weights = None if weights is None else weights[:, rows]
+        if not self.is_ragged:
+            return batch, weights
+        inputs = batch.inputs
+        real = torch.arange(inputs.shape[1], device=inputs.device) < self.n_real(rows)[:, None]
+        inputs = inputs.masked_fill(~real.view(*real.shape, *[1] * (inputs.ndim - 2)), 0)
+        return _with_real_rows(batch._replace(inputs=inputs), real), weights
+
+    def n_real(self, rows: slice) -> Tensor:
+        """Return how many rows of a batch each model has, [models]."""
+        return (self.lengths - rows.start).clamp(0, rows.stop - rows.start)
+
+    def share(self, rows: slice) -> Tensor | float:
+        """Return the share of a model's rows that a batch has; 0 for a model without rows in it."""
+        if self.is_ragged:
+            return self.n_real(rows) / self.lengths
+        return (rows.stop - rows.start) / self.data.inputs.shape[1]
+
+    @property
+    def n_steps(self) -> Tensor:
+        """How many batches of an epoch have rows of each model, [models]."""
+        return torch.ceil(self.lengths / self.batch_size)
+
+    def n_points(self, n_epochs: int) -> Tensor:
+        """Return how many targets each model sees in a training, [models]."""
+        return self.lengths * self.data.targets.shape[2] * (1 if self.data.source is None else n_epochs)
+
+    @cached_property
+    def _as_they_are(self) -> tuple[Batch, Tensor | None]:
+        return self.data.rows()
+
+
+# The constants of the SplitMix64 generator, as signed integers.
+_GOLDEN = -7046029254386353131
+_MIX_1 = -4658895280553007687
+_MIX_2 = -7723592293110705685
+
+
+def shuffled_rows(seeds: Tensor, epoch: int | Tensor, lengths: Tensor, n_rows: int) -> Tensor:
+    """Return a permutation of each model's rows, [..., models, n_rows]; padding stays behind.
+
+    Args:
+        seeds: [models], integers.
+        epoch: of the training, or several [..., 1].
+        lengths: [models], how many rows are real.
+        n_rows: rows with padding.
+
+    Example:
+        >>> shuffled_rows(torch.tensor([0, 1]), 0, torch.tensor([4, 3]), 4)
+        tensor([[2, 1, 3, 0],
+                [2, 1, 0, 3]])
+    """
+    row = torch.arange(n_rows, device=seeds.device)
+    stream = mixed(mixed(seeds + 1) + epoch)
+    keys = mixed(stream.unsqueeze(-1) + row * _GOLDEN) >> 1  # room below for the sign: padding sorts last
+    keys = keys & 0x3FFFFFFFFFFFFFFF
+    keys = keys.masked_fill(row >= lengths[:, None], 0x7FFFFFFFFFFFFFFF)
+    # A stable sort keeps the padding in order, so that results do not depend on the sorting algorithm.
+    return keys.argsort(dim=-1, stable=True)
+
+
+def mixed(number: Tensor) -> Tensor:
+    """Return pseudo-random integers, a function of those given."""
+    number = (number ^ (_logical_shift(number, 30))) * _MIX_1
+    number = (number ^ (_logical_shift(number, 27))) * _MIX_2
+    return number ^ _logical_shift(number, 31)
+
+
+def _logical_shift(number: Tensor, bits: int) -> Tensor:
+    return (number >> bits) & ((1 << (64 - bits)) - 1)

@@ -8,24 +8,21 @@ import torch
 from torch import Tensor
 
 from torchmcl._progress import Progress
-from torchmcl.accel.captured import CapturedEpochs
-from torchmcl.fleet.adaptive import SelfAnnealing
-from torchmcl.fleet.batches import BatchRows
+from torchmcl.fleet.annealing import FleetAnnealing
 from torchmcl.fleet.checkpoints import FleetCheckpoint
-from torchmcl.fleet.history import FirstFailures, FleetHistory
+from torchmcl.fleet.courses import TrainingPlan
+from torchmcl.fleet.history import ChunkState, FirstFailures, FleetHistory
+from torchmcl.fleet.models import StackedModules, replace_where, runs_of
 from torchmcl.fleet.placement import Placement
-from torchmcl.fleet.plan import FleetPlan
-from torchmcl.fleet.stacked import StackedModules, replace_where, runs_of
-from torchmcl.fleet.state import ChunkState
 from torchmcl.fleet.steps import AutogradStep
 from torchmcl.persistence.stopping import check_stop, saves_when_stopped, stop_requested
 from torchmcl.rules.winners import AssignmentRule
 
-__all__ = ["ChunkTraining", "EpochEnd", "train_chunks"]
+__all__ = ["ChunkTraining", "EpochInfo", "train_chunks"]
 
 
-class EpochEnd(NamedTuple):
-    """What `after_epoch` of `Fleet.fit` is called with.
+class EpochInfo(NamedTuple):
+    """The argument of `after_epoch` of `Fleet.fit`.
 
     Attributes:
         epoch: the one that was just trained, counted from 0.
@@ -48,18 +45,17 @@ class ChunkTraining:
     Args:
         step: of the models of the chunk, on their rows.
         plan: how they are trained.
-        captured: whether epochs run as CUDA graphs.
     """
 
-    def __init__(self, step: AutogradStep, plan: FleetPlan, *, captured: bool = False) -> None:
+    def __init__(self, step: AutogradStep, plan: TrainingPlan) -> None:
         models = step.models
         self.models, self.plan, self._step, self._rows = models, plan, step, step.rows
         self._validated = step.validation is not None
         self.courses = plan.courses.on(models.flat.device, models.flat.dtype)
         moments = step.optimizer.init(models.flat)
-        self._annealing: SelfAnnealing | None = None
+        self._annealing: FleetAnnealing | None = None
         if plan.policies:
-            self._annealing = SelfAnnealing(plan.rules, step, moments, plan.seeds, plan.n_epochs)
+            self._annealing = FleetAnnealing(plan.rules, step, moments, plan.seeds, plan.n_epochs)
         self.state = ChunkState.of(
             models,
             plan.n_epochs,
@@ -75,10 +71,6 @@ class ChunkTraining:
         self._decay = self._given_decay.clone() if decays else None
         self._run_epoch: Callable[[Any], None] = self._epoch
         self._run_measurement: Callable[[Any], None] = self._measure
-        if captured:
-            changed = list(self.state.tensors().values())
-            self._run_epoch = CapturedEpochs(self._epoch, changed, models.flat.device)
-            self._run_measurement = CapturedEpochs(self._measure, changed, models.flat.device)
 
     def run(
         self,
@@ -202,8 +194,8 @@ class ChunkTraining:
         assert self._annealing is not None
         self._annealing.measure(self.state.epoch.view(1) - 1, active=self.state.stopped_epoch < 0)
 
-    def _decide(self, annealing: SelfAnnealing, epoch: Tensor) -> None:
-        """Apply what the policies say about this epoch."""
+    def _decide(self, annealing: FleetAnnealing, epoch: Tensor) -> None:
+        """Apply the decisions of the policies for this epoch."""
         values = annealing.values(epoch)
         self.courses.set_temperatures(annealing.chosen, values.temperature)
         self._rate.mul_(values.rate.unsqueeze(-1))
@@ -211,7 +203,7 @@ class ChunkTraining:
         torch.maximum(self._given_decay, values.weight_decay.unsqueeze(-1).to(self._decay), out=self._decay)
         self.state.temperatures.index_copy_(0, epoch, values.temperature.unsqueeze(0).to(self.state.temperatures))
 
-    def _update(self, gradient: Tensor, batch: BatchRows) -> None:
+    def _update(self, gradient: Tensor, batch: slice) -> None:
         """Change the parameters of those models that have rows in this batch and were not stopped.
 
         A model whose gradient is not finite keeps its weights and buffers: a rate of 0 leaves them, bit for bit.
@@ -242,7 +234,7 @@ class ChunkTraining:
         self._step.optimizer.update(self.models.flat[models], gradient[models], state, rate[models], decay)
 
     def _update_where(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:
-        """Update all models, and keep what comes of the active ones: no value is read on the host of a GPU."""
+        """Update all models, and keep the result for the active ones: no value is read on the host of a GPU."""
         flat = self.models.flat.clone()
         moments = {name: value.clone() for name, value in self.state.optimizer.items()}
         self._step.optimizer.update(flat, gradient, moments, rate, self._decay)
@@ -252,7 +244,7 @@ class ChunkTraining:
 
     @torch.no_grad()
     def _evaluate(self, models: slice) -> None:
-        """Compare the monitored value of a slice of the models with their best, and keep what is better."""
+        """Compare the monitored value of a slice of the models with their best, and keep the better."""
         state = self.state
         value = self._step.evaluate(self.courses, models).to(state.best_value)
         state.watched[:, models].index_copy_(0, state.epoch.view(1), value.unsqueeze(0))
@@ -271,7 +263,7 @@ class ChunkTraining:
             waited = state.epoch - state.best_epoch[models].clamp_min(0)
             replace_where(counts & (waited >= self.plan.patience), state.stopped_epoch[models], state.epoch)
 
-    def _still_annealed(self, annealing: SelfAnnealing, models: slice) -> Tensor | bool:
+    def _still_annealed(self, annealing: FleetAnnealing, models: slice) -> Tensor | bool:
         """Return which models are before their tail, as a single value where it is known for all of them.
 
         There the hypotheses are not yet apart, and a lucky early epoch on few rows means little. The last epoch counts
@@ -290,7 +282,7 @@ def train_chunks(
     keep: Callable[[slice, dict[str, Tensor], dict[str, Tensor] | None], None],
     saved: FleetCheckpoint | None,
     bar: Progress,
-    after_epoch: Callable[[EpochEnd], None] | None,
+    after_epoch: Callable[[EpochInfo], None] | None,
 ) -> list[tuple[FleetHistory, dict[str, Tensor]]]:
     """Train all chunks; return the history and the optimizer's state of each.
 
@@ -310,7 +302,7 @@ def train_chunks(
             bar.step((high - low) * len(chunk.models))
             if after_epoch is not None:
                 rule, temperatures = chunk.courses.rule(), chunk.temperatures(low)
-                after_epoch(EpochEnd(low, models, chunk.models, rule, temperatures))
+                after_epoch(EpochInfo(low, models, chunk.models, rule, temperatures))
 
         history = chunk.run(number, saved, bar, note, one_by_one=after_epoch is not None)
         keep(models, chunk.state.models, chunk.state.best or None)

@@ -11,35 +11,35 @@ from torchmcl._checks import bad_value, check_choice, check_non_negative, check_
 from torchmcl._progress import Progress
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.fleet.batches import EpochRows, batch_rows
-from torchmcl.fleet.checkpoints import FleetCheckpoint, chunk_size_of
-from torchmcl.fleet.choice import BACKENDS, choose_backend, training_of
-from torchmcl.fleet.courses import RuleAt, rates_of
-from torchmcl.fleet.data import FleetData, FreshRows
-from torchmcl.fleet.epochs import ChunkTraining, EpochEnd, train_chunks
-from torchmcl.fleet.evaluation import evaluate_models, hard_distortion
+from torchmcl.fleet.backends import BACKENDS, Backend, choose_backend
+from torchmcl.fleet.checkpoints import FleetCheckpoint, chunk_size_of, fingerprint_of
+from torchmcl.fleet.courses import RuleAt, TrainingPlan, rates_of
+from torchmcl.fleet.data import EpochRows, FleetData, SampledData
+from torchmcl.fleet.eligibility import CostFacts, TrainingFacts
+from torchmcl.fleet.epochs import ChunkTraining, EpochInfo, train_chunks
 from torchmcl.fleet.history import FleetHistory
-from torchmcl.fleet.identity import digest_of_tensors
-from torchmcl.fleet.kept import FleetModels, KeptModels
+from torchmcl.fleet.models import FleetModels, KeptModels, StackedModules, build_modules, seeded
+from torchmcl.fleet.module_checks import check_input_type, check_rows_apart, check_stackable, inspected
 from torchmcl.fleet.optimizers import Adam, FleetOptimizer
 from torchmcl.fleet.options import (
     Checkpointing,
+    StepSpec,
     Validation,
+    batch_rows,
     check_data,
     checkpointing_of,
+    hard_distortion,
     moments_of,
     per_model,
     seeds_of,
     validation_of,
 )
 from torchmcl.fleet.placement import Device, Placement, devices_of
-from torchmcl.fleet.plan import FleetPlan, fingerprint_of
-from torchmcl.fleet.stacked import StackedModules, build_modules, seeded
-from torchmcl.fleet.steps import StepSpec
-from torchmcl.fleet.trial import check_input_type, check_rows_apart, inspected
+from torchmcl.fleet.steps import evaluate_models
+from torchmcl.persistence.identity import digest_of_tensors
 from torchmcl.rules.winners import WTA, AssignmentRule
 from torchmcl.schedules import Schedule
-from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
+from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores, check_score_objective
 from torchmcl.types import Predictions
 
 __all__ = ["Fleet"]
@@ -50,9 +50,9 @@ class Fleet:
 
     Model i is the model that `torch.manual_seed(seeds[i]); module_factory()` makes, trained with its own rule,
     learning rate, weight decay, shuffles and data, as if it were alone. Buffers, tied weights, parametrizations and
-    forward hooks count as they do alone. What cannot be exact is refused: backward hooks, state outside of buffers,
-    modules that `torch.vmap` cannot run, and sets of different length where rows depend on one another (BatchNorm).
-    Dropout is exact in law: the numbers that models draw side by side are others than alone.
+    forward hooks count as they do alone. Modules that cannot be trained exactly are refused: those with backward hooks
+    or state outside of buffers, those that `torch.vmap` cannot run, and sets of different length where rows depend on
+    one another (BatchNorm). Dropout is exact in law: models draw other numbers side by side than alone.
 
     Args:
         module_factory: makes one module that returns `Predictions` or `Distributions`.
@@ -130,7 +130,9 @@ class Fleet:
         self.backend = backend
         self.devices = devices_of(device, n_models)
         self.device = self.devices[0]
-        self._kept = KeptModels(StackedModules.of(build_modules(module_factory, self.seeds)))
+        modules = build_modules(module_factory, self.seeds)
+        check_stackable(modules)
+        self._kept = KeptModels(StackedModules.of(modules))
         self._first_weights = digest_of_tensors(self._kept.last.state)
         self.optimizer_state: dict[str, Tensor] | None = None
 
@@ -146,21 +148,21 @@ class Fleet:
 
     def fit(
         self,
-        data: FleetData | FreshRows,
+        data: FleetData | SampledData,
         n_epochs: int,
         *,
         batch_size: int | Literal["all"] | None = None,
         validation: Validation | FleetData | None = None,
         checkpoint: Checkpointing | str | Path | None = None,
         models_at_once: int | None = None,
-        after_epoch: Callable[[EpochEnd], None] | None = None,
+        after_epoch: Callable[[EpochInfo], None] | None = None,
         continued: bool = False,
         progress: bool | str = True,
     ) -> FleetHistory:
         """Train all models.
 
         Args:
-            data: rows for each model, or `FreshRows`, drawn anew for every epoch.
+            data: rows for each model, or `SampledData`, drawn anew for every epoch.
             n_epochs: passes over the data.
             batch_size: rows of a minibatch, the last short one kept. By default `default_batch_size`, or a little fewer
                 where the last one would be short; "all" is all rows.
@@ -168,7 +170,7 @@ class Fleet:
                 kept.
             checkpoint: folder to save to and to resume from, with the options of `Checkpointing`.
             models_at_once: train in chunks of this many; by default derived from memory and cores.
-            after_epoch: called with an `EpochEnd` after every epoch of a chunk, for records and pictures.
+            after_epoch: called with an `EpochInfo` after every epoch of a chunk, for records and pictures.
             continued: begin with `optimizer_state` where there is one, and leave it for the next `fit`.
             progress: show a bar with models per second and the time left; a string stands in front of it.
 
@@ -182,45 +184,43 @@ class Fleet:
                 checkpoint holds another training.
         """
         check_positive_int("Fleet.fit", "n_epochs", n_epochs)
-        data = data.epoch(0, self.device)._replace(source=data) if isinstance(data, FreshRows) else data
+        data = data.epoch(0, self.device)._replace(source=data) if isinstance(data, SampledData) else data
         check_data("Fleet.fit", "data", data, self.n_models)
         validation, checkpoint = validation_of(validation, self.n_models), checkpointing_of(checkpoint)
         held_out = None if validation is None else validation.rows
-        all_models, plan = self._kept.last, self._plan(n_epochs, validation)
-        moments = moments_of(self.optimizer_state, plan.spec.optimizer.init(all_models.flat)) if continued else {}
+        models, plan = self._kept.last, self._plan(n_epochs, validation)
+        moments = moments_of(self.optimizer_state, plan.spec.optimizer.init(models.flat)) if continued else {}
         size = batch_rows("Fleet.fit", batch_size, data.inputs.shape[1])
-        data, n_hypotheses = inspected(all_models, data, held_out)
+        data, n_hypotheses = inspected(models, data, held_out)
         plan.courses.check_hypotheses(n_hypotheses)
-        backend = choose_backend(self.backend, self.device, all_models, data, plan.spec, plan.courses, held_out)
+        per_target = plan.courses.per_target
+        facts = TrainingFacts.of(models, data, held_out, plan.spec, device=self.device, per_target_rules=per_target)
+        backend = choose_backend(self.backend, facts)
         placement = Placement.of(
-            all_models,
+            models,
             data,
             self.devices,
             batch_size=size,
             n_hypotheses=n_hypotheses,
             chunk_size=chunk_size_of(models_at_once, checkpoint),
-            compiled=backend == "compiled",
+            splits_models=backend.splits_models,
             in_order=after_epoch is not None,
         )
         saved = None
         if checkpoint is not None:
-            sizes = {"batch_size": size, "backend": backend, "models_at_once": placement.chunk_size}
-            begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
-            fingerprint = fingerprint_of(plan, all_models, data, held_out) | sizes | begin
-            # The fused kernel draws from no generator.
-            is_random = backend != "fused" and not all_models.is_deterministic()
-            saved = FleetCheckpoint(checkpoint, fingerprint, is_random=is_random)
+            sizes = {"batch_size": size, "backend": backend.name, "models_at_once": placement.chunk_size}
+            fingerprint = fingerprint_of(plan, models, data, held_out) | sizes
+            saved = self._checkpoint(checkpoint, fingerprint, moments, backend)
         if held_out is not None:
             self._kept.keep_best()
 
-        def chunk_of(models: slice, device: torch.device) -> ChunkTraining:
-            own, stacked = plan.of_models(models), all_models.subset(models, device, copy_rows=True)
-            rows = EpochRows(data.subset(models, device), own.seeds, size)
-            held = None if held_out is None else held_out.subset(models, device)
-            step = BACKENDS[backend](stacked, rows, held, plan.spec)
-            chunk = training_of(backend, step, own)
+        def chunk_of(chosen: slice, device: torch.device) -> ChunkTraining:
+            own, stacked = plan.of_models(chosen), models.subset(chosen, device, copy_rows=True)
+            rows = EpochRows(data.subset(chosen, device), own.seeds, size)
+            held = None if held_out is None else held_out.subset(chosen, device)
+            chunk = backend.chunk(stacked, rows, held, facts, own)
             for name, value in moments.items():
-                chunk.state.optimizer[name].copy_(value[models])
+                chunk.state.optimizer[name].copy_(value[chosen])
             return chunk
 
         what = progress if isinstance(progress, str) else "fleet"
@@ -239,7 +239,7 @@ class Fleet:
         stochastic: bool = False,
         seed: int | None = None,
     ) -> Predictions:
-        """Return the predictions of all models, [models, batch, ...]; `Distributions` if that is what they return.
+        """Return the predictions of all models, [models, batch, ...]; `Distributions` if the modules return them.
 
         Args:
             inputs: [batch, ...] for all models.
@@ -271,7 +271,8 @@ class Fleet:
         check_data("Fleet.evaluate", "data", data, self.n_models)
         check_input_type("Fleet.evaluate", "data", self._kept.last, data.inputs)
         check_rows_apart("Fleet.evaluate", "data", self._kept.last, data, training=False)
-        return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn, self.scores)
+        scores = SoftmaxScores() if CostFacts.of(self.cost_fn).trains_scores else self.scores
+        return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn, scores)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the weights of all models, [models, parameters], and the best ones where there are any.
@@ -289,9 +290,9 @@ class Fleet:
         self._kept.load_state_dict(state)
         self._first_weights = digest_of_tensors(self._kept.last.state)
 
-    def _plan(self, n_epochs: int, validation: Validation | None) -> FleetPlan:
+    def _plan(self, n_epochs: int, validation: Validation | None) -> TrainingPlan:
         monitor = hard_distortion if validation is None else validation.monitor
-        return FleetPlan(
+        return TrainingPlan(
             n_epochs=n_epochs,
             rules=self.rules,
             learning_rates=rates_of(self.learning_rates, n_epochs),
@@ -301,6 +302,14 @@ class Fleet:
             validate_every=per_model("every", 1 if validation is None else validation.every, self.n_models),
             patience=None if validation is None else validation.patience,
         )
+
+    def _checkpoint(
+        self, options: Checkpointing, fingerprint: dict[str, Any], moments: dict[str, Tensor], backend: Backend
+    ) -> FleetCheckpoint:
+        """Return where the training is saved, and resumed from if it is the same."""
+        begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
+        is_random = backend.uses_generators and not self._kept.last.is_deterministic()
+        return FleetCheckpoint(options, fingerprint | begin, is_random=is_random)
 
     def _gathered(
         self, trained: list[tuple[FleetHistory, dict[str, Tensor]]], placement: Placement, *, continued: bool

@@ -1,17 +1,74 @@
-"""What a fleet's training recorded, and where its losses were first not finite."""
+"""The state of a training, its history, and the first losses that are not finite."""
 
 import warnings
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchmcl.fleet.state import ChunkState
+from torchmcl.fleet.models import StackedModules
 
-__all__ = ["FirstFailures", "FleetHistory"]
+__all__ = ["ChunkState", "FirstFailures", "FleetHistory"]
 
 # Losses of this many batches are checked together: often enough to hold few of them, too seldom to cost time.
 _AT_ONCE = 256
+
+
+@dataclass
+class ChunkState:
+    """Everything that a training changes, in tensors that are changed in place."""
+
+    models: dict[str, Tensor]
+    best: dict[str, Tensor]  # the models at their best evaluation; empty without validation
+    optimizer: dict[str, Tensor]
+    annealing: dict[str, Tensor]
+    epoch: Tensor
+    losses: Tensor  # [epochs, models], and so are the next three
+    watched: Tensor
+    temperatures: Tensor
+    learning_rates: Tensor
+    best_value: Tensor  # [models], and so are the next three
+    best_epoch: Tensor
+    stopped_epoch: Tensor
+    failed_step: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        models: StackedModules,
+        n_epochs: int,
+        *,
+        optimizer: dict[str, Tensor],
+        annealing: dict[str, Tensor],
+        keep_best: bool,
+    ) -> "ChunkState":
+        """Return the state before the first epoch."""
+        n_models, device = len(models), models.flat.device
+        # Decisions and records have at least single precision, also for models in half precision.
+        number: dict[str, Any] = {"dtype": torch.promote_types(models.flat.dtype, torch.float32), "device": device}
+        return cls(
+            models=models.state,
+            best={name: value.clone() for name, value in models.state.items()} if keep_best else {},
+            optimizer=optimizer,
+            annealing=annealing,
+            epoch=torch.zeros((), dtype=torch.long, device=device),
+            losses=torch.zeros(n_epochs, n_models, **number),
+            watched=torch.full((n_epochs, n_models), torch.nan, **number),
+            temperatures=torch.full((n_epochs, n_models), torch.nan, **number),
+            learning_rates=torch.full((n_epochs, n_models), torch.nan, **number),
+            best_value=torch.full((n_models,), torch.inf, **number),
+            best_epoch=torch.full((n_models,), -1, device=device),
+            stopped_epoch=torch.full((n_models,), -1, device=device),
+            failed_step=torch.full((n_models,), -1, device=device),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors by name, for checkpoints and captured epochs."""
+        named: dict[str, Tensor] = {}
+        for name, value in vars(self).items():
+            named |= {name: value} if isinstance(value, Tensor) else {f"{name}.{key}": v for key, v in value.items()}
+        return named
 
 
 class FleetHistory(NamedTuple):
@@ -48,7 +105,7 @@ class FleetHistory(NamedTuple):
     ) -> "FleetHistory":
         """Return the history of a chunk."""
         losses, watched, stopped = state.losses.cpu(), state.watched.cpu(), state.stopped_epoch.cpu()
-        # After its end a model has no loss; what its rows gave while others continued is of no interest.
+        # A model has no loss after its end, while others continue.
         epochs = torch.arange(len(losses)).unsqueeze(-1)
         after = (stopped >= 0) & (epochs > stopped)
         losses, watched = losses.masked_fill(after, torch.nan), watched.masked_fill(after, torch.nan)
@@ -94,7 +151,7 @@ class FleetHistory(NamedTuple):
 
 
 class FirstFailures:
-    """Watches the losses of a chunk go by, without a wait for the device.
+    """Records the first loss of each model that is not finite, without synchronising.
 
     Args:
         step: [models], filled with -1; becomes the batch of the first bad loss, counted from the start of the training.
@@ -118,7 +175,7 @@ class FirstFailures:
         """Take the losses [models] of the next batch; after the last one the next epoch begins."""
         self._seen += 1
         if self.n_batches == 1:
-            return  # the epoch says it all
+            return  # the epoch is enough
         self._waiting.append(losses)
         if len(self._waiting) == _AT_ONCE or self._seen == self.n_batches:
             self._check(epoch)

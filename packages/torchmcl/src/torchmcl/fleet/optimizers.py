@@ -1,19 +1,21 @@
 """Optimizers for a matrix of parameters, a row for each model, with a learning rate and a weight decay each.
 
-They compute what `torch.optim.AdamW` and `torch.optim.SGD` compute; those take one rate for all.
+They equal `torch.optim.AdamW` and `torch.optim.SGD`, which take one rate for all models.
 """
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
 from torchmcl import accel
 from torchmcl._checks import bad_value, check_non_negative, check_real
+from torchmcl.accel.native import compiled
 
-__all__ = ["SGD", "Adam", "FleetOptimizer"]
+__all__ = ["SGD", "Adam", "CompiledAdam", "FleetOptimizer", "fast_adam", "is_plain_adam"]
 
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -89,10 +91,15 @@ class Adam(FleetOptimizer):
         square.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
         if decay is not None:
             flat.mul_(1 - lr * decay)
-        # lr * (mean / c1) / (sqrt(square / c2) + epsilon), with what is the same for all of a model's weights in front.
+        # lr * (mean / c1) / (sqrt(square / c2) + epsilon), with the factors of all weights of a model in front.
         root = _correction(self.beta2, n_steps).sqrt_()
         deviation = square.sqrt().add_(self.epsilon * root)
         flat.addcdiv_(mean * (lr * root / _correction(self.beta1, n_steps)), deviation, value=-1)
+
+
+def is_plain_adam(optimizer: FleetOptimizer) -> TypeGuard[Adam]:
+    """Return whether compiled code and kernels serve an optimizer: Adam itself, with powers of both betas."""
+    return type(optimizer) is Adam and min(optimizer.beta1, optimizer.beta2) > 0
 
 
 def _correction(beta: float, n_steps: Tensor) -> Tensor:
@@ -126,3 +133,24 @@ class SGD(FleetOptimizer):
         if self.momentum:
             grad = state["velocity"].mul_(self.momentum).add_(grad)
         flat.sub_(lr * grad)
+
+
+class CompiledAdam(Adam):
+    """Adam in compiled code."""
+
+    def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
+        """Change parameters, moments and counts by one step."""
+        state["n_steps"].add_(1)
+        self.step(state, lr, decay)(flat, grad)
+
+    def step(self, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> compiled.AdamStep:
+        """Return the step in the form of the backend, which counts it."""
+        moments = state["mean"], state["square"], state["n_steps"]
+        return compiled.AdamStep(*moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
+
+
+def fast_adam(optimizer: FleetOptimizer) -> FleetOptimizer:
+    """Return Adam in compiled code where there is any, other optimizers as they are."""
+    if compiled.available() and is_plain_adam(optimizer):
+        return CompiledAdam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)
+    return optimizer

@@ -1,27 +1,117 @@
-"""Options of a fleet: grouped ones, single values or one per model, and their checks."""
+"""Options of a fleet: the step, validation and its monitors, checkpoints, batch sizes, values per model."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_positive_int
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.evaluation import hard_distortion
+from torchmcl.fleet.optimizers import Adam, FleetOptimizer
+from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import StepOutput
 
 __all__ = [
     "Checkpointing",
+    "MixtureLogLoss",
+    "StepSpec",
     "Validation",
+    "WeightedDistortion",
+    "batch_rows",
     "check_data",
+    "checkpointing_of",
+    "current_loss",
+    "default_batch_size",
+    "even_batch_size",
+    "hard_distortion",
     "moments_of",
     "per_model",
     "plain_number",
     "seeds_of",
+    "validation_of",
 ]
+
+_MIN_BATCH, _MAX_BATCH, _BATCH_PER_ROOT = 64, 1024, 3
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """The definition of a step.
+
+    Attributes:
+        cost_fn: the matched cost.
+        score_weight: weight of the score loss.
+        monitor: value on held-out rows, a function of a step's output.
+        loss_fn: the trained cost, None for the matched one.
+        scores: how scores are trained.
+        optimizer: update rule.
+    """
+
+    cost_fn: Callable[..., Tensor]
+    score_weight: float
+    monitor: Callable[[StepOutput], Tensor]
+    loss_fn: Callable[..., Tensor] | None = None
+    scores: ScoreObjective = field(default_factory=SigmoidScores)
+    optimizer: FleetOptimizer = field(default_factory=Adam)
+
+
+def hard_distortion(output: StepOutput) -> Tensor:
+    """Return the distortion (mean cost of the best hypothesis) of each model, [models]."""
+    cost, _, mask = output.matching
+    costs = cost.amin(dim=-1).masked_fill(~mask, 0).flatten(1)
+    return costs.sum(dim=1) / mask.flatten(1).sum(dim=1).clamp_min(1)
+
+
+def current_loss(output: StepOutput) -> Tensor:
+    """Return the training loss of each model under its current rule, scores included, [models]."""
+    return torch.as_tensor(output.loss)
+
+
+class WeightedDistortion:
+    """A monitor for weighted rows that all models share: the distortion of each model on them.
+
+    Args:
+        weights: [rows]
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights / weights.sum()
+
+    def __call__(self, output: StepOutput) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        costs = output.matching.cost.amin(dim=-1).squeeze(-1)
+        return costs @ self.weights.to(costs)
+
+
+class MixtureLogLoss:
+    """A monitor for `MixtureNLL`: the log-loss of the mixtures on held-out rows.
+
+    Args:
+        weights: [rows] or [models, rows], how much each held-out row counts; 0 for padding. All alike by default.
+        together: let all models have the mean of them, so that they keep the same epoch: on few rows the best epoch of
+            one model is an accident. They must be trained in one chunk.
+    """
+
+    def __init__(self, weights: Tensor | None = None, *, together: bool = False) -> None:
+        self.weights, self.together = weights, together
+
+    def __call__(self, output: StepOutput) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        return self.of_costs(output.matching.cost)
+
+    def of_costs(self, cost: Tensor) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        losses = -torch.logsumexp(-cost, dim=-1).squeeze(-1)
+        weights = torch.ones_like(losses) if self.weights is None else self.weights.to(losses).expand_as(losses)
+        total = (losses * weights).sum(dim=1)
+        if self.together:
+            return (total.sum() / weights.sum()).expand(len(cost))
+        return total / weights.sum(dim=1)
 
 
 @dataclass(frozen=True)
@@ -30,7 +120,7 @@ class Validation:
 
     Args:
         rows: held-out rows for each model.
-        monitor: what is evaluated, lower is better: `hard_distortion`, `current_loss`, or a function of a step's output
+        monitor: value to compare, lower is better: `hard_distortion`, `current_loss`, or a function of a step's output
             that returns [models].
         every: epochs between evaluations, a single value or one per model; the last epoch is always evaluated.
         patience: stop a model after this many epochs without improvement; None trains all to the end.
@@ -74,7 +164,7 @@ class Checkpointing:
 
 
 def validation_of(given: object, n_models: int) -> Validation | None:
-    """Return what `Fleet.fit` was given as `validation`: rows alone are evaluated with the default options.
+    """Return the `validation` of `Fleet.fit`; rows alone are evaluated with the default options.
 
     Raises:
         TypeError: for something else.
@@ -91,7 +181,7 @@ def validation_of(given: object, n_models: int) -> Validation | None:
 
 
 def checkpointing_of(given: object) -> Checkpointing | None:
-    """Return what `Fleet.fit` was given as `checkpoint`: a folder alone has the default options.
+    """Return the `checkpoint` of `Fleet.fit`; a folder alone has the default options.
 
     Raises:
         TypeError: for something else.
@@ -174,3 +264,46 @@ def check_data(owner: str, name: str, data: object, n_models: int) -> None:
     assert isinstance(data, FleetData)
     if data.n_models != n_models:
         raise ValueError(bad_value(owner, name, f"be for {n_models} models", data.n_models))
+
+
+def default_batch_size(n_rows: int) -> int:
+    """Return three times the square root of the rows, between 64 and 1024: small tables need steps, large ones speed.
+
+    Example:
+        >>> [default_batch_size(n_rows) for n_rows in (100, 10_000, 1_000_000)]
+        [64, 300, 1024]
+    """
+    return max(_MIN_BATCH, min(_MAX_BATCH, round(_BATCH_PER_ROOT * math.sqrt(n_rows))))
+
+
+def batch_rows(owner: str, batch_size: int | Literal["all"] | None, n_rows: int) -> int:
+    """Return how many rows a batch has: about `default_batch_size` by default, and never more than there are."""
+    if batch_size is None:
+        return _even(n_rows, default_batch_size(n_rows))
+    if isinstance(batch_size, str) and batch_size == "all":
+        return n_rows
+    check_positive_int(owner, "batch_size", batch_size, "All rows are 'all'.")
+    return min(batch_size, n_rows)
+
+
+def even_batch_size(n_rows: int, at_most: int) -> int:
+    """Return a size of batches that leaves no small one: the last has at least three quarters of the others' rows.
+
+    A last batch of a few rows has a gradient far larger than the optimizer expects.
+
+    Args:
+        n_rows: to split.
+        at_most: rows of a batch.
+
+    Example:
+        >>> even_batch_size(1027, 256)  # instead of four times 256 and then 3
+        206
+    """
+    check_positive_int("even_batch_size", "n_rows", n_rows)
+    check_positive_int("even_batch_size", "at_most", at_most)
+    return _even(n_rows, at_most)
+
+
+def _even(n_rows: int, at_most: int) -> int:
+    evenly = math.ceil(n_rows / math.ceil(n_rows / at_most))
+    return next(size for size in range(evenly, 0, -1) if n_rows % size == 0 or 4 * (n_rows % size) >= 3 * size)

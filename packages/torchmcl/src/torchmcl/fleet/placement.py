@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, device_of
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.stacked import StackedModules, random_numbers_apart
+from torchmcl.fleet.models import StackedModules, random_numbers_apart
 from torchmcl.types import Predictions
 
 __all__ = ["Device", "Placement", "devices_of", "in_threads", "models_at_once"]
@@ -84,7 +84,7 @@ class Placement:
         batch_size: int,
         n_hypotheses: int,
         chunk_size: int | None,
-        compiled: bool,
+        splits_models: bool,
         in_order: bool,
     ) -> "Placement":
         """Return the placement of a training.
@@ -96,18 +96,18 @@ class Placement:
             batch_size: rows of a step.
             n_hypotheses: of each model.
             chunk_size: models of a chunk; None to derive it from memory and threads.
-            compiled: whether the compiled step serves the training, which shares out its models to cores itself.
+            splits_models: whether the step shares out the models to cores itself.
             in_order: whether chunks have to be trained one after the other.
         """
         on_cpu = devices[0].type == "cpu"
         n_pairs = n_hypotheses * (data.targets.shape[2] if data.targets.ndim > 2 else 1)
-        small = on_cpu and not compiled and _is_small_step(models, batch_size, n_pairs)
+        small = on_cpu and not splits_models and _is_small_step(models, batch_size, n_pairs)
         n_threads = 1 if small or in_order else _n_threads(models, devices)
         if chunk_size is None:
             room = min(models_at_once(models, data, batch_size, device) for device in set(devices))
             chunk_size = min(room, -(-len(models) // max(n_threads, len(devices))))
         chunks = [slice(low, min(low + chunk_size, len(models))) for low in range(0, len(models), chunk_size)]
-        return cls(chunks, devices, n_threads, small or (on_cpu and compiled and n_threads > 1))
+        return cls(chunks, devices, n_threads, small or (on_cpu and splits_models and n_threads > 1))
 
     @property
     def chunk_size(self) -> int:

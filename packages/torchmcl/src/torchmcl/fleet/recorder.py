@@ -6,7 +6,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.measure import SCALARS
-from torchmcl.fleet.epochs import EpochEnd
+from torchmcl.fleet.epochs import EpochInfo
 from torchmcl.fleet.fleet import Fleet
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch
@@ -15,7 +15,7 @@ __all__ = ["FleetRecorder"]
 
 
 class FleetRecorder:
-    """Pass it as `after_epoch=` of `Fleet.fit`; records stay on the device until they are asked for.
+    """Pass it as `after_epoch=` of `Fleet.fit`; records stay on the device until `records` is called.
 
     Args:
         fleet: whose rules give each model its weights and temperature.
@@ -27,12 +27,12 @@ class FleetRecorder:
     Example:
         >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
         >>> from torchmcl.data.synthetic import conditional_three_gaussians
-        >>> from torchmcl.fleet import FreshRows
+        >>> from torchmcl.fleet import SampledData
         >>> cooling = annealed(AnnealedWTA(1.0), temperature=Exponential(1.0, 0.5))
         >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 2, 3, hidden=(8,)), 2, rule=[WTA(), cooling])
         >>> held_out = conditional_three_gaussians(50)
         >>> recorder = FleetRecorder(fleet, 6, data=held_out, probes=torch.tensor([[0.1], [0.9]]), every=2)
-        >>> source = FreshRows(conditional_three_gaussians, n_rows=64, n_models=2)
+        >>> source = SampledData(conditional_three_gaussians, n_rows=64, n_models=2)
         >>> history = fleet.fit(source, 6, after_epoch=recorder, progress=False)
         >>> plain, annealed_ = recorder.records()
         >>> annealed_.step.tolist(), annealed_.temperature.tolist(), annealed_.hypotheses.shape
@@ -51,7 +51,7 @@ class FleetRecorder:
         self._records: dict[int, list[tuple[int, Tensor, Tensor, Tensor, Tensor, Tensor]]] = {}
 
     @torch.no_grad()
-    def __call__(self, end: EpochEnd) -> None:
+    def __call__(self, end: EpochInfo) -> None:
         """Record the models of a chunk, if the epoch is due."""
         epoch, rows, models, rule, temperatures = end
         if (epoch + 1) % self.every and epoch + 1 != self._n_epochs:

@@ -1,4 +1,4 @@
-"""Search by brute force: every candidate training at once, as one fleet, judged on held-out rows."""
+"""Search by brute force: every candidate training at once, as one fleet, compared on held-out rows."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,16 +11,14 @@ from torch import Tensor, nn
 from torchmcl._checks import bad_value, check_positive_int, check_real
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.fleet.batches import even_batch_size
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.evaluation import WeightedDistortion, hard_distortion
 from torchmcl.fleet.fleet import Fleet
-from torchmcl.fleet.options import Validation
+from torchmcl.fleet.options import Validation, WeightedDistortion, even_batch_size, hard_distortion
 from torchmcl.rules.winners import WTA, RelaxedWTA
 from torchmcl.schedules import Cosine, Schedule
 from torchmcl.types import StepOutput
 
-__all__ = ["Candidate", "FleetSearch", "Trials", "default_candidates"]
+__all__ = ["Candidate", "FleetSearch", "SearchResult", "default_candidates"]
 
 
 @dataclass(frozen=True)
@@ -67,11 +65,11 @@ def default_candidates(n_epochs: int) -> list[Candidate]:
     return annealed + others
 
 
-class Trials(NamedTuple):
-    """What a search tried and found.
+class SearchResult(NamedTuple):
+    """The result of a search.
 
     Attributes:
-        candidates: what was tried.
+        candidates: in the order of `values`.
         values: [candidates, splits, restarts], the lowest hard distortion on held-out rows of the evaluated epochs.
         best: which candidate has the lowest geometric mean.
         seconds: wall time of the training.
@@ -115,7 +113,7 @@ class FleetSearch:
     On a GPU the fleet of all candidates takes about as long as one model. Fit the winner on all rows afterwards.
 
     Args:
-        candidates: what to try; `default_candidates` by default.
+        candidates: to compare; `default_candidates` by default.
         n_splits: inner splits, each with other rows held out; several make the choice steadier on small tables.
         held_out: share of the rows that is held out in each.
         n_restarts: restarts of each candidate on each split.
@@ -162,7 +160,7 @@ class FleetSearch:
         progress: bool = False,
         weights: Tensor | None = None,
         groups: Tensor | None = None,
-    ) -> Trials:
+    ) -> SearchResult:
         """Return the trials on rows [rows, ...] and [rows, targets, dim].
 
         Args:
@@ -224,7 +222,7 @@ class FleetSearch:
             values.append(history.best_value.view(len(candidates), len(chosen), self.n_restarts))
             seconds += history.seconds
         distortions = torch.cat(values, dim=1)
-        return Trials(candidates, distortions, int(_geometric_means(distortions).argmin()), seconds)
+        return SearchResult(candidates, distortions, int(_geometric_means(distortions).argmin()), seconds)
 
     def _splits(self, n_rows: int, groups: Tensor | None, seed: int) -> list[tuple[Tensor, Tensor]]:
         """Return the rows to train on and those held out, of each split."""

@@ -1,62 +1,30 @@
-"""How a step of a fleet is computed: the definition, and the compiled code that serves small networks on CPUs.
+"""A step and the metrics of a fleet by their definition: `mcl_step` on stacked models, differentiated by autograd.
 
-`AutogradStep` is the definition: `mcl_step` on stacked models, differentiated by autograd. `CompiledStep` computes the
-same in C. On GPUs epochs of the definition are captured as graphs (`torchmcl.accel.captured`). The choice is made
-once, by `choose_backend` in `choice.py`; `class_steps.py` has the step of classes.
+Backends override parts of it, see `torchmcl.fleet.backends`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from torchmcl._checks import debug_checks_enabled
-from torchmcl.accel.native import compiled
+from torchmcl import metrics
 from torchmcl.annealing.auto import CostScale, cost_scale
-from torchmcl.costs import MixtureNLLWithCRPS, pairwise_l1, pairwise_sq_euclidean
-from torchmcl.fleet.batches import BatchRows, EpochRows
-from torchmcl.fleet.compiled_adam import CompiledAdam, fast_adam
 from torchmcl.fleet.courses import RuleCourses
-from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.evaluation import current_loss, hard_distortion, matched
-from torchmcl.fleet.linear import is_relu_network
-from torchmcl.fleet.optimizers import Adam, FleetOptimizer
-from torchmcl.fleet.stacked import StackedModules
-from torchmcl.nn import MultiHypothesisMLP
-from torchmcl.rules.winners import AssignmentRule
-from torchmcl.scoring import ScoreObjective, SigmoidScores
+from torchmcl.fleet.data import EpochRows, FleetData
+from torchmcl.fleet.eligibility import TrainingFacts
+from torchmcl.fleet.models import StackedModules
+from torchmcl.fleet.placement import models_at_once
+from torchmcl.rules.winners import WTA, AssignmentRule
+from torchmcl.scoring import ScoreObjective
 from torchmcl.step import mcl_step
-from torchmcl.types import Batch, StepOutput
+from torchmcl.types import Batch, Matching, Predictions, StepOutput
 
-__all__ = ["AutogradStep", "CompiledStep", "StepSpec", "why_not_compiled", "why_not_usual"]
+__all__ = ["AutogradStep", "evaluate_models"]
 
-# The compiled step walks the coordinates one by one, which is fast for few.
-_MAX_DIMS = 32
 # For a measurement of the costs: some hundred rows take a percent or two of the time of a training.
 _N_MEASURED_ROWS = 256
-
-
-@dataclass(frozen=True)
-class StepSpec:
-    """What a step computes.
-
-    Attributes:
-        cost_fn: the matched cost.
-        score_weight: weight of the score loss.
-        monitor: what is evaluated on held-out rows, from a step's output.
-        loss_fn: the trained cost, None for the matched one.
-        scores: how scores are trained.
-        optimizer: what is made of the gradient.
-    """
-
-    cost_fn: Callable[..., Tensor]
-    score_weight: float
-    monitor: Callable[[StepOutput], Tensor]
-    loss_fn: Callable[..., Tensor] | None = None
-    scores: ScoreObjective = field(default_factory=SigmoidScores)
-    optimizer: FleetOptimizer = field(default_factory=Adam)
 
 
 class AutogradStep:
@@ -66,7 +34,7 @@ class AutogradStep:
         models: to train.
         rows: to train on, batch by batch.
         validation: rows to evaluate on.
-        spec: what is computed.
+        facts: of the training, with the definition of a step.
 
     Attributes:
         gradient: [models, parameters], of the last batch.
@@ -75,12 +43,15 @@ class AutogradStep:
 
     gradient: Tensor
 
-    def __init__(self, models: StackedModules, rows: EpochRows, validation: FleetData | None, spec: StepSpec) -> None:
-        self.models, self.rows, self.validation, self.spec = models, rows, validation, spec
-        self.optimizer = spec.optimizer
+    def __init__(
+        self, models: StackedModules, rows: EpochRows, validation: FleetData | None, facts: TrainingFacts
+    ) -> None:
+        self.models, self.rows, self.validation = models, rows, validation
+        self.facts, self.spec = facts, facts.spec
+        self.optimizer = self.spec.optimizer
         self._subsets: dict[tuple[int, int], StackedModules] = {}
 
-    def __call__(self, courses: RuleCourses, batch: BatchRows) -> Tensor:
+    def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
         """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
         output = self._output(self.models, *self.rows.batch(batch), courses.rule())
         self.gradient = self.models.gradient(output.loss.sum())
@@ -127,7 +98,7 @@ class AutogradStep:
         @torch.no_grad()
         def measure() -> CostScale:
             with self.models.evaluating():
-                matching = matched(self.models, rows.rows(index)[0], self.spec.cost_fn)
+                matching = _matched(self.models, rows.rows(index)[0], self.spec.cost_fn)
             return cost_scale(matching, stacked=True)
 
         return measure
@@ -159,169 +130,40 @@ class AutogradStep:
         return self._subsets[key]
 
 
-class CompiledStep(AutogradStep):
-    """The same by compiled code, for trainings that `choose_backend` gives it.
+@torch.no_grad()
+def evaluate_models(
+    models: StackedModules,
+    data: FleetData,
+    device: torch.device,
+    cost_fn: Callable[..., Tensor],
+    scores: ScoreObjective,
+) -> dict[str, Tensor]:
+    """Return distortion, rmse [models] and usage [models, hypotheses] on the CPU."""
 
-    What compiled code does not serve, another monitor for example, is left to the definition.
-    """
+    def rmse(targets: Tensor, hypotheses: Tensor, mask: Tensor, logits: Tensor | None = None) -> Tensor:
+        return metrics.rmse_of_mean(Predictions(hypotheses, logits), targets, mask, scores=scores)
 
-    def __init__(self, models: StackedModules, rows: EpochRows, validation: FleetData | None, spec: StepSpec) -> None:
-        super().__init__(models, rows, validation, spec)
-        self.optimizer = fast_adam(spec.optimizer)
-        self._step = _network_step(models, rows.data, spec.cost_fn)
-        served = validation is not None and spec.monitor in (current_loss, hard_distortion)
-        self._held_out: compiled.NetworkStep | None = None
-        if validation is not None and served and _why_not_served(models, validation, spec.cost_fn) is None:
-            self._held_out = _network_step(models, validation._replace(weights=None), spec.cost_fn)
-
-    def __call__(self, courses: RuleCourses, batch: BatchRows) -> Tensor:
-        """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
-        order = None if self.rows.order is None else (self.rows.order, self.rows.order_of_model)
-        weight = self.spec.score_weight
-        losses = self._step(courses.mixed_values, weight, start=batch.start, stop=batch.stop, order=order)
-        self.gradient = self._step.gradient
-        return losses
-
-    def epoch(
-        self, courses: RuleCourses, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None, active: Tensor
-    ) -> Tensor | None:
-        """Train the models that are active on all batches, and return losses [batches, models]."""
-        if not isinstance(self.optimizer, CompiledAdam):
-            return None
-        rows = self.rows
-        return self._step.epoch(
-            courses.mixed_values,
-            self.spec.score_weight,
-            self.optimizer.step(state, lr, decay),
-            bounds=[rows.batches[0].start, *(batch.stop for batch in rows.batches)],
-            active=active,
-            order=None if rows.order is None else (rows.order, rows.order_of_model),
+    chunk = models_at_once(models, data, data.inputs.shape[1], device)
+    parts = []
+    for low in range(0, len(models), chunk):
+        chosen = slice(low, min(low + chunk, len(models)))
+        stacked, rows = models.subset(chosen, device), data.subset(chosen, device)
+        batch = rows.batch()
+        with stacked.evaluating():
+            output = mcl_step(stacked, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True)
+        matching, (hypotheses, logits, *_) = output.matching, output.predictions
+        events = (batch.targets, hypotheses, matching.mask if batch.mask is None else batch.mask)
+        given = events if logits is None else (*events, logits)
+        parts.append(
+            {
+                "distortion": torch.vmap(metrics.distortion)(matching).cpu(),
+                "rmse": torch.vmap(rmse)(*given).cpu(),
+                "usage": torch.vmap(metrics.hypothesis_usage)(matching).cpu(),
+            }
         )
-
-    def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
-        """Return the monitored value of a slice of the models on the validation rows."""
-        if self._held_out is None or self.validation is None:
-            return super().evaluate(courses, models)
-        rule, weight = courses.mixed_values, self.spec.score_weight
-        if self.spec.monitor is hard_distortion:
-            rule, weight = torch.zeros_like(rule), 0.0
-        n_rows = self.validation.inputs.shape[1]
-        return self._held_out(rule, weight, start=0, stop=n_rows, with_gradient=False, models=models)
-
-    def cost_scale_on(self, rows: FleetData, index: Tensor) -> Callable[[], CostScale]:
-        """Return a function that measures the costs of the models on the rows `index` [models, rows].
-
-        A row that was drawn twice is computed once and counts twice.
-        """
-        drawn, counts = index[0].unique(return_counts=True)
-        inputs, targets = rows.inputs[:, drawn], rows.targets[:, drawn]
-        finite = bool(inputs.isfinite().all() and targets.isfinite().all())
-        # The shortcut below is for distances, which have a natural zero. A log-likelihood may be negative.
-        is_distance = not isinstance(self.spec.cost_fn, MixtureNLLWithCRPS)
-        if not (finite and is_distance) or _why_not_served(self.models, rows, self.spec.cost_fn) is not None:
-            return super().cost_scale_on(rows, index)
-        weights = (counts * (len(drawn) / index.shape[1])).to(inputs).expand(len(inputs), -1)
-        n_rows = torch.full_like(rows.n_rows, len(drawn))
-        data = FleetData(inputs, targets, n_rows, rows.set_of_model, weights)
-        step = _network_step(self.models, data, self.spec.cost_fn)
-        n_hypotheses = step.network.n_hypotheses
-        # With equal weights of all hypotheses the loss is their mean cost, with the weight of the winner the lowest.
-        hard = inputs.new_zeros(2, len(self.models))
-        uniform = hard + inputs.new_tensor([[0.0], [1 - 1 / n_hypotheses]])
-
-        def measure() -> CostScale:
-            mean, best = (
-                step(rule, 0.0, start=0, stop=len(drawn), with_gradient=False).clone() for rule in (uniform, hard)
-            )
-            return CostScale(mean, best, mean - best, torch.ones_like(mean, dtype=torch.bool))  # have a natural zero
-
-        return measure
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def why_not_compiled(
-    device: torch.device, models: StackedModules, data: FleetData, spec: StepSpec, courses: RuleCourses
-) -> str | None:
-    """Return why the compiled step cannot serve a training, None if it can."""
-    if device.type != "cpu":
-        return "It serves CPUs."
-    if not compiled.available():
-        return "The extension was not built when torchmcl was installed."
-    if (reason := why_not_usual(data, spec, courses)) is not None:
-        return reason
-    if isinstance(spec.cost_fn, MixtureNLLWithCRPS) and spec.score_weight != 0:
-        return "It serves MixtureNLLWithCRPS, which trains the scores itself, with a `score_weight` of 0."
-    return _why_not_served(models, data, spec.cost_fn)
-
-
-def why_not_usual(data: FleetData, spec: StepSpec, courses: RuleCourses) -> str | None:
-    """Return why a training is none that faster ways are written for, whatever its models; None if it is."""
-    if data.source is not None:
-        return "It serves rows that stay the same in all epochs."
-    if not courses.per_target:
-        return "It serves the rules WTA, RelaxedWTA and AnnealedWTA."
-    if debug_checks_enabled():
-        return "It does not look at values, as `debug_checks` asks for."
-    if spec.loss_fn not in (None, spec.cost_fn):
-        return "It serves trainings whose matched and trained costs are the same."
-    if spec.scores != SigmoidScores():
-        return "It serves SigmoidScores() with labels of WTA()."
-    return None
-
-
-def _why_not_served(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> str | None:
-    """Return why the compiled step cannot serve these models on these rows, None if it can."""
-    scores_mixtures = isinstance(cost_fn, MixtureNLLWithCRPS)
-    if not scores_mixtures and cost_fn not in (pairwise_sq_euclidean, pairwise_l1):
-        return "It serves pairwise_sq_euclidean, pairwise_l1 and MixtureNLLWithCRPS."
-    if data.inputs.ndim != 3 or data.targets.ndim != 4 or data.targets.shape[2] == 0:
-        return "It serves inputs and targets that are vectors."
-    if {data.inputs.dtype, data.targets.dtype, models.flat.dtype} != {torch.float32}:
-        return "It serves float32."
-    if data.is_ragged or data.mask is not None:
-        return "It serves sets of one length without a mask."
-    n_dims = data.targets.shape[-1]
-    if n_dims > _MAX_DIMS:
-        return f"It serves up to {_MAX_DIMS} coordinates."
-    if not is_relu_network(models.template, data.inputs.shape[-1], n_dims):
-        return "It serves MultiHypothesisMLP with ReLU, without an output activation, all of it trained."
-    if not _has_outputs_for(models.template, scores_mixtures):
-        return "It serves MixtureNLLWithCRPS with scores and scales, and other costs without scales."
-    network = _network_of(models.template, cost_fn)
-    if network.n_hypotheses > compiled.MAX_HYPOTHESES or len(network.sizes) > compiled.MAX_LAYERS:
-        return f"It serves up to {compiled.MAX_HYPOTHESES} hypotheses and {compiled.MAX_LAYERS - 1} layers."
-    return None
-
-
-def _has_outputs_for(module: nn.Module, scores_mixtures: bool) -> bool:
-    assert isinstance(module, MultiHypothesisMLP)
-    head = module.head
-    if not scores_mixtures:
-        return not head.scales
-    n_outputs = head.n_hypotheses * (2 * head.event[0] + 1)
-    return head.scales and not head.detach_scores and head.linear.out_features == n_outputs
-
-
-def _network_of(module: nn.Module, cost_fn: Callable[..., Tensor]) -> compiled.Network:
-    assert isinstance(module, MultiHypothesisMLP)
-    layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
-    sizes = (layers[0].in_features, *(layer.out_features for layer in layers))
-    head = module.head
-    return compiled.Network(
-        sizes,
-        head.n_hypotheses,
-        head.event[0],
-        head.detach_scores,
-        absolute=cost_fn is pairwise_l1,
-        mixture=compiled.Mixture(cost_fn.crps, head.min_scale) if isinstance(cost_fn, MixtureNLLWithCRPS) else None,
-    )
-
-
-def _network_step(models: StackedModules, data: FleetData, cost_fn: Callable[..., Tensor]) -> compiled.NetworkStep:
-    return compiled.NetworkStep(
-        _network_of(models.template, cost_fn),
-        models.flat,
-        inputs=data.inputs,
-        targets=data.targets,
-        row_weights=data.weights,
-        set_of_model=data.set_of_model,
-    )
+def _matched(models: StackedModules, batch: Batch, cost_fn: Callable[..., Tensor]) -> Matching:
+    """Return the cost of a batch [models, rows, ...] with winners that take all."""
+    return mcl_step(models, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True).matching

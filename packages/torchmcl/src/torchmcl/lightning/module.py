@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_non_negative
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.annealing.course import AutoCourse, RuleLike, check_rule_like, described_rule, rule_at
+from torchmcl.annealing.course import LoopAnnealing, RuleLike, check_rule_like, described_rule, rule_at
 from torchmcl.batches import as_batch, inputs_of
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.lightning._backend import pl
@@ -120,7 +120,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self._captured = CapturedModel(model) if captured else None
         self._guard = FiniteGuard(model.parameters(), max_skipped=max_skipped)
         self._waiting: list[tuple[int, StepOutput, Batch]] = []  # for the step of the optimizer
-        self.course = AutoCourse(rule, model) if isinstance(rule, AutoAnnealing) else None
+        self.course = LoopAnnealing(rule, model) if isinstance(rule, AutoAnnealing) else None
         if self.course is not None and (plateau is not None or callable(learning_rate)):
             demand = "be a number without a plateau where AutoAnnealing has the tail of the rate"
             raise ValueError(bad_value("MCLModule", "learning_rate", demand, learning_rate))

@@ -8,7 +8,7 @@ from torch import nn
 
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.annealing.course import AutoCourse, RuleLike, check_rule_like, described_rule, rule_at
+from torchmcl.annealing.course import LoopAnnealing, RuleLike, check_rule_like, described_rule, rule_at
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.types import StepOutput
 
@@ -77,7 +77,7 @@ class RuleScheduler:
                 name = "optimizer" if optimizer is None else "n_epochs"
                 advice = "For example RuleScheduler(AutoAnnealing(), optimizer, model=model, n_epochs=100)."
                 raise ValueError(bad_value("RuleScheduler", name, "be given with AutoAnnealing", "None", advice))
-            self._automatic = _Automatic(AutoCourse(rule, model), optimizer, n_epochs, n_optimizer_steps)
+            self._automatic = _Automatic(LoopAnnealing(rule, model), optimizer, n_epochs, n_optimizer_steps)
             self._automatic.course.begin(optimizer)
             self._automatic.set_rates(0)
 
@@ -137,7 +137,7 @@ class RuleScheduler:
 class _Automatic(NamedTuple):
     """What `AutoAnnealing` needs to know of a training."""
 
-    course: AutoCourse
+    course: LoopAnnealing
     optimizer: torch.optim.Optimizer
     n_epochs: int
     n_optimizer_steps: int | None

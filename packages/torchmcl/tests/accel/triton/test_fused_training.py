@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 import torchmcl as mcl
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.fleet import Fleet, FleetData, Validation, current_loss
-from torchmcl.fleet.fused import FusedTraining
+from torchmcl.fleet.backends.fused import FusedTraining
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter computes padded entries too, with NumPy, which warns of infinity - infinity.

@@ -12,11 +12,12 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from torchmcl._checks import bad_value, check_callable
-from torchmcl.fleet.linear import StackedLinear, has_global_hooks, is_feed_forward, rectified_weights
-from torchmcl.fleet.stackable import check_stackable
+from torchmcl.fleet.stacked_linear import StackedLinear, has_global_hooks, is_feed_forward, rectified_weights
 from torchmcl.types import Distributions, Predictions
 
 __all__ = [
+    "FleetModels",
+    "KeptModels",
     "StackedModules",
     "build_modules",
     "checked_predictions",
@@ -94,8 +95,8 @@ class StackedModules:
 
     The parameters are rows of one matrix [models, parameters], which lets the optimizer, checkpoints and the best
     copy work in a handful of operations, whatever the number of layers; the per-layer tensors are views of it. Buffers
-    (the statistics of BatchNorm, say) have a leading axis of models too. A forward pass does not change them: what it
-    made of them is taken by `take_buffers`, for those models whose step counts.
+    (the statistics of BatchNorm, say) have a leading axis of models too. A forward pass does not change them:
+    `take_buffers` takes their new values, for those models whose step counts.
 
     Args:
         made: a module of this structure, which is copied and never run: a forward pass may leave things in a module.
@@ -124,20 +125,14 @@ class StackedModules:
 
     @classmethod
     def of(cls, modules: Sequence[nn.Module]) -> "StackedModules":
-        """Stack modules that have the same structure.
-
-        Raises:
-            ValueError: if they differ in anything but the values of their parameters and buffers.
-            TypeError: if they cannot be stacked.
-        """
-        check_stackable(modules)
+        """Stack modules that have the same structure, see `torchmcl.fleet.module_checks.check_stackable`."""
         rows = [torch.cat([p.detach().reshape(-1) for p in module.parameters()]) for module in modules]
         columns = [dict(module.named_buffers()) for module in modules]
         buffers = {name: torch.stack([own[name].detach() for own in columns]) for name in columns[0]}
         return cls(copy.deepcopy(modules[0]), torch.stack(rows), buffers)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy by what it is made of: the views must share the memory of the new matrix."""
+        """Pickle and copy by the constructor's arguments: the views must share the memory of the new matrix."""
         return StackedModules, (self._made, self.flat, self.buffers)
 
     def __len__(self) -> int:
@@ -160,7 +155,7 @@ class StackedModules:
 
     @torch.no_grad()
     def take_buffers(self, models: Tensor) -> None:
-        """Take what the last forward pass made of the buffers of those models [models] that are True."""
+        """Take the buffers after the last forward pass, for the models [models] that are True."""
         for name, new in self._next_buffers.items():
             replace_where(models, self.buffers[name], new.detach())
         self._next_buffers = {}
@@ -238,7 +233,7 @@ class StackedModules:
         return module
 
     def _forward_one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Any:
-        # One dictionary: `functional_call` writes into it what a module puts in the place of a buffer.
+        # One dictionary: `functional_call` writes new buffers of a module into it.
         tensors = {**parameters, **buffers}
         predictions = checked_predictions(functional_call(self.template, tensors, (inputs,)))
         self._kind = type(predictions)
@@ -273,7 +268,7 @@ def or_zeros(gradients: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> li
 
 
 def checked_predictions(predictions: Any) -> Predictions:
-    """Return what a module returned if it is `Predictions`.
+    """Return the output of a module if it is `Predictions`.
 
     Raises:
         TypeError: if it is something else.
@@ -282,3 +277,100 @@ def checked_predictions(predictions: Any) -> Predictions:
         rule = "make modules that return Predictions"
         raise TypeError(bad_value("Fleet", "module_factory", rule, type(predictions).__name__))
     return cast(Predictions, predictions)  # Distributions have all that they have
+
+
+class FleetModels:
+    """The models of a fleet as a sequence of ordinary modules."""
+
+    def __init__(self, stacked: StackedModules) -> None:
+        self._stacked = stacked
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._stacked)
+
+    def __getitem__(self, index: int) -> nn.Module:
+        """Return model `index` as a module of its own."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(bad_value("Fleet.models", "index", f"lie below {len(self)}", index))
+        return self._stacked.module(index % len(self))
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        """Iterate over the models."""
+        return (self[index] for index in range(len(self)))
+
+
+class KeptModels:
+    """The models of a fleet between trainings, on the CPU: the last ones, and the best of a validation.
+
+    Args:
+        last: the models.
+    """
+
+    def __init__(self, last: StackedModules) -> None:
+        self.last = last
+        self._best: StackedModules | None = None
+
+    def chosen(self, *, best: bool) -> StackedModules:
+        """Return the last models, or the best ones.
+
+        Raises:
+            ValueError: if there are no best ones.
+        """
+        if not best:
+            return self.last
+        if self._best is None:
+            rule = "be asked for after fit(..., validation=...)"
+            raise ValueError(bad_value("Fleet", "best", rule, "a fleet that was not validated"))
+        return self._best
+
+    def keep_best(self) -> None:
+        """Make room for the best models, which are the last ones until there are better ones."""
+        self._best = self.last.subset(slice(0, len(self.last)), torch.device("cpu"), copy_rows=True)
+
+    @torch.no_grad()
+    def take(self, rows: slice, last: dict[str, Tensor], best: dict[str, Tensor] | None) -> None:
+        """Keep the trained weights and buffers of some of the models."""
+        for models, trained in ((self.last, last), (self._best, best)):
+            if models is not None and trained is not None:
+                for name, kept in models.state.items():
+                    kept[rows] = trained[name].to(kept.device)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the weights and buffers of the last models, and of the best ones where there are any."""
+        kept = {"last": self.last} | ({} if self._best is None else {"best": self._best})
+        return {
+            name if part == "flat" else f"{name}.{part}": value
+            for name, models in kept.items()
+            for part, value in models.state.items()
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take weights and buffers from `state_dict`.
+
+        Raises:
+            ValueError: if they are not those of such a fleet.
+        """
+        given = _states_of(state, self.last)
+        if "best" in given:
+            self.keep_best()
+        self.take(slice(0, len(self.last)), given["last"], given.get("best"))
+
+
+def _states_of(state: dict[str, Tensor], models: StackedModules) -> dict[str, dict[str, Tensor]]:
+    """Return the parts of a fleet's `state_dict`, "last" and maybe "best", each like `models.state`.
+
+    Raises:
+        ValueError: if something is missing, of another shape, or too much.
+    """
+    wanted = {name: tuple(value.shape) for name, value in models.state.items()}
+    parts: dict[str, dict[str, Tensor]] = {}
+    for key, value in state.items():
+        name, _, part = key.partition(".")
+        parts.setdefault(name, {})[part or "flat"] = value
+    shapes = [{name: tuple(value.shape) for name, value in part.items()} for part in parts.values()]
+    if not {"last"} <= parts.keys() <= {"last", "best"} or any(each != wanted for each in shapes):
+        rule = f"hold 'last' and maybe 'best' of shape {wanted.pop('flat')}"
+        rule += f", and for each the buffers {wanted}" if wanted else ""
+        raise ValueError(bad_value("Fleet", "state", rule, {name: tuple(value.shape) for name, value in state.items()}))
+    return parts

@@ -1,6 +1,6 @@
 """Small networks on GPUs: whole epochs of a chunk in one kernel, a program for each model.
 
-It computes what `ChunkTraining` computes with `AutogradStep`, evaluations and early stopping included;
+It equals `ChunkTraining` with `AutogradStep`, evaluations and early stopping included;
 `torchmcl.accel.triton.training` has the kernel.
 """
 
@@ -8,25 +8,18 @@ import functools
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchmcl import accel
-from torchmcl.costs import pairwise_l1, pairwise_sq_euclidean
-from torchmcl.fleet.batches import mixed
-from torchmcl.fleet.courses import RuleCourses
-from torchmcl.fleet.data import FleetData
+from torchmcl.fleet.courses import TrainingPlan
+from torchmcl.fleet.data import mixed
+from torchmcl.fleet.eligibility import NetworkFacts, TrainingFacts, why_not_usual
 from torchmcl.fleet.epochs import ChunkTraining
-from torchmcl.fleet.evaluation import current_loss, hard_distortion
-from torchmcl.fleet.linear import is_relu_network
-from torchmcl.fleet.optimizers import Adam
-from torchmcl.fleet.plan import FleetPlan
-from torchmcl.fleet.stacked import StackedModules
-from torchmcl.fleet.steps import AutogradStep, StepSpec, why_not_usual
-from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.fleet.optimizers import is_plain_adam
+from torchmcl.fleet.steps import AutogradStep
 
 __all__ = ["FusedTraining", "why_not_fused"]
 
@@ -43,7 +36,7 @@ _MAX_FEATURES, _MAX_HIDDEN, _MAX_OUTPUTS = 63, 127, 64
 class FusedTraining(ChunkTraining):
     """A chunk whose epochs run in one kernel, between the measurements of `AutoAnnealing`."""
 
-    def __init__(self, step: AutogradStep, plan: FleetPlan) -> None:
+    def __init__(self, step: AutogradStep, plan: TrainingPlan) -> None:
         super().__init__(step, plan)
         data, held, device = step.rows.data, step.validation, self.models.flat.device
         rows = [data] if held is None else [data, held]
@@ -64,9 +57,9 @@ class FusedTraining(ChunkTraining):
             mixed(mixed(plan.seeds.to(device)) + 1),  # another stream than that of the shuffles
         ]
         self._facts = torch.stack(facts, dim=1)
-        self._network = _Network.of(self.models.template)
-        absolute = step.spec.cost_fn is pairwise_l1
-        self._constants = self._network.constants() | {"ABSOLUTE": absolute}
+        assert step.facts.network is not None
+        self._network = step.facts.network
+        self._constants = _constants(self._network) | {"ABSOLUTE": step.facts.cost.is_absolute}
         self._launched: torch.cuda.Event | None = None
 
     def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
@@ -108,7 +101,7 @@ class FusedTraining(ChunkTraining):
 
         state, plan, rows, spec = self.state, self.plan, self._rows, self._step.spec
         adam = spec.optimizer
-        assert isinstance(adam, Adam)
+        assert is_plain_adam(adam)
         order = rows.orders(low, high)
         unused = state.best_value
         network = self._network
@@ -123,10 +116,10 @@ class FusedTraining(ChunkTraining):
                 low, high, plan.n_epochs, len(self.models), rows.batch_size, len(rows.batches),
                 *((0, 0) if order is None else (order.shape[-1], order.shape[-2])),
                 -1 if plan.patience is None else plan.patience,
-                int(spec.monitor is current_loss), int(order is not None), int(self._row_weights is not None),
+                int(self._step.facts.watches_loss), int(order is not None), int(self._row_weights is not None),
                 int(network.has_scores), int(network.detach_scores),
-                network.n_features, network.n_hidden, network.n_hypotheses, network.n_dims,
-                float(spec.score_weight) if network.has_scores else 0.0, float(1 - network.dropout),
+                *network.sizes[:2], network.n_hypotheses, network.event[0],
+                float(spec.score_weight) if network.has_scores else 0.0, float(1 - (network.dropout or 0.0)),
                 *map(float, (adam.beta1, adam.beta2, math.log(adam.beta1), math.log(adam.beta2), adam.epsilon)),
                 **self._constants,
             )  # fmt: skip
@@ -146,7 +139,7 @@ class FusedTraining(ChunkTraining):
         return max(1, min(_EPOCHS, _ORDER_BYTES // max(1, bytes_of_one)))
 
     def _take_rule_of(self, epoch: int) -> None:
-        """Let the rule be that of an epoch, for those who look at it."""
+        """Set the rule to that of an epoch, for `after_epoch`."""
         self.courses.read(self.state.epoch.view(1) - 1)
         if self._annealing is not None:
             # Models that stopped early have none any more.
@@ -170,38 +163,29 @@ class FusedTraining(ChunkTraining):
         return next((epoch + 1 for epoch in range(low, high) if self._annealing.is_due(epoch)), high)
 
 
-def why_not_fused(
-    device: torch.device,
-    models: StackedModules,
-    data: FleetData,
-    held_out: FleetData | None,
-    spec: StepSpec,
-    courses: RuleCourses,
-) -> str | None:
+def why_not_fused(training: TrainingFacts) -> str | None:
     """Return why one kernel cannot serve a training, None if it can."""
-    if not accel.runs_on(device) or torch.version.hip is not None:
+    spec, network, rows = training.spec, training.network, training.rows
+    if not accel.runs_on(training.device) or torch.version.hip is not None:
         return "It serves CUDA devices, with Triton installed."
-    if (reason := why_not_usual(data, spec, courses)) is not None:
+    if (reason := why_not_usual(training)) is not None:
         return reason
-    if spec.cost_fn not in (pairwise_sq_euclidean, pairwise_l1):
+    if not training.cost.is_distance:
         return "It serves pairwise_sq_euclidean and pairwise_l1."
-    if type(spec.optimizer) is not Adam or min(spec.optimizer.beta1, spec.optimizer.beta2) == 0:
+    if not is_plain_adam(spec.optimizer):
         return "It serves Adam."
-    if held_out is not None and spec.monitor not in (current_loss, hard_distortion):
+    if training.held_out is not None and not (training.watches_loss or training.watches_distortion):
         return "It serves the monitors hard_distortion and current_loss."
-    for rows in (data,) if held_out is None else (data, held_out):
-        if rows.inputs.ndim != 3 or rows.targets.ndim != 4 or rows.targets.shape[2] != 1 or rows.mask is not None:
+    for each in (rows,) if training.held_out is None else (rows, training.held_out):
+        if each.n_features is None or each.n_dims is None or each.n_targets != 1 or each.has_mask:
             return "It serves inputs that are vectors, and one vector as the target of each."
-        if {rows.inputs.dtype, rows.targets.dtype, models.flat.dtype} != {torch.float32}:
+        if not (each.is_single and training.is_single):
             return "It serves float32."
-    n_dims = data.targets.shape[-1]
-    is_network = is_relu_network(models.template, data.inputs.shape[-1], n_dims, may_drop=True)
-    if not is_network or len(models.shapes) != 4 or _has_scales(models.template):
+    if network is None or not network.takes(rows, (rows.n_dims,)) or len(network.sizes) != 3 or network.has_scales:
         return "It serves MultiHypothesisMLP with one hidden layer and ReLU, without scales, all of it trained."
-    network = _Network.of(models.template)
-    if network.dropout >= 1:
+    if (network.dropout or 0.0) >= 1:
         return "It serves networks that do not drop everything."
-    sizes = network.n_features, network.n_hidden, math.prod(network.outputs)
+    sizes = *network.sizes[:2], math.prod(_outputs(network))
     if any(size > most for size, most in zip(sizes, (_MAX_FEATURES, _MAX_HIDDEN, _MAX_OUTPUTS), strict=True)):
         return f"It serves up to {_MAX_FEATURES} inputs, {_MAX_HIDDEN} hidden units and about {_MAX_OUTPUTS} outputs."
     return None
@@ -213,59 +197,26 @@ def _compiled_once(constants: frozenset[tuple[str, Any]]) -> threading.Lock:
     return threading.Lock()
 
 
-@dataclass(frozen=True)
-class _Network:
-    """What the kernel must know of a network."""
-
-    n_features: int
-    n_hidden: int
-    n_hypotheses: int
-    n_dims: int
-    has_scores: bool
-    detach_scores: bool
-    dropout: float
-
-    @classmethod
-    def of(cls, module: nn.Module) -> "_Network":
-        assert isinstance(module, MultiHypothesisMLP)
-        head, first = module.head, module.trunk[0]
-        assert isinstance(first, nn.Linear)
-        n_values = head.n_hypotheses * head.event[0]
-        dropout = (part.p for part in module.trunk if isinstance(part, nn.Dropout) and part.training)
-        return cls(
-            first.in_features,
-            first.out_features,
-            head.n_hypotheses,
-            head.event[0],
-            head.linear.out_features > n_values,
-            head.detach_scores,
-            next(dropout, 0.0),
-        )
-
-    @property
-    def outputs(self) -> tuple[int, int]:
-        """Groups of hypotheses: one for each coordinate and one for the scores; products have at least 16 columns."""
-        groups = _power_of_2(self.n_dims + 1)
-        return groups, max(_power_of_2(self.n_hypotheses), 16 // groups)
-
-    def constants(self) -> dict[str, Any]:
-        """Return what the kernel is compiled for."""
-        (groups, columns), hidden = self.outputs, max(16, _power_of_2(self.n_hidden + 1))
-        return {
-            "FEATURES": max(16, _power_of_2(self.n_features + 1)),
-            "HIDDEN": hidden,
-            "GROUPS": groups,
-            "COLUMNS": columns,
-            # The fastest of 32, 64 and 128 rows with 4 and 8 warps on an H200.
-            "ROWS": 64 if hidden <= 64 else 128,
-            "num_warps": 4 if hidden <= 64 else 8,
-            "num_stages": 1,  # copying rows ahead takes more registers than it gains
-        }
+def _outputs(network: NetworkFacts) -> tuple[int, int]:
+    """Return groups of hypotheses, one per coordinate and one for the scores; products have at least 16 columns."""
+    groups = _power_of_2(network.event[0] + 1)
+    return groups, max(_power_of_2(network.n_hypotheses), 16 // groups)
 
 
-def _has_scales(module: nn.Module) -> bool:
-    assert isinstance(module, MultiHypothesisMLP)
-    return module.head.scales
+def _constants(network: NetworkFacts) -> dict[str, Any]:
+    """Return the compile-time constants of the kernel."""
+    n_features, n_hidden, _ = network.sizes
+    (groups, columns), hidden = _outputs(network), max(16, _power_of_2(n_hidden + 1))
+    return {
+        "FEATURES": max(16, _power_of_2(n_features + 1)),
+        "HIDDEN": hidden,
+        "GROUPS": groups,
+        "COLUMNS": columns,
+        # The fastest of 32, 64 and 128 rows with 4 and 8 warps on an H200.
+        "ROWS": 64 if hidden <= 64 else 128,
+        "num_warps": 4 if hidden <= 64 else 8,
+        "num_stages": 1,  # copying rows ahead takes more registers than it gains
+    }
 
 
 def _power_of_2(n: int) -> int:

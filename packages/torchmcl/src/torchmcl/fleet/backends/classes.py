@@ -1,28 +1,29 @@
 """A step of mixtures over classes with its gradient in closed form, for small networks on CPUs.
 
 Of a small network autograd takes most of the time: a step of five networks on a hundred rows has some 30 operations
-here instead of some 200. What is computed is `mcl_step` with `MixtureNLL(pairwise_cross_entropy)`.
+here instead of some 200. It equals `mcl_step` with `MixtureNLL(pairwise_cross_entropy)`.
 """
 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from torchmcl._checks import debug_checks_enabled
-from torchmcl.costs import MixtureNLL, pairwise_cross_entropy
-from torchmcl.fleet.batches import BatchRows, EpochRows
-from torchmcl.fleet.compiled_adam import fast_adam
 from torchmcl.fleet.courses import RuleCourses
-from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.evaluation import MixtureLogLoss
-from torchmcl.fleet.linear import is_relu_network, products
-from torchmcl.fleet.stacked import StackedModules
-from torchmcl.fleet.steps import AutogradStep, StepSpec
+from torchmcl.fleet.data import EpochRows, FleetData
+from torchmcl.fleet.eligibility import NetworkFacts, RowFacts, TrainingFacts
+from torchmcl.fleet.models import StackedModules
+from torchmcl.fleet.optimizers import fast_adam
+from torchmcl.fleet.options import MixtureLogLoss
+from torchmcl.fleet.stacked_linear import products
+from torchmcl.fleet.steps import AutogradStep
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.types import Batch
 
 __all__ = ["ClassStep", "why_not_in_closed_form"]
+
+
+_NETWORKS = "It serves MultiHypothesisMLP with ReLU and scores, without an output activation, all of it trained."
 
 
 class _ClassNetworks:
@@ -98,17 +99,19 @@ def _places(batch: Batch, n_hypotheses: int) -> Tensor:
 
 
 class ClassStep(AutogradStep):
-    """Losses and gradients of class mixtures in closed form, for trainings that `choose_backend` gives it."""
+    """Losses and gradients of class mixtures in closed form, for trainings that it serves."""
 
-    def __init__(self, models: StackedModules, rows: EpochRows, validation: FleetData | None, spec: StepSpec) -> None:
-        super().__init__(models, rows, validation, spec)
-        self.optimizer = fast_adam(spec.optimizer)
+    def __init__(
+        self, models: StackedModules, rows: EpochRows, validation: FleetData | None, facts: TrainingFacts
+    ) -> None:
+        super().__init__(models, rows, validation, facts)
+        self.optimizer = fast_adam(self.spec.optimizer)
         self._networks = _ClassNetworks(models)
-        served = validation is not None and _why_not_on_rows(models, validation) is None
-        self._evaluates = served and isinstance(spec.monitor, MixtureLogLoss)
+        served = facts.held_out is not None and _why_not_on_rows(facts.network, facts.held_out) is None
+        self._evaluates = served and isinstance(self.spec.monitor, MixtureLogLoss)
 
     @torch.no_grad()
-    def __call__(self, courses: RuleCourses, batch: BatchRows) -> Tensor:
+    def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
         """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
         losses = self._networks.losses(*self.rows.batch(batch), courses.rule())
         self.gradient = self._networks.gradient
@@ -123,30 +126,23 @@ class ClassStep(AutogradStep):
         return self.spec.monitor.of_costs(self._networks.costs(self._held_out_batch))
 
 
-def why_not_in_closed_form(device: torch.device, models: StackedModules, data: FleetData, spec: StepSpec) -> str | None:
+def why_not_in_closed_form(training: TrainingFacts) -> str | None:
     """Return why `ClassStep` cannot serve a training, None if it can."""
-    if device.type != "cpu":
+    if training.device.type != "cpu":
         return "It serves CPUs."
-    if spec.cost_fn != MixtureNLL(pairwise_cross_entropy) or spec.loss_fn is not None or spec.score_weight != 0:
+    if not training.cost.is_class_mixture or training.spec.loss_fn is not None or training.spec.score_weight != 0:
         return "It serves MixtureNLL(pairwise_cross_entropy) with score_weight=0."
-    if debug_checks_enabled():
+    if training.checks_values:
         return "It does not look at values, as `debug_checks` asks for."
-    return _why_not_on_rows(models, data)
+    return _why_not_on_rows(training.network, training.rows)
 
 
-def _why_not_on_rows(models: StackedModules, data: FleetData) -> str | None:
-    if data.inputs.ndim != 3 or data.targets.ndim != 3 or data.targets.shape[2] != 1:
+def _why_not_on_rows(network: NetworkFacts | None, rows: RowFacts) -> str | None:
+    if rows.n_features is None or not rows.are_classes or rows.n_targets != 1:
         return "It serves inputs that are vectors, with one class each."
-    if data.source is not None or data.is_ragged or data.mask is not None:
+    if rows.is_sampled or rows.is_ragged or rows.has_mask:
         return "It serves sets of one length without a mask, that stay the same in all epochs."
-    if not _gives_classes(models.template, data.inputs.shape[-1]):
-        return "It serves MultiHypothesisMLP with ReLU and scores, without an output activation, all of it trained."
-    return None
-
-
-def _gives_classes(template: nn.Module, n_features: int) -> bool:
-    if not isinstance(template, MultiHypothesisMLP) or len(template.head.event) != 1 or template.head.detach_scores:
-        return False
-    head = template.head
-    has_scores = head.linear.out_features == head.n_hypotheses * (head.event[0] + 1)
-    return has_scores and not head.scales and is_relu_network(template, n_features, head.event[0])
+    serves = network is not None and network.dropout is None and len(network.event) == 1
+    if network is None or not serves or not network.takes(rows, network.event):
+        return _NETWORKS
+    return _NETWORKS if not network.has_scores or network.detach_scores or network.has_scales else None

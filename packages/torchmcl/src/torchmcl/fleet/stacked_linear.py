@@ -22,7 +22,6 @@ __all__ = [
     "StackedLinear",
     "has_global_hooks",
     "is_feed_forward",
-    "is_relu_network",
     "products",
     "rectified_weights",
 ]
@@ -83,31 +82,6 @@ def _is_as_its_class_says(part: nn.Module) -> bool:
     if isinstance(part, MultiHypothesisHead) and not isinstance(part.output_activation, nn.Module):
         return plain and part.output_activation in _OF_EACH_NUMBER
     return plain
-
-
-def is_relu_network(module: nn.Module, n_features: int, n_outputs: int, *, may_drop: bool = False) -> bool:
-    """Return whether a module is made of linear layers with ReLUs between them, all trained, for rows of this size.
-
-    Args:
-        module: to look at.
-        n_features: of a row.
-        n_outputs: of a hypothesis.
-        may_drop: whether dropout may follow each ReLU.
-    """
-    if type(module) is not MultiHypothesisMLP or has_global_hooks() or not is_feed_forward(module):
-        return False
-    if module.head.output_activation is not None or type(module.trunk) is not nn.Sequential:
-        return False
-    kinds = [type(part) for part in module.trunk]
-    hidden_layers = [[nn.Linear, nn.ReLU], *([[nn.Linear, nn.ReLU, nn.Dropout]] if may_drop else [])]
-    layers = [part for part in module.modules() if type(part) is nn.Linear]
-    return (
-        any(kinds == layer * (len(kinds) // len(layer)) for layer in hidden_layers)
-        and type(module.head.linear) is nn.Linear
-        and (layers[0].in_features, module.head.event) == (n_features, (n_outputs,))
-        and all(layer.bias is not None for layer in layers)
-        and all(parameter.requires_grad for parameter in module.parameters())
-    )
 
 
 def rectified_weights(module: nn.Module) -> frozenset[str]:

@@ -1,8 +1,7 @@
-"""Copies of a model along its cooling, which can be replayed: annealing at inference time."""
+"""Weights of a model along its cooling, to predict with at each temperature: annealing at inference time."""
 
 import copy
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,29 +10,14 @@ from torchmcl._checks import bad_value, check_non_negative
 from torchmcl._headers import MODEL_FILE
 from torchmcl._reading import as_written
 from torchmcl.persistence.files import read_saved, write_checkpoint
-from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions
 
-__all__ = ["Replay", "Snapshots"]
+__all__ = ["WeightHistory"]
 
 _KIND = "torchmcl snapshots"
 
 
-class Replay(NamedTuple):
-    """The cooling, replayed for some inputs.
-
-    Attributes:
-        temperatures: [snapshots], from hot to cold.
-        hypotheses: [snapshots, inputs, hypotheses, dim].
-        masses: [inputs, hypotheses], the coldest model's normalised scores; equal without a score head.
-    """
-
-    temperatures: Tensor
-    hypotheses: Tensor
-    masses: Tensor
-
-
-class Snapshots:
+class WeightHistory:
     """Weights of one model at falling temperatures.
 
     Args:
@@ -42,10 +26,10 @@ class Snapshots:
     Example:
         >>> from torchmcl import MultiHypothesisMLP
         >>> model = MultiHypothesisMLP(1, 2, n_hypotheses=3, hidden=(4,))
-        >>> snapshots = Snapshots(model)
+        >>> history = WeightHistory(model)
         >>> for temperature in (1.0, 0.5):
-        ...     snapshots.add(temperature, model)  # after some training at this temperature
-        >>> snapshots.replay(torch.zeros(5, 1)).hypotheses.shape
+        ...     history.add(temperature, model)  # after some training at this temperature
+        >>> history.predict(torch.zeros(5, 1)).hypotheses.shape
         torch.Size([2, 5, 3, 2])
 
     Reference:
@@ -58,7 +42,7 @@ class Snapshots:
         self.states: list[dict[str, Tensor]] = []
 
     def __len__(self) -> int:
-        """Return how many snapshots there are."""
+        """Return the number of temperatures."""
         return len(self.temperatures)
 
     def add(self, temperature: float, model: nn.Module) -> None:
@@ -67,34 +51,32 @@ class Snapshots:
         Raises:
             ValueError: if the temperature is above the previous one.
         """
-        check_non_negative("Snapshots.add", "temperature", temperature)
+        check_non_negative("WeightHistory.add", "temperature", temperature)
         if self.temperatures and temperature > self.temperatures[-1]:
             rule = f"not rise above the previous one {self.temperatures[-1]:g}"
-            raise ValueError(bad_value("Snapshots.add", "temperature", rule, f"{temperature:g}"))
+            raise ValueError(bad_value("WeightHistory.add", "temperature", rule, f"{temperature:g}"))
         self.temperatures.append(float(temperature))
         self.states.append({name: value.detach().cpu().clone() for name, value in model.state_dict().items()})
 
     @torch.no_grad()
-    def replay(self, inputs: Tensor) -> Replay:
-        """Return the answers of the model to inputs [inputs, ...] at each temperature.
+    def predict(self, inputs: Tensor) -> Predictions:
+        """Return the predictions for inputs [inputs, ...] at each temperature, [temperatures, inputs, ...].
 
         Raises:
-            ValueError: if there are fewer than two snapshots.
+            ValueError: if there are fewer than two temperatures.
         """
         if len(self) < 2:
             advice = "Call add(temperature, model) along the cooling."
-            raise ValueError(bad_value("Snapshots.replay", "snapshots", "be at least two", len(self), advice))
+            rule = "hold at least two temperatures"
+            raise ValueError(bad_value("WeightHistory.predict", "temperatures", rule, len(self), advice))
         model = copy.deepcopy(self._template).eval()
-        answers: list[Predictions] = []
+        predictions: list[Predictions] = []
         for state in self.states:
             model.load_state_dict(state)
-            answers.append(model(inputs))
-        hypotheses = torch.stack([answer.hypotheses for answer in answers])
-        logits = answers[-1].score_logits
-        n_hypotheses = hypotheses.shape[-2]
-        masses = hypotheses.new_full(hypotheses.shape[1:-1], 1 / n_hypotheses)
-        return Replay(
-            torch.tensor(self.temperatures), hypotheses, masses if logits is None else normalized_scores(logits)
+            predictions.append(model(inputs))
+        logits = [each.score_logits for each in predictions if each.score_logits is not None]
+        return Predictions(
+            torch.stack([each.hypotheses for each in predictions]), torch.stack(logits) if logits else None
         )
 
     def save(self, folder: str | Path) -> None:
@@ -104,19 +86,19 @@ class Snapshots:
         write_checkpoint(Path(folder) / MODEL_FILE, _KIND, state=state, tensors=tensors)
 
     @classmethod
-    def load(cls, folder: str | Path, model: nn.Module) -> "Snapshots":
-        """Read what `save` wrote, for a model of the same structure.
+    def load(cls, folder: str | Path, model: nn.Module) -> "WeightHistory":
+        """Read a folder written by `save`, for a model of the same structure.
 
         Raises:
             ValueError: if the folder holds something else, or weights of another structure.
         """
-        checkpoint = read_saved("Snapshots.load", Path(folder), _KIND, "`Snapshots.save`")
-        snapshots = cls(model)
-        with as_written("Snapshots.load", "folder", "`Snapshots.save`"):
-            snapshots.temperatures = [float(temperature) for temperature in checkpoint.state["temperatures"]]
-            for i in range(len(snapshots.temperatures)):
+        checkpoint = read_saved("WeightHistory.load", Path(folder), _KIND, "`WeightHistory.save`")
+        history = cls(model)
+        with as_written("WeightHistory.load", "folder", "`WeightHistory.save`"):
+            history.temperatures = [float(temperature) for temperature in checkpoint.state["temperatures"]]
+            for i in range(len(history.temperatures)):
                 prefix = f"{i}."
                 state = {n.removeprefix(prefix): v for n, v in checkpoint.tensors.items() if n.startswith(prefix)}
-                snapshots._template.load_state_dict(state)  # raises for weights of another structure
-                snapshots.states.append(state)
-        return snapshots
+                history._template.load_state_dict(state)  # raises for weights of another structure
+                history.states.append(state)
+        return history

@@ -1,20 +1,24 @@
-"""A trial before a training: a few rows through the stacked models and through the same modules alone.
+"""Checks of modules: those that a fleet could not train exactly as alone are refused before a training begins.
 
-Linear layers and activations are known to be exact. Of any other module nothing is known but what it does, so two of
-the models take two steps both ways, in double precision where rounding cannot be mistaken for a difference.
+Known obstacles (lazy parameters, gradient hooks, recurrent layers) are named when the fleet is made. Linear layers and
+activations are known to be exact. Other modules are tested: two of the models take two steps
+both ways before a training, in double precision where rounding cannot be mistaken for a difference.
 """
 
+import copy
+import functools
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from torchmcl._checks import bad_value
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.identity import described, own_attributes
-from torchmcl.fleet.stackable import check_no_backward_hooks, refuse
-from torchmcl.fleet.stacked import (
+from torchmcl.fleet.models import (
     StackedModules,
     checked_predictions,
     gradients_of,
@@ -22,12 +26,116 @@ from torchmcl.fleet.stacked import (
     random_numbers_apart,
     seed_generators,
 )
+from torchmcl.persistence.identity import contents_of, described, own_attributes
 from torchmcl.types import Predictions
 
-__all__ = ["check_as_alone", "check_input_type", "check_rows_apart", "inspected"]
+__all__ = ["check_as_alone", "check_input_type", "check_rows_apart", "check_stackable", "inspected"]
 
 _N_ROWS, _N_MODELS, _N_STEPS = 8, 2, 2
 _ALONE = "Train it with mcl_step in a loop of your own."
+
+
+def check_stackable(modules: Sequence[nn.Module]) -> None:
+    """Check that modules differ in nothing but the values of their parameters and buffers, and can be stacked.
+
+    Raises:
+        ValueError: if they differ, have no parameter to train, or parameters of several types.
+        TypeError: if their parameters are lazy, or have something attached that stacked ones would not have, or they
+            have recurrent layers.
+    """
+    if lazy := sorted({name for module in modules for name, tensor in _tensors(module) if is_lazy(tensor)}):
+        advice = "Call the module once on a row of inputs before you return it."
+        _refuse(TypeError, "make modules whose sizes are known", f"lazy parameters {lazy}", advice)
+    first = modules[0]
+    _check_layers(first)
+    _check_parameters(first)
+    _check_hooks(first)
+    _check_functions(first)
+    shapes = [{name: tuple(p.shape) for name, p in module.named_parameters()} for module in modules]
+    if odd := next((i for i, own in enumerate(shapes) if own != shapes[0]), None):
+        got = f"{shapes[0]} for model 0 and {shapes[odd]} for model {odd}"
+        _refuse(ValueError, "make modules of one shape", got)
+    try:
+        copy.deepcopy(first)
+    except RuntimeError as error:
+        advice = "Use torch.nn.utils.parametrizations instead of torch.nn.utils.weight_norm and spectral_norm."
+        _refuse(TypeError, "make modules that copy.deepcopy can copy", f"{_one_line(first)}: {error}", advice, error)
+    structure = described(first)
+    if odd := next((i for i, module in enumerate(modules) if described(module) != structure), None):
+        advice = "Keep what differs in a buffer: register_buffer."
+        got = f"{_one_line(first)} for model 0 and {_one_line(modules[odd])} for model {odd}"
+        _refuse(ValueError, "make modules that differ in their parameters and buffers alone", got, advice)
+
+
+def _check_layers(module: nn.Module) -> None:
+    """Check that torch can compute all layers for several models at once."""
+    for name, part in module.named_modules():
+        if isinstance(part, nn.RNNBase | nn.LSTMCell):
+            rule = "make modules without recurrent layers of torch, which torch.vmap does not support"
+            _refuse(TypeError, rule, f"nn.{type(part).__name__} at {name!r}", _ALONE)
+
+
+def _check_parameters(module: nn.Module) -> None:
+    parameters = dict(module.named_parameters())
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        got = f"{_one_line(module)} with {len(parameters)} parameters, none of which requires a gradient"
+        _refuse(ValueError, "make modules with a parameter to train", got)
+    kinds = {(str(parameter.dtype), str(parameter.device)) for parameter in parameters.values()}
+    if len(kinds) > 1:
+        _refuse(ValueError, "make modules with parameters of one type on one device", sorted(kinds))
+    if not next(iter(parameters.values())).is_floating_point():
+        _refuse(ValueError, "make modules with floating parameters", sorted(kinds))
+
+
+def _check_hooks(module: nn.Module) -> None:
+    """Check that no hook waits for gradients of parameters or modules: stacked ones have one gradient together."""
+    advice = "Remove the hook, or train with mcl_step."
+    for name, tensor in _tensors(module):
+        if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+            _refuse(TypeError, "make modules without gradient hooks", f"one on the parameter {name!r}", advice)
+    for name, part in module.named_modules():
+        if part._backward_hooks or part._backward_pre_hooks:
+            got = f"one on {name!r}" if name else "one on the module"
+            _refuse(TypeError, "make modules without backward hooks", got, advice)
+
+
+def _check_functions(module: nn.Module) -> None:
+    """Check that no function closes over a part of its module: in a copy it would still use that of the original."""
+    parts = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
+    for prefix, part in module.named_modules():
+        hooks = {name: value for name, value in vars(part).items() if name.endswith("_hooks")}
+        for name, value in (own_attributes(part) | hooks).items():
+            if _reaches(value, parts, in_function=False):
+                got = f"{f'{prefix}.{name}'.lstrip('.')!r}, which does"
+                advice = "A hook is called with its module, and a method of a class with `self`."
+                _refuse(TypeError, "make modules whose functions do not close over parts of them", got, advice)
+
+
+def _reaches(value: Any, parts: set[int], *, in_function: bool) -> bool:
+    """Return whether a function in a value closes over one of the parts."""
+    if isinstance(value, nn.Module | Tensor):
+        return in_function and id(value) in parts
+    if isinstance(value, types.FunctionType):
+        cells = [contents_of(cell) for cell in value.__closure__ or ()]
+        held: Iterable[Any] = [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        in_function = True
+    elif isinstance(value, types.MethodType):
+        held = (value.__func__, value.__self__)
+    elif isinstance(value, functools.partial):
+        held = (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, Mapping):
+        held = value.values()
+    else:
+        held = value if isinstance(value, list | tuple | set) else ()
+    return any(_reaches(each, parts, in_function=in_function) for each in held)
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
+def _one_line(module: nn.Module) -> str:
+    return " ".join(repr(module).split())
 
 
 def inspected(models: StackedModules, data: FleetData, validation: FleetData | None) -> tuple[FleetData, int]:
@@ -42,7 +150,9 @@ def inspected(models: StackedModules, data: FleetData, validation: FleetData | N
         TypeError: if the rows are of another type than the models take.
         ValueError: if the models cannot be trained on them as each alone.
     """
-    check_no_backward_hooks()
+    if nn.modules.module._global_backward_hooks or nn.modules.module._global_backward_pre_hooks:
+        rule = "be called without global backward hooks"  # which stacked modules pass no gradients through
+        raise TypeError(bad_value("Fleet.fit", "data", rule, "some", "Remove them, or train with mcl_step."))
     n_hypotheses = _try_rows("data", data, models, training=True)
     if validation is not None:
         _try_rows("validation", validation, models, training=False)
@@ -72,7 +182,7 @@ def _check_types(name: str, data: FleetData, hypotheses: Tensor) -> None:
 
 
 def _trial_predictions(owner: str, name: str, models: StackedModules, inputs: Tensor) -> Predictions:
-    """Return what the first model predicts for a few rows of inputs [models, rows, ...], called `name`.
+    """Return the predictions of the first model for a few rows of inputs [models, rows, ...], called `name`.
 
     Raises:
         TypeError: if its inputs are of another type than its parameters, and it does not take them.
@@ -97,7 +207,7 @@ def check_input_type(owner: str, name: str, models: StackedModules, inputs: Tens
 
 
 def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
-    """Check on some rows that stacked models do what each of them does alone.
+    """Check on some rows that stacked models equal each of them alone.
 
     Args:
         models: of the training.
@@ -116,13 +226,13 @@ def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
             stacked = _stacked(some, inputs, training=training)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             got = f"{type(some.template).__name__}: {str(error).strip().splitlines()[0]}"
-            refuse(ValueError, "make modules that torch.vmap can run", got, _ALONE, error)
+            _refuse(ValueError, "make modules that torch.vmap can run", got, _ALONE, error)
         for own, also in zip(alone, stacked, strict=True):
             _compare(own, also, type(some.template).__name__)
 
 
 def check_rows_apart(owner: str, name: str, models: StackedModules, data: FleetData, *, training: bool) -> None:
-    """Check for sets of different length that no row has a hand in what the models make of another one.
+    """Check for sets of different length that no row affects the predictions for another one.
 
     The sets are padded to one length, and BatchNorm for example would take padding for rows.
 
@@ -152,7 +262,7 @@ def check_rows_apart(owner: str, name: str, models: StackedModules, data: FleetD
 
 
 class _Course(NamedTuple):
-    """What a model made of the same rows in a few steps."""
+    """Outputs, gradients and buffers of a model in a few steps on the same rows."""
 
     outputs: list[Tensor]  # [rows, numbers] of each step
     gradients: list[Tensor]  # [parameters]
@@ -180,19 +290,15 @@ def _alone(some: StackedModules, index: int, inputs: Tensor, *, training: bool) 
         drew = not torch.equal(before, torch.get_rng_state())
     rule = "make modules that keep what changes in buffers (register_buffer)"
     if changed := sorted(name for name, value in _attributes(module).items() if attributes.get(name) != value):
-        refuse(ValueError, rule, f"{type(module).__name__}, which changes {changed} in its forward pass", _ALONE)
+        _refuse(ValueError, rule, f"{type(module).__name__}, which changes {changed} in its forward pass", _ALONE)
     if not drew and not _close(outputs[-1], _once(some.module(index), module, buffers, inputs)):
-        refuse(
-            ValueError,
-            rule,
-            f"{type(module).__name__}, whose second call differs from the first by something else",
-            _ALONE,
-        )
+        got = f"{type(module).__name__}, whose second call differs from the first by something else"
+        _refuse(ValueError, rule, got, _ALONE)
     return _Course(outputs, gradients, dict(module.named_buffers()), drew)
 
 
 def _once(fresh: nn.Module, used: nn.Module, buffers: list[Tensor], inputs: Tensor) -> Tensor:
-    """Return what a module that was not called before makes of the inputs, with the buffers of one that was."""
+    """Return the output of a module that was not called before, with the buffers of one that was."""
     for part, like in zip(fresh.modules(), used.modules(), strict=True):
         part.training = like.training
     with torch.no_grad(), random_numbers_apart():
@@ -220,13 +326,8 @@ def _stacked(some: StackedModules, inputs: Tensor, *, training: bool) -> list[_C
 def _compare(alone: _Course, stacked: _Course, name: str) -> None:
     rule = "make modules that do the same alone and stacked"
     if alone.buffers.keys() != stacked.buffers.keys():
-        made = sorted(alone.buffers.keys() ^ stacked.buffers.keys())
-        refuse(
-            ValueError,
-            "make modules whose buffers are there from the beginning",
-            f"{name}, which makes {made} when called",
-            _ALONE,
-        )
+        got = f"{name}, which makes {sorted(alone.buffers.keys() ^ stacked.buffers.keys())} when called"
+        _refuse(ValueError, "make modules whose buffers are there from the beginning", got, _ALONE)
     if alone.drew:  # the numbers that models draw side by side are others than alone, by the same law
         return
     for what, left, right in (
@@ -235,7 +336,7 @@ def _compare(alone: _Course, stacked: _Course, name: str) -> None:
         ("buffers", list(alone.buffers.values()), list(stacked.buffers.values())),
     ):
         if not all(_close(a, b) for a, b in zip(left, right, strict=True)):
-            refuse(ValueError, rule, f"{name}, whose {what} differ", _ALONE)
+            _refuse(ValueError, rule, f"{name}, whose {what} differ", _ALONE)
 
 
 def _in_double(models: StackedModules, inputs: Tensor) -> tuple[StackedModules, Tensor]:
@@ -271,7 +372,7 @@ def _close(left: Tensor, right: Tensor) -> bool:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Return what a module keeps besides parameters and buffers; tensors may be left there for others to look at."""
+    """Return the attributes of a module besides parameters and buffers, except for tensors, which may be left there."""
     return {
         f"{prefix}.{name}".lstrip("."): described(value)
         for prefix, part in module.named_modules()
@@ -284,3 +385,10 @@ def _has_tensor(value: Any) -> bool:
     if isinstance(value, dict):
         return any(isinstance(entry, Tensor) for entry in value.values())
     return isinstance(value, Tensor) or (isinstance(value, list | tuple) and any(isinstance(v, Tensor) for v in value))
+
+
+def _refuse(
+    kind: type[Exception], rule: str, got: object, advice: str = "", cause: BaseException | None = None
+) -> NoReturn:
+    """Raise the error about a module that cannot be in a fleet."""
+    raise kind(bad_value("Fleet", "module_factory", rule, got, advice)) from cause

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torchmcl as mcl
-from torchmcl.fleet.identity import identity_of
+from torchmcl.persistence.identity import identity_of
 
 SCALE = 2.0
 
@@ -125,7 +125,7 @@ def test_an_object_that_holds_itself_has_an_identity():
 def test_identities_are_those_of_another_process():
     program = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_identity as t;"
-        "from torchmcl.fleet.identity import identity_of;"
+        "from torchmcl.persistence.identity import identity_of;"
         "print([identity_of(v) for name in ('closures', 'functions', 'objects', 'modules') for v in t.DIFFERENT[name]])"
     )
     seeded = [

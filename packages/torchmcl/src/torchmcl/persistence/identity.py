@@ -1,4 +1,4 @@
-"""What a value is, in a form that is the same in another process: for checkpoints, and to compare modules.
+"""Checksums of values that are the same in another process: for checkpoints, and to compare modules.
 
 Numbers, texts, tensors and containers count by value. A function counts by its name, its code, and the values that it
 closes over; the code of installed libraries is left out, so that an update of theirs changes nothing.
@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 __all__ = ["contents_of", "described", "digest_of_tensors", "identity_of", "own_attributes"]
 
-# What every module has; its parameters, children and hooks are described apart.
+# Attributes of every module; its parameters, children and hooks are described apart.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _LIBRARIES = frozenset({"torch", "torchmcl", "numpy", "scipy", "sklearn", "builtins", "math", "functools", "operator"})
 
 
 def identity_of(value: Any) -> str:
-    """Return a checksum of what a value is.
+    """Return a checksum of a value.
 
     Example:
         >>> def times(factor):
@@ -47,7 +47,7 @@ def digest_of_tensors(values: Mapping[str, Any]) -> str:
 
 
 def described(value: Any, seen: dict[int, Any] | None = None) -> Any:
-    """Return a description in lists, texts and numbers; `seen` holds what was described already."""
+    """Return a description in lists, texts and numbers; `seen` holds values described before."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | complex | bytes | torch.dtype | torch.device | torch.Size | slice | range):
@@ -105,7 +105,7 @@ def _of_function(value: types.FunctionType, seen: dict[int, Any]) -> list[Any]:
 
 
 def _of_code(code: types.CodeType, names: Mapping[str, Any], seen: dict[int, Any]) -> list[Any]:
-    """Return bytecode, constants and names, with the values of global numbers, tensors and functions of one's own."""
+    """Return bytecode, constants and names, with the values of globals outside of libraries."""
     constants = [
         _of_code(entry, names, seen) if isinstance(entry, types.CodeType) else described(entry, seen)
         for entry in code.co_consts
@@ -121,7 +121,7 @@ def _is_own(value: Any) -> bool:
 
 
 def contents_of(cell: types.CellType) -> Any:
-    """Return what a function closes over, None for what was not assigned yet."""
+    """Return a value that a function closes over, None if it was not assigned yet."""
     try:
         return cell.cell_contents
     except ValueError:

@@ -1,4 +1,4 @@
-"""The models of a fleet under `AutoAnnealing`: measured and changed now and then, all on the device."""
+"""`AutoAnnealing` in a fleet: models are measured and changed now and then, all on the device."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from torchmcl.annealing.auto import POLICY_CONSTANTS, AutoAnnealing, AutoValues, CostScale
-from torchmcl.annealing.moves import HeadTensors, Samples, head_of, planned_moves
-from torchmcl.fleet.stacked import replace_where
+from torchmcl.annealing.driver import AnnealingDriver
+from torchmcl.annealing.moves import HeadTensors, Moves, Samples
+from torchmcl.fleet.models import StackedModules, replace_where
 from torchmcl.fleet.steps import AutogradStep
+from torchmcl.nn import MultiHypothesisHead
 
-__all__ = ["SelfAnnealing"]
+__all__ = ["FleetAnnealing"]
 
 # A hundred measurements show when a hold goes flat; after it, a quarter as many do.
 _N_MEASUREMENTS, _LESS_OFTEN = 100, 4
-# The rows that moves are planned on: at least so many, and so many for each hypothesis.
-_N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS = 512, 32
 
 
 class _Known(NamedTuple):
@@ -29,7 +29,7 @@ class _Known(NamedTuple):
     warm: list[bool | None]  # whether all models have a temperature above 0 (True) or none has; None for some
 
 
-class SelfAnnealing:
+class FleetAnnealing:
     """The policies of a chunk.
 
     Args:
@@ -46,27 +46,34 @@ class SelfAnnealing:
         models = step.models
         device = models.flat.device
         self.on_cpu = device.type == "cpu"  # where reading a value costs nothing
-        self.n_epochs, self._models, self._optimizer, self._step = n_epochs, models, optimizer, step
+        self.n_epochs, self._models, self._step = n_epochs, models, step
         self._measure, self._measure_trained = step.measurements()
         # Targets that a model sees in the training: the more, the less weight decay.
         self.n_points, self.n_steps = step.rows.n_points(n_epochs), n_epochs * step.rows.n_steps
         self.chosen = torch.tensor([isinstance(rule, AutoAnnealing) for rule in rules], device=device)
         policies = [rule if isinstance(rule, AutoAnnealing) else AutoAnnealing() for rule in rules]
-        self.policy = AutoAnnealing.stacked(policies, device)
+        self._driver = AnnealingDriver(
+            AutoAnnealing.stacked(policies, device),
+            models.template,
+            n_models=len(policies),
+            device=device,
+            reads_values=self.on_cpu,
+        )
+        self._driver.n_hypotheses, *event = step.hypotheses_shape()
+        self._driver.n_coordinates = math.prod(event)
         self.every = max(1, n_epochs // _N_MEASUREMENTS)
         self._known: _Known | None = None
-        shape = step.hypotheses_shape()
-        self._sizes = {"n_hypotheses": shape[0], "n_coordinates": math.prod(shape[1:])}
-        self._head = self._head_tensors()
-        self._differences = None if self._head is None else self._head.drawn(seeds.tolist())
-        self._samples = self._sampled() if self._head is not None and shape[0] > 1 else None
-        zeros = torch.zeros(len(policies), device=device)
-        unmeasured = CostScale(zeros, zeros, zeros, torch.ones_like(zeros, dtype=torch.bool))
-        self.state = self._init(unmeasured) | {"initial": models.flat.detach().clone()}
+        #: Of the policy, and the first weights; changed in place.
+        self.state = self._driver.state | {"initial": models.flat.detach().clone()}
+        self._weights = _StackedWeights(models, optimizer, self._driver.head, seeds.tolist(), self.state["initial"])
+        may_move = self._driver.head is not None and self._driver.n_hypotheses > 1
+        self._samples = self._sampled() if may_move else lambda: None
 
     def begin(self) -> None:
         """Measure the models before their first epoch."""
-        for name, value in self._init(self._measure()).items():
+        mean, best, spread, has_zero = self._measure()
+        mean, best, spread = (value.nan_to_num(0.0) for value in (mean, best, spread))  # nothing is held for, then
+        for name, value in self._driver.initial(CostScale(mean, best, spread, has_zero), self.n_epochs).items():
             self.state[name].copy_(value)
         self.state["initial"].copy_(self._models.flat)
 
@@ -100,40 +107,24 @@ class SelfAnnealing:
         if self.on_cpu and not self._needs_measurement(int(ended)):
             return
         trained = None if self._measure_trained is None else self._measure_trained()
-        n_coordinates = self._sizes["n_coordinates"]
-        decision = self.policy.update(
-            self.state, self._measure(), ended, self.n_epochs, n_coordinates=n_coordinates, trained=trained
+        self._driver.end_epoch(
+            self._measure(),
+            ended,
+            self.n_epochs,
+            self._weights,
+            self._samples,
+            active=self.chosen & active,
+            trained=trained,
         )
         self._known = None
-        chosen = self.chosen & active
-        rewinds = decision.rewinds & chosen
-        replace_where(rewinds, self._models.flat, self.state["initial"])
-        for value in self._optimizer.values():
-            replace_where(rewinds, value, torch.zeros_like(value))
-        if self._head is None or self._differences is None:
-            return
-        self._head.fan_out(torch.where(chosen, decision.fans_out, 0.0), self._differences)
-        moves = decision.moves & chosen
-        if self._samples is not None and not (self.on_cpu and not bool(moves.any())):
-            samples = self._samples()
-            if samples is not None:
-                self._head.move(planned_moves(samples, moves))
 
     def values_of(self, epochs: Tensor) -> AutoValues:
         """Return the values of epochs [epochs, 1], [epochs, models] each."""
-        values = self.policy.value(
-            self.state, epochs, self.n_epochs, n_rows=self.n_points, n_steps=self.n_steps, **self._sizes
-        )
+        values = self._driver.values(epochs, self.n_epochs, n_rows=self.n_points, n_steps=self.n_steps)
         others = (torch.nan, 1.0, 0.0)
         return AutoValues(
             *(torch.where(self.chosen, value, other) for value, other in zip(values, others, strict=True))
         )
-
-    def _init(self, measured: CostScale) -> dict[str, Tensor]:
-        n_coordinates, may_hold = self._sizes["n_coordinates"], self._head is not None
-        mean, best, spread = (value.nan_to_num(0.0) for value in measured[:3])  # nothing is held for, then
-        measured = CostScale(mean, best, spread, measured.has_zero)
-        return self.policy.init(measured, self.n_epochs, n_coordinates=n_coordinates, may_hold=may_hold)
 
     def _needs_measurement(self, ended: int) -> bool:
         """Return whether a measurement after `ended` epochs can change anything."""
@@ -161,21 +152,10 @@ class SelfAnnealing:
             self._known = _Known(first, stop, values, [every if every == any_ else None for every, any_ in both])
         return self._known
 
-    def _head_tensors(self) -> HeadTensors | None:
-        """Return the weights of the heads, None where the models have not exactly one."""
-        if (named := head_of(self._models.template)) is None:
-            return None
-        name, head = named
-        layer = f"{name}.linear" if name else "linear"
-        moments = [self._models.split(v) for v in self._optimizer.values() if v.shape == self._models.flat.shape]
-        views = [self._models.split(self._models.flat), *moments]
-        (weight, bias), *others = [(view[f"{layer}.weight"], view[f"{layer}.bias"]) for view in views]
-        return HeadTensors(head, weight, bias, [tensor for pair in others for tensor in pair])
-
     def _sampled(self) -> Callable[[], Samples | None]:
         """Return a function that gives the samples that moves are planned on."""
         data = self._step.rows.data
-        n_rows = max(_N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS * self._sizes["n_hypotheses"])
+        n_rows = self._driver.n_move_rows
         if data.inputs.shape[1] <= n_rows:
             index = torch.arange(data.inputs.shape[1], device=data.inputs.device).expand(len(self._models), -1)
         else:
@@ -192,7 +172,51 @@ class SelfAnnealing:
         return samples
 
 
-def _settled(begun: float, annealing: SelfAnnealing) -> int:
+class _StackedWeights:
+    """The weights of stacked models, see `torchmcl.annealing.driver.TrainedWeights`.
+
+    Args:
+        models: in training.
+        optimizer: the state of the optimizer, [models, ...] each.
+        head: name and module of the head; None where the models have not exactly one.
+        seeds: of the models.
+        initial: the first weights.
+    """
+
+    def __init__(
+        self,
+        models: StackedModules,
+        optimizer: dict[str, Tensor],
+        head: tuple[str, MultiHypothesisHead] | None,
+        seeds: Sequence[int],
+        initial: Tensor,
+    ) -> None:
+        self._flat, self._optimizer, self._initial = models.flat, optimizer, initial
+        if head is None:
+            return
+        layer = f"{head[0]}.linear" if head[0] else "linear"
+        moments = [models.split(value) for value in optimizer.values() if value.shape == models.flat.shape]
+        views = [models.split(models.flat), *moments]
+        (weight, bias), *others = [(view[f"{layer}.weight"], view[f"{layer}.bias"]) for view in views]
+        self._head = HeadTensors(head[1], weight, bias, [tensor for pair in others for tensor in pair])
+        self._differences = self._head.drawn(seeds)
+
+    def rewind(self, models: Tensor) -> None:
+        """Set the models that are True back to their first weights, with fresh moments."""
+        replace_where(models, self._flat, self._initial)
+        for value in self._optimizer.values():
+            replace_where(models, value, torch.zeros_like(value))
+
+    def fan_out(self, factors: Tensor) -> None:
+        """Add differences between the hypotheses, times the factor of each model."""
+        self._head.fan_out(factors, self._differences)
+
+    def move(self, moves: Moves) -> None:
+        """Give each hypothesis the weights of its source, and shift its outputs."""
+        self._head.move(moves)
+
+
+def _settled(begun: float, annealing: FleetAnnealing) -> int:
     """Return the epoch from which on nothing changes in a model that began to cool at an epoch."""
     n_epochs = annealing.n_epochs
     return math.ceil(begun + POLICY_CONSTANTS.last_move * (n_epochs - begun))

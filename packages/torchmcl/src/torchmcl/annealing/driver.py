@@ -1,0 +1,136 @@
+"""The driver of `AutoAnnealing`: the state of the policy in a training, and the changes of the models it decides on.
+
+Loops and Lightning drive one model and measure its batches (`torchmcl.annealing.course`), fleets drive many side by
+side and measure them on their rows (`torchmcl.fleet.annealing`).
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl.annealing.auto import AutoAnnealing, AutoDecision, AutoValues, CostScale
+from torchmcl.annealing.moves import Moves, Samples, head_of, planned_moves
+
+__all__ = ["AnnealingDriver", "TrainedWeights"]
+
+# Moves are planned on at least so many samples, and so many for each hypothesis.
+_N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS = 512, 32
+
+
+class TrainedWeights(Protocol):
+    """The weights of the models in a training, with the optimizer's tensors for them."""
+
+    def rewind(self, models: Tensor) -> None:
+        """Set the models that are True back to their first weights, with fresh moments."""
+
+    def fan_out(self, factors: Tensor) -> None:
+        """Add differences between the hypotheses, times the factor of each model."""
+
+    def move(self, moves: Moves) -> None:
+        """Give each hypothesis the weights of its source, and shift its outputs."""
+
+
+class AnnealingDriver:
+    """The state of `AutoAnnealing` in one training.
+
+    Args:
+        policy: of one model, or stacked for several.
+        model: the model, or one of the structure of all; None for one that the policy must not change.
+        n_models: number of models side by side; None for one without an axis.
+        device: of the state.
+        reads_values: whether values may be read on the host, to leave out changes of no model. A captured CUDA graph
+            must not.
+
+    Attributes:
+        head: name and module of the head. Without one, cooling begins at once and no hypothesis is moved.
+        state: of the policy, an entry per model.
+        n_hypotheses: of a model; set it when it is known.
+        n_coordinates: of a hypothesis; set it when it is known.
+    """
+
+    def __init__(
+        self,
+        policy: AutoAnnealing,
+        model: nn.Module | None,
+        *,
+        n_models: int | None = None,
+        device: torch.device | str = "cpu",
+        reads_values: bool = True,
+    ) -> None:
+        self.policy, self.reads_values = policy, reads_values
+        self.head = None if model is None else head_of(model)
+        self.n_hypotheses = self.n_coordinates = 1
+        unknown = torch.full(() if n_models is None else (n_models,), torch.nan, device=device)
+        has_zero = torch.ones_like(unknown, dtype=torch.bool)
+        self.state = policy.init(CostScale(unknown, unknown, unknown, has_zero), 1.0)
+
+    @property
+    def n_move_rows(self) -> int:
+        """How many samples moves are planned on."""
+        return max(_N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS * self.n_hypotheses)
+
+    def initial(self, measured: CostScale, n_epochs: float) -> dict[str, Tensor]:
+        """Return the state before a training, from the costs of untrained models."""
+        may_hold = self.head is not None
+        return self.policy.init(measured, n_epochs, n_coordinates=self.n_coordinates, may_hold=may_hold)
+
+    def values(
+        self,
+        epoch: float | Tensor,
+        n_epochs: float,
+        *,
+        n_rows: Tensor | None = None,
+        n_steps: float | Tensor | None = None,
+    ) -> AutoValues:
+        """Return temperature, factor on the learning rate and weight decay, see `AutoAnnealing.value`."""
+        sizes = {"n_hypotheses": self.n_hypotheses, "n_coordinates": self.n_coordinates}
+        return self.policy.value(self.state, epoch, n_epochs, n_rows=n_rows, n_steps=n_steps, **sizes)
+
+    def end_epoch(
+        self,
+        measured: CostScale,
+        epoch: float | Tensor,
+        n_epochs: float,
+        weights: TrainedWeights,
+        samples: Callable[[], Samples | None],
+        *,
+        active: Tensor | None = None,
+        trained: CostScale | None = None,
+    ) -> None:
+        """Take in the costs after `epoch` epochs, and change the models if the policy decides so.
+
+        Args:
+            measured: costs now.
+            epoch: how many have ended.
+            n_epochs: of the whole training.
+            weights: of the models.
+            samples: gives the samples that moves are planned on, None for none.
+            active: [models], those that may be changed; all by default.
+            trained: costs on rows that are trained on, where `measured` is of held-out rows.
+        """
+        n_coordinates = self.n_coordinates
+        decision = self.policy.update(
+            self.state, measured, epoch, n_epochs, n_coordinates=n_coordinates, trained=trained
+        )
+        if active is not None:
+            fans_out = torch.where(active, decision.fans_out, 0.0)
+            decision = AutoDecision(decision.rewinds & active, fans_out, decision.moves & active)
+        some_rewind, some_fan_out, some_move = self._needed(decision)
+        if some_rewind:
+            weights.rewind(decision.rewinds)
+        if self.head is None:
+            return
+        if some_fan_out:
+            weights.fan_out(decision.fans_out.view(-1))
+        if some_move and (found := samples()) is not None:
+            weights.move(planned_moves(found, decision.moves.view(-1)))
+
+    def _needed(self, decision: AutoDecision) -> tuple[bool, bool, bool]:
+        """Return which changes a model needs; all where values must not be read."""
+        if not self.reads_values:
+            return True, True, True
+        flags = torch.stack([decision.rewinds.any(), (decision.fans_out != 0).any(), decision.moves.any()])
+        rewinds, fans_out, moves = flags.tolist()  # one transfer
+        return rewinds, fans_out, moves

@@ -1,0 +1,90 @@
+"""The ways to compute a training: one list, the fastest first; each states which trainings it serves."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torchmcl._checks import bad_value
+from torchmcl.accel.captured import CapturedEpochs
+from torchmcl.fleet.backends.classes import ClassStep, why_not_in_closed_form
+from torchmcl.fleet.backends.compiled import CompiledStep, why_not_compiled
+from torchmcl.fleet.backends.fused import FusedTraining, why_not_fused
+from torchmcl.fleet.courses import TrainingPlan
+from torchmcl.fleet.data import EpochRows, FleetData
+from torchmcl.fleet.eligibility import TrainingFacts
+from torchmcl.fleet.epochs import ChunkTraining
+from torchmcl.fleet.models import StackedModules
+from torchmcl.fleet.steps import AutogradStep
+
+__all__ = ["BACKENDS", "Backend", "choose_backend"]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute a training.
+
+    Attributes:
+        name: as `Fleet(backend=...)` takes it.
+        serves: returns why it does not serve a training, None if it does.
+        step: computes the losses, gradients and evaluations of a chunk.
+        training: runs the epochs of a chunk.
+        splits_models: whether its step shares out the models to cores itself.
+        uses_generators: whether random layers draw from torch's generators, whose state checkpoints then keep.
+    """
+
+    name: str
+    serves: Callable[[TrainingFacts], str | None]
+    step: type[AutogradStep] = AutogradStep
+    training: type[ChunkTraining] = ChunkTraining
+    splits_models: bool = False
+    uses_generators: bool = True
+
+    def chunk(
+        self,
+        models: StackedModules,
+        rows: EpochRows,
+        held_out: FleetData | None,
+        facts: TrainingFacts,
+        plan: TrainingPlan,
+    ) -> ChunkTraining:
+        """Return the training of a chunk: its models on their rows."""
+        return self.training(self.step(models, rows, held_out, facts), plan)
+
+
+class CapturedTraining(ChunkTraining):
+    """A chunk whose epochs and measurements run as CUDA graphs, captured once and replayed from then on."""
+
+    def __init__(self, step: AutogradStep, plan: TrainingPlan) -> None:
+        super().__init__(step, plan)
+        changed, device = list(self.state.tensors().values()), self.models.flat.device
+        self._run_epoch = CapturedEpochs(self._epoch, changed, device)
+        self._run_measurement = CapturedEpochs(self._measure, changed, device)
+
+
+def why_not_captured(training: TrainingFacts) -> str | None:
+    """Return why CUDA graphs cannot serve a training, None if they can."""
+    return None if training.device.type == "cuda" else f"CUDA graphs need a CUDA device, not {training.device}."
+
+
+BACKENDS = {
+    backend.name: backend
+    for backend in (
+        Backend("fused", why_not_fused, training=FusedTraining, uses_generators=False),
+        Backend("captured", why_not_captured, training=CapturedTraining),
+        Backend("compiled", why_not_compiled, step=CompiledStep, splits_models=True),
+        Backend("classes", why_not_in_closed_form, step=ClassStep),
+        Backend("autograd", lambda _: None),  # the definition
+    )
+}
+
+
+def choose_backend(asked: str | None, training: TrainingFacts) -> Backend:
+    """Return the backend of a training: the one named `asked`, or the fastest that serves it.
+
+    Raises:
+        ValueError: if `asked` cannot serve the training.
+    """
+    if asked is None:
+        return next(backend for backend in BACKENDS.values() if backend.serves(training) is None)
+    if (reason := BACKENDS[asked].serves(training)) is not None:
+        raise ValueError(bad_value("Fleet", "backend", "serve this training", repr(asked), reason))
+    return BACKENDS[asked]

@@ -1,0 +1,161 @@
+"""The step of small ReLU networks on CPUs in C."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from torchmcl.accel.native import compiled
+from torchmcl.annealing.auto import CostScale
+from torchmcl.fleet.courses import RuleCourses
+from torchmcl.fleet.data import EpochRows, FleetData
+from torchmcl.fleet.eligibility import RowFacts, TrainingFacts, why_not_usual
+from torchmcl.fleet.models import StackedModules
+from torchmcl.fleet.optimizers import CompiledAdam, fast_adam
+from torchmcl.fleet.steps import AutogradStep
+
+__all__ = ["CompiledStep", "why_not_compiled"]
+
+# The compiled step walks the coordinates one by one, which is fast for few.
+_MAX_DIMS = 32
+
+
+class CompiledStep(AutogradStep):
+    """The same by compiled code, for trainings that it serves.
+
+    Other monitors, for example, are left to the definition.
+    """
+
+    def __init__(
+        self, models: StackedModules, rows: EpochRows, validation: FleetData | None, facts: TrainingFacts
+    ) -> None:
+        super().__init__(models, rows, validation, facts)
+        self.optimizer = fast_adam(self.spec.optimizer)
+        self._network = _network_of(facts)
+        self._step = self._step_on(rows.data)
+        self._held_out: compiled.NetworkStep | None = None
+        served = facts.watches_loss or facts.watches_distortion
+        if validation is not None and served and _why_not_on_rows(facts, RowFacts.of(validation)) is None:
+            self._held_out = self._step_on(validation._replace(weights=None))
+
+    def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
+        """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
+        order = None if self.rows.order is None else (self.rows.order, self.rows.order_of_model)
+        weight = self.spec.score_weight
+        losses = self._step(courses.mixed_values, weight, start=batch.start, stop=batch.stop, order=order)
+        self.gradient = self._step.gradient
+        return losses
+
+    def epoch(
+        self, courses: RuleCourses, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None, active: Tensor
+    ) -> Tensor | None:
+        """Train the models that are active on all batches, and return losses [batches, models]."""
+        if not isinstance(self.optimizer, CompiledAdam):
+            return None
+        rows = self.rows
+        return self._step.epoch(
+            courses.mixed_values,
+            self.spec.score_weight,
+            self.optimizer.step(state, lr, decay),
+            bounds=[rows.batches[0].start, *(batch.stop for batch in rows.batches)],
+            active=active,
+            order=None if rows.order is None else (rows.order, rows.order_of_model),
+        )
+
+    def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
+        """Return the monitored value of a slice of the models on the validation rows."""
+        if self._held_out is None or self.validation is None:
+            return super().evaluate(courses, models)
+        rule, weight = courses.mixed_values, self.spec.score_weight
+        if self.facts.watches_distortion:
+            rule, weight = torch.zeros_like(rule), 0.0
+        n_rows = self.validation.inputs.shape[1]
+        return self._held_out(rule, weight, start=0, stop=n_rows, with_gradient=False, models=models)
+
+    def cost_scale_on(self, rows: FleetData, index: Tensor) -> Callable[[], CostScale]:
+        """Return a function that measures the costs of the models on the rows `index` [models, rows].
+
+        A row that was drawn twice is computed once and counts twice.
+        """
+        drawn, counts = index[0].unique(return_counts=True)
+        inputs, targets = rows.inputs[:, drawn], rows.targets[:, drawn]
+        finite = bool(inputs.isfinite().all() and targets.isfinite().all())
+        # The shortcut below is for distances, which have a natural zero. A log-likelihood may be negative.
+        is_distance = self.facts.cost.is_distance
+        if not (finite and is_distance) or _why_not_on_rows(self.facts, RowFacts.of(rows)) is not None:
+            return super().cost_scale_on(rows, index)
+        weights = (counts * (len(drawn) / index.shape[1])).to(inputs).expand(len(inputs), -1)
+        n_rows = torch.full_like(rows.n_rows, len(drawn))
+        data = FleetData(inputs, targets, n_rows, rows.set_of_model, weights)
+        step = self._step_on(data)
+        n_hypotheses = step.network.n_hypotheses
+        # With equal weights of all hypotheses the loss is their mean cost, with the weight of the winner the lowest.
+        hard = inputs.new_zeros(2, len(self.models))
+        uniform = hard + inputs.new_tensor([[0.0], [1 - 1 / n_hypotheses]])
+
+        def measure() -> CostScale:
+            mean, best = (
+                step(rule, 0.0, start=0, stop=len(drawn), with_gradient=False).clone() for rule in (uniform, hard)
+            )
+            return CostScale(mean, best, mean - best, torch.ones_like(mean, dtype=torch.bool))  # have a natural zero
+
+        return measure
+
+    def _step_on(self, data: FleetData) -> compiled.NetworkStep:
+        return compiled.NetworkStep(
+            self._network,
+            self.models.flat,
+            inputs=data.inputs,
+            targets=data.targets,
+            row_weights=data.weights,
+            set_of_model=data.set_of_model,
+        )
+
+
+def why_not_compiled(training: TrainingFacts) -> str | None:
+    """Return why the compiled step cannot serve a training, None if it can."""
+    if training.device.type != "cpu":
+        return "It serves CPUs."
+    if not compiled.available():
+        return "The extension was not built when torchmcl was installed."
+    if (reason := why_not_usual(training)) is not None:
+        return reason
+    if training.cost.crps is not None and training.spec.score_weight != 0:
+        return "It serves MixtureNLLWithCRPS, which trains the scores itself, with a `score_weight` of 0."
+    return _why_not_on_rows(training, training.rows)
+
+
+def _why_not_on_rows(training: TrainingFacts, rows: RowFacts) -> str | None:
+    """Return why the compiled step cannot serve the models on some rows, None if it can."""
+    cost, network = training.cost, training.network
+    if cost.crps is None and not cost.is_distance:
+        return "It serves pairwise_sq_euclidean, pairwise_l1 and MixtureNLLWithCRPS."
+    if rows.n_features is None or rows.n_dims is None or rows.n_targets == 0:
+        return "It serves inputs and targets that are vectors."
+    if not (rows.is_single and training.is_single):
+        return "It serves float32."
+    if rows.is_ragged or rows.has_mask:
+        return "It serves sets of one length without a mask."
+    if rows.n_dims > _MAX_DIMS:
+        return f"It serves up to {_MAX_DIMS} coordinates."
+    if network is None or network.dropout is not None or not network.takes(rows, (rows.n_dims,)):
+        return "It serves MultiHypothesisMLP with ReLU, without an output activation, all of it trained."
+    is_mixture = network.has_scales and network.has_scores and not network.detach_scores
+    if not (is_mixture if cost.crps is not None else not network.has_scales):
+        return "It serves MixtureNLLWithCRPS with scores and scales, and other costs without scales."
+    if network.n_hypotheses > compiled.MAX_HYPOTHESES or len(network.sizes) > compiled.MAX_LAYERS:
+        return f"It serves up to {compiled.MAX_HYPOTHESES} hypotheses and {compiled.MAX_LAYERS - 1} layers."
+    return None
+
+
+def _network_of(training: TrainingFacts) -> compiled.Network:
+    cost, network = training.cost, training.network
+    assert network is not None
+    return compiled.Network(
+        network.sizes,
+        network.n_hypotheses,
+        network.event[0],
+        network.detach_scores,
+        absolute=cost.is_absolute,
+        mixture=None if cost.crps is None else compiled.Mixture(cost.crps, network.min_scale),
+    )
