@@ -68,10 +68,10 @@ def with_backends(train):
 
 
 @pytest.mark.parametrize(("n_rows", "batch_size", "n_epochs", "n_dims"), [(20, None, 30, 1), (23, 6, 18, 2)])
-@each_backend
-def test_every_per_target_rule_trains_as_alone(backend, n_rows, batch_size, n_epochs, n_dims):
+@needs_extension
+def test_every_per_target_rule_trains_as_alone(n_rows, batch_size, n_epochs, n_dims):
     inputs, targets = curve(n_rows, n_dims)
-    fleet = Fleet(lambda: network(n_dims), len(RULES), rule=RULES, weight_decay=0.01, backend=backend)
+    fleet = Fleet(lambda: network(n_dims), len(RULES), rule=RULES, weight_decay=0.01, backend="compiled")
     data = FleetData.shared(inputs, targets, len(RULES))
     history = fleet.fit(data, n_epochs, batch_size=batch_size, progress=False)
     for i, rule in enumerate(RULES):
@@ -189,13 +189,13 @@ def test_held_out_sets_of_different_length_are_evaluated_as_under_autograd():
     torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
 
 
-@each_backend
-def test_chunks_are_the_whole_and_a_resumed_training_has_the_same_bits(backend, tmp_path):
+@needs_extension
+def test_chunks_are_the_whole_and_a_resumed_training_has_the_same_bits(tmp_path):
     rules = [mcl.WTA(), mcl.AnnealedWTA(0.3), COOLING, mcl.RelaxedWTA(0.1), mcl.WTA()]
     data = FleetData.of_sets([curve(41, seed=0), curve(41, seed=1)], [0, 1, 1, 0, 1])
 
     def trained(n_epochs=12, **options):
-        fleet = Fleet(network, 5, rule=rules, seeds=[0, 1, 2, 0, 1], backend=backend)
+        fleet = Fleet(network, 5, rule=rules, seeds=[0, 1, 2, 0, 1], backend="compiled")
         return fleet, fleet.fit(data, n_epochs, batch_size=16, progress=False, **options)
 
     whole, history = trained(models_at_once=5)
@@ -254,16 +254,16 @@ def test_a_training_is_not_resumed_by_another_backend(tmp_path):
         Fleet(network, 2, backend="autograd").fit(data, 2, checkpoint=tmp_path, progress=False)
 
 
-@each_backend
+@needs_extension
 @pytest.mark.parametrize(
     ("rule", "bad"), [(mcl.WTA(), torch.nan), (mcl.AnnealedWTA(0.5), torch.inf), (mcl.RelaxedWTA(0.1), torch.nan)]
 )
-def test_a_bad_number_of_one_model_harms_no_other(backend, rule, bad):
+def test_a_bad_number_of_one_model_harms_no_other(rule, bad):
     good, spoilt = curve(30), curve(30, seed=1)
     spoilt[1][4] = bad
 
     def trained(sets):
-        fleet = Fleet(network, 3, rule=rule, backend=backend)
+        fleet = Fleet(network, 3, rule=rule, backend="compiled")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             return fleet, fleet.fit(FleetData.of_sets(sets, [0, 1, 0]), 5, progress=False)
