@@ -65,17 +65,16 @@ def new_fleet(**options):
 def test_other_models_of_the_fleet_are_not_affected():
     mixed, plain = new_fleet(), new_fleet(rule=mcl.WTA())
     for fleet in (mixed, plain):
-        fleet.fit(DATA, N_EPOCHS, batch_size=5, progress=False)
+        fleet.fit(DATA, N_EPOCHS // 2, batch_size=5, progress=False)
     assert_same_bits(mixed.models[0].state_dict(), plain.models[0].state_dict())
 
 
-@pytest.mark.parametrize("rules", ["all auto", "mixed with a rule that sorts"])
-def test_chunks_equal_the_whole(rules):
-    options = {"rule": [mcl.TopK(2), AutoAnnealing(), AutoAnnealing()]} if "sorts" in rules else {}
+def test_chunks_equal_the_whole():
+    options = {"rule": [mcl.TopK(2), AutoAnnealing(), AutoAnnealing()]}
     whole, parts = new_fleet(**options), new_fleet(**options)
     histories = [
-        whole.fit(DATA, N_EPOCHS, batch_size=5, progress=False),
-        parts.fit(DATA, N_EPOCHS, batch_size=5, models_at_once=1, progress=False),
+        whole.fit(DATA, N_EPOCHS // 2, batch_size=5, progress=False),
+        parts.fit(DATA, N_EPOCHS // 2, batch_size=5, models_at_once=1, progress=False),
     ]
     torch.testing.assert_close(whole.state_dict()["last"], parts.state_dict()["last"])
     torch.testing.assert_close(histories[0].temperatures, histories[1].temperatures, equal_nan=True)

@@ -148,17 +148,17 @@ def test_weights_of_rows_are_numbers_of_any_type(weights):
     assert_same_bits(plain.state_dict(), weighted.state_dict())
 
 
-@pytest.mark.parametrize("optimizer", [Adam(), SGD(), SGD(0.9)], ids=repr)
+@pytest.mark.parametrize("optimizer", [Adam(), SGD(0.9)], ids=repr)
 def test_models_of_half_precision_learn_about_as_those_of_single_precision(optimizer):
-    rule = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 300))
+    rule = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 45))
     losses = {}
     for dtype in (torch.float32, torch.bfloat16):
         fleet = Fleet(lambda dtype=dtype: small_mlp().to(dtype), 3, rule=rule, optimizer=optimizer, weight_decay=0.01)
         data = FleetData.shared(INPUTS.to(dtype), TARGETS.to(dtype), 3)
-        history = fit(fleet, data, 400, validation=data)
+        history = fit(fleet, data, 60, validation=data)
         assert fleet.models[0].trunk[0].weight.dtype == dtype
         assert history.losses.dtype == torch.float32
-        losses[dtype] = history.losses[[100, 200, 399]]
+        losses[dtype] = history.losses[[15, 30, 59]]
     torch.testing.assert_close(losses[torch.bfloat16], losses[torch.float32], atol=0.15, rtol=0.15)
 
 
