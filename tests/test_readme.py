@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import torchmcl
+from grids import for_each
 from torchmcl.cli import main
 from voices import voice
 
@@ -55,7 +56,7 @@ def names_of_the_table():
     return sorted(set(re.findall(r"`(torchmcl\.[\w.]+)`", table)))
 
 
-@pytest.mark.parametrize("name", names_of_the_table())
+@for_each("name", names_of_the_table())
 def test_names_of_the_table_are_found_where_they_are_listed(name):
     parts = name.split(".")[1:]
     found = torchmcl

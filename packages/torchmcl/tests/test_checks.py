@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl import metrics
 
 COST = torch.rand(2, 3, 4)
@@ -425,7 +426,7 @@ BAD_CALLS = {
 }
 
 
-@pytest.mark.parametrize(("call", "error", "words"), BAD_CALLS.values(), ids=BAD_CALLS.keys())
+@for_each("call, error, words", BAD_CALLS.values())
 def test_bad_input_is_refused_in_words(call, error, words):
     with pytest.raises(error, match=words) as caught:
         call()
@@ -499,8 +500,8 @@ def test_value_checks_ignore_padded_targets():
     assert loss.isfinite()
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
+@for_each(
+    "make, words",
     [
         (
             lambda: mcl.AnnealedWTA(torch.tensor([[0.1], [-2.0]])),
@@ -532,7 +533,7 @@ def test_value_checks_compare_a_tensor_n_with_the_number_of_hypotheses():
         mcl.TopN(torch.tensor(5.0))(torch.rand(2, 3, 4))
 
 
-@pytest.mark.parametrize(("ids", "bad"), [([[0, 3]], "3"), ([[-100, 1]], "-100")])
+@for_each("ids, bad", [([[0, 3]], "3"), ([[-100, 1]], "-100")])
 def test_value_checks_read_class_ids(ids, bad):
     with (
         mcl.value_checks(),

@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+from grids import for_each
 from torchmcl._messages import option_text, split_names
 from torchmcl.cli import _parser, main
 from torchmcl.cli.arguments import (
@@ -29,7 +30,7 @@ NUMBERS[fraction] = (["0", "0.999"], ["1", "-0.1", "1.5"])
 NUMBERS[probability] = (["0.9", "1e-9"], ["0", "1", "2"])
 
 
-@pytest.mark.parametrize("kind", [*INTEGERS, *NUMBERS], ids=lambda kind: kind.__name__)
+@for_each("kind", [*INTEGERS, *NUMBERS])
 def test_numbers_are_taken_where_the_rule_holds_and_refused_elsewhere(kind):
     good, bad = (INTEGERS | NUMBERS)[kind]
     for text in good:
@@ -86,7 +87,7 @@ def test_a_bad_option_is_named_and_nothing_is_written(command, message, tmp_path
 NAMES = ["price", "Individual ID", "Last, first", 'the "old" one', '"', " x", "-1", "it's", "$HOME", "a\nb", "ü;&|"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_an_advised_option_can_be_pasted_whatever_the_name(name):
     pasted = shlex.split(f"fit a.csv --target y -o m {option_text('--drop', name, 'city')}")
     assert _parser().parse_args(pasted).drop == [name, "city"]

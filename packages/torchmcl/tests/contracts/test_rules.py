@@ -16,10 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import oracles
 import torchmcl as mcl
-from families import ALL_RULE_CASES, ALL_RULES, DEVICE_RULES, RULE_CASES, rule_id
+from families import ALL_RULE_CASES, ALL_RULES, DEVICE_RULES, RULE_CASES
+from grids import for_each
 
-for_all_rules = pytest.mark.parametrize("rule", ALL_RULES, ids=rule_id)
-for_device_rules = pytest.mark.parametrize("rule", DEVICE_RULES, ids=rule_id)
+for_all_rules = for_each("rule", ALL_RULES)
+for_device_rules = for_each("rule", DEVICE_RULES)
 
 
 def make_cost(*leading, n_targets=3, n_hypotheses=4, dtype=torch.float32):
@@ -36,7 +37,7 @@ def make_mask(*leading, n_targets=3):
 # ------------------------------------------------------------------ against the oracles
 
 
-@pytest.mark.parametrize("case", ALL_RULE_CASES, ids=rule_id)
+@for_each("case", ALL_RULE_CASES)
 def test_weights_agree_with_the_oracle(case):
     cost = make_cost(6, dtype=torch.float64, n_targets=2, n_hypotheses=3)
     mask = make_mask(6, n_targets=2)
@@ -44,7 +45,7 @@ def test_weights_agree_with_the_oracle(case):
     torch.testing.assert_close(case.rule(cost, mask), case.expected(cost, mask), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("n_targets", [1, 2, 3, 4, 5])
+@for_each("n_targets", [1, 2, 3, 4, 5])
 def test_emd_agrees_with_pot(n_targets):
     cost = make_cost(4, n_targets=n_targets, n_hypotheses=4, dtype=torch.float64)
     weights = mcl.EMD()(cost)
@@ -70,9 +71,7 @@ def test_weights_are_detached(rule):
     assert not rule(cost, make_mask(4)).requires_grad
 
 
-@pytest.mark.parametrize(
-    "rule_of", [mcl.AnnealedWTA, mcl.RelaxedWTA, mcl.Sinkhorn, mcl.TopN], ids=lambda rule_of: rule_of.__name__
-)
+@for_each("rule_of", [mcl.AnnealedWTA, mcl.RelaxedWTA, mcl.Sinkhorn, mcl.TopN])
 def test_weights_are_detached_from_a_learnable_parameter(rule_of):
     parameter = torch.tensor(1.0, requires_grad=True)
     assert not rule_of(parameter)(make_cost(4)).requires_grad
@@ -108,7 +107,7 @@ def test_cost_and_mask_are_never_modified(rule):
 
 
 @for_all_rules
-@pytest.mark.parametrize("padding", [math.nan, math.inf, -math.inf, -100.0, 1e30])
+@for_each("padding", [math.nan, math.inf, -math.inf, -100.0, 1e30])
 def test_content_of_padded_rows_is_irrelevant(rule, padding):
     cost, mask = make_cost(8), make_mask(8)
     padded = cost.masked_fill(~mask.unsqueeze(-1), padding)
@@ -116,7 +115,7 @@ def test_content_of_padded_rows_is_irrelevant(rule, padding):
 
 
 @for_all_rules
-@pytest.mark.parametrize("leading", [(), (1,), (5,), (2, 3), (2, 1, 3)])
+@for_each("leading", [(), (1,), (5,), (2, 3), (2, 1, 3)])
 def test_leading_axes_are_free(rule, leading):
     cost, mask = make_cost(*leading), make_mask(*leading)
     n = math.prod(leading)
@@ -166,7 +165,7 @@ def test_float64_stays_float64(rule):
 
 
 @for_all_rules
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@for_each("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_cost_gives_float32_weights(rule, dtype):
     cost, mask = make_cost(4).to(dtype), make_mask(4)
     weights = rule(cost, mask)
@@ -175,7 +174,7 @@ def test_half_precision_cost_gives_float32_weights(rule, dtype):
 
 
 @for_all_rules
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@for_each("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_changes_nothing(rule, dtype):
     cost, mask = make_cost(4), make_mask(4)
     with torch.autocast("cpu", dtype=dtype):
@@ -185,9 +184,7 @@ def test_autocast_changes_nothing(rule, dtype):
 
 
 @for_all_rules
-@pytest.mark.parametrize(
-    "copy_of", [copy.deepcopy, lambda rule: pickle.loads(pickle.dumps(rule))], ids=["deep", "pickle"]
-)
+@for_each("copy_of", [copy.deepcopy, lambda rule: pickle.loads(pickle.dumps(rule))])
 def test_a_copy_is_equal_and_does_the_same(rule, copy_of):
     cost, twin = make_cost(4), copy_of(rule)
     assert twin == rule
@@ -214,7 +211,7 @@ def test_equal_rules_are_one_key_of_a_dictionary():
     assert list(rules.values()) == ["second"]
 
 
-@pytest.mark.parametrize("rule", [case.rule for case in RULE_CASES], ids=repr)
+@for_each("rule", [case.rule for case in RULE_CASES])
 def test_repr_can_be_read_back(rule):
     assert eval(repr(rule), vars(mcl) | {"inf": math.inf}) == rule
 
@@ -235,8 +232,8 @@ PER_MODEL = [
 ]
 
 
-@pytest.mark.parametrize(("rule_of", "values"), PER_MODEL, ids=lambda value: getattr(value, "__name__", ""))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@for_each("rule_of, values", PER_MODEL)
+@for_each("dtype", [torch.float32, torch.float64])
 def test_one_parameter_per_model_equals_one_rule_per_model(rule_of, values, dtype):
     cost, mask = make_cost(4, 5, dtype=dtype), make_mask(4, 5)
     together = rule_of(torch.tensor(values).view(4, 1, 1, 1))
@@ -262,7 +259,7 @@ def test_rule_compiles_into_one_graph(rule):
     torch.testing.assert_close(masked, rule(cost, mask))
 
 
-@pytest.mark.parametrize(("rule_of", "values"), PER_MODEL, ids=lambda value: getattr(value, "__name__", ""))
+@for_each("rule_of, values", PER_MODEL)
 def test_a_rule_can_be_made_inside_the_compiled_function(rule_of, values):
     torch.compiler.reset()
     cost, parameter = make_cost(4, 2), torch.tensor(values).view(4, 1, 1, 1)
@@ -314,7 +311,7 @@ def test_rule_runs_under_vmap(rule):
     torch.testing.assert_close(one_cost, rule(cost[0, 0].expand(4, -1, -1), mask[:, 0]))
 
 
-@pytest.mark.parametrize(("rule_of", "values"), PER_MODEL, ids=lambda value: getattr(value, "__name__", ""))
+@for_each("rule_of, values", PER_MODEL)
 def test_vmap_over_the_parameter(rule_of, values):
     cost = make_cost(5)
     mapped = torch.vmap(lambda value: rule_of(value)(cost))(torch.tensor(values))
@@ -384,7 +381,7 @@ def test_top_one_is_winner_takes_all_and_top_all_is_uniform():
     assert torch.equal(mcl.TopN(4)(cost), torch.full_like(cost, 1 / 4))
 
 
-@pytest.mark.parametrize(("n", "rounded"), [(1.49, 1), (1.5, 2), (2.49, 2), (2.5, 3), (3.5, 4)])
+@for_each("n, rounded", [(1.49, 1), (1.5, 2), (2.49, 2), (2.5, 3), (3.5, 4)])
 def test_a_fractional_n_is_rounded_to_the_nearest_whole_number(n, rounded):
     cost = make_cost(5)
     assert torch.equal(mcl.TopN(n)(cost), mcl.TopN(rounded)(cost))
@@ -447,7 +444,7 @@ def test_hot_sinkhorn_is_uniform():
     torch.testing.assert_close(mcl.Sinkhorn(math.inf)(cost), torch.full_like(cost, 1 / 4))
 
 
-@pytest.mark.parametrize("temperature", [1e-10, 1e-30, 1e-40, 1e-300])
+@for_each("temperature", [1e-10, 1e-30, 1e-40, 1e-300])
 def test_sinkhorn_stays_a_distribution_at_the_lowest_temperatures(temperature):
     weights = mcl.Sinkhorn(temperature)(make_cost(5))
     torch.testing.assert_close(weights.sum(-1), torch.ones(5, 3))
@@ -477,8 +474,8 @@ BAD_ROWS = {
 
 
 @for_all_rules
-@pytest.mark.parametrize("row", BAD_ROWS.values(), ids=BAD_ROWS.keys())
-@pytest.mark.parametrize("reduction", ["mean", "sample_mean"])
+@for_each("row", BAD_ROWS.values())
+@for_each("reduction", ["mean", "sample_mean"])
 def test_a_cost_that_is_not_finite_gives_a_nan_loss(rule, row, reduction):
     cost = make_cost(5)
     cost[2, 1] = torch.tensor(row)
@@ -489,7 +486,7 @@ def test_a_cost_that_is_not_finite_gives_a_nan_loss(rule, row, reduction):
 
 
 @for_all_rules
-@pytest.mark.parametrize("row", BAD_ROWS.values(), ids=BAD_ROWS.keys())
+@for_each("row", BAD_ROWS.values())
 def test_a_cost_that_is_not_finite_spoils_its_own_target_and_no_other_sample(rule, row):
     cost = make_cost(5)
     cost[2, 1] = torch.tensor(row)
@@ -499,7 +496,7 @@ def test_a_cost_that_is_not_finite_spoils_its_own_target_and_no_other_sample(rul
 
 
 @for_all_rules
-@pytest.mark.parametrize("name", ["nan", "nan_last", "inf_everywhere", "minus_inf_at_the_winner"])
+@for_each("name", ["nan", "nan_last", "inf_everywhere", "minus_inf_at_the_winner"])
 def test_a_matched_cost_that_is_not_finite_gives_a_nan_loss_of_a_trained_cost_that_is(rule, name):
     cost, trained = make_cost(5), make_cost(5)
     cost[2, 1] = torch.tensor(BAD_ROWS[name])

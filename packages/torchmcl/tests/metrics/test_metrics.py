@@ -10,7 +10,8 @@ import torch
 
 import oracles
 import torchmcl as mcl
-from families import ALL_RULES, rule_id
+from families import ALL_RULES
+from grids import for_each
 from torchmcl import metrics
 
 
@@ -43,7 +44,7 @@ def lists(*tensors):
 # ------------------------------------------------------------------ functions of a matching
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=rule_id)
+@for_each("rule", ALL_RULES)
 def test_metrics_of_a_matching_agree_with_their_oracles(rule):
     _, _, mask, matching = make_problem(rule=rule)
     cost, weights, reals = lists(matching.cost, matching.weights, mask)
@@ -95,7 +96,7 @@ def test_a_win_of_a_padded_target_does_not_count():
     assert metrics.n_dead_hypotheses(mcl.match(cost, mcl.WTA(), mask)).item() == 1
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (2, 5, 3, 4)])
+@for_each("shape", [(3, 4), (2, 5, 3, 4)])
 def test_leading_axes_are_free(shape):
     matching = mcl.match(torch.rand(shape), mcl.AnnealedWTA(0.5))
     flat = mcl.match(matching.cost.reshape(-1, 3, 4), mcl.AnnealedWTA(0.5))
@@ -121,8 +122,8 @@ def test_without_real_targets_means_are_nan_and_entropy_is_zero():
 # ------------------------------------------------------------------ functions of predictions
 
 
-@pytest.mark.parametrize("scores", [True, False])
-@pytest.mark.parametrize("dim", [1, 2, 40])
+@for_each("scores", [True, False])
+@for_each("dim", [1, 2, 40])
 def test_metrics_of_predictions_agree_with_their_oracles(scores, dim):
     answers, targets, mask, _ = make_problem(dim=dim, scores=scores)
     for m in (None, mask):
@@ -143,9 +144,9 @@ def test_metrics_of_predictions_agree_with_their_oracles(scores, dim):
 OF_PREDICTIONS = [metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score, metrics.wasserstein_to_samples]
 
 
-@pytest.mark.parametrize("metric", OF_PREDICTIONS)
-@pytest.mark.parametrize("scores", [True, False])
-@pytest.mark.parametrize("sizes", [(6, 4, 5, 2), (3, 3, 3, 3), (4, 4, 4, 1)], ids=str)  # equal sizes broadcast
+@for_each("metric", OF_PREDICTIONS)
+@for_each("scores", [True, False])
+@for_each("sizes", [(6, 4, 5, 2), (3, 3, 3, 3), (4, 4, 4, 1)])  # equal sizes broadcast
 def test_a_path_is_one_point(metric, sizes, scores):
     logits = torch.randn(sizes[:2]) if scores else None
     paths, targets = torch.randn(sizes), torch.randn(sizes[0], 1, *sizes[2:])
@@ -154,8 +155,8 @@ def test_a_path_is_one_point(metric, sizes, scores):
     torch.testing.assert_close(metric(mcl.Predictions(paths, logits), targets.squeeze(1)), expected)
 
 
-@pytest.mark.parametrize("metric", OF_PREDICTIONS)
-@pytest.mark.parametrize("n_hypotheses", [4, 6])
+@for_each("metric", OF_PREDICTIONS)
+@for_each("n_hypotheses", [4, 6])
 def test_a_single_target_of_each_sample_may_lack_its_axis(metric, n_hypotheses):
     answers, targets = mcl.Predictions(torch.randn(6, n_hypotheses, 2)), torch.randn(6, 2)
     mask = torch.rand(6) > 0.3
@@ -165,7 +166,7 @@ def test_a_single_target_of_each_sample_may_lack_its_axis(metric, n_hypotheses):
         metric(answers, targets[:5])
 
 
-@pytest.mark.parametrize("metric", [metrics.rmse_of_mean, metrics.energy_score, metrics.wasserstein_to_samples])
+@for_each("metric", [metrics.rmse_of_mean, metrics.energy_score, metrics.wasserstein_to_samples])
 def test_scores_are_read_as_they_were_trained(metric):
     hypotheses, targets, chances = torch.randn(6, 4, 2), torch.randn(6, 3, 2), torch.rand(6, 4).softmax(dim=-1)
     expected = metric(mcl.Predictions(hypotheses, chances.logit()), targets)
@@ -178,7 +179,7 @@ def test_scores_are_read_as_they_were_trained(metric):
         metric(by_softmax, targets, scores="softmax")
 
 
-@pytest.mark.parametrize("metric", OF_PREDICTIONS[:3])
+@for_each("metric", OF_PREDICTIONS[:3])
 def test_masked_steps_count_in_no_metric(metric):
     hypotheses, targets, logits = torch.randn(5, 4, 6, 2), torch.randn(5, 3, 6, 2), torch.randn(5, 4)
     steps = torch.rand(5, 3, 6) > 0.4
@@ -197,7 +198,7 @@ def test_masked_steps_count_in_no_metric(metric):
     torch.testing.assert_close(alone, metric(mcl.Predictions(hypotheses, logits), padded[:, 1:2], steps[:, 1:2]))
 
 
-@pytest.mark.parametrize("n_bins", [1, 3, 10])
+@for_each("n_bins", [1, 3, 10])
 def test_calibration_agrees_with_the_oracle(n_bins):
     answers, _, mask, matching = make_problem(n_samples=30)
     expected = oracles.score_calibration_error(
@@ -215,8 +216,8 @@ def test_calibrated_scores_have_no_calibration_error():
     assert metrics.score_calibration_error(sure, mcl.match(cost, mcl.WTA())).item() == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("order", [1, 2])
-@pytest.mark.parametrize("scores", [True, False])
+@for_each("order", [1, 2])
+@for_each("scores", [True, False])
 def test_wasserstein_in_one_dimension_matches_quantiles(order, scores):
     answers, samples, mask, _ = make_problem(dim=1, scores=scores)
     values = [
@@ -234,7 +235,7 @@ def test_wasserstein_in_one_dimension_matches_quantiles(order, scores):
     )
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@for_each("order", [1, 2])
 def test_wasserstein_agrees_with_pot(order):
     answers, samples, _, _ = make_problem(dim=3)
     values = [
@@ -251,9 +252,7 @@ def test_the_energy_score_of_one_hypothesis_is_its_distance():
     assert metrics.energy_score(answers, torch.tensor([[[3.0, 4.0]]])).item() == pytest.approx(5)
 
 
-@pytest.mark.parametrize(
-    "metric", [metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score, metrics.wasserstein_to_samples]
-)
+@for_each("metric", [metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score, metrics.wasserstein_to_samples])
 def test_targets_shared_by_all_samples_broadcast(metric):
     answers, targets = make_predictions(), torch.randn(1, 3, 2, dtype=torch.float64)
     mask = torch.tensor([[True, False, True]])
@@ -261,7 +260,7 @@ def test_targets_shared_by_all_samples_broadcast(metric):
     torch.testing.assert_close(metric(answers, targets, mask), expected)
 
 
-@pytest.mark.parametrize("metric", [metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score])
+@for_each("metric", [metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score])
 def test_padded_targets_do_not_change_a_metric(metric):
     answers, targets, mask, _ = make_problem()
     padded = targets.masked_fill(~mask.unsqueeze(-1), math.nan)
@@ -278,7 +277,7 @@ def test_padded_samples_do_not_change_the_wasserstein_distance():
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@for_each("dtype", [torch.bfloat16, torch.float16])
 def test_metrics_take_half_precision_predictions(dtype):
     answers, targets, mask, _ = make_problem()
     half = mcl.Predictions(answers.hypotheses.to(dtype), answers.score_logits.to(dtype))
@@ -323,7 +322,7 @@ SHELLS = {
         lambda q: metrics.usage_entropy(q)[q.mask.any(-1)].mean(),
     ),
 }
-for_all_shells = pytest.mark.parametrize(("make", "pick", "function"), SHELLS.values(), ids=SHELLS.keys())
+for_all_shells = for_each("make, pick, function", SHELLS.values())
 
 
 def rows(problem, index):
@@ -375,8 +374,8 @@ def test_shells_are_loaded_by_name_and_unknown_names_are_refused():
         metrics.Accuracy  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
+@for_each(
+    "make, words",
     [
         (lambda: metrics.HypothesisUsage(0), "HypothesisUsage: `n_hypotheses` must be >= 1, got 0"),
         (lambda: metrics.DeadHypotheses(0), "DeadHypotheses: `n_hypotheses` must be >= 1, got 0"),
