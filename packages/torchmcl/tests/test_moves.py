@@ -124,6 +124,7 @@ def distortions(problem, n_models, rule, **options):
     return (hypotheses - fresh.targets).square().sum(dim=-1).amin(dim=-1).mean(dim=-1)
 
 
+@pytest.mark.slow
 @for_each("name", ["3 branches", "rare branches", "grid of 16"])
 def test_automatic_annealing_loses_no_mode(name):
     problem = mode_problem(name)
@@ -145,8 +146,7 @@ def test_an_unknown_problem_is_named():
         mode_problem("spiral")
 
 
-@for_each("dtype", [torch.float64, torch.bfloat16])
-@for_each("optimizer", [Adam(), SGD(), SGD(momentum=0.9)])
+@for_each("dtype, optimizer", [(torch.bfloat16, Adam()), (torch.float64, SGD()), (torch.bfloat16, SGD(momentum=0.9))])
 def test_models_are_set_back_fanned_out_and_moved_in_every_type_and_under_every_optimizer(dtype, optimizer):
     random = torch.Generator().manual_seed(0)
     inputs = torch.rand(80, 1, generator=random)

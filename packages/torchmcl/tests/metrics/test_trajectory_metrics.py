@@ -123,12 +123,15 @@ def test_collision_rate_agrees_with_the_oracle(count, average_over, distance):
     assert value.item() == pytest.approx(expected)
 
 
-def test_collisions_do_not_depend_on_the_pieces_they_are_computed_in(monkeypatch):
-    data, _ = make_problem()
-    del data["targets"]
-    whole = metrics.collision_rate(**data, distance=1.0)
-    monkeypatch.setattr("torchmcl.metrics._trajectory_parts._PIECE", 1)
-    assert metrics.collision_rate(**data, distance=1.0) == whole
+def test_collisions_of_a_crowd_are_those_of_all_distances():
+    # More numbers than are compared at once: 40 000 pairs of 200 steps.
+    crowd = torch.rand(1, 200, 290, 2) * 400
+    near = (torch.cdist(crowd, crowd) < 1).any(dim=1)[0]
+    expected = near.triu(diagonal=1).sum() / (290 * 289 / 2)
+    value = metrics.collision_rate(
+        hypotheses=crowd.permute(2, 0, 1, 3), scene=torch.zeros(290, dtype=torch.long), distance=1.0
+    )
+    torch.testing.assert_close(value, expected)
 
 
 def test_the_same_convention_of_social_gan_written_out():

@@ -55,4 +55,4 @@ def write_play_page(path: Path) -> Path:
 
 
 def _text(name: str) -> str:
-    return (files("torchmcl._pages") / "play" / name).read_text(encoding="utf-8")
+    return (files("torchmcl.demo") / "play" / name).read_text(encoding="utf-8")
