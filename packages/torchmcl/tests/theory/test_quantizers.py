@@ -192,7 +192,6 @@ def test_fit_predict_transform_and_score_agree(quantizer):
     np.testing.assert_allclose(quantizer.fit(torch.from_numpy(samples)).cluster_centers_, points)
 
 
-@pytest.mark.filterwarnings("ignore:Estimator .* does not inherit")  # so that scikit-learn stays optional
 @for_each("quantizer", ALL)
 def test_passes_the_checks_of_scikit_learn(quantizer):
     checks = pytest.importorskip("sklearn.utils.estimator_checks")
@@ -218,7 +217,7 @@ def test_the_same_seed_gives_the_same_points_and_generators_are_taken():
     np.testing.assert_array_equal(first.cluster_centers_, second.cluster_centers_)
     SimulatedAnnealing(4, n_steps=5, random_state=np.random.RandomState(0)).fit(samples)
     SimulatedAnnealing(4, n_steps=5).fit(samples)
-    with pytest.raises(TypeError, match=r"SimulatedAnnealing: `random_state` must be None or an integer, got 'x'"):
+    with pytest.raises(ValueError, match="'x' cannot be used to seed"):
         SimulatedAnnealing(4, random_state="x").fit(samples)
 
 
@@ -236,10 +235,12 @@ def test_importing_the_quantizers_does_not_load_scikit_learn():
     assert result.stdout.strip() == "False"
 
 
-def test_lloyd_says_which_extra_brings_scikit_learn(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
-    with pytest.raises(ImportError, match=r"Lloyd needs sklearn: pip install 'torchmcl\[sklearn\]'"):
-        Lloyd(2).fit(torch.rand(5, 1))
+def test_without_scikit_learn_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(ImportError, match=r"quantizers.Lloyd needs sklearn: pip install 'torchmcl\[sklearn\]'"):
+        quantizers.Lloyd  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'KMeans'"):
+        quantizers.KMeans  # noqa: B018
 
 
 @for_each("quantizer", ALL)
@@ -247,16 +248,14 @@ def test_bad_input_is_refused(quantizer):
     name = type(quantizer).__name__
     with pytest.raises(ValueError, match=rf"{name}: `n_hypotheses` must be at most the number of samples .*2.*, got 3"):
         quantizer.fit(torch.rand(2, 1))
-    with pytest.raises(ValueError, match=rf"{name}: `X` must be finite, got NaN or infinity"):
+    with pytest.raises(ValueError, match="Input X contains NaN"):
         quantizer.fit(torch.full((5, 1), math.nan))
-    with pytest.raises(ValueError, match=rf"{name}: `X` must have shape \[samples, dim\], got \(5,\)"):
+    with pytest.raises(ValueError, match="Expected 2D array, got 1D array"):
         quantizer.fit(torch.rand(5))
-    with pytest.raises(ValueError, match=rf"{name}: unknown option \['n_points'\]; known options are"):
-        quantizer.set_params(n_points=3)
     fitted = quantizer.fit(torch.rand(8, 2))
-    with pytest.raises(ValueError, match=rf"{name}: `X` must have the columns it was fitted with, got 1"):
+    with pytest.raises(ValueError, match=f"X has 1 features, but {name} is expecting 2 features"):
         fitted.predict(torch.rand(8, 1))
-    with pytest.raises(AttributeError, match=rf"{name}: call `fit` before"):
+    with pytest.raises(AttributeError, match=f"This {name} instance is not fitted yet"):
         type(quantizer)().predict(torch.rand(8, 1))
     with pytest.raises(ValueError, match=rf"{name}: `n_hypotheses` must be >= 1, got 0"):
         type(quantizer)(0).fit(torch.rand(8, 1))
