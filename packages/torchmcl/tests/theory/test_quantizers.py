@@ -141,7 +141,7 @@ def winner_takes_all(samples, points, n_updates=200):
     return points
 
 
-@for_each("n, n_samples", [(2, 2001), (3, 2001), (4, 2001), (5, 2001), (8, 2001), (16, 2001), (32, 6001)])
+@for_each("n, n_samples", [(2, 2001), (5, 2001), (16, 2001)])
 def test_annealing_finds_the_optimum_and_winner_takes_all_from_a_corner_does_not(n, n_samples):
     samples, best = normal_samples(n_samples), lloyd_max(n).distortion
     annealing = DeterministicAnnealing(n, decay=0.8, n_updates=40, random_state=0).fit(samples)
@@ -192,7 +192,7 @@ def test_fit_predict_transform_and_score_agree(quantizer):
     np.testing.assert_allclose(quantizer.fit(torch.from_numpy(samples)).cluster_centers_, points)
 
 
-@for_each("quantizer", ALL)
+@for_each("quantizer", ALL[:3])
 def test_passes_the_checks_of_scikit_learn(quantizer):
     checks = pytest.importorskip("sklearn.utils.estimator_checks")
     if isinstance(quantizer, DeterministicAnnealing):
