@@ -30,7 +30,7 @@ class MeanOverBatches(Metric):
     """The mean of one value per real target, over all batches; with `shape`, of several values."""
 
     is_differentiable = True
-    higher_is_better = False
+    higher_is_better: bool | None = False
     full_state_update = False
     part: ClassVar[Callable[..., _parts.RealValues]]
     total: Tensor
