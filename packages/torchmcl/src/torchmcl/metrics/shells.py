@@ -131,7 +131,7 @@ class HypothesisUsage(MeanOverBatches):
     """`torchmcl.metrics.hypothesis_usage` over batches, [hypotheses]."""
 
     is_differentiable = False
-    higher_is_better = None
+    higher_is_better: bool | None = None
 
     def __init__(self, n_hypotheses: int, **kwargs: Any) -> None:
         check_positive_int(type(self).__name__, "n_hypotheses", n_hypotheses)

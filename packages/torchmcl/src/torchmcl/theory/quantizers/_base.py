@@ -1,4 +1,4 @@
-"""The base class of the quantisers, a scikit-learn clusterer, and Lloyd's algorithm."""
+"""The base class of the quantisers: a scikit-learn clusterer."""
 
 from abc import ABC, abstractmethod
 from numbers import Integral
@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.costs import pairwise_sq_euclidean
 
-__all__ = ["Quantizer", "distortion_of", "lloyd_steps"]
+__all__ = ["Quantizer"]
 
 
 class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
@@ -90,29 +90,3 @@ class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
         state = getattr(self, "random_state", None)
         seed = state if isinstance(state, Integral) else check_random_state(state).randint(2**31 - 1)
         return torch.Generator().manual_seed(int(seed))
-
-
-def distortion_of(samples: Tensor, points: Tensor) -> Tensor:
-    """Return the mean squared distance of samples to their nearest point."""
-    return pairwise_sq_euclidean(hypotheses=points, targets=samples).amin(dim=-1).mean()
-
-
-def lloyd_steps(samples: Tensor, points: Tensor, n_steps: int, tolerance: float) -> tuple[Tensor, int]:
-    """Return points after steps of Lloyd (winner-takes-all, T = 0), and how many; starved points stay.
-
-    Args:
-        samples: [samples, dim]
-        points: [hypotheses, dim]
-        n_steps: maximum number of steps.
-        tolerance: stop when no point moves further.
-    """
-    for step in range(n_steps):
-        winners = pairwise_sq_euclidean(hypotheses=points, targets=samples).argmin(dim=-1)
-        sums = torch.zeros_like(points).index_add_(0, winners, samples)
-        counts = torch.bincount(winners, minlength=len(points)).to(points).unsqueeze(-1)
-        moved = torch.where(counts > 0, sums / counts.clamp_min(1), points)
-        far = float((moved - points).norm(dim=-1).max())
-        points = moved
-        if far <= tolerance:
-            return points, step + 1
-    return points, n_steps

@@ -11,7 +11,8 @@ from torchmcl._checks import bad_value, check_positive, check_positive_int
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.critical import Trajectory, first_critical_temperature
 from torchmcl.theory.free_energy import boltzmann_weights, soft_barycentres
-from torchmcl.theory.quantizers._base import Quantizer, distortion_of, lloyd_steps
+from torchmcl.theory.lloyd import distortion_of, lloyd_steps
+from torchmcl.theory.quantizers._base import Quantizer
 from torchmcl.theory.rate_distortion import max_distortion
 
 __all__ = ["DeterministicAnnealing", "Lloyd", "Quantizer", "SimulatedAnnealing"]
