@@ -16,8 +16,8 @@ SLOW = (
     *("triton/", "security/test_fuzz", "security/test_guided", "test_bilstm", "test_cluster", "test_demo"),
     *("test_fine_tuning", "test_speech_demo", "test_every_flag", "test_missing_packages", "test_figures"),
     *("test_gallery", "test_kernels", "test_lightning.py", "test_lightning_annealing", "test_lightning_faults"),
-    *("test_lightning_nodes", "test_numerical_soak", "test_separation.py", "test_separation_study", "test_soak"),
-    *("test_speech_commands", "test_table_cli", "test_table_report", "test_tabular_benchmark"),
+    *("test_lightning_nodes", "test_numerical_soak", "test_separation.py", "test_separation_study"),
+    *("test_speech_commands", "test_table_cli", "test_table_report"),
     *("test_trajectory_study", "theory/test_critical", "theory/test_quantizers"),
 )
 

@@ -61,7 +61,7 @@ def test_counts_must_be_positive(value, capsys):
 def test_an_output_that_cannot_be_written_gives_exit_code_2(tmp_path, capsys):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    assert main(["demo", "--seeds", "1", "--epochs", "1", "--out", str(blocked / "demo"), "--quiet"]) == 2
+    assert main(["play", "--out", str(blocked / "play.html")]) == 2
     assert "torchmcl:" in capsys.readouterr().err
     assert blocked.read_text() == "not a folder"
 

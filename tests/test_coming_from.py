@@ -2,9 +2,9 @@
 
 import inspect
 
-import pytest
 import torch
 
+from grids import for_each
 from test_gallery import ROOT, python_blocks
 
 NAMESPACE: dict = {}
@@ -39,7 +39,7 @@ def test_the_page_has_all_pairs():
     assert NAMES == ["best_mask", "detr", "mixture", "mtr", "qcnet", "scene_variety", "variety"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_both_ways_give_the_same_loss_and_gradients(name):
     torch.testing.assert_close(value_and_gradients(name), value_and_gradients(f"{name}_by_hand"))
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from grids import for_each
 from house_tables import houses, write_csv
 from places import ROOT
 from torchmcl.cli import _parser, main
@@ -105,7 +106,7 @@ def test_the_walk_sees_the_commands():
     assert {"--rule mcl", "--rule auto"} <= choices(OURS["fit"])
 
 
-@pytest.mark.parametrize("command", OURS)
+@for_each("command", OURS)
 def test_every_flag_has_a_run(command):
     missing = flags(OURS[command]) - words_of_runs(command)
     for flag in missing & ELSEWHERE.get(command, {}).keys():
@@ -115,7 +116,7 @@ def test_every_flag_has_a_run(command):
     assert not missing, "give these a run in RUNS"
 
 
-@pytest.mark.parametrize("command", OURS)
+@for_each("command", OURS)
 def test_every_choice_has_a_run(command):
     alike = [name for name, parser in OURS.items() if parser.get_default("run") == OURS[command].get_default("run")]
     missing = choices(OURS[command]) - words_of_runs(*alike)
@@ -123,7 +124,7 @@ def test_every_choice_has_a_run(command):
     assert not {choice for choice in missing if not choice.endswith(on_gpus)}, "give these a run in RUNS"
 
 
-@pytest.mark.parametrize("command", ["", *OURS])
+@for_each("command", ["", *OURS])
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([*command.split(), "--help"])

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("plot_*.py"))
@@ -57,7 +58,7 @@ def test_example_runs_without_warning(example, tmp_path, monkeypatch):
             pyplot.close("all")
 
 
-@pytest.mark.parametrize("rule", RULES)
+@for_each("rule", RULES)
 def test_every_rule_has_an_example_that_uses_it(rule):
     example = ROOT / "examples" / file_name_of(rule)
     assert example in EXAMPLES
@@ -77,16 +78,17 @@ def test_every_public_name_is_in_the_reference():
     assert not (names | set(mcl.metrics.__all__)) - listed
 
 
+def test_blocks_of_python_are_found_on_every_page_that_has_some():
+    for page in PAGES:
+        assert bool(python_blocks(page)) == ("code-block:: python" in page.read_text(encoding="utf-8")), page.name
+
+
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's own
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", filter(python_blocks, PAGES), ids=lambda path: path.stem)
 def test_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some write files
-    blocks = python_blocks(page)
-    if not blocks:
-        assert "code-block:: python" not in page.read_text(encoding="utf-8")
-        return
     torch.manual_seed(0)
     namespace = {"__name__": f"docs.{page.stem}"}
-    for number, block in enumerate(blocks, start=1):
+    for number, block in enumerate(python_blocks(page), start=1):
         exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)

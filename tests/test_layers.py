@@ -3,8 +3,7 @@
 import ast
 from functools import cache
 
-import pytest
-
+from grids import for_each
 from places import PACKAGES, ROOT
 
 # Which packages each may import.
@@ -69,7 +68,7 @@ def test_the_walk_sees_the_imports():
     assert "torchmcl.rules.winners" in IMPORTS["torchmcl.losses"]
 
 
-@pytest.mark.parametrize("package", BELOW)
+@for_each("package", BELOW)
 def test_rooms_stand_on_each_other_without_a_circle(package):
     graph = rooms(package)
 

@@ -7,6 +7,7 @@ import re
 import pytest
 
 import torchmcl
+from grids import for_each
 from places import PACKAGES
 from torchmcl._pages.page import image, page
 from torchmcl._pages.pictures import new_figure
@@ -39,9 +40,7 @@ def test_a_page_begins_with_the_version_and_the_command():
     assert "<script" not in text
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in SOURCES if re.search(r"return page\(", p.read_text())], ids=lambda p: p.stem
-)
+@for_each("path", [p for p in SOURCES if re.search(r"return page\(", p.read_text())])
 def test_every_page_of_the_package_names_its_command(path):
     assert re.search(r'return page\((?:.|\n)*?command=(?:"torchmcl|command)', path.read_text())
 

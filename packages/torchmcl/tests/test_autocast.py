@@ -1,9 +1,9 @@
 """Under autocast nothing of the library is rounded to half precision: results are those without it."""
 
-import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl import metrics, theory
 from torchmcl.density import KernelMixture, VoronoiKernels, best_points
 from torchmcl.postprocess import BallScore, TubeScore, conformal, expected_cost, reduce
@@ -54,7 +54,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@for_each("name", FUNCTIONS)
 def test_autocast_changes_no_digit(name):
     expected = FUNCTIONS[name]()
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -3,13 +3,11 @@
 import contextlib
 import warnings
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 import torchmcl as mcl
-from torchmcl.cli import main
 from torchmcl.fleet import Fleet, FleetData
 
 
@@ -61,26 +59,6 @@ def test_elsewhere_threads_may_change_the_last_digits_and_nothing_else_does(opti
     weights = [trained(n_threads=n_threads, **options)[0] for n_threads in (1, 2, 2)]
     assert torch.equal(weights[1], weights[2])
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
-
-
-def test_torchmcl_fit_has_the_same_bits_with_any_number_of_threads(tmp_path):
-    pytest.importorskip("polars")
-    pytest.importorskip("sklearn")
-    from torchmcl.persistence import read_checkpoint
-
-    rng = np.random.default_rng(0)
-    rows = [f"{x:.4f},{x * (-1) ** i:.4f}" for i, x in enumerate(rng.uniform(size=60))]
-    (tmp_path / "table.csv").write_text("\n".join(["a,y", *rows]) + "\n")
-    found = []
-    for n_threads in (1, 2):
-        out = tmp_path / str(n_threads)
-        with threads(n_threads):
-            size = ["--target", "y", "--epochs", "30", "--quiet"]
-            assert main(["fit", str(tmp_path / "table.csv"), "-o", str(out), *size]) == 0
-        found.append(read_checkpoint(out / "model.safetensors").tensors)
-    assert found[0].keys() == found[1].keys()
-    for name, tensor in found[0].items():
-        assert torch.equal(tensor, found[1][name]), name
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.loop import FiniteGuard, NonFiniteLossError
 from torchmcl.loop.finite import largest_gradient
 
@@ -41,8 +42,8 @@ def train(data, max_skipped=0):
     return model.state_dict(), error, guard
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("where", ["inputs", "targets"])
+@for_each("value", [math.nan, math.inf, -math.inf])
+@for_each("where", ["inputs", "targets"])
 def test_a_bad_batch_is_named_and_the_weights_are_those_from_before_it(where, value):
     weights, error, _ = train(batches(bad=3, where=where, value=value))
     assert error is not None

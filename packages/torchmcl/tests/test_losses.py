@@ -5,7 +5,8 @@ import torch
 
 import oracles
 import torchmcl as mcl
-from families import ALL_RULES, rule_id
+from families import ALL_RULES
+from grids import for_each
 from torchmcl.types import Matching
 
 
@@ -15,8 +16,8 @@ def make_problem(dtype=torch.float64):
     return cost, mask
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=rule_id)
-@pytest.mark.parametrize("reduction", ["mean", "sample_mean"])
+@for_each("rule", ALL_RULES)
+@for_each("reduction", ["mean", "sample_mean"])
 def test_loss_agrees_with_the_oracle(rule, reduction):
     cost, mask = make_problem()
     for m in (None, mask):
@@ -45,8 +46,8 @@ def test_mean_counts_targets_alike_and_sample_mean_counts_samples_alike():
     assert mcl.mcl_loss(matching, reduction="sample_mean").item() == 5.0
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=rule_id)
-@pytest.mark.parametrize("reduction", ["mean", "sample_mean"])
+@for_each("rule", ALL_RULES)
+@for_each("reduction", ["mean", "sample_mean"])
 def test_without_any_real_target_the_loss_and_its_gradient_are_zero(rule, reduction):
     cost = torch.rand(2, 3, 4, requires_grad=True)
     loss = mcl.mcl_loss(mcl.assign(cost, rule, torch.zeros(2, 3, dtype=torch.bool)), reduction)
@@ -55,7 +56,7 @@ def test_without_any_real_target_the_loss_and_its_gradient_are_zero(rule, reduct
     assert torch.equal(cost.grad, torch.zeros_like(cost))
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sample_mean"])
+@for_each("reduction", ["mean", "sample_mean"])
 def test_a_sample_without_real_targets_contributes_nothing(reduction):
     cost, _ = make_problem()
     mask = torch.ones(6, 3, dtype=torch.bool)
@@ -70,7 +71,7 @@ def test_an_axis_of_no_targets_gives_zero():
     assert mcl.mcl_loss(mcl.assign(torch.zeros(2, 0, 4), mcl.WTA())).item() == 0
 
 
-@pytest.mark.parametrize("padding", [math.nan, math.inf, -100.0])
+@for_each("padding", [math.nan, math.inf, -100.0])
 def test_padded_rows_change_neither_loss_nor_gradient(padding):
     cost, mask = make_problem()
 
@@ -83,7 +84,7 @@ def test_padded_rows_change_neither_loss_nor_gradient(padding):
     torch.testing.assert_close(run(cost.masked_fill(~mask.unsqueeze(-1), padding)), run(cost))
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=rule_id)
+@for_each("rule", ALL_RULES)
 def test_gradient_of_the_loss_is_the_weights_over_the_number_of_real_targets(rule):
     cost, mask = make_problem()
     cost.requires_grad_()
@@ -91,7 +92,7 @@ def test_gradient_of_the_loss_is_the_weights_over_the_number_of_real_targets(rul
     torch.testing.assert_close(cost.grad, rule(cost, mask) / mask.sum())
 
 
-@pytest.mark.parametrize("temperature", [1e-3, 0.05, 0.5, 3.0, 100.0])
+@for_each("temperature", [1e-3, 0.05, 0.5, 3.0, 100.0])
 def test_gradient_under_annealing_is_that_of_the_free_energy(temperature):
     hypotheses = torch.randn(5, 4, 2, dtype=torch.float64, requires_grad=True)
     targets = torch.randn(5, 3, 2, dtype=torch.float64)
@@ -143,7 +144,7 @@ def test_a_mask_of_one_sample_serves_them_all():
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@for_each("dtype", [torch.bfloat16, torch.float16])
 def test_loss_of_a_half_precision_cost_is_float32(dtype):
     cost, mask = make_problem(torch.float32)
     loss = mcl.mcl_loss(mcl.assign(cost.to(dtype), mcl.AnnealedWTA(0.4), mask))
@@ -151,8 +152,8 @@ def test_loss_of_a_half_precision_cost_is_float32(dtype):
     torch.testing.assert_close(loss, mcl.mcl_loss(mcl.assign(cost.to(dtype).float(), mcl.AnnealedWTA(0.4), mask)))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("reduction", ["mean", "sample_mean", "none"])
+@for_each("dtype", [torch.bfloat16, torch.float16])
+@for_each("reduction", ["mean", "sample_mean", "none"])
 def test_autocast_does_not_round_the_loss(dtype, reduction):
     cost, mask = make_problem(torch.float32)
     expected = mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(0.4), mask), reduction)
@@ -190,7 +191,7 @@ def test_loss_is_the_mean_of_the_separation_losses_of_the_paper():
     assert mcl.mcl_loss(mcl.assign(cost, mcl.WTA()), "sample_mean").item() == pytest.approx(sum(greedy) / 4)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sample_mean", "none"])
+@for_each("reduction", ["mean", "sample_mean", "none"])
 def test_sample_weights_multiply_the_loss_of_each_sample(reduction):
     cost, mask = make_problem()
     weights = torch.rand(6, dtype=torch.float64)

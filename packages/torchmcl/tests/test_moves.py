@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.annealing.moves import HeadTensors, Moves, Samples, head_of, planned_moves
 from torchmcl.data.modes import MODE_PROBLEMS, mode_problem
 from torchmcl.fleet import SGD, Adam, Fleet, FleetData
@@ -28,8 +29,8 @@ def distortion(samples, hypotheses):
     return float(torch.cdist(samples.targets[0], hypotheses).square().amin(dim=-1).mean())
 
 
-@pytest.mark.parametrize("dim", [1, 2, 32])
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@for_each("dim", [1, 2, 32])
+@for_each("scale", [1e-6, 1.0, 1e6])
 def test_a_duplicate_goes_to_the_hypothesis_between_two_modes(dim, scale):
     modes = scale * torch.eye(3, dim).roll(1, 0) if dim > 1 else scale * torch.tensor([[-1.0], [0.0], [3.0]])
     straddling = (modes[0] + modes[1]) / 2
@@ -47,7 +48,7 @@ def test_hypotheses_that_are_where_they_belong_stay():
     assert moved(samples_of(unimodal, torch.zeros(1, 1), noise=1.0))[1] == [0, 1]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_noise_in_many_dimensions_is_not_taken_for_modes(seed):
     hypotheses = 0.3 * torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
     assert moved(samples_of(hypotheses, torch.zeros(1, 32), noise=1.0, n=300, seed=seed))[1] == [0, 1, 2, 3]
@@ -83,7 +84,7 @@ def test_targets_that_are_not_of_the_kind_of_the_hypotheses_have_no_samples():
     assert samples.hypotheses.shape == (1, 10, 3, 4)
 
 
-@pytest.mark.parametrize("options", [{}, {"scales": True}, {"scores": False}], ids=str)
+@for_each("options", [{}, {"scales": True}, {"scores": False}])
 def test_a_moved_hypothesis_has_the_outputs_of_its_source_shifted(options):
     head = mcl.MultiHypothesisHead(in_features=5, out_features=(2, 2), n_hypotheses=3, **options)
     features = torch.randn(7, 5)
@@ -123,14 +124,15 @@ def distortions(problem, n_models, rule, **options):
     return (hypotheses - fresh.targets).square().sum(dim=-1).amin(dim=-1).mean(dim=-1)
 
 
-@pytest.mark.parametrize("name", ["3 branches", "rare branches", "grid of 16"])
+@pytest.mark.slow
+@for_each("name", ["3 branches", "rare branches", "grid of 16"])
 def test_automatic_annealing_loses_no_mode(name):
     problem = mode_problem(name)
     ratio = distortions(problem, 5, mcl.AutoAnnealing()) / problem.floor(n_inputs=8, n_draws=2000)
     assert (ratio < 1.5).all()
 
 
-@pytest.mark.parametrize("problem", MODE_PROBLEMS, ids=lambda problem: problem.name)
+@for_each("problem", MODE_PROBLEMS)
 def test_every_problem_can_be_drawn(problem):
     batch = problem.rows(50, seed=0)
     assert batch.inputs.shape == (50, problem.n_inputs)
@@ -144,8 +146,7 @@ def test_an_unknown_problem_is_named():
         mode_problem("spiral")
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("optimizer", [Adam(), SGD(), SGD(momentum=0.9)], ids=repr)
+@for_each("dtype, optimizer", [(torch.bfloat16, Adam()), (torch.float64, SGD()), (torch.bfloat16, SGD(momentum=0.9))])
 def test_models_are_set_back_fanned_out_and_moved_in_every_type_and_under_every_optimizer(dtype, optimizer):
     random = torch.Generator().manual_seed(0)
     inputs = torch.rand(80, 1, generator=random)

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 
 
-@pytest.mark.parametrize("leading", [(), (8,), (2, 3)])
+@for_each("leading", [(), (8,), (2, 3)])
 def test_head_returns_every_hypothesis_and_a_score_for_each(leading):
     answers = mcl.MultiHypothesisHead(16, 2, 5)(torch.randn(*leading, 16))
     assert isinstance(answers, mcl.Predictions)
@@ -154,7 +155,7 @@ def test_dropout_follows_each_hidden_layer_and_is_off_in_evaluation():
     assert torch.equal(model(inputs).hypotheses, model(inputs).hypotheses)
 
 
-@pytest.mark.parametrize("dropout", [1.0, -0.1])
+@for_each("dropout", [1.0, -0.1])
 def test_dropout_must_be_a_share(dropout):
     with pytest.raises(ValueError, match=r"MultiHypothesisMLP: `dropout` must lie in \[0, 1\)"):
         mcl.MultiHypothesisMLP(6, 1, 5, dropout=dropout)

@@ -11,6 +11,7 @@ import torch
 
 import oracles
 import torchmcl as mcl
+from grids import for_each
 from torchmcl import metrics
 
 pytest.importorskip("scipy")
@@ -63,8 +64,8 @@ def near(actual, expected, error):
     assert float(actual) == pytest.approx(expected, rel=error, abs=1e-37)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("temperature", [0.0, *TEMPERATURES, math.inf])
+@for_each("dtype", DTYPES)
+@for_each("temperature", [0.0, *TEMPERATURES, math.inf])
 def test_softmin_at_every_temperature_and_cost(dtype, temperature):
     for cost in cases(dtype, (2, 1), (3, 7)):
         expected = oracles.apply_rule(oracles.annealed_wta, cost, None, temperature)
@@ -74,7 +75,7 @@ def test_softmin_at_every_temperature_and_cost(dtype, temperature):
             close(mcl.AnnealedWTA(as_tensor)(cost), expected, weight_error(dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@for_each("dtype", DTYPES)
 def test_softmin_over_a_hundred_thousand_hypotheses(dtype):
     for scale, temperature in ((1.0, 1e-3), (1.0, 1e12), (1e4, 1e-12), (1e4, 1.0), (1e-6, 1e-6), (1e30, 1e12)):
         cost = costs(dtype, scale, 1, MANY)
@@ -84,7 +85,7 @@ def test_softmin_over_a_hundred_thousand_hypotheses(dtype):
             assert weights.double().sum().item() == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@for_each("dtype", DTYPES)
 def test_hard_and_relaxed_rules_at_every_cost(dtype):
     for cost in cases(dtype, (2, 1), (3, 7), (1, MANY)):
         close(mcl.WTA()(cost), oracles.apply_rule(oracles.wta, cost), 0)
@@ -94,7 +95,7 @@ def test_hard_and_relaxed_rules_at_every_cost(dtype):
             close(mcl.TopK(n)(cost), oracles.apply_rule(oracles.top_k, cost, None, n), 1e-7)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@for_each("dtype", DTYPES)
 def test_one_to_one_assignment_is_the_cheapest_at_every_cost(dtype):
     for cost in cases(dtype, (2, 1, 1), (2, 2, 4), (2, 3, 3)):
         for rule, oracle in ((mcl.PIT(), oracles.pit), (mcl.EMD(), oracles.emd if cost.shape[-1] != 4 else None)):
@@ -111,8 +112,8 @@ def test_one_to_one_assignment_is_the_cheapest_at_every_cost(dtype):
     assert many.amax(dim=0).sum().item() == 3
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("temperature", [1e-12, 1e-3, 1.0, 1e3, 1e12])
+@for_each("dtype", DTYPES)
+@for_each("temperature", [1e-12, 1e-3, 1.0, 1e3, 1e12])
 def test_sinkhorn_loses_as_many_digits_as_the_exponents_have(dtype, temperature):
     eps = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
     for scale in SCALES:
@@ -136,10 +137,8 @@ def test_sinkhorn_over_a_hundred_thousand_hypotheses():
     assert weights.sum(0).max().item() < 3 * 2 / MANY  # every hypothesis is used
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    "rule", [mcl.WTA(), mcl.RelaxedWTA(0.1), mcl.AnnealedWTA(1e-3), mcl.AnnealedWTA(1e12)], ids=repr
-)
+@for_each("dtype", DTYPES)
+@for_each("rule", [mcl.WTA(), mcl.RelaxedWTA(0.1), mcl.AnnealedWTA(1e-3), mcl.AnnealedWTA(1e12)])
 def test_losses_and_gradients_at_every_cost(dtype, rule):
     for cost in cases(dtype, (3, 2, 1), (3, 2, 5), (1, 1, MANY)):
         cost = cost.abs().requires_grad_()
@@ -152,7 +151,7 @@ def test_losses_and_gradients_at_every_cost(dtype, rule):
         close(gradient, matching.weights.double() / matching.mask.sum(), 2e-3 if dtype.itemsize == 2 else 1e-6)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@for_each("dtype", DTYPES)
 def test_score_loss_and_scores_at_every_logit(dtype):
     for logits in cases(dtype, (2, 1), (2, 6), (1, MANY)):
         labels = mcl.score_targets(torch.rand(len(logits), 1, logits.shape[-1]))
@@ -172,9 +171,9 @@ def test_score_loss_and_scores_at_every_logit(dtype):
             close(scores, expected, weight_error(dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("scale", [1e-15, 1e-7, 1e-3, 1.0, 1e3, 1e7, 1e15])
-@pytest.mark.parametrize("dim", [2, 64])
+@for_each("dtype", DTYPES)
+@for_each("scale", [1e-15, 1e-7, 1e-3, 1.0, 1e3, 1e7, 1e15])
+@for_each("dim", [2, 64])
 def test_metrics_of_points_of_every_size(dtype, scale, dim):
     generator = torch.Generator().manual_seed(1)
     for n_hypotheses in (1, 5):
@@ -201,8 +200,8 @@ def test_metrics_of_points_of_every_size(dtype, scale, dim):
         close(metrics.hypothesis_usage(matching), usage, 1e-6)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("n_hypotheses", [1, 4, MANY])
+@for_each("dtype", DTYPES)
+@for_each("n_hypotheses", [1, 4, MANY])
 def test_no_target_at_all_costs_nothing(dtype, n_hypotheses):
     cost = torch.zeros(2, 0, n_hypotheses, dtype=dtype)
     for rule in (

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import oracles
 import torchmcl as mcl
+from grids import for_each
 
 
 def make_problem(n_targets=3, n_hypotheses=4):
@@ -18,7 +19,7 @@ def make_problem(n_targets=3, n_hypotheses=4):
 # ------------------------------------------------------------------ score_targets
 
 
-@pytest.mark.parametrize("n_targets", [1, 3])
+@for_each("n_targets", [1, 3])
 def test_labels_agree_with_the_oracle(n_targets):
     cost, mask = make_problem(n_targets)
     for m in (None, mask):
@@ -61,7 +62,7 @@ def test_without_targets_all_labels_are_zero():
 # ------------------------------------------------------------------ score_loss
 
 
-@pytest.mark.parametrize("n_hypotheses", [1, 5, 64, 65, 200])
+@for_each("n_hypotheses", [1, 5, 64, 65, 200])
 def test_score_loss_agrees_with_the_oracle_and_with_torch(n_hypotheses):
     logits = 4 * torch.randn(3, n_hypotheses, dtype=torch.float64, requires_grad=True)
     labels = torch.rand(3, n_hypotheses, dtype=torch.float64)
@@ -104,7 +105,7 @@ def test_score_loss_of_an_empty_batch_is_zero():
     assert loss.item() == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@for_each("dtype", [torch.float32, torch.float64])
 def test_score_loss_and_gradient_are_finite_for_extreme_logits(dtype):
     logits = torch.tensor([[-1e30, -200.0, -30.0, 0.0, 30.0, 200.0, 1e30]], dtype=dtype, requires_grad=True)
     labels = torch.tensor([[0.0, 1.0, 1.0, 0.5, 0.0, 0.0, 1.0]], dtype=dtype)
@@ -136,7 +137,7 @@ def test_score_loss_of_a_large_batch_agrees_with_torch():
     torch.testing.assert_close(gradient, (logits.sigmoid() - labels).detach() / logits.numel(), rtol=1e-4, atol=1e-10)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@for_each("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_logits_give_a_float32_score_loss(dtype):
     logits, labels = torch.randn(4, 3, dtype=dtype, requires_grad=True), torch.rand(4, 3)
     loss = mcl.score_loss(logits, labels)
@@ -215,7 +216,7 @@ def test_sample_weights_multiply_the_score_loss_of_each_sample():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # forward mode in torch makes use of it
-@pytest.mark.parametrize("n_hypotheses", [3, 70])
+@for_each("n_hypotheses", [3, 70])
 def test_score_loss_has_derivatives_in_forward_mode(n_hypotheses):
     logits = 30 * torch.randn(2, n_hypotheses, dtype=torch.float64)
     logits[0, 0] = 0  # where the parts of the formula have kinks and their sum has none

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchmcl as mcl
+from grids import for_each
 
 SCHEDULES = [
     mcl.Constant(0.3),
@@ -22,7 +23,7 @@ SCHEDULES = [
     mcl.CutoffAt(mcl.Linear(1.0, 0.0, 4), 2),
     mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 2)), (10,)),
 ]
-for_all_schedules = pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+for_all_schedules = for_each("schedule", SCHEDULES)
 STEPS = [0, 0.5, 1, 2, 3, 3.999, 4, 5, 9, 10, 11, 12, 134, 135, 10**6]
 
 
@@ -143,7 +144,7 @@ def test_a_function_of_the_step_may_stand_for_a_schedule():
     assert mcl.annealed(mcl.AnnealedWTA, temperature=lambda step: 1.0 + step)(2) == mcl.AnnealedWTA(3.0)
 
 
-@pytest.mark.parametrize("schedule_of", [mcl.Linear, mcl.Cosine])
+@for_each("schedule_of", [mcl.Linear, mcl.Cosine])
 def test_a_ramp_never_gives_nan(schedule_of):
     schedule = schedule_of(math.inf, 0.0, 5)
     assert schedule(0) == math.inf
@@ -180,7 +181,7 @@ def test_the_chunked_exponential_schedule_of_the_paper():
         assert schedule(t) == pytest.approx(5.0 * 0.9**t * (t < 100))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "schedule",
     [
         mcl.Linear(0.5, 0.0, 10),
@@ -188,7 +189,6 @@ def test_the_chunked_exponential_schedule_of_the_paper():
         mcl.CutoffAt(mcl.Linear(0.1, 0.0, 10), 10),
         mcl.CutoffAt(mcl.Exponential(5.0, 0.9), 10),
     ],
-    ids=repr,
 )
 def test_annealing_ends_in_winner_takes_all(schedule):
     cost = torch.rand(5, 2, 4)
@@ -200,8 +200,8 @@ def test_annealing_ends_in_winner_takes_all(schedule):
 # ------------------------------------------------------------------ annealed
 
 
-@pytest.mark.parametrize(
-    ("rule", "field", "start", "end"),
+@for_each(
+    "rule, field, start, end",
     [
         (mcl.AnnealedWTA(1.0), "temperature", 0.5, 0.0),
         (mcl.RelaxedWTA(0.5), "epsilon", 0.5, 0.0),
@@ -209,7 +209,6 @@ def test_annealing_ends_in_winner_takes_all(schedule):
         (mcl.Sinkhorn(1.0), "temperature", 1.0, 0.0),
         (mcl.Sinkhorn(1.0), "n_iters", 10, 50),
     ],
-    ids=lambda value: repr(value),
 )
 def test_any_field_of_any_rule_can_be_annealed(rule, field, start, end):
     rule_at = mcl.annealed(rule, **{field: mcl.Linear(start, end, 7)})
@@ -264,8 +263,8 @@ def test_a_schedule_that_leaves_the_allowed_range_is_an_error():
 NUMBER = "must be a number, got"
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "words"),
+@for_each(
+    "make, error, words",
     [
         (lambda: mcl.Linear(1.0, 0.0, 0), ValueError, r"Linear: `n_steps` must be >= 1, got 0\. Use Constant"),
         (lambda: mcl.Cosine(1.0, 0.0, 0), ValueError, r"Cosine: `n_steps` must be >= 1, got 0\. Use Constant"),

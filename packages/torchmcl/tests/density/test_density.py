@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from grids import for_each
 from torchmcl.density import Bandwidth, KernelMixture, VoronoiKernels, fit_bandwidth
 
 KINDS = (KernelMixture, VoronoiKernels)
@@ -37,15 +38,15 @@ def plane(n=801, reach=5.0):
     return side, torch.stack(torch.meshgrid(side, side, indexing="ij"), dim=-1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("bandwidth", [0.05, 0.4, 1.5])
-@pytest.mark.parametrize("scale", [None, torch.tensor([0.5], dtype=torch.float64)])
+@for_each("kind", KINDS)
+@for_each("bandwidth", [0.05, 0.4, 1.5])
+@for_each("scale", [None, torch.tensor([0.5], dtype=torch.float64)])
 def test_density_on_the_line_integrates_to_one(kind, bandwidth, scale):
     assert float(integral_1d(on_line(kind, bandwidth, scale))) == pytest.approx(1.0, abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scale", [None, torch.tensor([0.6, 1.3], dtype=torch.float64)])
+@for_each("kind", KINDS)
+@for_each("scale", [None, torch.tensor([0.6, 1.3], dtype=torch.float64)])
 def test_density_in_the_plane_integrates_to_one(kind, scale):
     side, grid = plane()
     values = in_plane(kind, 0.5, scale).log_prob(grid).exp()
@@ -53,7 +54,7 @@ def test_density_in_the_plane_integrates_to_one(kind, scale):
     assert float(total) == pytest.approx(1.0, abs=2e-3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_samples_on_the_line_agree_with_the_distribution_function(kind):
     density = on_line(kind)
     samples = density.sample((4000,)).squeeze(-1)
@@ -61,7 +62,7 @@ def test_samples_on_the_line_agree_with_the_distribution_function(kind):
     assert result.pvalue > 0.01
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_distribution_function_is_the_integral_of_the_density(kind):
     density = on_line(kind)
     for y in (-1.5, -0.4, 0.0, 1.1, 2.5):
@@ -69,7 +70,7 @@ def test_distribution_function_is_the_integral_of_the_density(kind):
         assert float(density.cdf(torch.tensor([y], dtype=torch.float64))) == pytest.approx(float(below), abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_samples_in_the_plane_agree_with_the_density(kind):
     # The log density of samples against its distribution under quadrature: a test in one dimension of both.
     density = in_plane(kind)
@@ -86,7 +87,7 @@ def test_samples_in_the_plane_agree_with_the_density(kind):
     assert stats.kstest(logs, below).pvalue > 0.01
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_mean_and_variance_on_the_line_are_those_of_the_density(kind):
     density = on_line(kind, 0.7)
     mean = float(integral_1d(density, lambda y: y))
@@ -95,8 +96,8 @@ def test_mean_and_variance_on_the_line_are_those_of_the_density(kind):
     assert float(density.variance) == pytest.approx(second, abs=1e-3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("points", "shares"), [(POINTS_2D, SHARES_4), (POINTS_3D, SHARES)])
+@for_each("kind", KINDS)
+@for_each("points, shares", [(POINTS_2D, SHARES_4), (POINTS_3D, SHARES)])
 def test_mean_and_variance_agree_with_samples(kind, points, shares):
     density = kind(points, shares, 0.6)
     samples = density.sample((40_000,))
@@ -104,8 +105,8 @@ def test_mean_and_variance_agree_with_samples(kind, points, shares):
     torch.testing.assert_close(density.variance, samples.var(dim=0), atol=0.05, rtol=0.03)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("points", "shares"), [(POINTS_1D, SHARES), (POINTS_2D, SHARES_4)])
+@for_each("kind", KINDS)
+@for_each("points, shares", [(POINTS_1D, SHARES), (POINTS_2D, SHARES_4)])
 def test_small_bandwidth_gives_the_weighted_points(kind, points, shares):
     density = kind(points, shares, 1e-6)
     samples = density.sample((20_000,))
@@ -134,9 +135,9 @@ def test_hypotheses_in_one_place_share_a_cell():
     assert torch.isfinite(density.sample((50,))).all()
 
 
-@pytest.mark.parametrize("spacing", [0.0, 1e-7, 1e-6, 1e-3, 0.1])
-@pytest.mark.parametrize("bandwidth", [0.3, 10.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@for_each("spacing", [0.0, 1e-7, 1e-6, 1e-3, 0.1])
+@for_each("bandwidth", [0.3, 10.0])
+@for_each("dtype", [torch.float32, torch.float64])
 def test_crowded_hypotheses_leave_a_distribution_on_the_line(spacing, bandwidth, dtype):
     centres = (0.5 + spacing * torch.arange(6, dtype=dtype)).view(-1, 1)
     density = VoronoiKernels(centres, torch.full((6,), 1 / 6, dtype=dtype), bandwidth)
@@ -157,7 +158,7 @@ def test_crowded_hypotheses_leave_a_distribution_on_the_line(spacing, bandwidth,
     assert density.log_prob(far).exp().item() == pytest.approx(slope.item(), rel=0.02)
 
 
-@pytest.mark.parametrize("batch", [(), (2, 3)])
+@for_each("batch", [(), (2, 3)])
 def test_samples_in_cells_far_smaller_than_their_kernels_stay_in_them(batch):
     for dim, spacing in ((1, 1e-3), (2, 1e-2)):
         steps = spacing * torch.arange(-3.0, 4.0, dtype=torch.float64)
@@ -169,7 +170,7 @@ def test_samples_in_cells_far_smaller_than_their_kernels_stay_in_them(batch):
         assert inner == pytest.approx((5 / 7) ** dim, abs=0.07)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_a_bandwidth_keeps_the_digits_of_float64(kind):
     density = kind(POINTS_1D, SHARES, 0.3)
     assert (density.bandwidth == 0.3).all()
@@ -194,7 +195,7 @@ def test_marginal_of_a_mixture_is_the_density_of_one_coordinate():
     torch.testing.assert_close(marginal.variance, density.variance[1:])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_batches_are_computed_as_one_by_one(kind):
     points = torch.randn(4, 5, 2, dtype=torch.float64)
     shares = torch.rand(4, 5, dtype=torch.float64).softmax(dim=-1)
@@ -254,7 +255,7 @@ def test_level_of_a_highest_density_set_holds_its_mass_in_the_plane():
     assert float(mass) == pytest.approx(0.8, abs=0.02)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_bandwidth_of_the_highest_likelihood_is_found(kind):
     generator = torch.Generator().manual_seed(0)
     points = torch.tensor([-3.0, 0.0, 3.0]).expand(800, 3).unsqueeze(-1)
@@ -288,8 +289,8 @@ def test_bandwidth_rule_is_the_root_of_two_squares():
     assert float(Bandwidth(0.3, 0.4)(points, torch.tensor([[0.5, 0.5]]))) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
+@for_each(
+    "make, message",
     [
         (lambda: KernelMixture(POINTS_1D, SHARES, 0.0), r"KernelMixture: `bandwidth` must be > 0, got 0.0"),
         (lambda: KernelMixture(POINTS_1D, SHARES, -1.0), r"KernelMixture: `bandwidth` must be >= 0, got -1.0"),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
+from grids import for_each
 from torchmcl.density import KernelMixture, VoronoiKernels, best_points
 
 # Lloyd and Max: distortion of the best n points for a standard normal.
@@ -30,7 +31,7 @@ def distortion(density, points, n_samples=20_000):
     return (draws.unsqueeze(-2) - points).square().sum(dim=-1).amin(dim=-1).mean(dim=0)
 
 
-@pytest.mark.parametrize(("n_points", "expected"), NORMAL.items())
+@for_each("n_points, expected", NORMAL.items())
 def test_a_normal_has_the_points_of_lloyd_and_max(n_points, expected):
     density = KernelMixture(torch.tensor([[3.0]]).double(), torch.ones(1).double(), 2.0)
     found = best_points(density, n_points)
@@ -63,7 +64,7 @@ def test_each_point_is_the_mean_of_its_cell_with_its_mass_and_deviation():
             assert second**0.5 == pytest.approx(float(found.deviations[row, place]), rel=2e-2)
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3])
+@for_each("dim", [1, 2, 3])
 def test_mean_and_total_variance_are_kept(dim):
     density = mixture(50, 7, dim)
     points, masses, deviations = best_points(density, 5)
@@ -74,7 +75,7 @@ def test_mean_and_total_variance_are_kept(dim):
     torch.testing.assert_close(between + within, density.variance.sum(dim=-1), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("dim", [1, 2])
+@for_each("dim", [1, 2])
 def test_they_are_better_than_the_most_probable_centres_and_near_what_k_means_finds(dim):
     cluster = pytest.importorskip("sklearn.cluster", reason="scikit-learn comes with torchmcl[sklearn]")
     density = mixture(5, 12, dim)
@@ -115,8 +116,8 @@ def test_narrow_kernels_in_clusters_leave_points_in_order_and_masses_that_are_no
     assert torch.isfinite(KernelMixture(points, masses, deviations).log_prob(points[:, 2])).all()
 
 
-@pytest.mark.parametrize("dim", [1, 2])
-@pytest.mark.parametrize("shift", [1e4, 1e8])
+@for_each("dim", [1, 2])
+@for_each("shift", [1e4, 1e8])
 def test_far_from_zero_the_points_are_as_good(dim, shift):
     near = mixture(5, 6, dim)
     far = KernelMixture(near.hypotheses + shift, near.probabilities, near.bandwidth)
@@ -125,8 +126,8 @@ def test_far_from_zero_the_points_are_as_good(dim, shift):
     torch.testing.assert_close(after.masses, before.masses, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3, 12])
-@pytest.mark.parametrize("case", ["one kernel", "fewer kernels than points", "kernels in one place", "no weight"])
+@for_each("dim", [1, 2, 3, 12])
+@for_each("case", ["one kernel", "fewer kernels than points", "kernels in one place", "no weight"])
 def test_points_are_distinct_and_have_mass_however_few_the_kernels(dim, case):
     generator = torch.Generator().manual_seed(0)
     n = {"one kernel": 1, "fewer kernels than points": 3}.get(case, 40)

@@ -2,10 +2,10 @@
 
 import copy
 
-import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 
 CENTRES = torch.tensor([[-0.5, -0.4], [0.5, -0.3], [0.0, 0.5]])
 
@@ -44,7 +44,7 @@ def test_annealed_training_on_three_gaussians_ends_near_the_best_quantiser():
     assert mcl.metrics.score_calibration_error(output.predictions, output.matching) < 0.05
 
 
-@pytest.mark.parametrize(
+@for_each(
     "rule",
     [
         mcl.WTA(),
@@ -55,7 +55,6 @@ def test_annealed_training_on_three_gaussians_ends_near_the_best_quantiser():
         mcl.PIT(),
         mcl.EMD(),
     ],
-    ids=repr,
 )
 def test_the_loss_falls_under_every_rule(rule):
     generator = torch.Generator().manual_seed(0)

@@ -8,6 +8,7 @@ import torch
 
 import oracles
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.measure import SCALARS
 from torchmcl.loop import Recorder
@@ -31,8 +32,8 @@ def network(**options):
     return mcl.MultiHypothesisMLP(1, 2, 4, hidden=(8,), **options)
 
 
-@pytest.mark.parametrize("n_targets", [1, 5])
-@pytest.mark.parametrize("rule", [mcl.WTA(), mcl.RelaxedWTA(0.3), mcl.AnnealedWTA(0.4)], ids=repr)
+@for_each("n_targets", [1, 5])
+@for_each("rule", [mcl.WTA(), mcl.RelaxedWTA(0.3), mcl.AnnealedWTA(0.4)])
 def test_measurements_are_those_of_the_definitions(rule, n_targets):
     cost = torch.rand(6, n_targets, 4, dtype=torch.float64)
     mask = torch.rand(6, n_targets) < 0.7
@@ -98,7 +99,7 @@ def test_probes_are_asked_in_evaluation_mode_and_leave_no_trace():
     torch.testing.assert_close(recorder.records().hypotheses[0], expected.detach())
 
 
-@pytest.mark.parametrize("sizes", [(16, 16, 1), (16, 3), (2, 16), (16, 0)], ids=str)
+@for_each("sizes", [(16, 16, 1), (16, 3), (2, 16), (16, 0)])
 def test_batches_of_different_sizes_are_recorded(sizes, tmp_path):
     model = mcl.MultiHypothesisMLP(1, 1, 3, hidden=(8,))
     with Recorder(every=1, path=tmp_path / "records.jsonl") as recorder:
@@ -127,7 +128,7 @@ def test_nothing_is_fetched_from_the_device_before_many_records_wait(tmp_path):
     assert len(AnnealingRecords.load(path)) == 200
 
 
-@pytest.mark.parametrize("scores", [True, False])
+@for_each("scores", [True, False])
 def test_a_file_of_records_reads_back(tmp_path, scores):
     path = tmp_path / "run.jsonl"
     model = network(scores=scores)
@@ -189,8 +190,8 @@ def test_a_rule_with_a_temperature_for_each_sample_is_refused():
         Recorder()(0, output, rule)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
+@for_each(
+    "content, words",
     [
         ("", "at least one record, got an empty file"),
         ("{}\n", "line 1 is not a record"),

@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.annealing import CostScale, cost_scale
 
 N_ROWS, BATCH_SIZE, N_EPOCHS = 96, 32, 20
@@ -85,7 +86,7 @@ def test_a_rule_stays():
     assert scheduler.rule == mcl.WTA()
 
 
-@pytest.mark.parametrize("rule", [mcl.WTA(), cooling(N_EPOCHS)], ids=["rule", "function"])
+@for_each("rule", [mcl.WTA(), cooling(N_EPOCHS)])
 def test_the_same_loop_serves_rules_that_need_no_measurement(rule):
     model, scheduler = network(), mcl.RuleScheduler(rule)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
@@ -258,7 +259,7 @@ def test_nothing_waits_for_the_device_within_an_epoch():
 # ------------------------------------------------------------------ states
 
 
-@pytest.mark.parametrize("n_epochs", [0, 1, 5, 12])
+@for_each("n_epochs", [0, 1, 5, 12])
 def test_an_interrupted_training_resumes_to_the_same_bits(n_epochs, tmp_path):
     whole = Training(groups=two_groups).train(N_EPOCHS)
     torch.save(Training(groups=two_groups).train(n_epochs).state(), tmp_path / "state.pt")
@@ -304,7 +305,7 @@ def test_a_state_of_another_policy_is_refused():
         Training(mcl.AutoAnnealing(hold_gain=2.0)).scheduler.load_state_dict(state)
 
 
-@pytest.mark.parametrize("state", [{}, {"n_steps": 1}, {"last_epoch": 1, "rule": ""}])
+@for_each("state", [{}, {"n_steps": 1}, {"last_epoch": 1, "rule": ""}])
 def test_a_state_with_other_keys_is_refused(state):
     with pytest.raises(ValueError, match=r"RuleScheduler: `state` must have the keys \['course', 'n_steps', 'rule'\]"):
         mcl.RuleScheduler(cooling()).load_state_dict(state)
@@ -317,7 +318,7 @@ def test_a_damaged_course_is_refused():
         training.scheduler.load_state_dict(state)
 
 
-@pytest.mark.parametrize("n_steps", [-1, 1.5, True, "3", None])
+@for_each("n_steps", [-1, 1.5, True, "3", None])
 def test_a_state_with_a_bad_count_is_refused(n_steps):
     scheduler = mcl.RuleScheduler(cooling())
     with pytest.raises(ValueError, match="must have an integer n_steps >= 0, got"):

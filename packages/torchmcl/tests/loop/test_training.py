@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from families import ALL_RULES, rule_id
+from families import ALL_RULES
+from grids import for_each
 
 
 def make_model(**options):
@@ -27,8 +28,8 @@ def gradients(model):
     return [parameter.grad.clone() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.5])
-@pytest.mark.parametrize("score_weight", [1.0, 0.3])
+@for_each("temperature", [0.0, 0.5])
+@for_each("score_weight", [1.0, 0.3])
 def test_step_is_the_formula(temperature, score_weight):
     model, batch, mask = make_model(), make_batch(), make_mask()
     output = mcl.mcl_step(model, batch._replace(mask=mask), mcl.AnnealedWTA(temperature), score_weight=score_weight)
@@ -60,7 +61,7 @@ def test_step_is_the_formula(temperature, score_weight):
     torch.testing.assert_close(actual, gradients(model))
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=rule_id)
+@for_each("rule", ALL_RULES)
 def test_step_is_the_composition_of_its_parts(rule):
     model, batch = make_model(), make_batch()
     output = mcl.mcl_step(model, batch, rule)
@@ -71,8 +72,8 @@ def test_step_is_the_composition_of_its_parts(rule):
     torch.testing.assert_close(output.assignment_loss, mcl.mcl_loss(matching))
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=rule_id)
-@pytest.mark.parametrize("padding", [math.nan, math.inf, -100.0, 1e30])
+@for_each("rule", ALL_RULES)
+@for_each("padding", [math.nan, math.inf, -100.0, 1e30])
 def test_padded_targets_change_neither_loss_nor_gradients(rule, padding):
     mask, results = make_mask(), []
     batch = make_batch(mask)
@@ -87,7 +88,7 @@ def test_padded_targets_change_neither_loss_nor_gradients(rule, padding):
     torch.testing.assert_close(results[0], results[1])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "cost_fn",
     [mcl.pairwise_euclidean, mcl.pairwise_l1, mcl.pairwise_huber, mcl.pairwise_cosine, mcl.pairwise_neg_si_sdr],
 )
@@ -143,7 +144,7 @@ def test_step_without_any_real_target_is_zero_with_zero_gradients():
         assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
-@pytest.mark.parametrize("scores", [mcl.SigmoidScores(), mcl.SoftmaxScores(), mcl.PresenceScores()], ids=repr)
+@for_each("scores", [mcl.SigmoidScores(), mcl.SoftmaxScores(), mcl.PresenceScores()])
 def test_no_targets_are_the_same_with_and_without_a_mask(scores):
     model = mcl.MultiHypothesisMLP(4, 2, 3, hidden=(5,))
     batch = mcl.Batch(torch.zeros(3, 4), torch.zeros(3, 0, 2))
@@ -176,7 +177,7 @@ def test_a_bad_value_anywhere_gives_a_nan_loss():
     assert mcl.mcl_step(model, batch._replace(mask=mask), mcl.AnnealedWTA(0.5)).loss.isfinite()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@for_each("dtype", [torch.bfloat16, torch.float16])
 def test_step_under_autocast_keeps_cost_weights_and_loss_in_float32(dtype):
     torch.manual_seed(0)
     model = mcl.MultiHypothesisMLP(3, 2, 4, hidden=(8,))
@@ -226,8 +227,8 @@ def test_step_maps_over_models_and_temperatures():
         torch.testing.assert_close(loss, mcl.mcl_step(model, batch, mcl.AnnealedWTA(temperature)).loss)
 
 
-@pytest.mark.parametrize("score_weight", [0.0, 1.0])
-@pytest.mark.parametrize("padded", [False, True])
+@for_each("score_weight", [0.0, 1.0])
+@for_each("padded", [False, True])
 def test_stacked_models_have_the_losses_of_each_model_alone(score_weight, padded):
     models = [mcl.MultiHypothesisMLP(3, 2, 4, hidden=(8,)).double() for _ in range(3)]
     weights, buffers = torch.func.stack_module_state(models)
@@ -253,9 +254,7 @@ def test_stacked_models_have_the_losses_of_each_model_alone(score_weight, padded
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # forward mode in torch makes use of it
-@pytest.mark.parametrize(
-    "rule", [mcl.WTA(), mcl.AnnealedWTA(0.5), mcl.RelaxedWTA(0.1), mcl.TopK(2), mcl.Sinkhorn(0.5, 5)]
-)
+@for_each("rule", [mcl.WTA(), mcl.AnnealedWTA(0.5), mcl.RelaxedWTA(0.1), mcl.TopK(2), mcl.Sinkhorn(0.5, 5)])
 def test_forward_mode_follows_the_step(rule):
     batch = mcl.Batch(*(torch.randn(3, *shape, dtype=torch.float64) for shape in ((1,), (2, 2))))
 

@@ -1,7 +1,6 @@
-"""Metrics against plain loops: the functions, the torchmetrics shells over batches, and over processes."""
+"""Metrics against plain loops."""
 
 import math
-import pickle
 
 import numpy as np
 import ot
@@ -10,24 +9,12 @@ import torch
 
 import oracles
 import torchmcl as mcl
-from families import ALL_RULES, rule_id
+from families import ALL_RULES
+from grids import for_each
+from problems import matching_problem as make_problem
+from problems import ragged_mask as make_mask
+from problems import some_predictions as make_predictions
 from torchmcl import metrics
-
-
-def make_predictions(n_samples=6, dim=2, scores=True):
-    hypotheses = torch.randn(n_samples, 4, dim, dtype=torch.float64)
-    return mcl.Predictions(hypotheses, torch.randn(n_samples, 4, dtype=torch.float64) if scores else None)
-
-
-def make_mask(n_samples=6):
-    return torch.arange(3) < (torch.arange(n_samples) % 4).unsqueeze(-1)
-
-
-def make_problem(n_samples=6, dim=2, scores=True, rule=None):
-    answers = make_predictions(n_samples, dim, scores)
-    targets, mask = torch.randn(n_samples, 3, dim, dtype=torch.float64), make_mask(n_samples)
-    cost = mcl.pairwise_sq_euclidean(hypotheses=answers.hypotheses, targets=targets)
-    return answers, targets, mask, mcl.assign(cost, rule or mcl.AnnealedWTA(0.5), mask)
 
 
 def probabilities(answers):
@@ -43,7 +30,7 @@ def lists(*tensors):
 # ------------------------------------------------------------------ functions of a matching
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=rule_id)
+@for_each("rule", ALL_RULES)
 def test_metrics_of_a_matching_agree_with_their_oracles(rule):
     _, _, mask, matching = make_problem(rule=rule)
     cost, weights, reals = lists(matching.cost, matching.weights, mask)
@@ -95,7 +82,7 @@ def test_a_win_of_a_padded_target_does_not_count():
     assert metrics.n_dead_hypotheses(mcl.assign(cost, mcl.WTA(), mask)).item() == 1
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (2, 5, 3, 4)])
+@for_each("shape", [(3, 4), (2, 5, 3, 4)])
 def test_leading_axes_are_free(shape):
     matching = mcl.assign(torch.rand(shape), mcl.AnnealedWTA(0.5))
     flat = mcl.assign(matching.cost.reshape(-1, 3, 4), mcl.AnnealedWTA(0.5))
@@ -121,8 +108,8 @@ def test_without_real_targets_means_are_nan_and_entropy_is_zero():
 # ------------------------------------------------------------------ functions of predictions
 
 
-@pytest.mark.parametrize("scores", [True, False])
-@pytest.mark.parametrize("dim", [1, 2, 40])
+@for_each("scores", [True, False])
+@for_each("dim", [1, 2, 40])
 def test_metrics_of_predictions_agree_with_their_oracles(scores, dim):
     answers, targets, mask, _ = make_problem(dim=dim, scores=scores)
     for m in (None, mask):
@@ -143,9 +130,9 @@ def test_metrics_of_predictions_agree_with_their_oracles(scores, dim):
 OF_PREDICTIONS = [metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score, metrics.wasserstein_to_samples]
 
 
-@pytest.mark.parametrize("metric", OF_PREDICTIONS)
-@pytest.mark.parametrize("scores", [True, False])
-@pytest.mark.parametrize("sizes", [(6, 4, 5, 2), (3, 3, 3, 3), (4, 4, 4, 1)], ids=str)  # equal sizes broadcast
+@for_each("metric", OF_PREDICTIONS)
+@for_each("scores", [True, False])
+@for_each("sizes", [(6, 4, 5, 2), (3, 3, 3, 3), (4, 4, 4, 1)])  # equal sizes broadcast
 def test_a_path_is_one_point(metric, sizes, scores):
     logits = torch.randn(sizes[:2]) if scores else None
     paths, targets = torch.randn(sizes), torch.randn(sizes[0], 1, *sizes[2:])
@@ -154,8 +141,8 @@ def test_a_path_is_one_point(metric, sizes, scores):
     torch.testing.assert_close(metric(mcl.Predictions(paths, logits), targets.squeeze(1)), expected)
 
 
-@pytest.mark.parametrize("metric", OF_PREDICTIONS)
-@pytest.mark.parametrize("n_hypotheses", [4, 6])
+@for_each("metric", OF_PREDICTIONS)
+@for_each("n_hypotheses", [4, 6])
 def test_a_single_target_of_each_sample_may_lack_its_axis(metric, n_hypotheses):
     answers, targets = mcl.Predictions(torch.randn(6, n_hypotheses, 2)), torch.randn(6, 2)
     mask = torch.rand(6) > 0.3
@@ -165,7 +152,7 @@ def test_a_single_target_of_each_sample_may_lack_its_axis(metric, n_hypotheses):
         metric(answers, targets[:5])
 
 
-@pytest.mark.parametrize("metric", [metrics.rmse_of_mean, metrics.energy_score, metrics.wasserstein_to_samples])
+@for_each("metric", [metrics.rmse_of_mean, metrics.energy_score, metrics.wasserstein_to_samples])
 def test_scores_are_read_as_they_were_trained(metric):
     hypotheses, targets, chances = torch.randn(6, 4, 2), torch.randn(6, 3, 2), torch.rand(6, 4).softmax(dim=-1)
     expected = metric(mcl.Predictions(hypotheses, chances.logit()), targets)
@@ -178,7 +165,7 @@ def test_scores_are_read_as_they_were_trained(metric):
         metric(by_softmax, targets, scores="softmax")
 
 
-@pytest.mark.parametrize("metric", OF_PREDICTIONS[:3])
+@for_each("metric", OF_PREDICTIONS[:3])
 def test_masked_steps_count_in_no_metric(metric):
     hypotheses, targets, logits = torch.randn(5, 4, 6, 2), torch.randn(5, 3, 6, 2), torch.randn(5, 4)
     steps = torch.rand(5, 3, 6) > 0.4
@@ -197,7 +184,7 @@ def test_masked_steps_count_in_no_metric(metric):
     torch.testing.assert_close(alone, metric(mcl.Predictions(hypotheses, logits), padded[:, 1:2], steps[:, 1:2]))
 
 
-@pytest.mark.parametrize("n_bins", [1, 3, 10])
+@for_each("n_bins", [1, 3, 10])
 def test_calibration_agrees_with_the_oracle(n_bins):
     answers, _, mask, matching = make_problem(n_samples=30)
     expected = oracles.score_calibration_error(
@@ -215,8 +202,8 @@ def test_calibrated_scores_have_no_calibration_error():
     assert metrics.score_calibration_error(sure, mcl.assign(cost, mcl.WTA())).item() == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("order", [1, 2])
-@pytest.mark.parametrize("scores", [True, False])
+@for_each("order", [1, 2])
+@for_each("scores", [True, False])
 def test_wasserstein_in_one_dimension_matches_quantiles(order, scores):
     answers, samples, mask, _ = make_problem(dim=1, scores=scores)
     values = [
@@ -234,7 +221,7 @@ def test_wasserstein_in_one_dimension_matches_quantiles(order, scores):
     )
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@for_each("order", [1, 2])
 def test_wasserstein_agrees_with_pot(order):
     answers, samples, _, _ = make_problem(dim=3)
     values = [
@@ -251,9 +238,7 @@ def test_the_energy_score_of_one_hypothesis_is_its_distance():
     assert metrics.energy_score(answers, torch.tensor([[[3.0, 4.0]]])).item() == pytest.approx(5)
 
 
-@pytest.mark.parametrize(
-    "metric", [metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score, metrics.wasserstein_to_samples]
-)
+@for_each("metric", [metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score, metrics.wasserstein_to_samples])
 def test_targets_shared_by_all_samples_broadcast(metric):
     answers, targets = make_predictions(), torch.randn(1, 3, 2, dtype=torch.float64)
     mask = torch.tensor([[True, False, True]])
@@ -261,7 +246,7 @@ def test_targets_shared_by_all_samples_broadcast(metric):
     torch.testing.assert_close(metric(answers, targets, mask), expected)
 
 
-@pytest.mark.parametrize("metric", [metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score])
+@for_each("metric", [metrics.rmse_of_mean, metrics.oracle_rmse, metrics.energy_score])
 def test_padded_targets_do_not_change_a_metric(metric):
     answers, targets, mask, _ = make_problem()
     padded = targets.masked_fill(~mask.unsqueeze(-1), math.nan)
@@ -278,7 +263,7 @@ def test_padded_samples_do_not_change_the_wasserstein_distance():
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@for_each("dtype", [torch.bfloat16, torch.float16])
 def test_metrics_take_half_precision_predictions(dtype):
     answers, targets, mask, _ = make_problem()
     half = mcl.Predictions(answers.hypotheses.to(dtype), answers.score_logits.to(dtype))
@@ -295,131 +280,3 @@ def test_metrics_take_half_precision_predictions(dtype):
         rtol=0,
         atol=0.02,
     )
-
-
-# ------------------------------------------------------------------ shells
-
-SHELLS = {
-    "Distortion": (lambda: metrics.Distortion(), lambda a, t, m, q: (q,), metrics.distortion),
-    "SoftDistortion": (lambda: metrics.SoftDistortion(), lambda a, t, m, q: (q,), metrics.soft_distortion),
-    "HypothesisUsage": (lambda: metrics.HypothesisUsage(4), lambda a, t, m, q: (q,), metrics.hypothesis_usage),
-    "DeadHypotheses": (lambda: metrics.DeadHypotheses(4), lambda a, t, m, q: (q,), metrics.n_dead_hypotheses),
-    "RMSEOfMean": (lambda: metrics.RMSEOfMean(), lambda a, t, m, q: (a, t, m), metrics.rmse_of_mean),
-    "OracleRMSE": (lambda: metrics.OracleRMSE(), lambda a, t, m, q: (a, t, m), metrics.oracle_rmse),
-    "EnergyScore": (lambda: metrics.EnergyScore(), lambda a, t, m, q: (a, t, m), metrics.energy_score),
-    "ScoreCalibrationError": (
-        lambda: metrics.ScoreCalibrationError(n_bins=5),
-        lambda a, t, m, q: (a, q),
-        lambda a, q: metrics.score_calibration_error(a, q, n_bins=5),
-    ),
-    "WassersteinToSamples": (
-        lambda: metrics.WassersteinToSamples(order=2),
-        lambda a, t, m, q: (a, t, m),
-        lambda a, t, m: metrics.wasserstein_to_samples(a, t, m, order=2),
-    ),
-    "UsageEntropy": (
-        lambda: metrics.UsageEntropy(),
-        lambda a, t, m, q: (q,),
-        lambda q: metrics.usage_entropy(q)[q.mask.any(-1)].mean(),
-    ),
-}
-for_all_shells = pytest.mark.parametrize(("make", "pick", "function"), SHELLS.values(), ids=SHELLS.keys())
-
-
-def rows(problem, index):
-    return tuple(
-        type(part)(*(leaf[index] for leaf in part)) if isinstance(part, tuple) else part[index] for part in problem
-    )
-
-
-@for_all_shells
-def test_a_shell_over_batches_equals_the_function_on_everything(make, pick, function):
-    problem = make_problem(n_samples=11)
-    metric = make()
-    for index in (slice(0, 1), slice(1, 2), slice(2, 7), slice(7, 11)):
-        metric.update(*pick(*rows(problem, index)))
-    expected = function(*pick(*problem))
-    torch.testing.assert_close(metric.compute().double(), expected.double(), rtol=1e-6, atol=1e-7)
-
-
-@for_all_shells
-def test_a_shell_can_be_reset_pickled_and_used_for_one_batch(make, pick, function):
-    problem = make_problem(n_samples=5)
-    metric = make()
-    first = metric(*pick(*problem))
-    torch.testing.assert_close(first.double(), function(*pick(*problem)).double(), rtol=1e-6, atol=1e-7)
-    twin = pickle.loads(pickle.dumps(metric))
-    torch.testing.assert_close(twin.compute(), metric.compute())
-    other = make_problem(n_samples=8)
-    metric.reset()
-    metric.update(*pick(*other))
-    torch.testing.assert_close(metric.compute().double(), function(*pick(*other)).double(), rtol=1e-6, atol=1e-7)
-
-
-@for_all_shells
-def test_a_shell_keeps_no_graph(make, pick, function):
-    answers = make_predictions()
-    answers.hypotheses.requires_grad_()
-    targets, mask = torch.randn(6, 3, 2, dtype=torch.float64), make_mask()
-    cost = mcl.pairwise_sq_euclidean(hypotheses=answers.hypotheses, targets=targets)
-    metric = make()
-    metric.update(*pick(answers, targets, mask, mcl.assign(cost, mcl.WTA(), mask)))
-    for name in metric._defaults:
-        assert not getattr(metric, name).requires_grad
-
-
-def test_shells_are_loaded_by_name_and_unknown_names_are_refused():
-    for name in SHELLS:
-        assert isinstance(getattr(metrics, name), type)
-    with pytest.raises(AttributeError, match=r"module 'torchmcl\.metrics' has no attribute 'Accuracy'"):
-        metrics.Accuracy  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: metrics.HypothesisUsage(0), "HypothesisUsage: `n_hypotheses` must be >= 1, got 0"),
-        (lambda: metrics.DeadHypotheses(0), "DeadHypotheses: `n_hypotheses` must be >= 1, got 0"),
-        (lambda: metrics.ScoreCalibrationError(n_bins=0), "ScoreCalibrationError: `n_bins` must be >= 1, got 0"),
-        (lambda: metrics.WassersteinToSamples(order=0), "WassersteinToSamples: `order` must be >= 1, got 0"),
-    ],
-)
-def test_bad_options_of_a_shell_are_refused_in_words(make, words):
-    with pytest.raises(ValueError, match=words):
-        make()
-
-
-def test_a_shell_refuses_predictions_without_scores():
-    answers, _, _, matching = make_problem(scores=False)
-    with pytest.raises(ValueError, match="ScoreCalibrationError: `predictions` must have score logits, got none"):
-        metrics.ScoreCalibrationError().update(answers, matching)
-
-
-def one_of_two_processes(rank, address, results):
-    torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
-    try:
-        torch.manual_seed(0)
-        problem = make_problem(n_samples=8)
-        share = rows(problem, slice(0, 3) if rank == 0 else slice(3, 8))
-        values = {}
-        for name in ("Distortion", "HypothesisUsage", "DeadHypotheses", "RMSEOfMean"):
-            make, pick, _ = SHELLS[name]
-            metric = make()
-            metric.update(*pick(*share))
-            values[name] = metric.compute().double()
-        torch.save(values, f"{results}/{rank}.pt")
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
-def test_shells_add_up_over_two_processes(tmp_path):
-    address = (tmp_path / "meeting_point").as_uri()
-    torch.multiprocessing.spawn(one_of_two_processes, args=(address, str(tmp_path)), nprocs=2)
-    torch.manual_seed(0)
-    problem = make_problem(n_samples=8)
-    for rank in range(2):
-        for name, value in torch.load(tmp_path / f"{rank}.pt").items():
-            _, pick, function = SHELLS[name]
-            torch.testing.assert_close(value, function(*pick(*problem)).double(), rtol=1e-6, atol=1e-7)

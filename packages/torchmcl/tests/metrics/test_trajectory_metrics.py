@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import oracles
+from grids import for_each
 from torchmcl import metrics
 
 N_HYPOTHESES, N_STEPS = 5, 4
@@ -43,8 +44,8 @@ def best(error, best_by):
 # ------------------------------------------------------------------ functions
 
 
-@pytest.mark.parametrize("error", ["ade", "fde"])
-@pytest.mark.parametrize(("k", "best_by", "average_over", "last_valid_step"), CONVENTIONS)
+@for_each("error", ["ade", "fde"])
+@for_each("k, best_by, average_over, last_valid_step", CONVENTIONS)
 def test_errors_of_agents_agree_with_the_oracle(error, k, best_by, average_over, last_valid_step):
     data, scores = make_problem()
     options = {"k": k, "best_by": best_by, "average_over": average_over, "last_valid_step": last_valid_step}
@@ -60,8 +61,8 @@ def test_errors_of_agents_agree_with_the_oracle(error, k, best_by, average_over,
     assert function(**data, scores=scores, **options).item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("error", ["ade", "fde"])
-@pytest.mark.parametrize(("k", "best_by", "average_over", "last_valid_step"), CONVENTIONS)
+@for_each("error", ["ade", "fde"])
+@for_each("k, best_by, average_over, last_valid_step", CONVENTIONS)
 def test_errors_of_scenes_agree_with_the_oracle(error, k, best_by, average_over, last_valid_step):
     data, scores = make_problem()
     expected = oracles.joint_min_error(
@@ -72,9 +73,9 @@ def test_errors_of_scenes_agree_with_the_oracle(error, k, best_by, average_over,
     assert function(**data, scores=scores, **options).item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("distance", ["final", "largest"])
-@pytest.mark.parametrize("average_over", ["agents", "scenes"])
-@pytest.mark.parametrize("k", [None, 1, 3])
+@for_each("distance", ["final", "largest"])
+@for_each("average_over", ["agents", "scenes"])
+@for_each("k", [None, 1, 3])
 def test_miss_rate_agrees_with_the_oracle(distance, average_over, k):
     data, scores = make_problem()
     name = {"final": "fde", "largest": "largest"}[distance]
@@ -92,9 +93,9 @@ def test_miss_rate_agrees_with_the_oracle(distance, average_over, k):
         assert value.item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("renormalize", [True, False])
-@pytest.mark.parametrize("average_over", ["agents", "scenes"])
-@pytest.mark.parametrize("k", [None, 1, 3])
+@for_each("renormalize", [True, False])
+@for_each("average_over", ["agents", "scenes"])
+@for_each("k", [None, 1, 3])
 def test_brier_agrees_with_the_oracle(renormalize, average_over, k):
     data, chances = make_problem()
 
@@ -109,9 +110,9 @@ def test_brier_agrees_with_the_oracle(renormalize, average_over, k):
     assert value.item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("count", ["pairs", "agents"])
-@pytest.mark.parametrize("average_over", ["agents", "scenes"])
-@pytest.mark.parametrize("distance", [0.3, 1.0])
+@for_each("count", ["pairs", "agents"])
+@for_each("average_over", ["agents", "scenes"])
+@for_each("distance", [0.3, 1.0])
 def test_collision_rate_agrees_with_the_oracle(count, average_over, distance):
     data, _ = make_problem()
     del data["targets"]
@@ -122,12 +123,15 @@ def test_collision_rate_agrees_with_the_oracle(count, average_over, distance):
     assert value.item() == pytest.approx(expected)
 
 
-def test_collisions_do_not_depend_on_the_pieces_they_are_computed_in(monkeypatch):
-    data, _ = make_problem()
-    del data["targets"]
-    whole = metrics.collision_rate(**data, distance=1.0)
-    monkeypatch.setattr("torchmcl.metrics._trajectory_parts._PIECE", 1)
-    assert metrics.collision_rate(**data, distance=1.0) == whole
+def test_collisions_of_a_crowd_are_those_of_all_distances():
+    # More numbers than are compared at once: 40 000 pairs of 200 steps.
+    crowd = torch.rand(1, 200, 290, 2) * 400
+    near = (torch.cdist(crowd, crowd) < 1).any(dim=1)[0]
+    expected = near.triu(diagonal=1).sum() / (290 * 289 / 2)
+    value = metrics.collision_rate(
+        hypotheses=crowd.permute(2, 0, 1, 3), scene=torch.zeros(290, dtype=torch.long), distance=1.0
+    )
+    torch.testing.assert_close(value, expected)
 
 
 def test_the_same_convention_of_social_gan_written_out():
@@ -218,7 +222,7 @@ def test_a_distance_equal_to_the_threshold_is_neither_a_miss_nor_a_collision():
     assert metrics.collision_rate(hypotheses=hypotheses, scene=scene, distance=2.0) == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@for_each("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype):
     data, _ = make_problem()
     data["hypotheses"], data["targets"] = data["hypotheses"].to(dtype), data["targets"].float()
@@ -248,15 +252,15 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("change", "words"), BAD.values(), ids=BAD)
+@for_each("change, words", BAD.values())
 def test_bad_input_is_refused_in_words(change, words):
     data, _ = make_problem()
     with pytest.raises(ValueError, match=f"^min_ade: .*{words}"):
         metrics.min_ade(**{**data, **change})
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
+@for_each(
+    "change, words",
     [
         ({"mask": torch.ones(10, 4)}, "`mask` must be a boolean tensor"),
         ({"scene": SCENE.float()}, "`scene` must be a tensor of integers"),
@@ -270,7 +274,7 @@ def test_other_types_are_refused_in_words(change, words):
         metrics.joint_min_fde(**{**data, **change})
 
 
-@pytest.mark.parametrize("name", ["hypotheses", "targets"])
+@for_each("name", ["hypotheses", "targets"])
 def test_nan_at_a_valid_step_is_refused_with_its_index(name):
     data, _ = make_problem()
     data[name][2, ..., 1, 0] = math.nan
@@ -331,7 +335,7 @@ SHELLS = {
         lambda data, _: {name: data[name] for name in ("hypotheses", "mask", "scene")},
     ),
 }
-for_all_shells = pytest.mark.parametrize("name", SHELLS)
+for_all_shells = for_each("name", SHELLS)
 
 
 @for_all_shells

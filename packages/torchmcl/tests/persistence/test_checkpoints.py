@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from grids import for_each
 from places import FORMATS
 from torchmcl._headers import HEADER, VERSION
 from torchmcl.persistence import (
@@ -107,7 +108,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path_factory, place, bit)
     assert_same(found.tensors, TENSORS)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
+@for_each("share", [0.0, 0.01, 0.3, 0.9, 0.999])
 def test_a_truncated_file_is_refused(tmp_path, share):
     path = written(tmp_path)
     data = path.read_bytes()
@@ -130,8 +131,8 @@ def rewritten(path, change):
     return path
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
+@for_each(
+    "change, message",
     [
         ({"version": VERSION + 1, "torchmcl": "9.0"}, r"version 1 or older, got version 2 \(written by torchmcl 9.0\)"),
         ({"version": "1"}, "must name the version of its format"),
@@ -212,7 +213,7 @@ def saved_series(folder, keep=2, steps=(1, 2, 3)):
     return series
 
 
-@pytest.mark.parametrize(("keep", "kept"), [(1, [3]), (2, [2, 3]), (5, [1, 2, 3])])
+@for_each("keep, kept", [(1, [3]), (2, [2, 3]), (5, [1, 2, 3])])
 def test_the_last_k_are_kept(tmp_path, keep, kept):
     assert saved_series(tmp_path, keep).steps() == kept
 
@@ -223,7 +224,7 @@ def test_without_a_checkpoint_there_is_none(tmp_path):
         CheckpointSeries(tmp_path, "test", keep=0)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty"])
+@for_each("damage", ["truncated", "flipped", "empty"])
 def test_when_the_newest_is_damaged_the_one_before_it_serves_with_a_warning(tmp_path, damage):
     series = saved_series(tmp_path)
     data = bytearray(series.path(3).read_bytes())
@@ -325,7 +326,7 @@ def work_that_is_nearly_done():
         pytest.fail("went on")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@for_each("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_work_that_saves_is_asked_and_other_work_is_ended(number, code):
     before = signal.getsignal(number)
     seen = []

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 import oracles
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.accel.eager.one_to_one import one_to_one_weights
 from torchmcl.rules.transport import transport_plan
 
 
-@pytest.mark.parametrize(("n_targets", "n_hypotheses"), [(1, 1), (2, 2), (2, 5), (3, 4), (4, 4)])
+@for_each("n_targets, n_hypotheses", [(1, 1), (2, 2), (2, 5), (3, 4), (4, 4)])
 def test_pit_finds_the_cheapest_injection(n_targets, n_hypotheses):
     cost = torch.rand(10, n_targets, n_hypotheses, dtype=torch.float64)
     totals = (mcl.PIT()(cost) * cost).sum((-1, -2))
@@ -64,7 +65,7 @@ def test_a_forbidden_pair_needs_a_trained_cost_without_infinity():
     assert mcl.mcl_loss(matching, trained_cost=torch.tensor([[9.0, 1.0], [2.0, 9.0]])) == 1.5
 
 
-@pytest.mark.parametrize("bad", [torch.nan, -torch.inf])
+@for_each("bad", [torch.nan, -torch.inf])
 def test_what_is_no_cost_marks_its_sample_unless_it_is_padding(bad):
     cost = torch.rand(2, 2, 3)
     cost[:, 1, 2] = bad
@@ -91,7 +92,7 @@ def test_where_a_mask_cannot_be_read_too_many_real_targets_give_nan():
     assert torch.equal(mapped[1], mcl.PIT()(cost[1], mask[1]))
 
 
-@pytest.mark.parametrize("axes", [(0, 0), (1, 1), (0, None), (None, 0), (-1, 1)], ids=str)
+@for_each("axes", [(0, 0), (1, 1), (0, None), (None, 0), (-1, 1)])
 def test_any_axis_of_costs_and_masks_can_be_mapped(axes):
     costs, masks = torch.rand(3, 2, 4), torch.tensor([[True, False], [True, True], [False, True]])
     cost, mask = (
@@ -130,7 +131,7 @@ def no_waiting_for_a_gpu():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("shape", [(22, 3, 4), (22, 20, 20), (16, 100, 300)], ids=str)
+@for_each("shape", [(22, 3, 4), (22, 20, 20), (16, 100, 300)])
 def test_on_a_gpu_pit_waits_for_nothing(shape):
     pytest.importorskip("triton", reason="without Triton the host solves")
     cost, mask = torch.randn(shape), torch.rand(shape[:-1]) < 0.8
@@ -182,7 +183,7 @@ def test_transport_plan_of_a_zero_cost_is_feasible():
     np.testing.assert_allclose(plan.sum(1), 0.5)
 
 
-@pytest.mark.parametrize("rule", [mcl.PIT(), mcl.EMD()], ids=repr)
+@for_each("rule", [mcl.PIT(), mcl.EMD()])
 def test_a_sample_that_is_not_finite_does_not_disturb_the_others(rule):
     cost = torch.rand(3, 2, 4)
     expected = rule(cost)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import oracles
 import torchmcl as mcl
+from grids import for_each
 from torchmcl import theory
 from torchmcl.data.synthetic import three_gaussians
 from torchmcl.theory.quantizers import DeterministicAnnealing
@@ -34,7 +35,7 @@ def first_split(samples, **options):
     return transition.temperature / theory.first_critical_temperature(samples).item()
 
 
-@pytest.mark.parametrize("name", COVARIANCES)
+@for_each("name", COVARIANCES)
 def test_first_split_of_gaussians_is_observed_where_it_is_predicted(name):
     assert first_split(gaussian_samples(COVARIANCES[name])) == pytest.approx(1, abs=0.03)
 
@@ -144,7 +145,7 @@ def test_n_distinct_takes_batches_tolerances_and_compilers():
     assert torch.equal(over_models, theory.n_distinct(hypotheses, 0.3))
 
 
-@pytest.mark.parametrize("dim", [1, 2, 33, 64, 1000])
+@for_each("dim", [1, 2, 33, 64, 1000])
 def test_equal_hypotheses_are_one_place_at_temperature_0_in_every_dimension(dim):
     places = torch.randn(3, dim, generator=torch.Generator().manual_seed(0)) + 100
     assert theory.n_distinct(places.repeat(2, 1), theory.thermal_tolerance(0.0)) == 3

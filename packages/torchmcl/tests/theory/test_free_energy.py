@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import oracles
 import torchmcl as mcl
+from grids import for_each
 from torchmcl import theory
 
 TEMPERATURES = [0.01, 0.3, 2.0, 50.0]
@@ -20,7 +21,7 @@ def random_case(*leading, n_samples=12, n_hypotheses=4, dim=2):
     return samples, hypotheses, mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples)
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
+@for_each("temperature", TEMPERATURES)
 def test_agrees_with_the_plain_loops(temperature):
     samples, hypotheses, cost = random_case()
     weights = theory.boltzmann_weights(cost, temperature)
@@ -51,7 +52,7 @@ def test_free_energy_is_distortion_minus_temperature_times_entropy(rows, tempera
     torch.testing.assert_close(theory.free_energy(cost, temperature), right, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
+@for_each("temperature", TEMPERATURES)
 def test_boltzmann_weights_have_the_lowest_free_energy_of_all_weights(temperature):
     _, _, cost = random_case()
     others = torch.softmax(5 * torch.randn(200, *cost.shape, dtype=torch.float64), dim=-1)
@@ -60,14 +61,14 @@ def test_boltzmann_weights_have_the_lowest_free_energy_of_all_weights(temperatur
     assert (values >= theory.free_energy(cost, temperature)).all()
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
+@for_each("temperature", TEMPERATURES)
 def test_gradient_in_the_cost_is_the_boltzmann_weights(temperature):
     cost = random_case()[2].requires_grad_()
     theory.free_energy(cost, temperature).backward()
     torch.testing.assert_close(cost.grad * len(cost), theory.boltzmann_weights(cost, temperature))
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
+@for_each("temperature", TEMPERATURES)
 def test_gradient_in_the_hypotheses_is_that_of_the_annealed_loss_and_points_from_the_barycentre(temperature):
     samples, hypotheses, _ = random_case()
     hypotheses.requires_grad_()
@@ -94,7 +95,7 @@ def test_gradcheck_of_the_free_energy():
     assert torch.autograd.gradcheck(lambda c: theory.free_energy(c, 0.4, mean_axes=0), cost)
 
 
-@pytest.mark.parametrize("temperature", [0.3, 2.0, 50.0])
+@for_each("temperature", [0.3, 2.0, 50.0])
 def test_hessian_is_that_of_automatic_differentiation(temperature):
     samples, hypotheses, _ = random_case()
 
@@ -191,8 +192,8 @@ def test_padded_targets_change_nothing():
     assert (theory.free_energy(broken, 0.5, mask=nobody) == 0).all()
 
 
-@pytest.mark.parametrize("dim", [2, 34])
-@pytest.mark.parametrize("padding", [1e4, -1e9])
+@for_each("dim", [2, 34])
+@for_each("padding", [1e4, -1e9])
 def test_the_size_of_padded_samples_does_not_matter(dim, padding):
     samples, hypotheses = (part.float() for part in random_case(dim=dim)[:2])
     padded = torch.cat([samples, torch.full((3, dim), padding)])

@@ -5,17 +5,18 @@ import math
 import pytest
 import torch
 
+from grids import for_each
 from torchmcl import theory
 
 COST = torch.tensor([[1.0, 2.0, 4.0], [3.0, 0.5, 2.0]], dtype=torch.float64)
-as_number_or_tensor = pytest.mark.parametrize("as_given", [float, torch.tensor])
+as_number_or_tensor = for_each("as_given", [float, torch.tensor])
 
 
 # ------------------------------------------------------------------ free energy
 
 
 @as_number_or_tensor
-@pytest.mark.parametrize("temperature", [0.0, 1e-30, 1.0, 1e30, math.inf])
+@for_each("temperature", [0.0, 1e-30, 1.0, 1e30, math.inf])
 def test_free_energy_of_a_single_hypothesis_is_its_cost(temperature, as_given):
     cost = COST[:, :1].clone().requires_grad_()
     values = theory.free_energy(cost, as_given(temperature), mean_axes=0)
@@ -32,7 +33,7 @@ def test_free_energy_of_several_falls_without_end_and_pulls_all_alike(as_given):
 
 
 @as_number_or_tensor
-@pytest.mark.parametrize("temperature", [0.0, 0.5, math.inf])
+@for_each("temperature", [0.0, 0.5, math.inf])
 def test_a_hypothesis_of_infinite_cost_counts_as_absent(temperature, as_given):
     far = torch.cat([COST, torch.full_like(COST[:, :1], math.inf)], dim=-1)
     for n in (1, 3):
@@ -43,15 +44,13 @@ def test_a_hypothesis_of_infinite_cost_counts_as_absent(temperature, as_given):
         )
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.5, math.inf])
+@for_each("temperature", [0.0, 0.5, math.inf])
 def test_free_energy_without_any_finite_cost_is_infinite(temperature):
     assert theory.free_energy(torch.full((2, 3), math.inf), temperature) == math.inf
 
 
 @as_number_or_tensor
-@pytest.mark.parametrize(
-    ("temperature", "weights"), [(0.0, [1.0, 0.0]), (1.0, [1.0, 0.0]), (1e-30, [1.0, 0.0]), (math.inf, [0.5, 0.5])]
-)
+@for_each("temperature, weights", [(0.0, [1.0, 0.0]), (1.0, [1.0, 0.0]), (1e-30, [1.0, 0.0]), (math.inf, [0.5, 0.5])])
 def test_weights_of_an_infinite_cost_are_those_of_the_limit(temperature, weights, as_given):
     found = theory.boltzmann_weights(torch.tensor([[1.0, math.inf]]), as_given(temperature))
     torch.testing.assert_close(found, torch.tensor([weights]))
@@ -72,7 +71,7 @@ def test_curvature_without_samples_is_0_and_at_an_infinite_temperature_that_of_t
     torch.testing.assert_close(theory.free_energy_hessian(samples, merged, math.inf), 2 / 3 * torch.eye(6))
 
 
-@pytest.mark.parametrize("temperature", [0.0, math.inf])
+@for_each("temperature", [0.0, math.inf])
 def test_critical_temperatures_at_the_ends(temperature):
     samples = torch.randn(6, 2)
     assert theory.next_critical_temperatures(samples, torch.randn(3, 2), temperature).isfinite().all()
@@ -85,7 +84,7 @@ def test_critical_temperatures_at_the_ends(temperature):
 # ------------------------------------------------------------------ rates
 
 
-@pytest.mark.parametrize("temperature", [1e-45, 1e-30, 0.3, 1e30])
+@for_each("temperature", [1e-45, 1e-30, 0.3, 1e30])
 def test_a_reproduction_of_infinite_cost_changes_no_rate(temperature):
     cost = COST.float()
     nowhere = torch.cat([cost, torch.full_like(cost[:, :1], math.inf)], dim=-1)
@@ -110,7 +109,7 @@ def test_a_source_that_never_occurs_may_have_any_cost():
     torch.testing.assert_close(tuple(points), tuple(expected))
 
 
-@pytest.mark.parametrize("row", [[math.inf, math.inf], [math.nan, 0.0], [-math.inf, 0.0]])
+@for_each("row", [[math.inf, math.inf], [math.nan, 0.0], [-math.inf, 0.0]])
 def test_costs_that_no_assignment_can_have_are_refused(row):
     with pytest.raises(ValueError, match="`cost` must be a number or infinity, with a finite one"):
         theory.blahut_arimoto(torch.tensor([[0.0, 1.0], row]), 0.5)
@@ -133,8 +132,8 @@ def test_rates_of_gaussians_at_the_ends():
     assert theory.shannon_lower_bound(0.0, entropy=-math.inf, dim=2) == -math.inf
 
 
-@pytest.mark.parametrize("function", [theory.gaussian_rate, theory.gaussian_distortion])
-@pytest.mark.parametrize("covariance", [math.inf, torch.diag(torch.tensor([1.0, math.inf])), torch.tensor(math.nan)])
+@for_each("function", [theory.gaussian_rate, theory.gaussian_distortion])
+@for_each("covariance", [math.inf, torch.diag(torch.tensor([1.0, math.inf])), torch.tensor(math.nan)])
 def test_a_covariance_must_be_finite(function, covariance):
     with pytest.raises(ValueError, match="`covariance` must be finite"):
         function(1.0, covariance)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import oracles
 import torchmcl as mcl
+from grids import for_each
 from torchmcl import theory
 from torchmcl.theory import gaussian
 
@@ -78,7 +79,7 @@ def _dit_point(dit, masses, beta):
     return result
 
 
-@pytest.mark.parametrize("probability", [0.5, 0.2])
+@for_each("probability", [0.5, 0.2])
 def test_blahut_arimoto_of_a_coin_is_the_difference_of_two_entropies(probability):
     def h(p):
         return -p * math.log2(p) - (1 - p) * math.log2(1 - p)
@@ -100,7 +101,7 @@ def test_blahut_arimoto_is_within_a_percent_of_a_gaussian_in_one_dimension():
     torch.testing.assert_close(points.distortion, temperatures / 2, rtol=0.01, atol=0)
 
 
-@pytest.mark.parametrize("variances", [(1.0, 1.0), (1.0, 0.25)])
+@for_each("variances", [(1.0, 1.0), (1.0, 0.25)])
 def test_blahut_arimoto_is_within_a_percent_of_a_gaussian_in_two_dimensions(variances):
     grid, masses = gaussian_grid(variances, 23, 3.6)
     cost = mcl.pairwise_sq_euclidean(hypotheses=grid, targets=grid)
@@ -237,7 +238,7 @@ def test_high_resolution_constants():
 # ------------------------------------------------------------------ entropy and Shannon's bound
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3])
+@for_each("dim", [1, 2, 3])
 def test_entropy_of_gaussian_samples(dim):
     samples = 2 * torch.randn(2, 2500, dim)
     expected = dim * (HALF_LOG_2PI_E + 1)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 from places import ROOT
 from torchmcl import theory
 from torchmcl.theory import quantizers
@@ -27,7 +28,7 @@ QUANTIZERS = {
 }
 
 
-@pytest.mark.parametrize(("module", "names"), [(theory, PUBLIC), (quantizers, QUANTIZERS)])
+@for_each("module, names", [(theory, PUBLIC), (quantizers, QUANTIZERS)])
 def test_public_names_are_these_and_documented(module, names):
     assert set(module.__all__) == names
     reference = (ROOT / "docs" / "reference" / "index.rst").read_text(encoding="utf-8")

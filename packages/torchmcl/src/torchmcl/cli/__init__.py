@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
-from pathlib import Path
 
 from torchmcl._version import __version__
 from torchmcl.cli.arguments import CommandParser
@@ -88,16 +87,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(check=None, run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     add_demo_commands(commands)
-    play = commands.add_parser(
-        "play",
-        help="write a page on which to drag the temperature and watch hypotheses split",
-        description="Write one self-contained page that trains hypotheses in the browser: data to choose or draw, "
-        "rules side by side, a temperature to drag, rate-distortion, a small network, and a story of seven steps.",
-        epilog="example: torchmcl play --open",
-    )
-    play.add_argument("--out", type=Path, default=Path("out/play.html"), help="the file (default: %(default)s)")
-    play.add_argument("--open", action="store_true", help="open the page in the browser")
-    play.set_defaults(run=_play)
     add_diagnose_command(commands)
     for entry in sorted(entry_points(group=_GROUP), key=lambda entry: [*_HOMES, entry.name].index(entry.name)):
         entry.load()(commands)
@@ -114,13 +103,3 @@ def _versions() -> list[str]:
     from torchmcl._environment import environment
 
     return [f"{name:<18}{value}" for name, value in environment().items()]
-
-
-def _play(options: argparse.Namespace) -> None:
-    import webbrowser
-
-    from torchmcl.demo.play_page import write_play_page
-
-    address = write_play_page(options.out).resolve().as_uri()
-    opened = options.open and webbrowser.open(address)
-    say(f"{'Opened' if opened else 'Open the page:'} {address}")

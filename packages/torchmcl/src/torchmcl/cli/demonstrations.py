@@ -1,4 +1,4 @@
-"""`torchmcl demo`: parsing and dispatch only."""
+"""`torchmcl demo` and `torchmcl play`: parsing and dispatch only."""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,7 @@ __all__ = ["add_demo_commands"]
 
 
 def add_demo_commands(commands: Commands) -> None:
-    """Add `demo` to the commands."""
+    """Add `demo` and `play` to the commands."""
     demo = commands.add_parser(
         "demo",
         help="train three methods on three Gaussians and write a page about it",
@@ -25,6 +25,16 @@ def add_demo_commands(commands: Commands) -> None:
     demo.add_argument("--epochs", type=positive, default=150, help="length of the training (default: %(default)s)")
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
     demo.set_defaults(check=_check_demo, run=_demo)
+    play = commands.add_parser(
+        "play",
+        help="write a page on which to drag the temperature and watch hypotheses split",
+        description="Write one self-contained page that trains hypotheses in the browser: data to choose or draw, "
+        "rules side by side, a temperature to drag, rate-distortion, a small network, and a story of seven steps.",
+        epilog="example: torchmcl play --open",
+    )
+    play.add_argument("--out", type=Path, default=Path("out/play.html"), help="the file (default: %(default)s)")
+    play.add_argument("--open", action="store_true", help="open the page in the browser")
+    play.set_defaults(run=_play)
 
 
 def _check_demo(options: argparse.Namespace) -> None:
@@ -43,3 +53,13 @@ def _demo(options: argparse.Namespace) -> None:
     for label, distortion, excess, starved in demo_summary(records):
         say(f"{label:<26}{distortion:>22}{excess:>18}{starved:>14}")
     say(f"Open the page: {path.resolve().as_uri()}")
+
+
+def _play(options: argparse.Namespace) -> None:
+    import webbrowser
+
+    from torchmcl.demo.play_page import write_play_page
+
+    address = write_play_page(options.out).resolve().as_uri()
+    opened = options.open and webbrowser.open(address)
+    say(f"{'Opened' if opened else 'Open the page:'} {address}")

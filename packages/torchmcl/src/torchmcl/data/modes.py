@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from torchmcl._checks import check_positive_int
+from torchmcl.theory.lloyd import distortion_of, lloyd_steps
 from torchmcl.types import Batch
 
 __all__ = ["MODE_PROBLEMS", "ModeProblem", "mode_problem"]
@@ -87,11 +88,7 @@ def _k_means(points: Tensor, n: int, seed: int) -> Tensor:
         nearer = torch.minimum(distance.unsqueeze(1), torch.cdist(new, points).square())
         best = nearer.sum(dim=-1).argmin(dim=-1)
         centers, distance = torch.cat([centers, new[sets, best].unsqueeze(1)], dim=1), nearer[sets, best]
-    for _ in range(40):
-        nearest = torch.nn.functional.one_hot(torch.cdist(points, centers).argmin(dim=-1), n).to(points.dtype)
-        count = nearest.sum(dim=1).unsqueeze(-1)
-        centers = torch.where(count > 0, nearest.mT @ points / count.clamp_min(1), centers)
-    return torch.cdist(points, centers).square().amin(dim=-1).mean(dim=-1)
+    return distortion_of(points, lloyd_steps(points, centers, n_steps=40)[0])
 
 
 def _noise(x: Tensor, generator: Generator, dim: int = 1) -> Tensor:

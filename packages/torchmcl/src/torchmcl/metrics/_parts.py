@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchmcl._checks import bad_value
 from torchmcl._eager import full_precision
 from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
 from torchmcl.metrics._events import compared
@@ -110,9 +111,11 @@ def wasserstein_distances(
     return RealValues(torch.from_numpy(values).to(distance).reshape(shape), mask.any(dim=-1))
 
 
-def calibration_bins(score_logits: Tensor, matching: Matching, n_bins: int) -> Tensor:
+def calibration_bins(owner: str, predictions: Predictions, matching: Matching, n_bins: int) -> Tensor:
     """Return for each score bin (number of scores, sum of scores, number of wins), [bins, 3]."""
-    scores = score_logits.detach().sigmoid().unsqueeze(-2).expand_as(matching.weights)
+    if predictions.score_logits is None:
+        raise ValueError(bad_value(owner, "predictions", "have score logits", "none", "Use scores=True."))
+    scores = predictions.score_logits.detach().sigmoid().unsqueeze(-2).expand_as(matching.weights)
     wins = WTA()(matching.cost, matching.mask)
     counts = matching.mask.unsqueeze(-1).expand_as(wins).to(wins.dtype)
     rows = torch.stack([counts, counts * scores, wins], dim=-1).reshape(-1, 3)

@@ -24,7 +24,11 @@ _PIECE = 1 << 24
 
 @dataclass(frozen=True)
 class Convention:
-    """What papers do differently; see `torchmcl.metrics.min_ade` for the meaning."""
+    """The conventions in which papers differ; `torchmcl.metrics.min_ade` documents them.
+
+    Each metric of trajectories is a subclass: checked options, and a method that turns tensors into one value per agent
+    or scene. The functions average these values, the torchmetrics classes add them up over batches.
+    """
 
     owner: str
     k: int | None = None
@@ -64,18 +68,6 @@ class Forecast(NamedTuple):
     mask: Tensor
     scores: Tensor | None
     scenes: Scenes | None
-
-
-def check_miss(owner: str, threshold: float, distance: str) -> None:
-    """Check the options of a miss rate."""
-    check_positive(owner, "threshold", threshold)
-    check_choice(owner, "distance", distance, ("final", "largest"))
-
-
-def check_collision(owner: str, distance: float, count: str) -> None:
-    """Check the options of a collision rate."""
-    check_positive(owner, "distance", distance)
-    check_choice(owner, "count", count, ("pairs", "agents"))
 
 
 def forecast(
@@ -120,68 +112,133 @@ def forecast(
     )
 
 
-def best_errors(convention: Convention, error: str, data: Forecast, *, joint: bool = False) -> RealValues:
-    """Return the error ("ade" or "fde") of the best hypothesis of each agent, or of each scene if `joint`."""
-    scenes = _needed_scenes(convention, data, joint)
-    data = _best_scored(convention, data, joint)
-    counts = counted(convention, data)
-    errors = errors_of(data)
-    if joint and scenes is not None:
-        errors = {name: _scene_means(value, counts, scenes).values for name, value in errors.items()}
-    best = errors[convention.best_by].argmin(dim=-1, keepdim=True)
-    values = errors[error].gather(-1, best).squeeze(-1)
-    if joint and scenes is not None:
-        if convention.average_over == "agents":
-            return RealValues(values[scenes.number], counts)
-        return RealValues(values, _scene_sums(counts.long(), scenes) > 0)
-    return _averaged(convention, values, counts, scenes)
+@dataclass(frozen=True)
+class BestErrors(Convention):
+    """The error ("ade" or "fde") of the best hypothesis of each agent, or of each scene if `joint`."""
+
+    error: str = "ade"
+    joint: bool = False
+
+    def __call__(
+        self,
+        *,
+        hypotheses: Tensor,
+        targets: Tensor,
+        mask: Tensor | None = None,
+        scores: Tensor | None = None,
+        scene: Tensor | None = None,
+    ) -> RealValues:
+        """Return one value per agent or scene."""
+        data = forecast(self.owner, hypotheses, targets, mask, scores, scene)
+        scenes = _needed_scenes(self, data, self.joint)
+        data = _best_scored(self, data, self.joint)
+        counts = counted(self, data)
+        errors = errors_of(data)
+        if self.joint and scenes is not None:
+            errors = {name: _scene_means(value, counts, scenes).values for name, value in errors.items()}
+        best = errors[self.best_by].argmin(dim=-1, keepdim=True)
+        values = errors[self.error].gather(-1, best).squeeze(-1)
+        if self.joint and scenes is not None:
+            if self.average_over == "agents":
+                return RealValues(values[scenes.number], counts)
+            return RealValues(values, _scene_sums(counts.long(), scenes) > 0)
+        return _averaged(self, values, counts, scenes)
 
 
-def misses(convention: Convention, data: Forecast, threshold: float, distance: str) -> RealValues:
-    """Return 1 for each agent all of whose hypotheses are farther away than `threshold`, else 0."""
-    scenes = _needed_scenes(convention, data, joint=False)
-    data = _best_scored(convention, data, joint=False)
-    errors = errors_of(data)["fde" if distance == "final" else "largest"]
-    missed = (errors.amin(dim=-1) > threshold).to(errors.dtype)
-    return _averaged(convention, missed, counted(convention, data), scenes)
+@dataclass(frozen=True)
+class Misses(Convention):
+    """1 for each agent all of whose hypotheses are farther away than `threshold`, else 0."""
+
+    threshold: float = 2.0
+    distance: str = "final"
+
+    def __post_init__(self) -> None:
+        check_positive(self.owner, "threshold", self.threshold)
+        check_choice(self.owner, "distance", self.distance, ("final", "largest"))
+        super().__post_init__()
+
+    def __call__(
+        self,
+        *,
+        hypotheses: Tensor,
+        targets: Tensor,
+        mask: Tensor | None = None,
+        scores: Tensor | None = None,
+        scene: Tensor | None = None,
+    ) -> RealValues:
+        """Return one value per agent or scene."""
+        data = forecast(self.owner, hypotheses, targets, mask, scores, scene)
+        scenes = _needed_scenes(self, data, joint=False)
+        data = _best_scored(self, data, joint=False)
+        errors = errors_of(data)["fde" if self.distance == "final" else "largest"]
+        missed = (errors.amin(dim=-1) > self.threshold).to(errors.dtype)
+        return _averaged(self, missed, counted(self, data), scenes)
 
 
-def brier_errors(convention: Convention, data: Forecast, renormalize: bool) -> RealValues:
-    """Return the final error of the hypothesis that ends nearest, plus (1 - its probability)^2."""
-    scenes = _needed_scenes(convention, data, joint=False)
-    data = _best_scored(convention, data, joint=False)
-    if data.scores is None:
-        rule = "be given, [batch, hypotheses]"
-        raise ValueError(bad_value(convention.owner, "probabilities", rule, "None", "Use scores=True in the model."))
-    check_fraction(convention.owner, "probabilities", data.scores, always=True)
-    chances = data.scores.to(data.hypotheses.dtype)
-    if renormalize:
-        total = chances.sum(dim=-1, keepdim=True)
-        advice = "Some hypothesis must be possible to renormalize."
-        check_positive(convention.owner, "probabilities", total, advice, always=True)
-        chances = chances / total
-    error, best = errors_of(data)["fde"].min(dim=-1, keepdim=True)
-    values = (error + (1 - chances.gather(-1, best)).square()).squeeze(-1)
-    return _averaged(convention, values, counted(convention, data), scenes)
+@dataclass(frozen=True)
+class BrierErrors(Convention):
+    """The final error of the hypothesis that ends nearest, plus (1 - its probability)^2."""
+
+    renormalize: bool = False
+
+    def __call__(
+        self,
+        *,
+        hypotheses: Tensor,
+        targets: Tensor,
+        probabilities: Tensor,
+        mask: Tensor | None = None,
+        scene: Tensor | None = None,
+    ) -> RealValues:
+        """Return one value per agent or scene."""
+        data = forecast(self.owner, hypotheses, targets, mask, probabilities, scene, "probabilities")
+        scenes = _needed_scenes(self, data, joint=False)
+        data = _best_scored(self, data, joint=False)
+        if data.scores is None:
+            rule = "be given, [batch, hypotheses]"
+            raise ValueError(bad_value(self.owner, "probabilities", rule, "None", "Use scores=True in the model."))
+        check_fraction(self.owner, "probabilities", data.scores, always=True)
+        chances = data.scores.to(data.hypotheses.dtype)
+        if self.renormalize:
+            total = chances.sum(dim=-1, keepdim=True)
+            advice = "Some hypothesis must be possible to renormalize."
+            check_positive(self.owner, "probabilities", total, advice, always=True)
+            chances = chances / total
+        error, best = errors_of(data)["fde"].min(dim=-1, keepdim=True)
+        values = (error + (1 - chances.gather(-1, best)).square()).squeeze(-1)
+        return _averaged(self, values, counted(self, data), scenes)
 
 
-def collisions(convention: Convention, data: Forecast, distance: float, count: str) -> RealValues:
-    """Return 1 for each collision, else 0, of every pair or agent with every hypothesis, and which count."""
-    scenes = _needed_scenes(convention, data, joint=True)
-    assert scenes is not None
-    left, right = _pairs(scenes)
-    hypotheses, mask = data.hypotheses, data.mask
-    rows = max(1, _PIECE // hypotheses[:1].numel()) if len(hypotheses) else 1
-    pieces = [hypotheses.new_zeros(0, hypotheses.shape[1], dtype=torch.bool)]
-    for i, j in zip(left.split(rows), right.split(rows), strict=True):
-        near = torch.linalg.vector_norm(hypotheses[i] - hypotheses[j], dim=-1) < distance
-        pieces.append((near & (mask[i] & mask[j]).unsqueeze(1)).any(dim=-1))
-    collided = torch.cat(pieces).to(hypotheses.dtype)  # [pairs, hypotheses]
-    if count == "pairs":
-        met = (mask[left] & mask[right]).any(dim=-1)
-        return _averaged(convention, collided, met, Scenes(scenes.number[left], scenes.n))
-    hits = hypotheses.new_zeros(hypotheses.shape[:2]).index_add(0, left, collided).index_add(0, right, collided)
-    return _averaged(convention, (hits > 0).to(hits.dtype), mask.any(dim=-1), scenes)
+@dataclass(frozen=True, kw_only=True)
+class Collisions(Convention):
+    """1 for each collision, else 0, of every pair or agent with every hypothesis, and which count."""
+
+    distance: float
+    count: str = "pairs"
+
+    def __post_init__(self) -> None:
+        check_positive(self.owner, "distance", self.distance)
+        check_choice(self.owner, "count", self.count, ("pairs", "agents"))
+        super().__post_init__()
+
+    def __call__(self, *, hypotheses: Tensor, scene: Tensor, mask: Tensor | None = None) -> RealValues:
+        """Return one value per pair, agent or scene, for every hypothesis."""
+        data = forecast(self.owner, hypotheses, None, mask, scene=scene)
+        scenes = _needed_scenes(self, data, joint=True)
+        assert scenes is not None
+        left, right = _pairs(scenes)
+        hypotheses, present = data.hypotheses, data.mask
+        rows = max(1, _PIECE // hypotheses[:1].numel()) if len(hypotheses) else 1
+        pieces = [hypotheses.new_zeros(0, hypotheses.shape[1], dtype=torch.bool)]
+        for i, j in zip(left.split(rows), right.split(rows), strict=True):
+            near = torch.linalg.vector_norm(hypotheses[i] - hypotheses[j], dim=-1) < self.distance
+            pieces.append((near & (present[i] & present[j]).unsqueeze(1)).any(dim=-1))
+        collided = torch.cat(pieces).to(hypotheses.dtype)  # [pairs, hypotheses]
+        if self.count == "pairs":
+            met = (present[left] & present[right]).any(dim=-1)
+            return _averaged(self, collided, met, Scenes(scenes.number[left], scenes.n))
+        hits = hypotheses.new_zeros(hypotheses.shape[:2]).index_add(0, left, collided).index_add(0, right, collided)
+        return _averaged(self, (hits > 0).to(hits.dtype), present.any(dim=-1), scenes)
 
 
 def counted(convention: Convention, data: Forecast) -> Tensor:

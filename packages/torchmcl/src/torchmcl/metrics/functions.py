@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_positive_int
+from torchmcl._checks import check_positive_int
 from torchmcl.metrics import _parts
 from torchmcl.scoring import ScoreObjective
 from torchmcl.types import Matching, Predictions
@@ -152,10 +152,8 @@ def score_calibration_error(predictions: Predictions, matching: Matching, n_bins
         tensor(0.)
     """
     check_positive_int("score_calibration_error", "n_bins", n_bins)
-    if predictions.score_logits is None:
-        rule = "have score logits"
-        raise ValueError(bad_value("score_calibration_error", "predictions", rule, "none", "Use scores=True."))
-    return _parts.calibration_error(_parts.calibration_bins(predictions.score_logits, matching, n_bins))
+    bins = _parts.calibration_bins("score_calibration_error", predictions, matching, n_bins)
+    return _parts.calibration_error(bins)
 
 
 def energy_score(

@@ -48,9 +48,8 @@ def joint_min_ade(
         >>> joint_min_ade(hypotheses=hypotheses, targets=targets, scene=scene)
         tensor(1.)
     """
-    convention = parts.Convention("joint_min_ade", k, best_by, average_over, last_valid_step)
-    data = parts.forecast("joint_min_ade", hypotheses, targets, mask, scores, scene)
-    return parts.best_errors(convention, "ade", data, joint=True).mean()
+    errors = parts.BestErrors("joint_min_ade", k, best_by, average_over, last_valid_step, error="ade", joint=True)
+    return errors(hypotheses=hypotheses, targets=targets, mask=mask, scores=scores, scene=scene).mean()
 
 
 def joint_min_fde(
@@ -88,9 +87,8 @@ def joint_min_fde(
         >>> joint_min_fde(hypotheses=hypotheses, targets=targets, scene=scene)
         tensor(1.)
     """
-    convention = parts.Convention("joint_min_fde", k, best_by, average_over, last_valid_step)
-    data = parts.forecast("joint_min_fde", hypotheses, targets, mask, scores, scene)
-    return parts.best_errors(convention, "fde", data, joint=True).mean()
+    errors = parts.BestErrors("joint_min_fde", k, best_by, average_over, last_valid_step, error="fde", joint=True)
+    return errors(hypotheses=hypotheses, targets=targets, mask=mask, scores=scores, scene=scene).mean()
 
 
 def collision_rate(
@@ -129,7 +127,5 @@ def collision_rate(
         >>> collision_rate(hypotheses=hypotheses, scene=scene, distance=0.2, count="agents")
         tensor(0.6667)
     """
-    parts.check_collision("collision_rate", distance, count)
-    convention = parts.Convention("collision_rate", average_over=average_over)
-    data = parts.forecast("collision_rate", hypotheses, None, mask, scene=scene)
-    return parts.collisions(convention, data, distance, count).mean()
+    collisions = parts.Collisions("collision_rate", average_over=average_over, distance=distance, count=count)
+    return collisions(hypotheses=hypotheses, scene=scene, mask=mask).mean()

@@ -57,9 +57,8 @@ def min_ade(
         >>> min_ade(hypotheses=hypotheses, targets=targets, best_by="fde")
         tensor(2.)
     """
-    convention = parts.Convention("min_ade", k, best_by, average_over, last_valid_step)
-    data = parts.forecast("min_ade", hypotheses, targets, mask, scores, scene)
-    return parts.best_errors(convention, "ade", data).mean()
+    errors = parts.BestErrors("min_ade", k, best_by, average_over, last_valid_step, error="ade")
+    return errors(hypotheses=hypotheses, targets=targets, mask=mask, scores=scores, scene=scene).mean()
 
 
 def min_fde(
@@ -99,9 +98,8 @@ def min_fde(
         >>> min_fde(hypotheses=hypotheses, targets=targets, mask=torch.tensor([[True, False]]))
         tensor(0.)
     """
-    convention = parts.Convention("min_fde", k, best_by, average_over, last_valid_step)
-    data = parts.forecast("min_fde", hypotheses, targets, mask, scores, scene)
-    return parts.best_errors(convention, "fde", data).mean()
+    errors = parts.BestErrors("min_fde", k, best_by, average_over, last_valid_step, error="fde")
+    return errors(hypotheses=hypotheses, targets=targets, mask=mask, scores=scores, scene=scene).mean()
 
 
 def miss_rate(
@@ -143,10 +141,8 @@ def miss_rate(
         >>> miss_rate(hypotheses=hypotheses, targets=targets, distance="largest")
         tensor(1.)
     """
-    parts.check_miss("miss_rate", threshold, distance)
-    convention = parts.Convention("miss_rate", k, "fde", average_over, last_valid_step)
-    data = parts.forecast("miss_rate", hypotheses, targets, mask, scores, scene)
-    return parts.misses(convention, data, threshold, distance).mean()
+    misses = parts.Misses("miss_rate", k, "fde", average_over, last_valid_step, threshold, distance)
+    return misses(hypotheses=hypotheses, targets=targets, mask=mask, scores=scores, scene=scene).mean()
 
 
 def brier_min_fde(
@@ -183,6 +179,5 @@ def brier_min_fde(
         >>> brier_min_fde(hypotheses=hypotheses, targets=targets, probabilities=torch.tensor([[0.5, 0.5]]))
         tensor(1.2500)
     """
-    convention = parts.Convention("brier_min_fde", k, "fde", average_over, last_valid_step)
-    data = parts.forecast("brier_min_fde", hypotheses, targets, mask, probabilities, scene, "probabilities")
-    return parts.brier_errors(convention, data, renormalize).mean()
+    errors = parts.BrierErrors("brier_min_fde", k, "fde", average_over, last_valid_step, renormalize)
+    return errors(hypotheses=hypotheses, targets=targets, probabilities=probabilities, mask=mask, scene=scene).mean()

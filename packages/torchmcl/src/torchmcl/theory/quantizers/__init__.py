@@ -1,10 +1,13 @@
-"""Classical quantisers, with one face: the ancestors of annealed MCL, to compare it with.
+"""Classical quantisers behind one interface: the ancestors of annealed MCL, to compare it with.
 
-`Lloyd`, `DeterministicAnnealing` and `SimulatedAnnealing` place points among samples and are used like
-scikit-learn's clusterers. `lloyd_max` gives the optimal points of a known density on the line.
+`Lloyd`, `DeterministicAnnealing` and `SimulatedAnnealing` place points among samples. They are scikit-learn clusterers
+and are loaded when first used. `lloyd_max` gives the optimal points of a known density on the line.
 """
 
-from torchmcl.theory.quantizers._base import Quantizer
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from torchmcl._optional import optional_import
 from torchmcl.theory.quantizers.densities import (
     Density,
     ExponentialDensity,
@@ -13,7 +16,9 @@ from torchmcl.theory.quantizers.densities import (
     UniformDensity,
 )
 from torchmcl.theory.quantizers.scalar import ScalarQuantizer, lloyd_max, panter_dite_constant, scalar_distortion
-from torchmcl.theory.quantizers.vector import DeterministicAnnealing, Lloyd, SimulatedAnnealing
+
+if TYPE_CHECKING:
+    from torchmcl.theory.quantizers.vector import DeterministicAnnealing, Lloyd, Quantizer, SimulatedAnnealing
 
 __all__ = [
     "Density",
@@ -30,3 +35,11 @@ __all__ = [
     "panter_dite_constant",
     "scalar_distortion",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the quantisers of samples when one is asked for."""
+    if name in __all__:
+        optional_import("sklearn", extra="sklearn", needed_by=f"torchmcl.theory.quantizers.{name}")
+        return getattr(importlib.import_module("torchmcl.theory.quantizers.vector"), name)
+    raise AttributeError(f"module 'torchmcl.theory.quantizers' has no attribute {name!r}")

@@ -4,17 +4,18 @@ import math
 from typing import Any
 
 import torch
+from sklearn.cluster import KMeans
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive, check_positive_int
-from torchmcl._optional import optional_import
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.critical import Trajectory, first_critical_temperature
 from torchmcl.theory.free_energy import boltzmann_weights, soft_barycentres
-from torchmcl.theory.quantizers._base import Quantizer, distortion_of, lloyd_steps
+from torchmcl.theory.lloyd import distortion_of, lloyd_steps
+from torchmcl.theory.quantizers._base import Quantizer
 from torchmcl.theory.rate_distortion import max_distortion
 
-__all__ = ["DeterministicAnnealing", "Lloyd", "SimulatedAnnealing"]
+__all__ = ["DeterministicAnnealing", "Lloyd", "Quantizer", "SimulatedAnnealing"]
 
 # Relative to the spread of the data: where Lloyd's algorithm stops.
 _AT_REST = 1e-7
@@ -27,8 +28,7 @@ _OVERSHOOT = 1.8
 class Lloyd(Quantizer):
     """Lloyd's algorithm from good starts: scikit-learn's KMeans, with the interface of the others.
 
-    Needs scikit-learn (`pip install torchmcl[sklearn]`). KMeans moves starved points to where
-    they are needed; `DeterministicAnnealing` does not have to.
+    KMeans moves starved points to where they are needed; `DeterministicAnnealing` does not have to.
 
     Args:
         n_hypotheses: number of points.
@@ -61,9 +61,8 @@ class Lloyd(Quantizer):
         self.random_state = random_state
 
     def _place(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
-        cluster = optional_import("sklearn.cluster", extra="sklearn", needed_by="Lloyd")
         given = not isinstance(self.init, str)
-        kmeans = cluster.KMeans(
+        kmeans = KMeans(
             self.n_hypotheses,
             init=self.init.cpu().numpy() if isinstance(self.init, Tensor) else self.init,
             n_init=1 if given else self.n_init,

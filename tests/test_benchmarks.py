@@ -1,0 +1,66 @@
+"""One cheap run of each benchmark that the documentation quotes; its tables are those of the stored records."""
+
+import runpy
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from places import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+
+def test_a_method_of_the_tabular_benchmark_gives_finite_measures_that_are_stored(tmp_path):
+    tabular = pytest.importorskip("tabular", reason="needs scikit-learn and scipy")
+    records = tabular.Records(tmp_path / "records.csv")
+    tabular.run(records, {"inverse": 2}, ["kmeans-residuals"], n_rows=150)
+    values = records.rows["inverse", 0, "kmeans-residuals"]
+    assert set(values) == set(tabular.MEASURES)
+    assert all(np.isfinite(value) for value in values.values() if value is not None)
+    assert tabular.Records(tmp_path / "records.csv").rows.keys() == records.rows.keys()
+    (row,) = tabular.summary(records.rows)
+    assert row["distortion"]["mean"] > 0
+
+
+def test_every_condition_of_the_robustness_benchmark_gives_a_mixture_and_two_targets():
+    pytest.importorskip("soundfile")
+    from robustness import CONDITIONS
+    from voices import voice
+
+    sources = np.stack([voice(1, 20000), voice(2, 20000)])
+    for name, condition in CONDITIONS.items():
+        mixture, targets = condition(sources.copy(), np.random.default_rng(0))
+        assert targets.shape == (2, *mixture.shape), name
+        assert np.isfinite(mixture).all(), name
+
+
+def test_the_tables_of_the_documentation_are_those_of_the_records():
+    tables = runpy.run_path(str(ROOT / "docs" / "_robustness_tables.py"))["tables"]()
+    for name, text in tables.items():
+        assert (ROOT / "docs" / f"separation_models_{name}.inc").read_text() == text
+    contest = runpy.run_path(str(ROOT / "docs" / "_contest_tables.py"))["contest"]()
+    assert (ROOT / "docs" / "contest.inc").read_text(encoding="utf-8") == contest, "run python docs/_contest_tables.py"
+
+
+def least(count, enough=-1, seconds=3.0):
+    """Return the lowest count within some seconds: helper threads end a moment after their work."""
+    end, lowest = time.monotonic() + seconds, count()
+    while lowest > enough and time.monotonic() < end:
+        time.sleep(0.1)
+        lowest = min(lowest, count())
+    return lowest
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_a_soak_of_8_threads_leaves_no_files_or_threads_open(tmp_path):
+    soak = pytest.importorskip("soak", reason="needs polars")
+    process = psutil.Process()
+    assert soak.estimator_round(0, tmp_path) == 8 * 15  # makes what later rounds share
+    files, threads = least(process.num_fds, seconds=1.0), least(process.num_threads, seconds=1.0)
+    assert soak.estimator_round(1, tmp_path) == 8 * 15
+    assert least(process.num_fds, files) <= files
+    assert least(process.num_threads, threads) <= threads
