@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import lzma
 import os
 import pickle
 import subprocess
@@ -120,7 +119,7 @@ def test_a_pickle_in_a_pack_or_a_data_set_is_refused_and_not_run(tmp_path, trap)
     with pytest.raises(BadAudio, match="is not a pack of utterances"):
         AudioPack.load(tmp_path / "pack.npz")
     objects = np.array([Opener(made)], dtype=object)
-    np.savez(tmp_path / "pack.npz", names=objects, lengths=objects, sample_rate=8, shift=0, coded=objects, large=[0])
+    np.savez(tmp_path / "pack.npz", names=objects, lengths=objects, sample_rate=8, differences=objects)
     with pytest.raises(BadAudio, match="is not a pack of utterances"):
         AudioPack.load(tmp_path / "pack.npz")
     (tmp_path / "yacht").mkdir()
@@ -263,25 +262,9 @@ def test_a_header_of_one_endless_name_is_read_as_it_is(tmp_path):
 
 def pack_file(path, **changes):
     """Write a pack of two utterances with some of its parts replaced."""
-    coded = np.frombuffer(lzma.compress(bytes(8)), dtype=np.uint8)
     parts = {"names": np.array(["a", "b"]), "lengths": np.array([3, 5]), "sample_rate": np.int64(8000)}
-    parts |= {"shift": np.int64(0), "coded": coded, "large": np.zeros(0, dtype=np.int32)}
-    np.savez(path, **(parts | changes))
+    np.savez(path, **(parts | {"differences": np.zeros(8, dtype=np.int16)} | changes))
     return path
-
-
-def test_a_pack_that_unpacks_to_more_than_it_says_is_refused(tmp_path):
-    from torchmcl_speech.data import AudioPack, BadAudio
-
-    assert AudioPack.load(pack_file(tmp_path / "good.npz")).length("b") == 5
-    bomb = lzma.compress(bytes(50_000_000), preset=0)
-    assert len(bomb) < 100_000
-    began = time.monotonic()
-    with pytest.raises(BadAudio, match="does not hold as many samples as it promises"):
-        AudioPack.load(pack_file(tmp_path / "bomb.npz", coded=np.frombuffer(bomb, dtype=np.uint8)))
-    with pytest.raises(BadAudio, match=r"2,000,000,000 samples of a pack.*TORCHMCL_LIMIT_PACK_SAMPLES"):
-        AudioPack.load(pack_file(tmp_path / "large.npz", lengths=np.array([3, 10**12])))
-    assert time.monotonic() - began < 5
 
 
 def test_a_zip_bomb_named_as_a_pack_is_refused(tmp_path):
@@ -309,21 +292,21 @@ def test_a_zip_bomb_named_as_a_pack_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lengths": np.array([-1, 9])}, "lengths are impossible"),
-        ({"lengths": np.array([4.0, 4.0])}, "lengths are impossible"),
-        ({"lengths": np.array([8])}, "do not fit together"),
-        ({"names": np.array(["a", "a"])}, "a name twice"),
-        ({"names": np.array([], dtype=str), "lengths": np.array([], dtype=int)}, "no utterances"),
-        ({"shift": np.int64(70)}, "shift or its sample rate"),
-        ({"sample_rate": np.int64(0)}, "shift or its sample rate"),
-        ({"large": np.array([1], dtype=np.int32)}, "large samples"),
-        ({"coded": np.zeros(3)}, "of another type"),
-        ({"coded": np.zeros(30, dtype=np.uint8)}, "is not a pack"),
+        ({"lengths": np.array([-1, 9])}, "lengths do not sum"),
+        ({"lengths": np.array([3, 10**12])}, "lengths do not sum"),
+        ({"lengths": np.array([4.0, 4.0])}, "of other types"),
+        ({"lengths": np.array([8])}, "a length each"),
+        ({"names": np.array(["a", "a"])}, "must be different"),
+        ({"names": np.array([], dtype=str), "lengths": np.array([], dtype=int)}, "must be different"),
+        ({"sample_rate": np.int64(0)}, "sample rate is impossible"),
+        ({"differences": np.zeros(8)}, "of other types"),
+        ({"differences": np.zeros((8, 1), dtype=np.int16)}, "lengths do not sum"),
     ],
 )
 def test_a_pack_that_contradicts_itself_is_refused(tmp_path, changes, message):
     from torchmcl_speech.data import AudioPack, BadAudio
 
+    assert AudioPack.load(pack_file(tmp_path / "good.npz")).length("b") == 5
     with pytest.raises(BadAudio, match=message):
         AudioPack.load(pack_file(tmp_path / "bad.npz", **changes))
 
