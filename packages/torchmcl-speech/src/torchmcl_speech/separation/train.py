@@ -7,11 +7,13 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from torchmcl._checks import available_device, bad_value, check_non_negative
 from torchmcl._files import write_atomically
@@ -23,7 +25,6 @@ from torchmcl.lightning import (
     CollapseWarning,
     ExponentialAverage,
     MCLModule,
-    Plateau,
     RecordWriter,
     RuleLogger,
     launcher_options,
@@ -136,7 +137,8 @@ def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule
     training, rule = config.training, rule_of(config.objective)
     decides = isinstance(rule, AutoAnnealing)  # on the tail of the rate too
     falls = training.schedule != "plateau" and not decides
-    plateau = Plateau(_MONITOR, patience=training.patience, higher_is_better=True)
+    # Halved after `patience` epochs without a better value; torch's own patience counts those before the last one.
+    plateau = partial(ReduceLROnPlateau, mode="max", factor=0.5, patience=training.patience - 1, threshold=0.0)
     metrics: dict[str, Callable[[StepOutput], Tensor]] = {"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr}
     if 1 in config.data.n_speakers and max(config.data.n_speakers) > 1:
         metrics = {name: of_mixtures(metric) for name, metric in metrics.items()}
@@ -149,6 +151,7 @@ def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule
         scores=PresenceScores(rule if isinstance(rule, PIT) else WTA()),
         learning_rate=rate_of(training, minutes) if falls else training.learning_rate,
         plateau=plateau if training.schedule == "plateau" and not decides else None,
+        monitor=_MONITOR,
         metrics=metrics if model.score is None else metrics | {"count_accuracy": count_accuracy},
         captured=training.captured,
         max_skipped=training.max_skipped,
