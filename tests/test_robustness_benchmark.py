@@ -11,7 +11,7 @@ import pytest
 from places import PYTHONPATH, ROOT
 
 pytest.importorskip("soundfile")
-from torchmcl_speech.separation import shipped_models
+from torchmcl_speech import shipped_models
 from voices import SHARED, voice
 
 

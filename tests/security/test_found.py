@@ -18,7 +18,7 @@ from torchmcl.cli import main
 from torchmcl.fleet import Fleet
 from torchmcl_speech.data import AudioPack
 from torchmcl_speech.nn import DPRNN
-from torchmcl_speech.nn.saved import load_model, save_model
+from torchmcl_speech.nn.saving import load_model, save_model
 from torchmcl_studies.data.uci import _read_table
 from torchmcl_studies.uci.study import UciStudy
 from torchmcl_tables import MCLRegressor

@@ -26,7 +26,7 @@ pytest.importorskip("safetensors")
 pytest.importorskip("sklearn")
 
 from torchmcl_speech.nn import DPRNN  # noqa: E402
-from torchmcl_speech.nn.saved import load_model, save_model  # noqa: E402
+from torchmcl_speech.nn.saving import load_model, save_model  # noqa: E402
 from torchmcl_tables.data import read_table  # noqa: E402
 from torchmcl_tables.estimators import load_estimator  # noqa: E402
 from torchmcl_tables.model import load_table_model  # noqa: E402
@@ -430,16 +430,15 @@ def test_an_estimator_larger_than_its_weights_takes_no_memory(estimator):
 
 
 YAML = [
-    ("!!python/object/apply:os.system ['true']", "without tags"),
-    ("data: !!python/name:os.system", "without tags"),
-    ("data: {root: !!python/object/new:os.system [true]}", "without tags"),
-    ("a: &a [1]\nb: *a\n", "without anchors and aliases"),
-    ("[" * 1000, "nested at most 64 deep"),
+    ("!!python/object/apply:os.system ['true']", "be YAML, got could not determine a constructor"),
+    ("data: {root: !!python/object/new:os.system [true]}", "be YAML, got could not determine a constructor"),
+    ("a: &a [1]\nb: *a\n", "aliases are not allowed"),
+    ("[" * 10_000, "lists in lists without end"),
     ("data: {root: [1, 2]}", "`root` must be text or null, got"),
     ("data: {n_speakers: {2: 3}}", "`n_speakers` must be a list of integers"),
     ("training: {epochs: true}", "`epochs` must be an integer"),
     ("? [a]\n: 1\n", "be YAML"),
-    ("data: 2020-99-99", "be YAML of plain values, got month"),
+    ("data: 2020-99-99", "be YAML, got month"),
     ("model: [1]", "`model` must hold options by name"),
     ("model: {n_outputs: many}", "`n_outputs` must be an integer"),
     ("1: 2", r"unknown option \['1'\]"),
@@ -451,7 +450,7 @@ YAML = [
 def test_a_configuration_holds_plain_values_of_the_right_types(tmp_path, text, message):
     pytest.importorskip("yaml")
     pytest.importorskip("lightning")
-    from torchmcl_speech.separation.config import load_config
+    from torchmcl_speech.config import load_config
 
     (tmp_path / "hostile.yaml").write_text(text)
     with pytest.raises((ValueError, TypeError), match=message):
@@ -461,11 +460,11 @@ def test_a_configuration_holds_plain_values_of_the_right_types(tmp_path, text, m
 def test_a_billion_laughs_are_not_laughed(tmp_path):
     pytest.importorskip("yaml")
     pytest.importorskip("lightning")
-    from torchmcl_speech.separation.config import load_config
+    from torchmcl_speech.config import load_config
 
     lines = ["a0: &a0 [ha, ha]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
     (tmp_path / "laughs.yaml").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match="without anchors and aliases"):
+    with pytest.raises(ValueError, match="aliases are not allowed"):
         load_config(tmp_path / "laughs.yaml")
     (tmp_path / "long.yaml").write_text("#" * 300_000)
     with pytest.raises(ValueError, match="262,144 bytes of a configuration"):

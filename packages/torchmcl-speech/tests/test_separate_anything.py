@@ -13,14 +13,14 @@ pytest.importorskip("soxr")
 
 from torchmcl.cli import main  # noqa: E402
 from torchmcl.types import Predictions  # noqa: E402
+from torchmcl_speech import separate_recording  # noqa: E402
 from torchmcl_speech.data.audio import AudioInfo, BadAudio, read_audio  # noqa: E402
 from torchmcl_speech.data.streams import Resampler, StoredSound, audio_blocks  # noqa: E402
+from torchmcl_speech.inference import RecordingSeparator, _even_chunk  # noqa: E402
 from torchmcl_speech.nn import DPRNN, save_model, separate_long  # noqa: E402
-from torchmcl_speech.nn.saved import load_model  # noqa: E402
-from torchmcl_speech.reports.separation import write_separation_page  # noqa: E402
-from torchmcl_speech.separation import separate_recording  # noqa: E402
-from torchmcl_speech.separation.hearing import Hearing, _even_chunk  # noqa: E402
-from torchmcl_speech.separation.separate import _Tracks  # noqa: E402
+from torchmcl_speech.nn.saving import load_model  # noqa: E402
+from torchmcl_speech.reports.separation_page import write_separation_page  # noqa: E402
+from torchmcl_speech.separate import _Tracks  # noqa: E402
 from voices import voice  # noqa: E402
 
 
@@ -224,7 +224,7 @@ def test_voices_keep_their_order_over_chunks_that_share_little(tmp_path):
 
     save_model(tmp_path / "model", separator, {"sample_rate": 8000})
     soundfile.write(tmp_path / "a.wav", sources.sum(dim=0).numpy(), 8000, subtype="FLOAT")
-    hearing = Hearing(tmp_path / "a.wav", tmp_path / "model", owner="test", chunk_seconds=3.0, device="cpu")
+    hearing = RecordingSeparator(tmp_path / "a.wav", tmp_path / "model", owner="test", chunk_seconds=3.0, device="cpu")
     hearing._stream.model = shuffled
     outputs = torch.cat([found for _, found in hearing.pieces() if found.numel()], dim=-1)
     error = min((outputs - sources).square().mean(), (outputs.flip(0) - sources).square().mean())

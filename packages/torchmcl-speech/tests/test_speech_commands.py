@@ -265,11 +265,11 @@ def test_a_device_that_is_not_there_is_refused_and_nothing_is_written(place, tmp
 
 
 def test_functions_behind_the_commands_check_too(place, tmp_path):
+    from torchmcl_speech.config import DataConfig, load_config
     from torchmcl_speech.data import MixPlan
-    from torchmcl_speech.separation.config import DataConfig, load_config
-    from torchmcl_speech.separation.evaluate import evaluate_separator
-    from torchmcl_speech.separation.separate import separate_recording
-    from torchmcl_speech.separation.train import train_separator
+    from torchmcl_speech.evaluate import evaluate_separator
+    from torchmcl_speech.separate import separate_recording
+    from torchmcl_speech.train import train_separator
     from torchmcl_studies.separation.study import run_separation_study
 
     model = place / "trained" / "model"

@@ -10,8 +10,8 @@ from test_separation_page import durations
 
 from browser import console_errors, opened
 from torchmcl.cli import main
-from torchmcl_speech.reports.separation import write_separation_page
-from torchmcl_speech.separation.demonstration import run_speech_demo
+from torchmcl_speech.demo import run_speech_demo
+from torchmcl_speech.reports.separation_page import write_separation_page
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 from torchmcl._checks import available_device, bad_value, check_positive_int, nearest_hint
 from torchmcl._files import write_atomically
 from torchmcl._reading import read_json
-from torchmcl_speech.separation import (
+from torchmcl_speech import (
     DataConfig,
     SeparationConfig,
     differing_options,

@@ -117,7 +117,7 @@ def _run_scene(
     *,
     progress: bool,
 ) -> None:
-    train, backwards, test = load_rows(scene, study.data, progress=progress)
+    train, backwards, test = load_rows(scene, study.data)
     test = test.to(study.device)
     drawn = fork_rows(test)
     for kind in dict.fromkeys(method.kind for method, _ in missing):

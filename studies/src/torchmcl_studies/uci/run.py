@@ -43,7 +43,7 @@ def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
         _run_side_by_side(study, records, out, progress=progress)
         return records
     for name in study.sets:
-        folds = load_uci(name, study.data, study.folds, progress=progress)
+        folds = load_uci(name, study.data, study.folds)
         for unit in units_of(study, name, records):
             records.add(train_unit(study, unit, folds, out, progress=progress))
             forget_unit(unit, out)
@@ -73,7 +73,7 @@ def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress:
         Progress(n_models, "UCI study", show=progress, unit="model") as bar,
         ThreadPoolExecutor(_UNITS_AT_ONCE) as threads,
     ):
-        sets = {name: load_uci(name, study.data, study.folds, progress=progress) for name, own in units.items() if own}
+        sets = {name: load_uci(name, study.data, study.folds) for name, own in units.items() if own}
         # The longest first: the short ones find their place beside them.
         longest = sorted(sets, key=lambda name: len(sets[name][0].train_inputs), reverse=True)
         waiting: dict[Unit, Future[_Rows]] = {}

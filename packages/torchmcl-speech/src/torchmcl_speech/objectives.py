@@ -15,7 +15,7 @@ from torchmcl.rules.transport import PIT, Sinkhorn
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 from torchmcl.schedules import Exponential, Linear, Until, annealed
 from torchmcl.types import Matching, StepOutput
-from torchmcl_speech.separation.config import ObjectiveConfig
+from torchmcl_speech.config import ObjectiveConfig
 
 __all__ = [
     "OrderedPIT",

@@ -34,11 +34,13 @@ from torchmcl.rules.transport import PIT
 from torchmcl.rules.winners import WTA
 from torchmcl.scoring import PresenceScores
 from torchmcl.types import StepOutput
+from torchmcl_speech.config import SeparationConfig
+from torchmcl_speech.datamodule import SpeechData
+from torchmcl_speech.initial_weights import copy_weights
+from torchmcl_speech.learning_rate import rate_schedule
 from torchmcl_speech.nn.dprnn import DPRNN
-from torchmcl_speech.nn.saved import save_model
-from torchmcl_speech.separation.config import SeparationConfig
-from torchmcl_speech.separation.loaders import SpeechData
-from torchmcl_speech.separation.objectives import (
+from torchmcl_speech.nn.saving import save_model
+from torchmcl_speech.objectives import (
     count_accuracy,
     mcl_si_sdr,
     of_mixtures,
@@ -46,8 +48,6 @@ from torchmcl_speech.separation.objectives import (
     rule_of,
     trained_cost,
 )
-from torchmcl_speech.separation.rates import rate_of
-from torchmcl_speech.separation.start import begin_with
 
 __all__ = ["differing_options", "train_separator"]
 
@@ -106,7 +106,7 @@ def train_separator(
     latest = checkpoints.latest()
     model = _network(config, bilstm)
     if start is not None and latest is None:
-        begin_with(model, start)
+        copy_weights(model, start)
     if compile_model:
         model.blocks.compile()
     module = _module(config, model, minutes)
@@ -149,7 +149,7 @@ def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule
         loss_fn=trained_cost(config.objective),
         score_weight=config.objective.score_weight,
         scores=PresenceScores(rule if isinstance(rule, PIT) else WTA()),
-        learning_rate=rate_of(training, minutes) if falls else training.learning_rate,
+        learning_rate=rate_schedule(training, minutes) if falls else training.learning_rate,
         plateau=plateau if training.schedule == "plateau" and not decides else None,
         monitor=_MONITOR,
         metrics=metrics if model.score is None else metrics | {"count_accuracy": count_accuracy},
