@@ -219,7 +219,7 @@ def test_an_absent_folder_or_file_is_told_with_both_ways_out(tmp_path, monkeypat
 @pytest.mark.parametrize(("scene", "near"), [("zara3", "zara"), ("ETH ", None), (3, None)])
 def test_an_unknown_scene_is_refused(scene, near):
     hint = f"Did you mean '{near}" if near else ""
-    with pytest.raises(ValueError, match=rf"`scene` must be one of eth, hotel, univ, zara1, zara2, got .*{hint}"):
+    with pytest.raises(ValueError, match=rf"`scene` must be among eth, hotel, univ, zara1, zara2, got .*{hint}"):
         pedestrians.load(scene)
 
 

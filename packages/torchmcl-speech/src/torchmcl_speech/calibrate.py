@@ -1,4 +1,4 @@
-"""Making probabilities of how many speak right on average, by mixtures that the training did not hear."""
+"""Calibrated probabilities of the number of voices, fitted on mixtures outside of the training."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""From a configuration to samples in batches, for Lightning."""
+"""Training and validation batches for Lightning, from a configuration."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How well a separator does on mixtures it has not seen, mixture by mixture."""
+"""Evaluation of a separator on unseen mixtures, one record per mixture."""
 
 import csv
 from collections.abc import Callable, Iterable, Mapping

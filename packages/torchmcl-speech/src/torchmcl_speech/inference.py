@@ -1,4 +1,4 @@
-"""A recording on its way through a separator: read, resampled and separated chunk by chunk, in constant memory."""
+"""Separation of a recording in constant memory: read, resampled and separated chunk by chunk."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Beginning a training with the weights of another, which may have another number of outputs."""
+"""Initial weights from another separator, which may have another number of outputs."""
 
 from dataclasses import replace
 from pathlib import Path

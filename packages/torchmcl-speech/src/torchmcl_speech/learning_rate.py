@@ -1,4 +1,4 @@
-"""The learning rate of a training that must end in time."""
+"""Learning rates that fall to 0 over the epochs or over a budget of time."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""From a configuration to lists of mixtures and the recordings they are made of."""
+"""Lists of mixtures, and the recordings they are made of, from a configuration."""
 
 from dataclasses import replace
 from pathlib import Path

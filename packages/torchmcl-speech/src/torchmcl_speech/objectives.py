@@ -1,4 +1,4 @@
-"""The objectives of the study: the core's rules on the core's cost, chosen by name."""
+"""Rules, costs and metrics of a training, chosen by the names of its configuration."""
 
 import functools
 import math

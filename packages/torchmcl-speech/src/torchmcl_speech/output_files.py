@@ -1,4 +1,4 @@
-"""Which files of a folder a separation may replace: those of an earlier separation of the same recording."""
+"""Names of the files that a separation writes, and which existing files it may replace."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Separators by name: those that come with the package, checked against their cards, and folders of one's own."""
+"""Separators by name: those of the package, checked against their cards, and folders of saved models."""
 
 import hashlib
 from pathlib import Path

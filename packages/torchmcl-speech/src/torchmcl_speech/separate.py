@@ -44,7 +44,7 @@ def separate_recording(
         recording: any audio file that soundfile reads.
         out: folder for the files, `<recording>-<place>.wav` and `<recording>-mixture.wav`.
         model: name of a separator that comes with the package, or folder of a saved model.
-        n_voices: how many outputs to write; by default as many as the model believes in, or all if it does not tell.
+        n_voices: outputs to write; the predicted number of speakers by default, or all if the model has no scores.
         chunk_seconds: longer recordings are taken in chunks of this length at most, which share a second.
         device: where to compute; on a GPU, in the precision of the training.
         overwrite: whether to replace files of these names, and an `index.html`, that no earlier separation of this

@@ -1,4 +1,4 @@
-"""Training a separator, in as many runs as it takes."""
+"""Training of a separator, in any number of runs."""
 
 import contextlib
 import json
@@ -99,8 +99,7 @@ def train_separator(
     if device != "auto":
         available_device("train_separator", device)
     _check_folder(out, config)
-    for name in ("lightning.pytorch", "pytorch_lightning"):  # which announce the hardware, and products
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it announces the hardware, and products
     torch.manual_seed(config.training.seed)
     checkpoints = Checkpoints(out / _CHECKPOINTS, every_n_epochs=config.training.checkpoint_every)
     latest = checkpoints.latest()
@@ -120,7 +119,7 @@ def train_separator(
     trainer = _trainer(config, out, callbacks, device, progress)
     with warnings.catch_warnings():
         # Lightning's advice about workers and intervals, and torch's about Lightning.
-        warnings.filterwarnings("ignore", module=r"(lightning|pytorch_lightning|torch)\..*")
+        warnings.filterwarnings("ignore", module=r"(lightning|torch)\..*")
         data = SpeechData(config.data, config.training, config.augmentation)
         write_atomically(out / "config.json", json.dumps(config.as_dict(), indent=1) + "\n")
         try:

@@ -101,7 +101,7 @@ def _add_separate(tasks: Any) -> None:
     separate.add_argument("recording", type=Path, help="any audio file, of any sample rate and length")
     separate.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} (default: %(default)s)")
     separate.add_argument("-o", "--out", type=Path, help="folder for the files (default: out/RECORDING)")
-    voices = "files to write (default: as many as the model believes in; all outputs of a model without scores)"
+    voices = "files to write (default: the predicted number of speakers; all outputs if the model has no scores)"
     separate.add_argument("--voices", type=positive, help=voices)
     separate.add_argument("--chunk", type=_chunk, default=10.0, help="seconds of a chunk (default: %(default)s)")
     separate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
@@ -165,9 +165,7 @@ def _chunk(text: str) -> float:
 def _check_train(options: argparse.Namespace) -> None:
     if options.config is None and options.start is None:
         raise ValueError("torchmcl separation train: `config` must be given without --from, got nothing. Try `quick`.")
-    check_extra(
-        "lightning|pytorch_lightning", extra="train", needed_by="torchmcl separation train", package="torchmcl-speech"
-    )
+    check_extra("lightning", extra="train", needed_by="torchmcl separation train", package="torchmcl-speech")
 
 
 def _train(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Where utterances come from: a folder of recordings, or a pack of them in one file."""
+"""Utterances by name: from a folder of recordings, or from a pack in one file."""
 
 import io
 import os

@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from torchmcl._checks import bad_value, check_choice, nearest_hint
+from torchmcl._checks import bad_value, check_choice
+from torchmcl_studies.common import check_known
 from torchmcl_studies.data.downloads import cache_folder, cached_download, checksums
 from torchmcl_studies.data.pedestrians.tracks import Recording, read
 
@@ -41,10 +42,7 @@ def read_recordings(
     owner = "pedestrians.read_recordings"
     check_choice(owner, "part", part, tuple(_PARTS))
     names = [names] if isinstance(names, str) else list(names)
-    for name in names:
-        if name not in RECORDINGS:
-            rule = f"be of {', '.join(RECORDINGS)}"
-            raise ValueError(bad_value(owner, "names", rule, repr(name), nearest_hint(str(name), RECORDINGS).strip()))
+    check_known(owner, "names", names, RECORDINGS)
     return [read(_find(name, part, root) or _download(name, part), name) for name in names]
 
 

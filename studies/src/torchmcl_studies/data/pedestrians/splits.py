@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from torchmcl._checks import bad_value, nearest_hint
+from torchmcl_studies.common import check_known
 from torchmcl_studies.data.pedestrians.files import RECORDINGS, read_recordings
 from torchmcl_studies.data.pedestrians.samples import Windows, windows
 
@@ -59,11 +59,7 @@ def load(
         Pellegrini et al., ICCV 2009 (ETH); Lerner et al., Eurographics 2007 (UCY). The parts are those
         distributed with Trajectron++ (Salzmann et al., ECCV 2020).
     """
-    if scene not in SCENES:
-        rule = f"be one of {', '.join(SCENES)}"
-        raise ValueError(
-            bad_value("pedestrians.load", "scene", rule, repr(scene), nearest_hint(str(scene), SCENES).strip())
-        )
+    check_known("pedestrians.load", "scene", [scene], SCENES)
     others = [name for name in RECORDINGS if name not in SCENES[scene]]
     parts = (("train", others), ("val", others), ("all", SCENES[scene]))
     recordings = (read_recordings(names, part, root) for part, names in parts)
