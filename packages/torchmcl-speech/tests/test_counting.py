@@ -135,7 +135,7 @@ def test_a_temperature_that_cannot_be_is_refused_before_anything_is_written(tmp_
 @pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
 def test_the_temperature_that_made_the_counts_is_found(temperature):
     generator = torch.Generator().manual_seed(0)
-    logits = 3 * torch.randn(3000, 4, generator=generator, dtype=torch.float64)
+    logits = 3 * torch.randn(1500, 4, generator=generator, dtype=torch.float64)
     chances = torch.sigmoid(logits / temperature)
     counts = torch.bernoulli(chances, generator=generator).sum(dim=-1).long()
     found = fit_count_temperature(logits, counts)
