@@ -217,7 +217,7 @@ def summary(name: str, scene: str, records: list[dict[str, float]], **others: ob
 
 def of_scene(scene: str, options: argparse.Namespace) -> list[dict[str, object]]:
     """Return all numbers of a scene."""
-    split = pedestrians.load(scene, options.root, progress=False)
+    split = pedestrians.load(scene, options.root)
     models = [trained(*inputs_and_targets(split.train), seed, options.steps) for seed in range(3)]
     inputs, targets = inputs_and_targets(split.test)
     with torch.no_grad():

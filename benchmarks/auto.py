@@ -98,7 +98,7 @@ def run_fleet(
     name: str, methods: dict[str, list[Candidate]], detached: bool, data: Path, device: str
 ) -> list[dict[str, Any]]:
     """Train all candidates on all folds of a set, with all seeds, and return a row for each."""
-    folds = load_uci(name, data, progress=False)
+    folds = load_uci(name, data)
     split = [round(0.9 * len(fold.train_inputs)) for fold in folds]
     train = [(f.train_inputs[:n], f.train_targets[:n]) for f, n in zip(folds, split, strict=True)]
     watched = [(f.train_inputs[n:], f.train_targets[n:]) for f, n in zip(folds, split, strict=True)]

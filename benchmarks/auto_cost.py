@@ -35,7 +35,7 @@ def seconds_of(work: Callable[[], Any], device: str) -> float:
 
 def rows_of(name: str, data: Path, device: str, n_epochs: int, n_rounds: int) -> list[dict[str, object]]:
     """Return the cost of deciding, for one model and for 64, and the cost of a search."""
-    fold = load_uci(name, data, [0], progress=False)[0]
+    fold = load_uci(name, data, [0])[0]
     inputs, targets = fold.train_inputs.float(), fold.train_targets.float().view(len(fold.train_inputs), 1, -1)
     n_held = len(inputs) // 10
     rate = 0.95 ** (1000 / n_epochs)  # the paper's cooling, over as many epochs as there are

@@ -19,6 +19,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,7 @@ def lightning(folder: Path) -> None:
     import lightning.pytorch as pl
     from torch.utils.data import DataLoader
 
-    from torchmcl.lightning import Checkpoints, ExponentialAverage, MCLModule, Plateau, RecordWriter, RuleLogger
+    from torchmcl.lightning import Checkpoints, ExponentialAverage, MCLModule, RecordWriter, RuleLogger
 
     generator = torch.Generator().manual_seed(0)
     inputs, targets = torch.randn(80, 2, generator=generator), torch.randn(80, 1, 1, generator=generator)
@@ -86,7 +87,8 @@ def lightning(folder: Path) -> None:
     )
     torch.manual_seed(0)
     cooling = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.5, 0.0, 8))
-    module = MCLModule(dropout_mlp(), cooling, learning_rate=0.05, plateau=Plateau("val_distortion", patience=1))
+    plateau = partial(torch.optim.lr_scheduler.ReduceLROnPlateau, factor=0.5, patience=0)
+    module = MCLModule(dropout_mlp(), cooling, learning_rate=0.05, plateau=plateau)
     checkpoints = Checkpoints(folder / "checkpoints")
     writer = RecordWriter(folder / "records.jsonl")
     trainer = pl.Trainer(

@@ -37,16 +37,16 @@ from torch import Tensor
 
 import torchmcl as mcl
 from _common import report
-from torchmcl_speech.data import AudioFolder, Resampler, SpeechMixtures
-from torchmcl_speech.nn import separate_long
-from torchmcl_speech.separation import (
+from torchmcl_speech import (
     DataConfig,
     count_probabilities,
+    first_mixtures,
     load_separator,
     shipped_models,
-    some_mixtures,
     speaker_genders,
 )
+from torchmcl_speech.data import AudioFolder, Resampler, SpeechMixtures
+from torchmcl_speech.nn import separate_long
 
 RATE = 8000
 Signals = npt.NDArray[np.float32]
@@ -154,7 +154,7 @@ def condition_rows(name: str, data: Path, limit: int, conditions: Sequence[str])
     model, notes = load_separator(name)
     numbers = [number for number in notes["configuration"]["data"]["n_speakers"] if number > 1]
     genders = speaker_genders(data)
-    mixtures = some_mixtures(DataConfig(root=str(data), n_speakers=numbers), "tt", limit)
+    mixtures = first_mixtures(DataConfig(root=str(data), n_speakers=numbers), "tt", limit)
     dataset = SpeechMixtures(mixtures, AudioFolder(data, RATE), crop=None)
     rows = []
     for condition in conditions:

@@ -26,12 +26,12 @@ import torch
 
 from _common import report
 from torchmcl._files import write_atomically
+from torchmcl_speech import load_separator, model_card, separate_recording, shipped_models
 from torchmcl_speech.data import write_audio
 from torchmcl_speech.nn import DPRNN, save_model
-from torchmcl_speech.separation import load_separator, model_card, separate_recording, shipped_models
 
 RATE = 8000
-MODELS = Path(__file__).parents[1] / "packages/torchmcl-speech/src/torchmcl_speech/separation/models"
+MODELS = Path(__file__).parents[1] / "packages/torchmcl-speech/src/torchmcl_speech/models"
 
 
 def speech_like(seconds: float) -> np.ndarray:

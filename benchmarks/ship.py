@@ -1,7 +1,7 @@
 """Turn a training into a separator that comes with the package: tested, in half precision, with card and checksum.
 
 python benchmarks/ship.py out/ship-2spk --name two-speakers --data FOLDER [--device cuda]
-    [--into packages/torchmcl-speech/src/torchmcl_speech/separation/models]
+    [--into packages/torchmcl-speech/src/torchmcl_speech/models]
 
 The folder is what `torchmcl separation train` wrote. Scores, if the network gives any, are calibrated on the validation
 part. Whole test mixtures, which decide nothing, give the numbers of the card; records of an earlier
@@ -28,8 +28,7 @@ import torch
 
 import torchmcl as mcl
 from torchmcl._files import write_atomically
-from torchmcl_speech.nn import load_model, save_model
-from torchmcl_speech.separation import (
+from torchmcl_speech import (
     DataConfig,
     SeparationConfig,
     calibrate_counts,
@@ -38,8 +37,9 @@ from torchmcl_speech.separation import (
     evaluate_separator,
     speaker_genders,
 )
+from torchmcl_speech.nn import load_model, save_model
 
-MODELS = Path(__file__).parents[1] / "packages/torchmcl-speech/src/torchmcl_speech/separation/models"
+MODELS = Path(__file__).parents[1] / "packages/torchmcl-speech/src/torchmcl_speech/models"
 MAX_BYTES = 8_000_000
 ATTRIBUTION = (
     "Trained on excerpts of LibriSpeech (OpenSLR 12, copyright 2014 Vassil Panayotov, CC BY 4.0, "

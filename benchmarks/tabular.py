@@ -57,7 +57,7 @@ class Table(NamedTuple):
 def table_of(name: str, fold: int, data: Path | None, n_rows: int = 2000) -> Table:
     """Return a fold of a UCI set, or of the generated inverse problem with `n_rows` rows (a tenth of them to test)."""
     if name != "inverse":
-        found = load_uci(name, data, [fold], progress=False)[0]
+        found = load_uci(name, data, [fold])[0]
         parts = [part.flatten(1).double().numpy() for part in found[:4]]
         return Table(parts[0], parts[1][:, 0], parts[2], parts[3][:, 0], found.target_std)
     batch = folded_response(n_rows, torch.Generator().manual_seed(fold))

@@ -8,7 +8,7 @@ import json
 import runpy
 from pathlib import Path
 
-from torchmcl_speech.separation.shipped import model_card, shipped_models
+from torchmcl_speech.pretrained import model_card, shipped_models
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "benchmarks" / "results"

@@ -26,7 +26,7 @@ _WORK = (
     "torchmcl_tables.model.fit_table",
     "torchmcl_studies.uci.run.run_study",
     "torchmcl_studies.figures.run_figure",
-    "torchmcl_speech.separation.train.train_separator",
+    "torchmcl_speech.train.train_separator",
 )
 _WORDS = (
     "fit", "predict", "report", "demo", "reproduce", "uci", "figure1", "all", "separation", "train", "evaluate", "separate",

@@ -343,9 +343,9 @@ def configurations(feed: Feed) -> None:
     """A configuration in YAML, and changes of it, are read or refused."""
     from importlib import resources
 
-    from torchmcl_speech.separation import load_config, shipped_configs
+    from torchmcl_speech import load_config, shipped_configs
 
-    shipped = resources.files("torchmcl_speech.separation") / "configs" / feed.pick(shipped_configs())
+    shipped = resources.files("torchmcl_speech") / "configs" / feed.pick(shipped_configs())
     path = folder() / "config.yaml"
     path.write_bytes(feed.mutated(shipped.read_bytes()))
     config = load_config(path)

@@ -81,7 +81,7 @@ def test_rooms_stand_on_each_other_without_a_circle(package):
     assert max(floors.values()) < MOST_FLOORS, sorted(floors.items(), key=lambda pair: -pair[1])
 
 
-@pytest.mark.parametrize("module", sorted(FILES))
+@for_each("module", sorted(FILES))
 def test_a_module_imports_only_packages_below_and_no_report_reads_a_model(module):
     package, room = room_of(module)
     for other in IMPORTS[module]:

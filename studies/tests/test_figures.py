@@ -210,7 +210,7 @@ def test_points_that_do_not_divide_into_rows_are_refused():
 
 
 def test_unknown_figures_and_presets_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"`figure` must be one of figure1.*Did you mean 'figure1'"):
+    with pytest.raises(ValueError, match=r"`figure` must be among figure1.*Did you mean 'figure1'"):
         run_figure("figure2", tmp_path)
     with pytest.raises(ValueError, match="`preset` must be one of 'quick', 'paper'"):
         run_figure("figure1", tmp_path, preset="slow")

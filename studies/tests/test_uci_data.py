@@ -1,14 +1,7 @@
-"""The UCI sets: official splits, standardisation, both folder layouts, downloads from a real server, bad files."""
+"""The UCI sets: official splits, standardisation, both folder layouts, bad files."""
 
-import hashlib
 import re
-import socket
-import sys
-import threading
-import tomllib
 import zipfile
-from collections import deque
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -17,27 +10,20 @@ import torch
 
 from places import ROOT
 from torchmcl_studies.data import uci
-from torchmcl_studies.data.uci import UCI_SETS, UciSet, load_uci, official_splits, read_rows, synthetic_year
+from torchmcl_studies.data.downloads import checksums
+from torchmcl_studies.data.uci import UCI_SETS, load_uci, official_splits, synthetic_year
 
-CHECKOUT = ROOT
-SHARED = CHECKOUT.parent / "shared/data/uci"
+SHARED = ROOT.parent / "shared/data/uci"
 NINE = [name for name in UCI_SETS if name != "year"]
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the UCI files are not in ../shared/data/uci")
 
 
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path, monkeypatch):
-    """No test sees the user's cache or data folder, nor goes through a proxy."""
+    """No test sees the user's cache or data folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("TORCHMCL_DATA", raising=False)
-    for name in ("NO_PROXY", "no_proxy"):
-        monkeypatch.setenv(name, "127.0.0.1")
     return tmp_path / "cache/torchmcl/uci"
-
-
-@pytest.fixture
-def no_download(monkeypatch):
-    monkeypatch.setattr("requests.get", lambda url, **_: pytest.fail(f"a download of {url} was attempted"))
 
 
 def yacht_table(seed=0):
@@ -83,7 +69,8 @@ def test_checksums_and_target_columns_are_those_of_the_published_files(name):
     with np.load(SHARED / entry.folder / "data.npz") as archive:
         assert archive["index_features"].tolist() == list(range(entry.n_features))
         assert archive["index_target"].tolist() == [entry.n_features]
-    assert entry.sha256 in (SHARED / "README.md").read_text()
+    checksum = checksums("torchmcl_studies.data", "uci_files.txt")[f"{entry.folder}/data/data.txt"]
+    assert checksum in (SHARED / "README.md").read_text()
 
 
 @needs_shared
@@ -147,7 +134,6 @@ def test_test_rows_do_not_change_the_standardisation(tmp_path):
 # ---- where the files are ----
 
 
-@pytest.mark.usefixtures("no_download")
 def test_npz_layout_and_original_text_layout_give_the_same_folds(tmp_path):
     table = yacht_table()
     npz = load_uci("yacht", put_npz(tmp_path / "npz", table))
@@ -157,7 +143,6 @@ def test_npz_layout_and_original_text_layout_give_the_same_folds(tmp_path):
         torch.testing.assert_close(tuple(one), tuple(other), rtol=0, atol=0)
 
 
-@pytest.mark.usefixtures("no_download")
 def test_the_environment_names_the_folder_and_an_argument_goes_before_it(tmp_path, monkeypatch):
     named = put_npz(tmp_path / "named", yacht_table(1))
     given = put_npz(tmp_path / "given", yacht_table(2))
@@ -172,164 +157,6 @@ def test_a_folder_that_does_not_exist_is_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHMCL_DATA", str(tmp_path / "neither"))
     with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "neither"))):
         load_uci("yacht")
-
-
-# ---- downloads, from a real server ----
-
-GOOD, CORRUPT, DROP, MISSING = "good", "corrupt", "drop", "missing"
-
-
-class Server:
-    """A local web server that answers by a list of replies, then with the good file."""
-
-    def __init__(self, body):
-        self.body, self.replies, self.paths = body, deque(), []
-        handler = type("Handler", (BaseHTTPRequestHandler,), {"owner": self, "do_GET": _reply, "log_message": _quiet})
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        self.thread.start()
-        self.url = f"http://127.0.0.1:{self.http.server_port}/sets/"
-
-    def close(self):
-        self.http.shutdown()
-        self.http.server_close()
-        self.thread.join()
-
-
-def _quiet(self, *_):
-    pass
-
-
-def _reply(self):
-    owner = self.owner
-    owner.paths.append(self.path)
-    kind = owner.replies.popleft() if owner.replies else GOOD
-    if kind == MISSING:
-        self.send_error(404)
-        return
-    body = owner.body if kind != CORRUPT else owner.body.replace(b"1", b"2")
-    self.send_response(200)
-    self.send_header("Content-Length", str(len(body)))
-    self.end_headers()
-    self.wfile.write(body[: len(body) // 2] if kind == DROP else body)
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """The table of a set of 200 rows that only a local server knows."""
-    pytest.importorskip("pooch", reason="pooch is not installed")
-    import pooch.core
-
-    monkeypatch.setattr(pooch.core.time, "sleep", lambda _: None)  # pooch waits between its attempts
-    return np.random.default_rng(3).normal(size=(200, 3))
-
-
-def set_at(base_url, table):
-    checksum = hashlib.sha256(text_of(table).encode()).hexdigest()
-    return UciSet("small", "small-set", 200, 2, 3, checksum, base_url=base_url)
-
-
-@pytest.fixture
-def server(small, monkeypatch):
-    server = Server(text_of(small).encode())
-    monkeypatch.setitem(UCI_SETS, "small", set_at(server.url, small))
-    yield server
-    server.close()
-
-
-def fetched(cache, *, progress=False):
-    """Read the set, and return the one file that it is kept in."""
-    read_rows(UCI_SETS["small"], progress=progress)
-    (path,) = kept(cache)
-    return path
-
-
-def kept(cache):
-    return [path for path in cache.rglob("*") if path.is_file()]
-
-
-def test_a_good_file_is_downloaded_into_the_cache(server, empty_cache):
-    assert fetched(empty_cache).read_bytes() == server.body
-    assert server.paths == ["/sets/small-set/data/data.txt"]
-
-
-def test_a_set_is_downloaded_once_and_then_read_from_the_cache(server, small):
-    first = load_uci("small", progress=False)
-    second = load_uci("small", progress=False)
-    assert len(server.paths) == 1
-    train, _ = official_splits(UCI_SETS["small"])[2]
-    assert first[2].target_mean == second[2].target_mean == pytest.approx(small[train, 2].mean())
-
-
-def test_a_corrupted_file_is_refused_in_words_and_not_kept(server, empty_cache):
-    server.replies.extend([CORRUPT] * 10)
-    with pytest.raises(OSError, match=r"small .*does not have the known checksum and was not kept"):
-        fetched(empty_cache)
-    assert kept(empty_cache) == []
-
-
-def test_a_corrupted_file_is_fetched_anew_on_the_next_call(server, empty_cache):
-    server.replies.extend([CORRUPT] * 10)
-    with pytest.raises(OSError, match="checksum"):
-        fetched(empty_cache)
-    server.replies.clear()
-    assert fetched(empty_cache).read_bytes() == server.body
-
-
-def test_a_dropped_connection_is_told_in_words_and_leaves_nothing_half_written(server, empty_cache):
-    server.replies.extend([DROP] * 10)
-    with pytest.raises(OSError, match=r"small could not be downloaded from http.*TORCHMCL_DATA"):
-        fetched(empty_cache)
-    assert kept(empty_cache) == []
-    server.replies.clear()
-    assert fetched(empty_cache).read_bytes() == server.body
-    assert len(kept(empty_cache)) == 1
-
-
-def test_one_dropped_connection_is_made_good_within_the_same_call(server, empty_cache):
-    server.replies.append(DROP)
-    assert fetched(empty_cache).read_bytes() == server.body
-    assert len(server.paths) == 2
-
-
-def test_a_file_that_the_server_does_not_have_is_told_in_words(server, empty_cache):
-    server.replies.extend([MISSING] * 10)
-    with pytest.raises(OSError, match=r"small could not be downloaded .*404"):
-        fetched(empty_cache)
-    assert kept(empty_cache) == []
-
-
-def test_without_a_network_the_message_names_the_local_folder_options(small, empty_cache):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(OSError, match=r"small could not be downloaded .*--data.*TORCHMCL_DATA"):
-        read_rows(set_at(f"http://127.0.0.1:{port}/", small), progress=False)
-    assert kept(empty_cache) == []
-
-
-def test_a_missing_progress_bar_package_is_not_called_a_checksum_error(server, empty_cache, monkeypatch):
-    import pooch.downloaders
-
-    monkeypatch.setattr(pooch.downloaders, "tqdm", None)
-    try:
-        path = fetched(empty_cache, progress=True)
-    except (OSError, ImportError) as error:
-        assert "checksum" not in str(error)  # noqa: PT017  (either outcome will do)
-        assert "tqdm" in str(error)  # noqa: PT017
-    else:
-        assert path.read_bytes() == server.body
-
-
-def test_without_pooch_the_message_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ImportError, match=r"downloading the set yacht needs pooch: pip install 'torchmcl\[data\]'"):
-        load_uci("yacht", progress=False)
-
-
-def test_the_extra_that_the_message_names_brings_pooch():
-    extras = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert any(package.startswith("pooch") for package in extras.get("data", []))
 
 
 # ---- the year set ----
@@ -354,7 +181,7 @@ def zipped(path):
     return Path(f"{path}.zip")
 
 
-@pytest.mark.parametrize("chunk_rows", [1, 7, 10, 99, 100, 101])
+@pytest.mark.parametrize("chunk_rows", [7, 100])
 @pytest.mark.parametrize("pack", [lambda path: path, zipped], ids=["txt", "zip"])
 def test_year_is_read_in_pieces_of_any_size_as_float32(tmp_path, pack, chunk_rows):
     table = year_table()
@@ -364,7 +191,6 @@ def test_year_is_read_in_pieces_of_any_size_as_float32(tmp_path, pack, chunk_row
     np.testing.assert_array_equal(years, table[:, 0])
 
 
-@pytest.mark.usefixtures("no_download")
 @pytest.mark.parametrize("pack", [lambda path: path, zipped], ids=["txt", "zip"])
 def test_year_has_one_fold_whose_first_rows_train(tmp_path, pack):
     table = year_table(1000)
@@ -382,7 +208,6 @@ def test_official_year_split_has_the_published_row_counts():
     assert (train[0], train[-1], test[0], test[-1]) == (0, 463_714, 463_715, 515_344)
 
 
-@pytest.mark.usefixtures("no_download")
 def test_a_constant_column_of_year_becomes_zero(tmp_path):
     table = year_table(1000)
     table[:, 5] = 0.1

@@ -16,9 +16,9 @@ from forged import forge
 from torchmcl import metrics
 from torchmcl.cli import main
 from torchmcl.fleet import Fleet
-from torchmcl_speech.data.packed import read_packed
+from torchmcl_speech.data import AudioPack
 from torchmcl_speech.nn import DPRNN
-from torchmcl_speech.nn.saved import load_model, save_model
+from torchmcl_speech.nn.saving import load_model, save_model
 from torchmcl_studies.data.uci import _read_table
 from torchmcl_studies.uci.study import UciStudy
 from torchmcl_tables import MCLRegressor
@@ -197,10 +197,10 @@ def test_the_header_of_an_array_that_ends_in_the_middle_is_refused(tmp_path):
     array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
     for name in ("pack.npz", "set.npz"):
         with zipfile.ZipFile(tmp_path / name, "w") as file:
-            for part in ("names", "lengths", "sample_rate", "shift", "coded", "large", "data"):
+            for part in ("names", "lengths", "sample_rate", "differences", "data"):
                 file.writestr(f"{part}.npy", array)
     with pytest.raises(ValueError, match="is not a pack of utterances"):
-        read_packed(tmp_path / "pack.npz")
+        AudioPack.load(tmp_path / "pack.npz")
     with pytest.raises(ValueError, match="cannot be read as an npz file"):
         _read_table(tmp_path / "set.npz")
 

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import lzma
 import os
 import pickle
 import subprocess
@@ -27,7 +26,7 @@ pytest.importorskip("safetensors")
 pytest.importorskip("sklearn")
 
 from torchmcl_speech.nn import DPRNN  # noqa: E402
-from torchmcl_speech.nn.saved import load_model, save_model  # noqa: E402
+from torchmcl_speech.nn.saving import load_model, save_model  # noqa: E402
 from torchmcl_tables.data import read_table  # noqa: E402
 from torchmcl_tables.estimators import load_estimator  # noqa: E402
 from torchmcl_tables.model import load_table_model  # noqa: E402
@@ -120,7 +119,7 @@ def test_a_pickle_in_a_pack_or_a_data_set_is_refused_and_not_run(tmp_path, trap)
     with pytest.raises(BadAudio, match="is not a pack of utterances"):
         AudioPack.load(tmp_path / "pack.npz")
     objects = np.array([Opener(made)], dtype=object)
-    np.savez(tmp_path / "pack.npz", names=objects, lengths=objects, sample_rate=8, shift=0, coded=objects, large=[0])
+    np.savez(tmp_path / "pack.npz", names=objects, lengths=objects, sample_rate=8, differences=objects)
     with pytest.raises(BadAudio, match="is not a pack of utterances"):
         AudioPack.load(tmp_path / "pack.npz")
     (tmp_path / "yacht").mkdir()
@@ -263,25 +262,9 @@ def test_a_header_of_one_endless_name_is_read_as_it_is(tmp_path):
 
 def pack_file(path, **changes):
     """Write a pack of two utterances with some of its parts replaced."""
-    coded = np.frombuffer(lzma.compress(bytes(8)), dtype=np.uint8)
     parts = {"names": np.array(["a", "b"]), "lengths": np.array([3, 5]), "sample_rate": np.int64(8000)}
-    parts |= {"shift": np.int64(0), "coded": coded, "large": np.zeros(0, dtype=np.int32)}
-    np.savez(path, **(parts | changes))
+    np.savez(path, **(parts | {"differences": np.zeros(8, dtype=np.int16)} | changes))
     return path
-
-
-def test_a_pack_that_unpacks_to_more_than_it_says_is_refused(tmp_path):
-    from torchmcl_speech.data import AudioPack, BadAudio
-
-    assert AudioPack.load(pack_file(tmp_path / "good.npz")).length("b") == 5
-    bomb = lzma.compress(bytes(50_000_000), preset=0)
-    assert len(bomb) < 100_000
-    began = time.monotonic()
-    with pytest.raises(BadAudio, match="does not hold as many samples as it promises"):
-        AudioPack.load(pack_file(tmp_path / "bomb.npz", coded=np.frombuffer(bomb, dtype=np.uint8)))
-    with pytest.raises(BadAudio, match=r"2,000,000,000 samples of a pack.*TORCHMCL_LIMIT_PACK_SAMPLES"):
-        AudioPack.load(pack_file(tmp_path / "large.npz", lengths=np.array([3, 10**12])))
-    assert time.monotonic() - began < 5
 
 
 def test_a_zip_bomb_named_as_a_pack_is_refused(tmp_path):
@@ -309,21 +292,21 @@ def test_a_zip_bomb_named_as_a_pack_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lengths": np.array([-1, 9])}, "lengths are impossible"),
-        ({"lengths": np.array([4.0, 4.0])}, "lengths are impossible"),
-        ({"lengths": np.array([8])}, "do not fit together"),
-        ({"names": np.array(["a", "a"])}, "a name twice"),
-        ({"names": np.array([], dtype=str), "lengths": np.array([], dtype=int)}, "no utterances"),
-        ({"shift": np.int64(70)}, "shift or its sample rate"),
-        ({"sample_rate": np.int64(0)}, "shift or its sample rate"),
-        ({"large": np.array([1], dtype=np.int32)}, "large samples"),
-        ({"coded": np.zeros(3)}, "of another type"),
-        ({"coded": np.zeros(30, dtype=np.uint8)}, "is not a pack"),
+        ({"lengths": np.array([-1, 9])}, "lengths do not sum"),
+        ({"lengths": np.array([3, 10**12])}, "lengths do not sum"),
+        ({"lengths": np.array([4.0, 4.0])}, "of other types"),
+        ({"lengths": np.array([8])}, "a length each"),
+        ({"names": np.array(["a", "a"])}, "must be different"),
+        ({"names": np.array([], dtype=str), "lengths": np.array([], dtype=int)}, "must be different"),
+        ({"sample_rate": np.int64(0)}, "sample rate is impossible"),
+        ({"differences": np.zeros(8)}, "of other types"),
+        ({"differences": np.zeros((8, 1), dtype=np.int16)}, "lengths do not sum"),
     ],
 )
 def test_a_pack_that_contradicts_itself_is_refused(tmp_path, changes, message):
     from torchmcl_speech.data import AudioPack, BadAudio
 
+    assert AudioPack.load(pack_file(tmp_path / "good.npz")).length("b") == 5
     with pytest.raises(BadAudio, match=message):
         AudioPack.load(pack_file(tmp_path / "bad.npz", **changes))
 
@@ -447,16 +430,15 @@ def test_an_estimator_larger_than_its_weights_takes_no_memory(estimator):
 
 
 YAML = [
-    ("!!python/object/apply:os.system ['true']", "without tags"),
-    ("data: !!python/name:os.system", "without tags"),
-    ("data: {root: !!python/object/new:os.system [true]}", "without tags"),
-    ("a: &a [1]\nb: *a\n", "without anchors and aliases"),
-    ("[" * 1000, "nested at most 64 deep"),
+    ("!!python/object/apply:os.system ['true']", "be YAML, got could not determine a constructor"),
+    ("data: {root: !!python/object/new:os.system [true]}", "be YAML, got could not determine a constructor"),
+    ("a: &a [1]\nb: *a\n", "aliases are not allowed"),
+    ("[" * 10_000, "lists in lists without end"),
     ("data: {root: [1, 2]}", "`root` must be text or null, got"),
     ("data: {n_speakers: {2: 3}}", "`n_speakers` must be a list of integers"),
     ("training: {epochs: true}", "`epochs` must be an integer"),
     ("? [a]\n: 1\n", "be YAML"),
-    ("data: 2020-99-99", "be YAML of plain values, got month"),
+    ("data: 2020-99-99", "be YAML, got month"),
     ("model: [1]", "`model` must hold options by name"),
     ("model: {n_outputs: many}", "`n_outputs` must be an integer"),
     ("1: 2", r"unknown option \['1'\]"),
@@ -468,7 +450,7 @@ YAML = [
 def test_a_configuration_holds_plain_values_of_the_right_types(tmp_path, text, message):
     pytest.importorskip("yaml")
     pytest.importorskip("lightning")
-    from torchmcl_speech.separation.config import load_config
+    from torchmcl_speech.config import load_config
 
     (tmp_path / "hostile.yaml").write_text(text)
     with pytest.raises((ValueError, TypeError), match=message):
@@ -478,11 +460,11 @@ def test_a_configuration_holds_plain_values_of_the_right_types(tmp_path, text, m
 def test_a_billion_laughs_are_not_laughed(tmp_path):
     pytest.importorskip("yaml")
     pytest.importorskip("lightning")
-    from torchmcl_speech.separation.config import load_config
+    from torchmcl_speech.config import load_config
 
     lines = ["a0: &a0 [ha, ha]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
     (tmp_path / "laughs.yaml").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match="without anchors and aliases"):
+    with pytest.raises(ValueError, match="aliases are not allowed"):
         load_config(tmp_path / "laughs.yaml")
     (tmp_path / "long.yaml").write_text("#" * 300_000)
     with pytest.raises(ValueError, match="262,144 bytes of a configuration"):

@@ -120,7 +120,7 @@ def test_any_bytes_are_a_pack_a_recording_or_refused(tmp_path_factory, content):
 def test_any_text_is_a_configuration_or_refused(tmp_path_factory, text):
     pytest.importorskip("yaml")
     pytest.importorskip("lightning")
-    from torchmcl_speech.separation.plain import yaml_value
+    from torchmcl_speech.typed_yaml import yaml_value
 
     with contextlib.suppress(ValueError):
         found = yaml_value("test", "any", text)

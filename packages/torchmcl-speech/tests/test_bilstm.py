@@ -36,6 +36,7 @@ def test_the_kernels_give_the_values_and_gradients_of_an_lstm_on_the_gpu():
     assert "all agree" in run.stdout, run.stderr[-3000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["forward", "backward"])
 def test_the_kernels_for_hopper_compile_and_keep_their_loops_in_registers(name):
     """They cannot run in the interpreter, but any machine with Triton can compile them for that GPU."""

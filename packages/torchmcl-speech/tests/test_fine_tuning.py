@@ -11,10 +11,10 @@ soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("lightning")
 
 from torchmcl.cli import main  # noqa: E402
+from torchmcl_speech import DataConfig, SeparationConfig, config_like, load_config  # noqa: E402
 from torchmcl_speech.data import BadAudio, speaker_mixtures  # noqa: E402
+from torchmcl_speech.mixture_lists import data_layout  # noqa: E402
 from torchmcl_speech.nn import DPRNN, load_model, save_model  # noqa: E402
-from torchmcl_speech.separation import DataConfig, SeparationConfig, fitted_to, load_config  # noqa: E402
-from torchmcl_speech.separation.data import layout_of  # noqa: E402
 from voices import SHARED, recordings  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -51,7 +51,7 @@ def test_many_speakers_are_split_and_each_recording_is_used(tmp_path):
     assert len(set().union(*(tracks(part) for part in parts.values()))) == 24
     assert parts["tr"] == speaker_mixtures(tmp_path / "r", "tr", 2)
     assert all(len({track.speaker for track in mixture.tracks}) == 2 for mixture in parts["tr"])
-    assert layout_of(DataConfig(root=str(tmp_path / "r"))) == "speakers"
+    assert data_layout(DataConfig(root=str(tmp_path / "r"))) == "speakers"
 
 
 def test_the_recordings_of_few_speakers_are_split_with_a_warning(tmp_path):
@@ -86,14 +86,14 @@ def test_too_few_speakers_or_recordings_are_errors(tmp_path):
 
 
 def test_what_a_configuration_leaves_open_is_that_of_the_saved_model(saved):
-    config = fitted_to(load_config("fine-tune"), saved)
+    config = config_like(load_config("fine-tune"), saved)
     assert config.model["hidden_size"] == 6
     assert tuple(config.data.n_speakers) == (2, 3)
     assert config.objective.rule == "mcl"
     assert config.objective.limit_db == 30
     quick = load_config("quick")
-    assert fitted_to(quick, saved) is quick
-    shipped = fitted_to(load_config("fine-tune"), "two-speakers")
+    assert config_like(quick, saved) is quick
+    shipped = config_like(load_config("fine-tune"), "two-speakers")
     assert (shipped.model["hidden_size"], shipped.objective.rule) == (128, "pit")
 
 

@@ -13,14 +13,14 @@ pytest.importorskip("soxr")
 
 from torchmcl.cli import main  # noqa: E402
 from torchmcl.types import Predictions  # noqa: E402
+from torchmcl_speech import separate_recording  # noqa: E402
 from torchmcl_speech.data.audio import AudioInfo, BadAudio, read_audio  # noqa: E402
 from torchmcl_speech.data.streams import Resampler, StoredSound, audio_blocks  # noqa: E402
+from torchmcl_speech.inference import RecordingSeparator, _even_chunk  # noqa: E402
 from torchmcl_speech.nn import DPRNN, save_model, separate_long  # noqa: E402
-from torchmcl_speech.nn.saved import load_model  # noqa: E402
-from torchmcl_speech.reports.separation import write_separation_page  # noqa: E402
-from torchmcl_speech.separation import separate_recording  # noqa: E402
-from torchmcl_speech.separation.hearing import Hearing, _even_chunk  # noqa: E402
-from torchmcl_speech.separation.separate import _Tracks  # noqa: E402
+from torchmcl_speech.nn.saving import load_model  # noqa: E402
+from torchmcl_speech.reports.separation_page import write_separation_page  # noqa: E402
+from torchmcl_speech.separate import _Tracks  # noqa: E402
 from voices import voice  # noqa: E402
 
 
@@ -137,7 +137,7 @@ def test_recordings_of_one_sample_per_second_get_a_page(tmp_path, model):
     assert write_separation_page(tmp_path / "out").is_file()
 
 
-@pytest.mark.parametrize("name", ["talk-1.wav", "talk-3.wav", "talk-mixture.wav", "index.html", "separation.json"])
+@pytest.mark.parametrize("name", ["talk-3.wav", "index.html", "separation.json"])
 def test_files_of_somebody_else_are_never_replaced(tmp_path, model, capsys, name):
     soundfile.write(tmp_path / "talk.wav", voice(1, 2000), 8000)
     (tmp_path / name).write_text("{}")
@@ -218,13 +218,13 @@ def test_voices_keep_their_order_over_chunks_that_share_little(tmp_path):
     separator = DPRNN(2, n_filters=8, segment_size=20, hidden_size=6, n_blocks=1)
 
     def shuffled(piece):  # a perfect separator whose outputs change places from chunk to chunk
-        start = int((sources.sum(dim=0).unfold(0, piece.shape[-1], 1) == piece).all(dim=-1).nonzero()[0])
+        start = int((sources.sum(dim=0).unfold(0, 32, 1) == piece[..., :32]).all(dim=-1).nonzero()[0])
         found = sources[:, start : start + piece.shape[-1]]
         return Predictions((found.flip(0) if start % 2 else found).unsqueeze(0))
 
     save_model(tmp_path / "model", separator, {"sample_rate": 8000})
     soundfile.write(tmp_path / "a.wav", sources.sum(dim=0).numpy(), 8000, subtype="FLOAT")
-    hearing = Hearing(tmp_path / "a.wav", tmp_path / "model", owner="test", chunk_seconds=3.0, device="cpu")
+    hearing = RecordingSeparator(tmp_path / "a.wav", tmp_path / "model", owner="test", chunk_seconds=3.0, device="cpu")
     hearing._stream.model = shuffled
     outputs = torch.cat([found for _, found in hearing.pieces() if found.numel()], dim=-1)
     error = min((outputs - sources).square().mean(), (outputs.flip(0) - sources).square().mean())

@@ -8,7 +8,7 @@ from forged import forge
 from places import FORMATS
 from torchmcl_speech.nn import DPRNN
 from torchmcl_speech.nn.long_recordings import StreamingSeparator, separate_long
-from torchmcl_speech.nn.saved import load_model, save_model
+from torchmcl_speech.nn.saving import load_model, save_model
 
 
 class ShufflingOracle:

@@ -16,10 +16,12 @@ pytest.importorskip("lightning")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from torchmcl.persistence import CheckpointSeries, decode  # noqa: E402
-from torchmcl_speech.nn.saved import load_model, save_model  # noqa: E402
-from torchmcl_speech.separation.config import ObjectiveConfig, SeparationConfig, TrainingConfig  # noqa: E402
-from torchmcl_speech.separation.data import listed_mixtures, some_mixtures  # noqa: E402
-from torchmcl_speech.separation.objectives import (  # noqa: E402
+from torchmcl_speech.config import ObjectiveConfig, SeparationConfig, TrainingConfig  # noqa: E402
+from torchmcl_speech.initial_weights import copy_weights  # noqa: E402
+from torchmcl_speech.learning_rate import CosineBudget, rate_schedule  # noqa: E402
+from torchmcl_speech.mixture_lists import first_mixtures, listed_mixtures  # noqa: E402
+from torchmcl_speech.nn.saving import load_model, save_model  # noqa: E402
+from torchmcl_speech.objectives import (  # noqa: E402
     OrderedPIT,
     count_accuracy,
     limited_neg_si_sdr,
@@ -27,9 +29,7 @@ from torchmcl_speech.separation.objectives import (  # noqa: E402
     pit_si_sdr,
     trained_cost,
 )
-from torchmcl_speech.separation.rates import FallingRate, rate_of  # noqa: E402
-from torchmcl_speech.separation.start import begin_with  # noqa: E402
-from torchmcl_speech.separation.train import differing_options, train_separator  # noqa: E402
+from torchmcl_speech.train import differing_options, train_separator  # noqa: E402
 
 SIZES = {"n_filters": 8, "segment_size": 20, "hidden_size": 6, "n_blocks": 1}
 SMALL = {
@@ -79,11 +79,10 @@ def test_a_training_mixed_on_the_device_resumes_to_the_same_bits(speech, whole, 
 def test_checkpoints_hold_the_average_that_is_the_last_model(whole):
     _, saved = CheckpointSeries(whole[0] / "checkpoints", "lightning", name="epoch").newest()
     state = decode(saved.state, saved.tensors)
-    average = next(part["average"] for part in state["callbacks"].values() if "average" in part)
     last, _ = load_model(whole[0] / "model-last")
+    average = {name.removeprefix("model."): weight for name, weight in state["state_dict"].items()}
     torch.testing.assert_close(dict(last.state_dict()), average, rtol=0, atol=0)
-    weights = {name.removeprefix("model."): weight for name, weight in state["state_dict"].items()}
-    assert not torch.equal(weights["encoder.weight"], average["encoder.weight"])
+    assert not torch.equal(state["current_model_state"]["model.encoder.weight"], average["encoder.weight"])
 
 
 @pytest.mark.parametrize("rule", ["mcl", "amcl", "auto"])
@@ -117,7 +116,7 @@ def test_weights_are_taken_over_whatever_the_number_of_outputs(tmp_path, n_outpu
     torch.manual_seed(0)
     saved, model = DPRNN(3, **SIZES), DPRNN(n_outputs, scores=True, **SIZES)
     save_model(tmp_path, saved)
-    new = begin_with(model, tmp_path)
+    new = copy_weights(model, tmp_path)
     n_shared = min(n_outputs, 3)
     assert {"score.weight", "score.bias"} <= set(new)
     assert ("decoder" in new) == (n_outputs > 3)
@@ -130,7 +129,7 @@ def test_weights_are_taken_over_whatever_the_number_of_outputs(tmp_path, n_outpu
 def test_weights_of_another_size_are_refused(tmp_path):
     save_model(tmp_path, DPRNN(2, **SIZES | {"hidden_size": 8, "width": 6}))
     with pytest.raises(ValueError, match=r"`start` must hold `blocks\.0\.intra\.bilstm\.weight_ih_l0`"):
-        begin_with(DPRNN(2, **SIZES), tmp_path)
+        copy_weights(DPRNN(2, **SIZES), tmp_path)
 
 
 def test_half_precision_halves_the_file_and_hardly_changes_the_sound(tmp_path):
@@ -147,11 +146,11 @@ def test_half_precision_halves_the_file_and_hardly_changes_the_sound(tmp_path):
 
 def test_the_rate_reaches_zero_with_the_epochs_or_the_time():
     now = iter([0.0, 0.0, 30.0, 45.0, 90.0])
-    rate = FallingRate(1.0, n_epochs=10, seconds=60.0, clock=lambda: next(now))
+    rate = CosineBudget(1.0, n_epochs=10, seconds=60.0, clock=lambda: next(now))
     assert [rate(epoch) for epoch in (0, 1, 9, 5)] == pytest.approx([1.0, 0.5, (1 + math.cos(0.9 * math.pi)) / 2, 0.0])
-    assert rate_of(TrainingConfig(schedule="plateau"), 3.0) == 0.001
-    assert rate_of(TrainingConfig(schedule="budget"), 3.0).seconds == 180
-    assert rate_of(TrainingConfig(schedule="cosine"), 3.0).seconds == math.inf
+    assert rate_schedule(TrainingConfig(schedule="plateau"), 3.0) == 0.001
+    assert rate_schedule(TrainingConfig(schedule="budget"), 3.0).seconds == 180
+    assert rate_schedule(TrainingConfig(schedule="cosine"), 3.0).seconds == math.inf
 
 
 def test_beyond_the_limit_a_source_has_no_gradient():
@@ -182,8 +181,8 @@ def test_counts_of_voices_and_decibels_of_mixtures():
 
 def test_validation_takes_each_number_of_speakers_in_turn(speech):
     data = configured(speech).data
-    assert [len(mixture.tracks) for mixture in some_mixtures(data, "cv", 7)] == [1, 2, 3, 1, 2, 3, 1]
-    assert len(some_mixtures(data, "cv", None)) == len(listed_mixtures(data, "cv")) == 24
+    assert [len(mixture.tracks) for mixture in first_mixtures(data, "cv", 7)] == [1, 2, 3, 1, 2, 3, 1]
+    assert len(first_mixtures(data, "cv", None)) == len(listed_mixtures(data, "cv")) == 24
 
 
 def test_a_configuration_saved_before_an_option_existed_is_the_same_training(speech):

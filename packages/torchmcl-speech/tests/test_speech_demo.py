@@ -10,14 +10,14 @@ from test_separation_page import durations
 
 from browser import console_errors, opened
 from torchmcl.cli import main
-from torchmcl_speech.reports.separation import write_separation_page
-from torchmcl_speech.separation.demonstration import run_speech_demo
+from torchmcl_speech.demo import run_speech_demo
+from torchmcl_speech.reports.separation_page import write_separation_page
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "speech"
-    assert main(["demo", "speech", "--out", str(out), "--model", "two-speakers", "--device", "cpu", "--quiet"]) == 0
+    assert main(["separation", "demo", "--out", str(out), "--model", "two-speakers", "--device", "cpu", "--quiet"]) == 0
     return out
 
 
@@ -32,7 +32,6 @@ def test_both_voices_gain_and_are_credited(demo):
     assert "Content-Security-Policy" in page
 
 
-@pytest.mark.slow
 def test_files_of_somebody_else_are_kept(tmp_path):
     (tmp_path / "demo-true-man.wav").write_text("mine")
     with pytest.raises(ValueError, match=r"`out` must not hold other files.*'demo-true-man\.wav'"):
@@ -40,6 +39,7 @@ def test_files_of_somebody_else_are_kept(tmp_path):
     assert (tmp_path / "demo-true-man.wav").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_the_page_plays_mixture_outputs_and_true_voices(demo):
     with opened(demo / "index.html") as driver:
         assert durations(driver) == pytest.approx([5.76] * 5)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from torchmcl._pages.page import check_page
@@ -23,7 +24,6 @@ def add_reproduce_commands(commands: Commands) -> None:
         epilog="examples: torchmcl reproduce uci --quick --out out/uci --data FOLDER; "
         "torchmcl reproduce uci --sets yacht,energy --methods mcl,amcl-exponential --protocol last",
     )
-    uci.add_argument("--out", type=Path, default=Path("out/uci"), help="folder for the results (default: %(default)s)")
     uci.add_argument("--data", type=Path, help="folder with the data sets; else TORCHMCL_DATA, the cache or a download")
     uci.add_argument("--sets", type=names, help="sets, separated by commas (default: all but year)")
     uci.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
@@ -31,21 +31,36 @@ def add_reproduce_commands(commands: Commands) -> None:
         "--protocol", type=names, help="last, validation (honest), test-selected (as published); default: all three"
     )
     uci.add_argument("--folds", type=counts, help="folds, separated by commas (default: all)")
-    uci.add_argument("--seeds", type=positive, default=1, help="seeds of each fold (default: %(default)s)")
     uci.add_argument("--epochs", type=positive, default=1000, help="epochs (default: %(default)s, as in the paper)")
-    uci.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     uci.add_argument(
         "--cluster",
         metavar="ADDRESS",
         help="train on the workers of a dask cluster, as tcp://host:8786; --device is then theirs (default: here)",
     )
     uci.add_argument("--quick", action="store_true", help="the four smallest sets, six methods, last and test-selected")
-    uci.add_argument("--quiet", action="store_true", help="no progress bars")
-    uci.set_defaults(check=_check_uci, run=_reproduce_uci)
+    _add_common(uci, "uci", _reproduce_uci, seeds="seeds of each fold")
     _add_separation(studies)
     _add_trajectories(studies)
     for name, text in _FIGURES.items():
         _add_figure(studies, name, text)
+
+
+def _add_common(
+    command: argparse.ArgumentParser,
+    study: str,
+    run: Callable[[argparse.Namespace], None],
+    *,
+    folder: str | None = None,
+    seeds: str | None = None,
+) -> None:
+    """Add the options that all studies have."""
+    out = Path("out") / (folder or study)
+    command.add_argument("--out", type=Path, default=out, help="folder for the results (default: %(default)s)")
+    command.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    command.add_argument("--quiet", action="store_true", help="no progress bars")
+    if seeds is not None:
+        command.add_argument("--seeds", type=positive, default=1, help=f"{seeds} (default: %(default)s)")
+    command.set_defaults(check=_check, run=run, study=study)
 
 
 def _add_separation(studies: Commands) -> None:
@@ -60,14 +75,10 @@ def _add_separation(studies: Commands) -> None:
     )
     separation.add_argument("--data", type=Path, required=True, help="folder with metadata/mix_<n>_spk_<part>.csv")
     separation.add_argument("--pack", type=Path, help="file of `torchmcl data pack`, instead of the recordings there")
-    separation.add_argument("--out", type=Path, default=Path("out/separation"), help="folder (default: %(default)s)")
     separation.add_argument("--parts", type=names, help="methods, hypotheses, transition, automatic (default: all)")
-    separation.add_argument("--seeds", type=positive, default=1, help="seeds of each method (default: %(default)s)")
-    separation.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu or cuda (default: cpu)")
     separation.add_argument("--quick", action="store_true", help="tiny networks, few steps, ten test mixtures")
     separation.add_argument("--limit", type=positive, help="evaluate the first test mixtures only (default: all)")
-    separation.add_argument("--quiet", action="store_true", help="no progress bars")
-    separation.set_defaults(check=_check_separation, run=_reproduce_separation)
+    _add_common(separation, "separation", _reproduce_separation, seeds="seeds of each method")
 
 
 def _add_trajectories(studies: Commands) -> None:
@@ -84,17 +95,11 @@ def _add_trajectories(studies: Commands) -> None:
     trajectories.add_argument(
         "--data", type=Path, help="folder with all/ and train/; else TORCHMCL_DATA, the cache or a download"
     )
-    trajectories.add_argument(
-        "--out", type=Path, default=Path("out/trajectories"), help="folder (default: %(default)s)"
-    )
     trajectories.add_argument("--scenes", type=names, help="eth, hotel, univ, zara1, zara2 (default: all)")
     trajectories.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
-    trajectories.add_argument("--seeds", type=positive, default=1, help="seeds of each method (default: %(default)s)")
     trajectories.add_argument("--epochs", type=positive, help="epochs of 20 steps (default: 370; with --quick 5)")
-    trajectories.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     trajectories.add_argument("--quick", action="store_true", help="one scene, few steps, small batches")
-    trajectories.add_argument("--quiet", action="store_true", help="no progress bars")
-    trajectories.set_defaults(check=_check_trajectories, run=_reproduce_trajectories)
+    _add_common(trajectories, "trajectories", _reproduce_trajectories, seeds="seeds of each method")
 
 
 def _add_figure(studies: Commands, name: str, text: str) -> None:
@@ -105,7 +110,6 @@ def _add_figure(studies: Commands, name: str, text: str) -> None:
         "whose claims are checked on the records, and join the page index.html.",
         epilog=f"example: torchmcl reproduce {name} --preset quick --out out/figures",
     )
-    figure.add_argument("--out", type=Path, default=Path("out/figures"), help="folder (default: %(default)s)")
     figure.add_argument(
         "--preset",
         choices=("quick", "paper"),
@@ -113,9 +117,7 @@ def _add_figure(studies: Commands, name: str, text: str) -> None:
         help="quick: two to six minutes on two cores; paper: as in the appendix, for a GPU (default: %(default)s)",
     )
     figure.add_argument("--epochs", type=positive, help="length of the training (default: that of the preset)")
-    figure.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
-    figure.add_argument("--quiet", action="store_true", help="no progress bars")
-    figure.set_defaults(check=_check_figures, run=_reproduce_figures, figure=name)
+    _add_common(figure, name, _reproduce_figures, folder="figures")
 
 
 _FIGURES = {
@@ -129,21 +131,8 @@ _FIGURES = {
 _REPRODUCE = "Run the paper's studies again, with records from which a rerun resumes, and a page of the results."
 
 
-def _check_uci(options: argparse.Namespace) -> None:
-    check_page("torchmcl reproduce uci", options.out)
-
-
-def _check_separation(options: argparse.Namespace) -> None:
-    check_page("torchmcl reproduce separation", options.out)
-
-
-def _check_trajectories(options: argparse.Namespace) -> None:
-    check_page("torchmcl reproduce trajectories", options.out)
-
-
-def _check_figures(options: argparse.Namespace) -> None:
-    needed_by = f"torchmcl reproduce {options.figure}"
-    check_page(needed_by, options.out)
+def _check(options: argparse.Namespace) -> None:
+    check_page(f"torchmcl reproduce {options.study}", options.out)
 
 
 def _reproduce_uci(options: argparse.Namespace) -> None:
@@ -169,9 +158,7 @@ def _reproduce_uci(options: argparse.Namespace) -> None:
         from torchmcl_studies.uci.distributed import run_study_on_cluster
 
         run_study_on_cluster(study, options.out, options.cluster, progress=not options.quiet)
-    path = write_uci_page(options.out)
-    say(f"Records: {options.out / 'records.jsonl'}")
-    say(f"Open the page: {path.resolve().as_uri()}")
+    _say_results(options.out / "records.jsonl", write_uci_page(options.out))
 
 
 def _reproduce_separation(options: argparse.Namespace) -> None:
@@ -191,8 +178,7 @@ def _reproduce_separation(options: argparse.Namespace) -> None:
         limit=options.limit,
         progress=not options.quiet,
     )
-    say(f"Records: {len(folders)} trainings in {options.out}")
-    say(f"Open the page: {write_separation_study_page(options.out).resolve().as_uri()}")
+    _say_results(f"{len(folders)} trainings in {options.out}", write_separation_study_page(options.out))
 
 
 def _reproduce_trajectories(options: argparse.Namespace) -> None:
@@ -210,16 +196,14 @@ def _reproduce_trajectories(options: argparse.Namespace) -> None:
         device=options.device,
     )
     studies.run_study(study, options.out, progress=not options.quiet)
-    path = write_trajectories_page(options.out)
-    say(f"Records: {options.out / 'records.jsonl'}")
-    say(f"Open the page: {path.resolve().as_uri()}")
+    _say_results(options.out / "records.jsonl", write_trajectories_page(options.out))
 
 
 def _reproduce_figures(options: argparse.Namespace) -> None:
     from torchmcl_studies.figures import FIGURES, run_figure
     from torchmcl_studies.reports.figures import write_figure, write_figures_page
 
-    for name in FIGURES if options.figure == "all" else [options.figure]:
+    for name in FIGURES if options.study == "all" else [options.study]:
         claims = run_figure(
             name,
             options.out,
@@ -232,3 +216,8 @@ def _reproduce_figures(options: argparse.Namespace) -> None:
         for claim in claims:
             say(f"  {'' if claim.holds else 'NOT BORNE OUT: '}{claim.text}")
     say(f"Open the page: {write_figures_page(options.out).resolve().as_uri()}")
+
+
+def _say_results(records: Path | str, page: Path) -> None:
+    say(f"Records: {records}")
+    say(f"Open the page: {page.resolve().as_uri()}")

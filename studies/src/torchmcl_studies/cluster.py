@@ -1,4 +1,4 @@
-"""Work split across the machines of a dask cluster: dask.distributed schedules it, joblib hands it over."""
+"""Work split across the machines of a dask cluster."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ def connected(owner: str, address: str, *, patience: float = _PATIENCE) -> Itera
         patience: seconds to wait for the scheduler, and then for a first worker.
 
     Raises:
-        ImportError: if dask.distributed or joblib is not installed.
+        ImportError: if dask.distributed is not installed.
         ValueError: if there is no scheduler at the address, or it has no workers.
     """
     import distributed
@@ -62,31 +62,13 @@ def results_from(
     Raises:
         OSError: if an item has ended several workers.
     """
-    import distributed
-    import joblib
+    from distributed import KilledWorker, as_completed
 
-    numbered = (joblib.delayed(_numbered)(work, number, item) for number, item in enumerate(items))
-    # One item at a time, and all of them in the scheduler's hands: it knows best where there is room.
-    options = {"n_jobs": -1, "batch_size": 1, "pre_dispatch": "all", "return_as": "generator_unordered"}
+    futures = {future: item for item, future in zip(items, client.map(work, items, pure=False), strict=True)}
     try:
-        with joblib.parallel_config(backend=_backend(client)):
-            for number, result in joblib.Parallel(**options)(numbered):
-                yield items[number], result
-    except distributed.KilledWorker as error:
+        for future in as_completed(list(futures)):
+            yield futures.pop(future), future.result()
+            future.release()
+    except KilledWorker as error:
         advice = "Is its memory enough? What was finished is in the records; rerun the same command to resume."
         raise OSError(f"{owner}: one unit of work has ended several workers. {advice}") from error
-
-
-def _backend(client: Any) -> Any:
-    """Return joblib's backend for dask; of a cluster with one core alone joblib would do the work itself."""
-    from joblib._dask import DaskDistributedBackend
-
-    class Backend(DaskDistributedBackend):
-        def effective_n_jobs(self, n_jobs: int) -> int:
-            return max(2, super().effective_n_jobs(n_jobs))
-
-    return Backend(client=client)
-
-
-def _numbered(work: Callable[[_Item], _Result], number: int, item: _Item) -> tuple[int, _Result]:
-    return number, work(item)

@@ -56,7 +56,6 @@ LIMITS = {
     "table_columns": Limit(100_000, "columns of a table"),
     "audio_samples": Limit(500_000_000, "samples of a recording, channels and resampling included"),
     "pack_samples": Limit(2_000_000_000, "samples of a pack of utterances"),
-    "download_bytes": Limit(64 << 20, "bytes of a download"),
 }
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 

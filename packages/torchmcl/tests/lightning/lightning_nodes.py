@@ -21,13 +21,11 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.utils.data import DataLoader
 
 import torchmcl as mcl
-from lightning_program import QUIET, Shared, network, samples
+from lightning_program import PLATEAU, QUIET, Blocks, Shared, network, samples
 from torchmcl.cli import main as main_of_torchmcl
 from torchmcl.lightning import (
     Checkpoints,
-    ExponentialAverage,
     MCLModule,
-    Plateau,
     RecordWriter,
     ShardedStrategy,
     launcher_options,
@@ -81,6 +79,17 @@ def one_step(path, n_nodes, n_per_node, kind=MCLModule, **strategy):
     save_whole(weights, path, trainer)
 
 
+def self_annealed(folder):
+    """Train two epochs of four steps under AutoAnnealing; the second half of the samples has far larger costs."""
+    far = [mcl.Batch(x, y + 5.0 * (i >= 12)) for i, (x, y, *_) in enumerate(samples())]
+    module = MCLModule(network(), mcl.AutoAnnealing(), make_optimizer=lambda p: torch.optim.SGD(p, lr=1e-3))
+    trainer = pl.Trainer(
+        max_epochs=2, use_distributed_sampler=False, enable_checkpointing=False, **launcher_options(), **QUIET
+    )
+    trainer.fit(module, DataLoader(far, batch_sampler=Blocks()))
+    torch.save(module.course.state_dict(), folder / f"auto-{trainer.world_size}-{trainer.global_rank}.pt")
+
+
 def save_whole(weights, path, trainer):
     """Write weights, put together where they are shared out; all processes take part."""
     weights = {name: getattr(weight, "full_tensor", lambda w=weight: w)() for name, weight in weights.items()}
@@ -96,9 +105,9 @@ def sharded_step(path):
 def train(folder, dies, kind=MCLModule, more=(), **strategy):
     """Train four epochs, or what is left of them."""
     rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
-    module = kind(network(dropout=0.5), rule, learning_rate=0.1, plateau=Plateau("val_distortion", patience=1))
+    module = kind(network(dropout=0.5), rule, learning_rate=0.1, plateau=PLATEAU)
     checkpoints = Checkpoints(folder / "checkpoints")
-    callbacks = [RecordWriter(folder / "records.jsonl"), ExponentialAverage(0.9), checkpoints]
+    callbacks = [RecordWriter(folder / "records.jsonl"), checkpoints]
     callbacks += [*more, DieInTheMiddle()] if dies else more
     trainer = pl.Trainer(max_epochs=4, callbacks=callbacks, **launcher_options() | strategy, **QUIET)
     loader = DataLoader(samples(), batch_size=3)
@@ -225,6 +234,7 @@ def main(folder, *scenarios):
         "torchrun-step": lambda at: torchrun(at, lambda: one_step(at / "weights.pt", 2, 2), n_nodes=2, n_per_node=2),
         "slurm-step": lambda at: slurm(at, lambda: one_step(at / "weights.pt", 2, 1), n_nodes=2),
         "sharded-step": lambda at: torchrun(at, lambda: sharded_step(at / "weights.pt"), n_nodes=1, n_per_node=2),
+        "auto": lambda at: [torchrun(at, lambda: self_annealed(at), n_nodes=1, n_per_node=n)[0] for n in (1, 2)],
         "separation": separation,
         "whole": lambda at: torchrun(at, lambda: train(at, dies=False), n_nodes=1, n_per_node=2),
         "torchrun-killed": lambda at: torchrun(at, lambda: train(at, dies=True), n_nodes=1, n_per_node=2),

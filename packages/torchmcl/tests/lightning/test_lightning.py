@@ -1,12 +1,10 @@
-"""Lightning around the core's step: the same gradients in two processes, the same curve after a kill."""
+"""Lightning around the core's step: trainings, validations, records and callbacks of one process."""
 
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
-import time
 import warnings
 
 import pytest
@@ -14,35 +12,24 @@ import torch
 from torch.utils.data import DataLoader
 
 import torchmcl as mcl
-from places import PYTHONPATH, ROOT
+from places import PYTHONPATH
 
 pytest.importorskip("lightning")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from lightning_program import QUIET, network, one_step, samples, self_annealed, train
-    from torchmcl.lightning import CollapseWarning, ExponentialAverage, MCLModule, Plateau, RecordWriter, RuleLogger
+    from lightning_program import PLATEAU, QUIET, network, samples
+    from torchmcl.lightning import CollapseWarning, ExponentialAverage, MCLModule, RecordWriter, RuleLogger
     from torchmcl.lightning._backend import pl
 
-PROGRAM = ROOT / "tests" / "helpers" / "lightning_program.py"
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def environment():
-    paths = [PYTHONPATH]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-
-
-def program(*arguments, **options):
-    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
-    return subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
-    )
-
-
-def finished(process):
-    out, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, out
+def said_by(code):
+    """Return the output and the errors of a program."""
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    return run.stdout.strip(), run.stderr
 
 
 def records(folder):
@@ -57,52 +44,6 @@ def loader(batch_size=6):
 
 def trainer(**options):
     return pl.Trainer(**{"max_epochs": 1, "enable_checkpointing": False, **QUIET, **options})
-
-
-def test_a_killed_training_goes_on_to_the_same_curve(tmp_path):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    victim = program("train", killed, 0.05)
-    train(whole, 0)
-    deadline = time.monotonic() + 120
-    while len(records(killed)) < 3 and time.monotonic() < deadline and victim.poll() is None:
-        time.sleep(0.02)
-    time.sleep(0.07)  # into the middle of the next epoch
-    assert victim.poll() is None, victim.communicate()
-    victim.send_signal(signal.SIGKILL)
-    victim.communicate()
-    n_before = len(records(killed))
-    assert 3 <= n_before < 6
-    finished(program("train", killed, 0))
-    assert records(killed) == records(whole)
-    assert [record["epoch"] for record in records(whole)] == list(range(6))
-    rates = {record["learning_rate"] for record in records(whole)}
-    assert len(rates) > 1, "the plateau was never reached, so the test shows nothing about it"
-    weights = [torch.load(folder / "weights.pt") for folder in (whole, killed)]
-    torch.testing.assert_close(*weights, rtol=0, atol=0)
-
-
-def test_two_processes_have_the_gradients_of_one_with_the_joint_batch(tmp_path):
-    two = program("ddp", tmp_path, 2)
-    one_step(tmp_path, 1)
-    finished(two)
-    alone, together = (torch.load(tmp_path / f"weights-{n}.pt") for n in (1, 2))
-    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
-    model = network()
-    whole = next(iter(DataLoader(samples(), batch_size=24)))
-    mcl.mcl_step(model, whole, mcl.AnnealedWTA(0.5), score_weight=0.3).loss.backward()
-    expected = {name: parameter.detach() - parameter.grad for name, parameter in model.named_parameters()}
-    torch.testing.assert_close(alone, expected, rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(expected["0.weight"], network()[0].weight)
-
-
-def test_two_processes_measure_for_automatic_annealing_what_one_does(tmp_path):
-    two = program("auto", tmp_path, 2)
-    self_annealed(tmp_path, 1)
-    finished(two)
-    alone, *together = (torch.load(tmp_path / f"auto-{name}.pt") for name in ("1-0", "2-0", "2-1"))
-    assert float(alone["first"]) > 10
-    for measured in together:
-        torch.testing.assert_close(measured, alone, rtol=1e-4, atol=1e-4)
 
 
 def test_the_module_trains_with_the_core_step_and_the_rule_of_the_epoch():
@@ -149,9 +90,9 @@ def test_the_average_follows_the_weights_and_is_what_is_validated():
 
     validated = []
     module = MCLModule(network(), mcl.WTA(), learning_rate=0.1)
-    average = module.model[0].weight.detach().clone()
     trainer(callbacks=[ExponentialAverage(0.5), Watch()]).fit(module, loader(), loader(24))
-    for step, weight in enumerate(seen, start=1):
+    average = seen[0]
+    for step, weight in enumerate(seen[1:], start=2):
         decay = min(0.5, (1 + step) / (10 + step))
         average = decay * average + (1 - decay) * weight
     torch.testing.assert_close(validated[0], average)
@@ -223,19 +164,12 @@ def test_collapse_is_said_once():
         CollapseWarning(2)
 
 
-def test_plateau_halves_after_its_patience():
-    plateau = Plateau("val_si_sdr", patience=2, higher_is_better=True)
-    assert [plateau.update(value) for value in (1.0, 2.0, 1.0, 2.0, 1.5, 1.5, 3.0)] == [1, 1, 1, 0.5, 1, 0.5, 1]
-    again = Plateau("val_si_sdr", patience=2, higher_is_better=True)
-    again.load_state_dict(plateau.state_dict())
-    assert again == plateau
-    with pytest.raises(ValueError, match="Plateau: `patience` must be >= 1, got 0"):
-        Plateau("val_x", patience=0)
-
-
-def test_a_plateau_on_an_unknown_value_is_refused():
-    module = MCLModule(network(), mcl.WTA(), plateau=Plateau("val_pit"))
-    with pytest.raises(ValueError, match=r"Plateau: `monitor` must be one of \['val_distortion'\], got val_pit"):
+def test_a_plateau_lowers_the_rate_and_its_value_must_be_logged(tmp_path):
+    frozen = MCLModule(network(), mcl.WTA(), learning_rate=1e-6, plateau=PLATEAU)
+    trainer(max_epochs=3, callbacks=[RecordWriter(tmp_path / "records.jsonl")]).fit(frozen, loader(), loader())
+    assert [record["learning_rate"] for record in records(tmp_path)] == [1e-6, 1e-6, 5e-7]
+    module = MCLModule(network(), mcl.WTA(), plateau=PLATEAU, monitor="val_pit")
+    with pytest.raises(ValueError, match=r"MCLModule: `monitor` must be one of \['val_distortion'\], got val_pit"):
         trainer().fit(module, loader(), loader())
 
 
@@ -256,24 +190,12 @@ def test_what_cannot_be_trained_is_refused():
 
 
 def test_importing_the_package_does_not_import_lightning():
-    code = "import sys, torchmcl; print('lightning' in sys.modules or 'pytorch_lightning' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "False"
-
-
-def test_the_older_name_of_lightning_serves_too():
-    code = (
-        "import sys, warnings; warnings.simplefilter('ignore'); sys.modules['lightning'] = None;"
-        "import torchmcl.lightning as l; print(l.MCLModule.__mro__[1].__module__.partition('.')[0])"
-    )
-    run = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "pytorch_lightning"
+    assert said_by("import sys, torchmcl; print('lightning' in sys.modules)")[0] == "False"
 
 
 def test_without_lightning_the_extra_is_named():
-    code = "import sys; sys.modules.update(lightning=None, pytorch_lightning=None); import torchmcl.lightning"
-    run = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
-    assert "torchmcl.lightning needs lightning: pip install 'torchmcl[lightning]'" in run.stderr
+    said = said_by("import sys; sys.modules.update(lightning=None); import torchmcl.lightning")[1]
+    assert "torchmcl.lightning needs lightning: pip install 'torchmcl[lightning]'" in said
 
 
 def test_a_scheduled_rate_is_that_of_the_epoch(tmp_path):
@@ -288,7 +210,7 @@ def test_a_scheduled_rate_is_that_of_the_epoch(tmp_path):
 
 def test_a_rate_has_one_master():
     with pytest.raises(ValueError, match=r"MCLModule: `plateau` must be None with a scheduled `learning_rate`, got"):
-        MCLModule(network(), mcl.WTA(), learning_rate=mcl.Constant(0.1), plateau=Plateau("val_distortion"))
+        MCLModule(network(), mcl.WTA(), learning_rate=mcl.Constant(0.1), plateau=PLATEAU)
 
 
 def test_on_a_cpu_a_captured_model_trains_as_it_would_without():

@@ -18,8 +18,8 @@ pytest.importorskip("lightning")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from lightning_program import QUIET, network, samples
-    from torchmcl.lightning import Checkpoints, ExponentialAverage, MCLModule, Plateau, RecordWriter, SafeCheckpointIO
+    from lightning_program import PLATEAU, QUIET, network, samples
+    from torchmcl.lightning import Checkpoints, ExponentialAverage, MCLModule, RecordWriter, SafeCheckpointIO
     from torchmcl.lightning._backend import pl
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -34,7 +34,7 @@ def loader(bad=None):
 
 
 def fit(folder, n_epochs=4, *, data=None, callbacks=(), module=None, **options):
-    module = module or MCLModule(network(dropout=0.5), RULE, plateau=Plateau("val_distortion", patience=1))
+    module = module or MCLModule(network(dropout=0.5), RULE, plateau=PLATEAU)
     checkpoints = Checkpoints(folder / "checkpoints", keep=3)
     callbacks = [*callbacks, RecordWriter(folder / "records.jsonl"), ExponentialAverage(0.9), checkpoints]
     trainer = pl.Trainer(max_epochs=n_epochs, callbacks=callbacks, **QUIET, **options)
@@ -115,8 +115,7 @@ def fit_with_signal(folder, number, epoch, hook):
         fit(folder, callbacks=[SendSignal(number, epoch, hook)])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("hook", ["train", "validation"])
+@pytest.mark.parametrize(("number", "hook"), [(signal.SIGTERM, "train"), (signal.SIGINT, "validation")])
 def test_a_signal_ends_the_training_and_the_next_run_comes_to_the_same_end(undisturbed, tmp_path, number, hook):
     message = r"Stopped by SIG(TERM|INT). 2 epochs are saved in .*checkpoints': run the same again to resume"
     with pytest.raises(Stopped, match=message) as stopped:

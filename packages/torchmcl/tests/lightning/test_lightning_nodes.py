@@ -1,5 +1,6 @@
 """Lightning in several processes, as on several machines: started by torchrun and by SLURM, and one of them killed."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -27,7 +28,8 @@ SCENARIOS = [
     "torchrun-step",
     "slurm-step",
     "sharded-step",
-    "separation",
+    "auto",
+    *(["separation"] if importlib.util.find_spec("torchmcl_speech") else []),
     "whole",
     "torchrun-killed",
     "slurm-killed",
@@ -78,6 +80,14 @@ def test_several_processes_have_the_gradients_of_one_with_the_joint_batch(runs, 
     torch.testing.assert_close(together, expected, rtol=1e-5, atol=1e-6)
     said = (runs[0] / f"{start}-step" / "node-0.txt").read_text()
     assert f"Starting with {n_processes} processes" in said
+
+
+def test_two_processes_measure_for_automatic_annealing_what_one_does(runs):
+    assert codes(runs, "auto") == [0, 0]
+    alone, *together = (torch.load(runs[0] / "auto" / f"auto-{name}.pt") for name in ("1-0", "2-0", "2-1"))
+    assert float(alone["first"]) > 10
+    for measured in together:
+        torch.testing.assert_close(measured, alone, rtol=1e-4, atol=1e-4)
 
 
 def test_torchrun_ends_the_job_of_a_killed_process_and_names_it(runs):
@@ -141,7 +151,7 @@ def test_a_strategy_that_writes_pickles_is_refused_with_the_one_that_does_not(ru
 
 
 def test_a_separator_is_trained_on_two_nodes_and_gone_on_with(runs):
-    pytest.importorskip("soundfile")
+    pytest.importorskip("torchmcl_speech")
     assert codes(runs, "separation") == [0, 0, 0, 0]
     assert [record["epoch"] for record in records(runs[0] / "separation" / "run")] == [0, 1, 2]
     # Eight samples are four batches of one process, two of each of two processes.

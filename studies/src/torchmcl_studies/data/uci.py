@@ -12,7 +12,6 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from torchmcl._checks import nearest_hint
 from torchmcl._limits import check_limit
-from torchmcl_studies.data.downloads import cache_folder, cached_download
+from torchmcl_studies.data.downloads import cache_folder, cached_download, checksums
 
 __all__ = ["UCI_SETS", "Fold", "UciSet", "load_uci", "official_splits", "read_rows", "synthetic_year", "uci_set"]
 
@@ -32,18 +31,24 @@ BASE_URL = (
 )
 
 
-@dataclass(frozen=True)
-class UciSet:
-    """What is known of one data set before it is read."""
+class UciSet(NamedTuple):
+    """What is known of one data set before it is read.
+
+    Attributes:
+        name: in tables.
+        folder: of its files.
+        n_rows: of its table.
+        n_features: of the inputs.
+        n_splits: official ones.
+        hidden: units of the published networks.
+    """
 
     name: str
     folder: str
     n_rows: int
     n_features: int
     n_splits: int
-    sha256: str
     hidden: int = 50
-    base_url: str = BASE_URL
 
     @property
     def n_columns(self) -> int:
@@ -54,38 +59,19 @@ class UciSet:
 UCI_SETS = {
     entry.name: entry
     for entry in (
-        UciSet("yacht", "yacht", 308, 6, 20, "00dfecc0fc01ddd4c90b558a3ac11b246df8ebcfea130724223475a9a67f0ea1"),
-        UciSet(
-            "boston", "bostonHousing", 506, 13, 20, "baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a"
-        ),
-        UciSet("energy", "energy", 768, 8, 20, "7f8bf024cea437267d56be99b7af7bb3faebec8a7bccfbb20d06d52d9372a950"),
-        UciSet("concrete", "concrete", 1030, 8, 20, "43d290fd2c2a399ad7e62c45cab5337ba94ece69ebdcf5875aa668cb886243de"),
-        UciSet(
-            "wine", "wine-quality-red", 1599, 11, 20, "3ba41eaf4ab562088cf47b5c9dca2b4de2a330c3ee38a7920b4527a09574d5c1"
-        ),
-        UciSet("kin8nm", "kin8nm", 8192, 8, 20, "a694ce0c7a21390f2bd2a205c36f2482cd974637a207038696716e22f3bbe810"),
-        UciSet("power", "power-plant", 9568, 4, 20, "daebd20c408dfc5c4979604f240e891be162c3a5d00d662380aa669044a1fb31"),
-        UciSet(
-            "naval",
-            "naval-propulsion-plant",
-            11934,
-            16,
-            20,
-            "de0ea69da1efaab8b9655ffed828547d10dd68c1fb8c6e0163e6a988def393a6",
-        ),
-        UciSet(
-            "protein",
-            "protein-tertiary-structure",
-            45730,
-            9,
-            5,
-            "d35f332707e8a73f21e021039250a1e7b26e14f7dd826a0337ffa8e8e48b9727",
-            hidden=100,
-        ),
-        UciSet("year", "YearPredictionMSD", 515_345, 90, 1, "", hidden=100),
+        UciSet("yacht", "yacht", 308, 6, 20),
+        UciSet("boston", "bostonHousing", 506, 13, 20),
+        UciSet("energy", "energy", 768, 8, 20),
+        UciSet("concrete", "concrete", 1030, 8, 20),
+        UciSet("wine", "wine-quality-red", 1599, 11, 20),
+        UciSet("kin8nm", "kin8nm", 8192, 8, 20),
+        UciSet("power", "power-plant", 9568, 4, 20),
+        UciSet("naval", "naval-propulsion-plant", 11934, 16, 20),
+        UciSet("protein", "protein-tertiary-structure", 45730, 9, 5, hidden=100),
+        UciSet("year", "YearPredictionMSD", 515_345, 90, 1, hidden=100),
     )
 }
-# What numpy and the standard library raise for bytes that are not an npz file.
+# Raised by numpy and the standard library for bytes that are not an npz file.
 _BROKEN_NPZ = (
     OSError, KeyError, TypeError, ValueError, EOFError, AttributeError, MemoryError, SyntaxError, NotImplementedError,
     RuntimeError, OverflowError, zipfile.BadZipFile, zlib.error, tokenize.TokenError,
@@ -114,23 +100,20 @@ class Fold(NamedTuple):
     target_std: float
 
 
-def load_uci(
-    name: str, folder: str | Path | None = None, folds: Sequence[int] | None = None, *, progress: bool = True
-) -> list[Fold]:
+def load_uci(name: str, folder: str | Path | None = None, folds: Sequence[int] | None = None) -> list[Fold]:
     """Return the official folds of a data set, standardised on their training parts, as float32.
 
     Args:
         name: yacht, boston, energy, concrete, wine, kin8nm, power, naval, protein or year.
         folder: where the files are; else TORCHMCL_DATA, the cache, or a download.
         folds: which folds, counted from 0; all by default.
-        progress: show a bar while downloading.
 
     Raises:
         ValueError: for an unknown set or fold, or a file that is cut short or holds NaN.
         OSError: if the data is not available locally and cannot be downloaded.
     """
     entry = uci_set(name)
-    inputs, targets = read_rows(entry, folder, progress=progress)
+    inputs, targets = read_rows(entry, folder)
     splits = official_splits(entry, len(inputs))
     chosen = range(len(splits)) if folds is None else folds
     for fold in chosen:
@@ -173,13 +156,9 @@ def official_splits(entry: UciSet, n_rows: int | None = None) -> list[tuple[np.n
     return splits
 
 
-def read_rows(
-    entry: UciSet, folder: str | Path | None = None, *, progress: bool = True
-) -> tuple[np.ndarray, np.ndarray]:
+def read_rows(entry: UciSet, folder: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return inputs [rows, features] and targets [rows] in their original units."""
-    path = _find(entry, folder)
-    if path is None:
-        path = _download(entry, progress=progress)
+    path = _find(entry, folder) or _download(entry)
     if entry.name == "year":
         return read_year(path)
     table = _read_table(path)
@@ -255,23 +234,16 @@ def _find(entry: UciSet, folder: str | Path | None) -> Path | None:
     return None
 
 
-def _download(entry: UciSet, *, progress: bool = True) -> Path:
-    """Download the text file of a set into the cache; the checksum decides whether it is kept."""
+def _download(entry: UciSet) -> Path:
+    """Download the text file of a set into the cache."""
     if entry.name == "year":
         raise FileNotFoundError(
             "load_uci: YearPredictionMSD is not downloaded automatically (440 MB). Get YearPredictionMSD.txt from the "
             "UCI repository and give its folder, or set TORCHMCL_DATA."
         )
-    return cached_download(
-        "load_uci",
-        f"the set {entry.name}",
-        f"uci/{entry.folder}",
-        f"{entry.base_url}{entry.folder}/data/",
-        "data.txt",
-        entry.sha256,
-        advice="Without a network, give a folder with the files (--data, or TORCHMCL_DATA).",
-        progress=progress,
-    )
+    known = checksums("torchmcl_studies.data", "uci_files.txt")
+    advice = "Without a network, give a folder with the files (--data, or TORCHMCL_DATA)."
+    return cached_download("load_uci", "uci", BASE_URL, f"{entry.folder}/data/data.txt", known, advice=advice)
 
 
 def _read_table(path: Path) -> np.ndarray:

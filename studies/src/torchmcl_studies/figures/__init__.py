@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from torchmcl._checks import available_device, bad_value, nearest_hint
+from torchmcl._checks import available_device
+from torchmcl_studies.common import check_known
 from torchmcl_studies.figures.annealed_epsilon import run_annealed_epsilon
 from torchmcl_studies.figures.distortion_vs_temperature import run_distortion_vs_temperature
 from torchmcl_studies.figures.figure1 import run_figure1
@@ -55,9 +56,7 @@ def run_figure(
     Raises:
         ValueError: if there is no such figure, preset or device.
     """
-    if name not in FIGURES:
-        hint = nearest_hint(name, FIGURES).strip()
-        raise ValueError(bad_value("reproduce", "figure", f"be one of {', '.join(FIGURES)}", repr(name), hint))
+    check_known("reproduce", "figure", [name], FIGURES)
     available_device("reproduce", device)
     figure = FIGURES[name]
     settings = figure.settings(preset, device)

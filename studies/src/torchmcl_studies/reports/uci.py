@@ -18,21 +18,15 @@ from torchmcl_studies.uci.published import PublishedCell, published_cells
 
 __all__ = ["Cell", "cells_of", "deviations", "write_uci_page"]
 
+_SCHEDULES = ("amcl-exponential", "amcl-linear")
+_EPSILONS = ("relaxed-0.5", "relaxed-0.2", "relaxed-0.1", "relaxed-0.05", "relaxed-annealed")
 _TABLES = (
     ("Table 1: distortion", "distortion", ("relaxed-0.1", "mcl", "amcl-exponential")),
     ("Table 2: RMSE", "rmse", ("mc-dropout", "deep-ensemble", "relaxed-0.1", "mcl", "amcl-exponential")),
-    ("Table 4: the schedule, RMSE", "rmse", ("amcl-exponential", "amcl-linear")),
-    ("Table 4: the schedule, distortion", "distortion", ("amcl-exponential", "amcl-linear")),
-    (
-        "Table 5: epsilon, RMSE",
-        "rmse",
-        ("relaxed-0.5", "relaxed-0.2", "relaxed-0.1", "relaxed-0.05", "relaxed-annealed"),
-    ),
-    (
-        "Table 5: epsilon, distortion",
-        "distortion",
-        ("relaxed-0.5", "relaxed-0.2", "relaxed-0.1", "relaxed-0.05", "relaxed-annealed"),
-    ),
+    ("Table 4: the schedule, RMSE", "rmse", _SCHEDULES),
+    ("Table 4: the schedule, distortion", "distortion", _SCHEDULES),
+    ("Table 5: epsilon, RMSE", "rmse", _EPSILONS),
+    ("Table 5: epsilon, distortion", "distortion", _EPSILONS),
 )
 _PROTOCOLS = {
     "last": "<b>last</b>: the weights after the last epoch, nothing selected. Honest.",

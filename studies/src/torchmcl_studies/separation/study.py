@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchmcl._checks import available_device, bad_value, check_positive_int, nearest_hint
+from torchmcl._checks import available_device, bad_value, check_positive_int
 from torchmcl._files import write_atomically
 from torchmcl._reading import read_json
-from torchmcl_speech.separation import (
+from torchmcl_speech import (
     DataConfig,
     SeparationConfig,
     differing_options,
@@ -17,6 +17,7 @@ from torchmcl_speech.separation import (
     speaker_genders,
     train_separator,
 )
+from torchmcl_studies.common import check_known
 from torchmcl_studies.separation.study_records import PARTS, SPEAKERS_FILE
 
 __all__ = ["PARTS", "StudyRun", "run_separation_study", "study_runs"]
@@ -39,20 +40,21 @@ class StudyRun:
     """One training.
 
     Args:
-        name: of its folder.
-        part: one of `PARTS`.
-        config: a configuration that comes with the package.
-        changes: to that configuration, as `part.option=value`.
+        name: of its folder, `<part>/<what>`.
+        changes: to the configuration "study" of torchmcl_speech, as `part.option=value`.
     """
 
     name: str
-    part: str
-    config: str
     changes: tuple[str, ...]
+
+    @property
+    def part(self) -> str:
+        """One of `PARTS`."""
+        return self.name.partition("/")[0]
 
     def configured(self, more: Sequence[str] = ()) -> SeparationConfig:
         """Return the configuration of the training."""
-        return load_config(self.config).changed([*self.changes, *more])
+        return load_config("study").changed([*self.changes, *more])
 
 
 def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
@@ -72,8 +74,6 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
     runs = [
         StudyRun(
             f"methods/{speakers}-{rule}-{seed}",
-            "methods",
-            "study",
             (*_speakers(speakers), *_annealed(epochs[speakers]), f"objective.rule={rule}", f"training.seed={seed}"),
         )
         for seed in range(n_seeds)
@@ -84,8 +84,6 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
     runs += [
         StudyRun(
             f"hypotheses/{n_outputs}-{rule}-0",
-            "hypotheses",
-            "study",
             (*_speakers(3), f"model.n_outputs={n_outputs}", f"objective.rule={rule}", *short),
         )
         for rule in ("mcl", "amcl")
@@ -98,8 +96,6 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
     runs += [
         StudyRun(
             f"transition/{temperature}-amcl-0",
-            "transition",
-            "study",
             (*_speakers(2), "objective.rule=amcl", f"objective.temperature={temperature}", *cooling, *steady, *_SMALL),
         )
         for temperature in (0.1, 5, 23)
@@ -108,14 +104,14 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
     annealed = (*_speakers(2), *_annealed(epochs[2]))
     seeds = range(1 if quick else 4)
     runs += [
-        StudyRun(f"automatic/{name}-{seed}", "automatic", "study", (*annealed, *how, f"training.seed={seed}"))
+        StudyRun(f"automatic/{name}-{seed}", (*annealed, *how, f"training.seed={seed}"))
         for name, how, seeds_of_part in (
             ("2-amcl", ("objective.rule=auto",), seeds),
             ("2-hand-amcl", ("objective.rule=amcl",), seeds[n_seeds:]),
         )
         for seed in seeds_of_part
     ]
-    return [StudyRun(run.name, run.part, run.config, (*run.changes, *_QUICK)) for run in runs] if quick else runs
+    return [StudyRun(run.name, (*run.changes, *_QUICK)) for run in runs] if quick else runs
 
 
 def _annealed(n_epochs: int) -> tuple[str, ...]:
@@ -156,10 +152,7 @@ def run_separation_study(
     Raises:
         ValueError: if a part is unknown, or the folder of a run holds another training.
     """
-    for part in parts:
-        if part not in PARTS:
-            advice = nearest_hint(part, PARTS)
-            raise ValueError(bad_value("separation study", "parts", f"be among {PARTS}", repr(part), advice))
+    check_known("separation study", "parts", parts, PARTS)
     if limit is not None:
         check_positive_int("separation study", "limit", limit)
     available_device("separation study", device)

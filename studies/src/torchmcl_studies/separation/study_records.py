@@ -12,7 +12,7 @@ from typing import Any
 from torchmcl._checks import bad_value
 from torchmcl._reading import read_json
 from torchmcl._records import read_records, records_text
-from torchmcl_speech.separation import speaker_genders
+from torchmcl_speech import speaker_genders
 
 __all__ = [
     "PARTS",

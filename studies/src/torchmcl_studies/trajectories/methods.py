@@ -7,12 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from torchmcl import AutoAnnealing
-from torchmcl._checks import nearest_hint
 from torchmcl.costs import pairwise_ade, pairwise_fde
 from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import Exponential, Linear, annealed
 
-__all__ = ["CONSTANT_VELOCITY", "METHODS", "Method", "method_named", "path_cost"]
+__all__ = ["CONSTANT_VELOCITY", "METHODS", "Method", "path_cost"]
 
 # Metres of ADE + FDE / 2, and where annealing ends, as shares of it and of the training.
 _HOT, _COLD, _COOLING = 3.0, 1e-3, 0.7
@@ -70,17 +69,3 @@ METHODS = {
         Method("mcl-joint", "MCL, joint winners", lambda _: WTA(), "joint"),
     )
 }
-
-
-def method_named(name: str) -> Method:
-    """Return a method.
-
-    Raises:
-        ValueError: if there is none of this name.
-    """
-    if name not in METHODS:
-        known = ", ".join(METHODS)
-        raise ValueError(
-            f"reproduce trajectories: `methods` must be among {known}, got {name!r}.{nearest_hint(name, METHODS)}"
-        )
-    return METHODS[name]

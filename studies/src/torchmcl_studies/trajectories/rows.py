@@ -49,16 +49,13 @@ class Rows(NamedTuple):
         return Rows(*(part.to(device) for part in self))
 
 
-def load_rows(
-    scene: str, root: Path | None, *, without: Sequence[str] = (), progress: bool = True
-) -> tuple[Rows, Rows, Rows]:
+def load_rows(scene: str, root: Path | None, *, without: Sequence[str] = ()) -> tuple[Rows, Rows, Rows]:
     """Return the training rows of a scene, the same rows backwards in time, and its test rows.
 
     Args:
         scene: of `torchmcl_studies.data.pedestrians.SCENES`.
         root: folder with the recordings; None looks where `read_recordings` does, or downloads.
         without: recordings to leave out of the training as well, to choose something on them.
-        progress: show a bar while downloading.
 
     Raises:
         ValueError: if there are no windows to train on or none to test on.
@@ -66,8 +63,8 @@ def load_rows(
     """
     tested = pedestrians.SCENES[scene]
     names = [name for name in pedestrians.RECORDINGS if name not in (*tested, *without)]
-    train = pedestrians.read_recordings(names, "train", root, progress=progress)
-    test = rows_of(pedestrians.read_recordings(tested, "all", root, progress=progress))
+    train = pedestrians.read_recordings(names, "train", root)
+    test = rows_of(pedestrians.read_recordings(tested, "all", root))
     rows = rows_of(train)
     for part, n_rows in (("train", len(rows.paths)), ("all", len(test.paths))):
         if n_rows == 0:

@@ -24,7 +24,8 @@ from typing import Any
 
 from torch import nn
 
-from torchmcl._checks import available_device, bad_value, check_positive_int, device_of, nearest_hint
+from torchmcl._checks import available_device, bad_value, check_positive_int, device_of
+from torchmcl_studies.common import check_known
 from torchmcl_studies.data import pedestrians
 from torchmcl_studies.records import KeyedRecords
 from torchmcl_studies.trajectories.evaluation import (
@@ -35,7 +36,7 @@ from torchmcl_studies.trajectories.evaluation import (
     numbers_of,
     predicted,
 )
-from torchmcl_studies.trajectories.methods import METHODS, Method, method_named
+from torchmcl_studies.trajectories.methods import METHODS, Method
 from torchmcl_studies.trajectories.rows import Drawing, Rows, load_rows
 from torchmcl_studies.trajectories.training import GROUP_SIZE, train_fleet, train_jointly
 
@@ -68,13 +69,8 @@ class TrajectoryStudy:
     def __post_init__(self) -> None:
         """Check the fields."""
         device_of(_OWNER, self.device)
-        for name in self.scenes:
-            if name not in pedestrians.SCENES:
-                known = ", ".join(pedestrians.SCENES)
-                hint = nearest_hint(name, pedestrians.SCENES)
-                raise ValueError(f"{_OWNER}: `scenes` must be among {known}, got {name!r}.{hint}")
-        for name in self.methods:
-            method_named(name)
+        check_known(_OWNER, "scenes", self.scenes, pedestrians.SCENES)
+        check_known(_OWNER, "methods", self.methods, METHODS)
         for field in ("scenes", "methods"):  # named twice is meant once
             object.__setattr__(self, field, tuple(dict.fromkeys(getattr(self, field))))
         check_positive_int(_OWNER, "seeds", self.n_seeds)
@@ -98,7 +94,7 @@ def run_study(study: TrajectoryStudy, out: Path, *, progress: bool = True) -> Ke
     records, forks = (KeyedRecords(_OWNER, KEYS, out / f"{name}.jsonl", settings) for name in ("records", "forks"))
     for scene in study.scenes:
         missing = [
-            (method_named(name), seed)
+            (METHODS[name], seed)
             for name in study.methods
             for seed in (range(study.n_seeds) if METHODS[name].kind != "none" else [0])
             if (scene, name, seed) not in records
@@ -117,7 +113,7 @@ def _run_scene(
     *,
     progress: bool,
 ) -> None:
-    train, backwards, test = load_rows(scene, study.data, progress=progress)
+    train, backwards, test = load_rows(scene, study.data)
     test = test.to(study.device)
     drawn = fork_rows(test)
     for kind in dict.fromkeys(method.kind for method, _ in missing):

@@ -1,8 +1,7 @@
 """Training the networks of one scene: seeds and rules together as fleets, and joint winners in a loop of their own."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from torchmcl.schedules import Cosine, JoinedSchedule, Linear, Schedule
 from torchmcl.scoring import SoftmaxScores
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch, Predictions
+from torchmcl_studies.common import own_random_numbers
 from torchmcl_studies.trajectories.methods import Method, path_cost
 from torchmcl_studies.trajectories.network import PathNetwork
 from torchmcl_studies.trajectories.rows import Drawing
@@ -74,7 +74,7 @@ def train_fleet(
         device=device,
     )
     rows = SampledData(drawing, STEPS_PER_EPOCH * batch_size, len(models))
-    with _own_random_numbers():
+    with own_random_numbers():
         fleet.fit(rows, n_epochs, batch_size=batch_size, progress=progress)
     return list(fleet.models)
 
@@ -92,7 +92,7 @@ def train_jointly(
     scene = drawing.scenes(n_rows, device)
     rate = _rate(n_epochs)
     what = progress if isinstance(progress, str) else "joint winners"
-    with _own_random_numbers(), Progress(n_epochs, what, show=bool(progress), unit="epoch") as bar:
+    with own_random_numbers(), Progress(n_epochs, what, show=bool(progress), unit="epoch") as bar:
         for seed in seeds:
             torch.manual_seed(seed)
             networks.append(PathNetwork().to(device))
@@ -146,11 +146,3 @@ def _rate(n_epochs: int, *, falls: bool = True) -> Schedule:
     return JoinedSchedule(
         (Linear(_RATE / warm_up, _RATE, warm_up), Cosine(_RATE, 0.0 if falls else _RATE, n_left)), (warm_up,)
     )
-
-
-@contextmanager
-def _own_random_numbers() -> Iterator[None]:
-    """Make dropout independent of what was drawn before, and leave no trace of it on the CPU."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield

@@ -103,4 +103,4 @@ class _Work:
 @functools.lru_cache(maxsize=1)
 def _folds(name: str, data: Path | None, folds: Sequence[int] | None) -> list[Fold]:
     """Return the folds of a set; the units of a set often follow each other."""
-    return load_uci(name, data, folds, progress=False)
+    return load_uci(name, data, folds)

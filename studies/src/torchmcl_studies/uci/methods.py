@@ -6,12 +6,11 @@ from typing import Any
 
 from torch import nn
 
-from torchmcl._checks import nearest_hint
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import Exponential, Linear, annealed
 
-__all__ = ["METHODS", "N_HYPOTHESES", "Method", "method_named"]
+__all__ = ["METHODS", "N_HYPOTHESES", "Method"]
 
 N_HYPOTHESES = 5
 _N_MEMBERS = 5
@@ -87,15 +86,3 @@ METHODS = {
         Method("deep-ensemble", "Deep ensemble", "deep_ensembles", lambda _: WTA(), n_members=_N_MEMBERS),
     )
 }
-
-
-def method_named(name: str) -> Method:
-    """Return a method.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest one.
-    """
-    if name not in METHODS:
-        hint = nearest_hint(name, METHODS)
-        raise ValueError(f"reproduce uci: `methods` must be among {', '.join(METHODS)}, got {name!r}.{hint}")
-    return METHODS[name]

@@ -2,9 +2,9 @@
 
 import importlib.util
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from torchmcl._progress import Progress
 from torchmcl.fleet import Fleet, FleetData, Validation, current_loss, hard_distortion
+from torchmcl_studies.common import own_random_numbers
 from torchmcl_studies.data.uci import Fold, load_uci, uci_set
-from torchmcl_studies.uci.methods import Method, method_named
+from torchmcl_studies.uci.methods import METHODS, Method
 from torchmcl_studies.uci.records import Records
 from torchmcl_studies.uci.study import UciStudy, Unit, check_device, fold_numbers, units_of
 
@@ -43,7 +44,7 @@ def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
         _run_side_by_side(study, records, out, progress=progress)
         return records
     for name in study.sets:
-        folds = load_uci(name, study.data, study.folds, progress=progress)
+        folds = load_uci(name, study.data, study.folds)
         for unit in units_of(study, name, records):
             records.add(train_unit(study, unit, folds, out, progress=progress))
             forget_unit(unit, out)
@@ -73,7 +74,7 @@ def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress:
         Progress(n_models, "UCI study", show=progress, unit="model") as bar,
         ThreadPoolExecutor(_UNITS_AT_ONCE) as threads,
     ):
-        sets = {name: load_uci(name, study.data, study.folds, progress=progress) for name, own in units.items() if own}
+        sets = {name: load_uci(name, study.data, study.folds) for name, own in units.items() if own}
         # The longest first: the short ones find their place beside them.
         longest = sorted(sets, key=lambda name: len(sets[name][0].train_inputs), reverse=True)
         waiting: dict[Unit, Future[_Rows]] = {}
@@ -125,7 +126,7 @@ def train_unit(
         progress: show a bar.
     """
     numbers = fold_numbers(study, unit.set)
-    methods = [method_named(task.method) for task in unit.tasks]
+    methods = [METHODS[task.method] for task in unit.tasks]
     own_fold = [numbers.index(task.fold) for task in unit.tasks]
     held_out = "validation" in unit.protocols
     # One set of rows for each fold; a held-out part is the tail of the published (random) order.
@@ -148,7 +149,7 @@ def train_unit(
             every=[1 if held_out else method.evaluate_every for method in methods],
         )
     what = f"{unit.set}, {len(methods)} models{', a tenth held out' if held_out else ''}"
-    with nullcontext() if trains_side_by_side(study) else _own_random_numbers():
+    with nullcontext() if trains_side_by_side(study) else own_random_numbers():
         history = fleet.fit(
             FleetData.of_sets(train, own_fold),
             study.n_epochs,
@@ -208,15 +209,6 @@ class _Result(NamedTuple):
     distortion: float | None
     rmse: float
     usage: list[float] | None
-
-
-@contextmanager
-def _own_random_numbers() -> Iterator[None]:
-    """Make dropout independent of what was drawn before, and leave no trace of it on the CPU."""
-    # The generator of a GPU is left as it ends: captured graphs hold on to its state.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
 
 
 def _results(fleet: Fleet, test: FleetData, unit: Unit, method: Method, *, best: bool) -> list[_Result]:

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import available_device, device_of
+from torchmcl._checks import available_device, check_positive_int, device_of
 from torchmcl.persistence import digest_of_json
+from torchmcl_studies.common import check_known
 from torchmcl_studies.data.uci import UCI_SETS, uci_set
-from torchmcl_studies.uci.methods import METHODS, Method, method_named
+from torchmcl_studies.uci.methods import METHODS, Method
 from torchmcl_studies.uci.records import Records
 
 __all__ = [
@@ -62,17 +63,12 @@ class UciStudy:
         device_of("reproduce uci", self.device)
         for name in self.sets:
             uci_set(name)
-        for name in self.methods:
-            method_named(name)
-        for protocol in self.protocols:
-            if protocol not in PROTOCOLS:
-                known = ", ".join(PROTOCOLS)
-                raise ValueError(f"reproduce uci: `protocol` must be among {known}, got {protocol!r}.")
+        check_known("reproduce uci", "methods", self.methods, METHODS)
+        check_known("reproduce uci", "protocol", self.protocols, PROTOCOLS)
         for field in ("sets", "methods", "protocols"):  # named twice is meant once
             object.__setattr__(self, field, tuple(dict.fromkeys(getattr(self, field))))
-        for name, value in (("seeds", self.n_seeds), ("epochs", self.n_epochs)):
-            if value < 1:
-                raise ValueError(f"reproduce uci: `{name}` must be >= 1, got {value}.")
+        check_positive_int("reproduce uci", "seeds", self.n_seeds)
+        check_positive_int("reproduce uci", "epochs", self.n_epochs)
 
 
 def check_device(study: UciStudy) -> None:
@@ -126,7 +122,7 @@ class Unit:
 
         Dropout is never cut: its models draw from one stream of random numbers.
         """
-        if method_named(self.tasks[0].method).dropout:
+        if METHODS[self.tasks[0].method].dropout:
             return [self]
         cuts: list[list[Task]] = [[]]
         for members in self.ensembles().values():
@@ -140,7 +136,7 @@ def units_of(study: UciStudy, name: str, records: Records) -> Iterator[Unit]:
     """Return the units of a set, with those models that the records lack."""
     numbers = fold_numbers(study, name)
     for kind in (False, True):
-        methods = [method_named(m) for m in study.methods if method_named(m).single_answer is kind]
+        methods = [METHODS[m] for m in study.methods if METHODS[m].single_answer is kind]
         # Methods of one architecture share a fleet; dropout and ensembles differ, so each is its own.
         groups = [methods] if not kind else [[method] for method in methods]
         for group in groups:

@@ -14,7 +14,7 @@ from torchmcl_speech.cli.data import PARTS
 
 __all__ = ["DEFAULT_MODEL", "MODEL_HELP", "add_separation_command"]
 
-# A name among `torchmcl_speech.separation.shipped_models`, which needs torch to be asked.
+# A name among `torchmcl_speech.shipped_models`, which needs torch to be asked.
 DEFAULT_MODEL = "two-speakers"
 MODEL_HELP = "a name that `torchmcl separation models` lists, or folder of a saved model"
 
@@ -101,7 +101,7 @@ def _add_separate(tasks: Any) -> None:
     separate.add_argument("recording", type=Path, help="any audio file, of any sample rate and length")
     separate.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} (default: %(default)s)")
     separate.add_argument("-o", "--out", type=Path, help="folder for the files (default: out/RECORDING)")
-    voices = "files to write (default: as many as the model believes in; all outputs of a model without scores)"
+    voices = "files to write (default: the predicted number of speakers; all outputs if the model has no scores)"
     separate.add_argument("--voices", type=positive, help=voices)
     separate.add_argument("--chunk", type=_chunk, default=10.0, help="seconds of a chunk (default: %(default)s)")
     separate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
@@ -165,20 +165,18 @@ def _chunk(text: str) -> float:
 def _check_train(options: argparse.Namespace) -> None:
     if options.config is None and options.start is None:
         raise ValueError("torchmcl separation train: `config` must be given without --from, got nothing. Try `quick`.")
-    check_extra(
-        "lightning|pytorch_lightning", extra="train", needed_by="torchmcl separation train", package="torchmcl-speech"
-    )
+    check_extra("lightning", extra="train", needed_by="torchmcl separation train", package="torchmcl-speech")
 
 
 def _train(options: argparse.Namespace) -> None:
-    from torchmcl_speech.separation.config import load_config
-    from torchmcl_speech.separation.start import fitted_to
-    from torchmcl_speech.separation.train import train_separator
+    from torchmcl_speech.config import load_config
+    from torchmcl_speech.initial_weights import config_like
+    from torchmcl_speech.train import train_separator
 
     name = options.config or "fine-tune"
     out = options.out or Path("out") / Path(name).stem
     config = load_config(name)
-    config = config if options.start is None else fitted_to(config, options.start)
+    config = config if options.start is None else config_like(config, options.start)
     config = config.changed([*options.set, *(["data.skip_bad=true"] if options.skip_bad else [])])
     config = config if options.data is None else config.with_root(options.data)
     model = train_separator(
@@ -197,8 +195,8 @@ def _train(options: argparse.Namespace) -> None:
 
 def _trained_with(options: argparse.Namespace, changes: list[str]) -> Any:
     """Return the configuration of a saved model, changed as asked."""
-    from torchmcl_speech.separation.config import SeparationConfig
-    from torchmcl_speech.separation.shipped import load_separator
+    from torchmcl_speech.config import SeparationConfig
+    from torchmcl_speech.pretrained import load_separator
 
     trained = SeparationConfig.from_dict(load_separator(options.model)[1].get("configuration", {}))
     config = trained.changed([*options.set, *changes])
@@ -206,9 +204,9 @@ def _trained_with(options: argparse.Namespace, changes: list[str]) -> Any:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from torchmcl_speech.separation.evaluate import evaluate_separator, speaker_genders
-    from torchmcl_speech.separation.shipped import is_shipped
-    from torchmcl_speech.separation.tables import evaluation_table
+    from torchmcl_speech.evaluate import evaluate_separator, speaker_genders
+    from torchmcl_speech.pretrained import is_shipped
+    from torchmcl_speech.text_tables import evaluation_table
 
     config = _trained_with(options, ["data.skip_bad=true"] if options.skip_bad else [])
     records = evaluate_separator(
@@ -224,8 +222,8 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _separate(options: argparse.Namespace) -> None:
-    from torchmcl_speech.reports.separation import write_separation_page
-    from torchmcl_speech.separation.separate import separate_recording
+    from torchmcl_speech.reports.separation_page import write_separation_page
+    from torchmcl_speech.separate import separate_recording
 
     out = options.out or Path("out") / options.recording.stem
     result = separate_recording(
@@ -251,7 +249,7 @@ def _separate(options: argparse.Namespace) -> None:
 
 
 def _calibrate(options: argparse.Namespace) -> None:
-    from torchmcl_speech.separation.calibrate import calibrate_counts
+    from torchmcl_speech.calibrate import calibrate_counts
 
     found = calibrate_counts(
         options.model,
@@ -269,16 +267,16 @@ def _calibrate(options: argparse.Namespace) -> None:
 
 
 def _models(options: argparse.Namespace) -> None:
-    from torchmcl_speech.separation.shipped import model_card, shipped_models
-    from torchmcl_speech.separation.tables import models_table
+    from torchmcl_speech.pretrained import model_card, shipped_models
+    from torchmcl_speech.text_tables import models_table
 
     cards = [model_card(name) for name in shipped_models()]
     say(json.dumps(cards, indent=1) if options.json else models_table(cards))
 
 
 def _demo(options: argparse.Namespace) -> None:
-    from torchmcl_speech.reports.separation import write_separation_page
-    from torchmcl_speech.separation.demonstration import run_speech_demo
+    from torchmcl_speech.demo import run_speech_demo
+    from torchmcl_speech.reports.separation_page import write_separation_page
 
     result = run_speech_demo(
         options.out,

@@ -19,9 +19,9 @@ from torch.utils.data import Dataset, Sampler
 from torchmcl._checks import bad_value, check_non_negative, check_non_negative_int, check_positive_int
 from torchmcl.types import Batch
 from torchmcl_speech.data.audio import BadAudio, Samples
-from torchmcl_speech.data.checks import UsableMixtures, usable_mixtures
 from torchmcl_speech.data.mixtures import Mixture, Track, random_gains
 from torchmcl_speech.data.stores import AudioStore
+from torchmcl_speech.data.usable import UsableMixtures, usable_mixtures
 
 __all__ = ["Draw", "DrawSampler", "DynamicMixing", "SpeechMixtures", "padded_batch", "utterances_by_speaker"]
 

@@ -12,8 +12,8 @@ from torchmcl._checks import bad_value, check_non_negative, check_non_negative_i
 from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
 from torchmcl_speech.data.audio import BadAudio, Samples, read_audio, warn_skipped, write_audio
-from torchmcl_speech.data.folders import recordings_by_speaker
 from torchmcl_speech.data.mixtures import PARTS, random_gains
+from torchmcl_speech.data.speaker_folders import recordings_by_speaker
 
 __all__ = ["MixPlan", "write_mixtures"]
 

@@ -1,4 +1,4 @@
-"""What is mixed with what: lists of mixtures read from the layouts that the field uses."""
+"""Lists of mixtures in the layouts of WSJ0-mix and LibriMix, and as tables of utterances with gains."""
 
 import csv
 import io

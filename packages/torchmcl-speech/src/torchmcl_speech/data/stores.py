@@ -1,10 +1,13 @@
-"""Where utterances come from: a folder of recordings, or a pack of them in one file."""
+"""Utterances by name: from a folder of recordings, or from a pack in one file."""
 
 import io
 import os
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +15,24 @@ import numpy.typing as npt
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
-from torchmcl_speech.data.audio import AudioInfo, BadAudio, Samples, audio_files, audio_info, read_audio, warn_skipped
-from torchmcl_speech.data.packed import ESCAPE, read_packed
+from torchmcl_speech.data.audio import (
+    AudioInfo,
+    BadAudio,
+    Samples,
+    audio_files,
+    audio_info,
+    check_samples,
+    read_audio,
+    warn_skipped,
+)
 
 __all__ = ["AudioFolder", "AudioPack", "AudioStore"]
+
+# Raised by numpy and the standard library for bytes that are not an npz file.
+_BROKEN = (
+    OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, SyntaxError, NotImplementedError, RuntimeError,
+    OverflowError, zipfile.BadZipFile, zlib.error, tokenize.TokenError,
+)  # fmt: skip
 
 
 class AudioStore(Protocol):
@@ -86,10 +103,7 @@ class AudioFolder:
 
 
 class AudioPack:
-    """Utterances in memory, kept as int16; one file on disk, which needs numpy alone to be read.
-
-    The file is lossless: first differences, one byte each with an escape for the large ones, through
-    the range coder of the standard library. Recordings kept at 12 bits come out as small as FLAC.
+    """Utterances in memory, kept as int16; one compressed npz file on disk, which numpy reads without soundfile.
 
     Args:
         utterances: name -> samples, int16 [length].
@@ -171,25 +185,15 @@ class AudioPack:
 
     def save(self, path: Path | str) -> int:
         """Write the pack into one file; return its size in bytes."""
-        import lzma
-
-        stream = np.concatenate([np.diff(x.astype(np.int32), prepend=np.int32(0)) for x in self._utterances.values()])
-        # Recordings stored with fewer bits have zeros at the end of every sample.
-        any_bit = int(np.bitwise_or.reduce(stream)) if len(stream) else 0
-        shift = (any_bit & -any_bit).bit_length() - 1 if any_bit else 0
-        stream >>= shift
-        fits = np.abs(stream) < -ESCAPE
-        low = np.where(fits, stream, ESCAPE).astype(np.int8)
-        coded = lzma.compress(low.tobytes(), format=lzma.FORMAT_XZ, filters=_filters())
+        samples = np.concatenate([np.zeros(0, np.int16), *self._utterances.values()])
         buffer = io.BytesIO()
-        np.savez(
+        np.savez_compressed(
             buffer,
             names=np.array(self.names, dtype=np.str_),
             lengths=np.array([len(x) for x in self._utterances.values()], dtype=np.int64),
             sample_rate=np.int64(self.sample_rate),
-            shift=np.int64(shift),
-            coded=np.frombuffer(coded, dtype=np.uint8),
-            large=stream[~fits].astype(np.int32),
+            # Differences of neighbours are smaller than samples; they may wrap around, as their sums do again.
+            differences=np.diff(samples, prepend=np.int16(0)),
         )
         write_atomically(Path(path), buffer.getvalue())
         return buffer.tell()
@@ -199,14 +203,19 @@ class AudioPack:
         """Return the pack of a file.
 
         Raises:
-            BadAudio: if the file is missing or is not a pack.
+            BadAudio: if the file is missing, is not a pack, or is larger than the limit.
         """
-        packed = read_packed(Path(path))
-        low = packed.low.astype(np.int32)
-        low[low == ESCAPE] = packed.large
-        pieces = np.split(low << packed.shift, np.cumsum(packed.lengths)[:-1])
-        samples = (np.cumsum(piece, dtype=np.int32).astype(np.int16) for piece in pieces)
-        return cls(dict(zip(packed.names, samples, strict=True)), packed.sample_rate)
+        path = Path(path)
+        try:
+            names, lengths, sample_rate, differences = _pack_arrays(path)
+        except FileNotFoundError as error:
+            raise BadAudio(f"{path}: there is no such file.") from error
+        except BadAudio:
+            raise
+        except _BROKEN as error:
+            raise BadAudio(f"{path}: is not a pack of utterances ({str(error)[:200]}).") from error
+        samples = np.cumsum(differences, dtype=np.int16)
+        return cls(dict(zip(names, np.split(samples, np.cumsum(lengths)[:-1]), strict=True)), sample_rate)
 
     def checked_rate(self, sample_rate: int) -> "AudioPack":
         """Return the pack itself, if it has this sample rate."""
@@ -216,8 +225,20 @@ class AudioPack:
         return self
 
 
-def _filters() -> list[dict[str, int]]:
-    """Return settings for bytes whose neighbours say how large they are (lc), without alignment (pb)."""
-    import lzma
-
-    return [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 4, "lp": 0, "pb": 0}]
+def _pack_arrays(path: Path) -> tuple[list[str], npt.NDArray[np.int64], int, npt.NDArray[np.int16]]:
+    """Return names, lengths, sample rate and differences of samples, if they can be those of a pack."""
+    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        if not isinstance(file, np.lib.npyio.NpzFile) or file.zip is None:
+            raise ValueError("it is one array")
+        check_samples(path, sum(int(member.file_size) for member in file.zip.infolist()) // 2, "pack_samples")
+        parts: list[npt.NDArray[Any]] = [file[name] for name in ("names", "lengths", "sample_rate", "differences")]
+    names, lengths, sample_rate, differences = parts
+    if names.dtype.kind != "U" or lengths.dtype.kind not in "iu" or differences.dtype != np.int16:
+        raise ValueError("its arrays are of other types")
+    if names.ndim != 1 or not len(names) or lengths.shape != names.shape or len(set(names.tolist())) < len(names):
+        raise ValueError("its names must be different, with a length each")
+    if (lengths < 0).any() or differences.ndim != 1 or sum(lengths.tolist()) != len(differences):
+        raise ValueError("its lengths do not sum to its number of samples")
+    if not 1 <= int(sample_rate.item()) < 2**31:
+        raise ValueError("its sample rate is impossible")
+    return names.tolist(), lengths.astype(np.int64), int(sample_rate.item()), differences

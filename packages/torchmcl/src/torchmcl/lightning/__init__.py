@@ -4,7 +4,6 @@ from torchmcl.lightning.averaging import ExponentialAverage
 from torchmcl.lightning.callbacks import CollapseWarning, RecordWriter, RuleLogger
 from torchmcl.lightning.checkpoints import Checkpoints, SafeCheckpointIO
 from torchmcl.lightning.module import MCLModule
-from torchmcl.lightning.plateau import Plateau
 from torchmcl.lightning.processes import launcher_options
 from torchmcl.lightning.sharding import ShardedStrategy
 
@@ -13,7 +12,6 @@ __all__ = [
     "CollapseWarning",
     "ExponentialAverage",
     "MCLModule",
-    "Plateau",
     "RecordWriter",
     "RuleLogger",
     "SafeCheckpointIO",

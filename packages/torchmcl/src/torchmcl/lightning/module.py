@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from torchmcl._checks import bad_value, check_non_negative
 from torchmcl.annealing.auto import AutoAnnealing
@@ -14,7 +15,6 @@ from torchmcl.annealing.course import LoopAnnealing, RuleLike, check_rule_like, 
 from torchmcl.batches import as_batch, inputs_of
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.lightning._backend import pl
-from torchmcl.lightning.plateau import Plateau
 from torchmcl.loop import CapturedModel, FiniteGuard
 from torchmcl.loop.finite import first_not_finite, largest_gradient, parts_of
 from torchmcl.metrics import distortion
@@ -59,7 +59,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         score_weight: weight of the score loss.
         learning_rate: of Adam; or a schedule, epoch -> learning rate, for any optimizer.
         make_optimizer: parameters -> optimizer, instead of Adam.
-        plateau: lowers the learning rate while `plateau.monitor` does not improve; None keeps it.
+        plateau: optimizer -> torch's scheduler that lowers the learning rate while `monitor` does not improve, for
+            example `functools.partial(ReduceLROnPlateau, factor=0.5, patience=4)`; None keeps the rate.
+        monitor: the logged value that the plateau watches.
         metrics: name -> function of a `StepOutput`; each is logged as `val_<name>` and `test_<name>`, averaged over
             real targets; the distortion by default. Validations and tests take their step with `WTA()`.
         captured: on a GPU, replay the training passes of the model as CUDA graphs, see
@@ -89,7 +91,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         score_weight: float = 1.0,
         learning_rate: float | Schedule = 1e-3,
         make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
-        plateau: Plateau | None = None,
+        plateau: Callable[[torch.optim.Optimizer], ReduceLROnPlateau] | None = None,
+        monitor: str = "val_distortion",
         metrics: Mapping[str, Callable[[StepOutput], Tensor]] | None = None,
         captured: bool = False,
         max_skipped: int = 0,
@@ -115,6 +118,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self.learning_rate = learning_rate
         self.make_optimizer = make_optimizer
         self.plateau = plateau
+        self.monitor = monitor
+        self._plateau: ReduceLROnPlateau | None = None
+        self._plateau_state: dict[str, Any] = {}  # of a checkpoint, which may be read before there is an optimizer
         self.metrics = dict(metrics or {"distortion": _distortion})
         self.seed = seed
         self._captured = CapturedModel(model) if captured else None
@@ -263,6 +269,12 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         rate = self.learning_rate
         return torch.optim.Adam(parameters, lr=float(rate(0)) if callable(rate) else rate)
 
+    def on_train_start(self) -> None:
+        """Make the plateau of the optimizer, in the state of the checkpoint."""
+        if self.plateau is not None:
+            self._plateau = self.plateau(self.trainer.optimizers[0])
+            self._plateau.load_state_dict(self._plateau_state)
+
     def on_train_epoch_start(self) -> None:
         """Set the learning rate of this epoch, if it is scheduled or decided in training."""
         for optimizer in self.trainer.optimizers:
@@ -277,13 +289,14 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def on_fit_start(self) -> None:
         """Keep the state of torch's generators, which each epoch seeds."""
-        devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
-        self._generators = torch.random.fork_rng(devices=devices)
-        self._generators.__enter__()
+        # Not `fork_rng`: after an exception it would restore them whenever the garbage collector finds it.
+        self._generators = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
     def on_fit_end(self) -> None:
         """Put torch's generators back into the state they had before the training."""
-        self._generators.__exit__(None, None, None)
+        torch.set_rng_state(self._generators[0])
+        for device, state in enumerate(self._generators[1]):
+            torch.cuda.set_rng_state(state, device)
 
     def on_train_batch_start(self, batch: Any, index: int) -> None:
         """Seed the random numbers of an epoch, which dropout and the like use."""
@@ -292,20 +305,20 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             torch.manual_seed(int(key.generate_state(1)[0]))
 
     def on_train_epoch_end(self) -> None:
-        """Lower the learning rate on a plateau; before the checkpoint, so that it is not lost with a kill."""
+        """End the epoch of AutoAnnealing, or step the plateau.
+
+        Lightning steps schedulers after it has written the checkpoint of an epoch, and skips that step when it resumes.
+        """
         if self.course is not None:
             for optimizer in self.trainer.optimizers:
                 self.course.end_epoch(optimizer, self.current_epoch + 1, self._n_epochs())
-        if self.plateau is None:
+        if self._plateau is None:
             return
-        value = self.trainer.callback_metrics.get(self.plateau.monitor)
+        value = self.trainer.callback_metrics.get(self.monitor)
         if value is None:
             known = sorted(name for name in self.trainer.callback_metrics if name.startswith("val_"))
-            raise ValueError(bad_value("Plateau", "monitor", f"be one of {known}", self.plateau.monitor))
-        factor = self.plateau.update(float(value))
-        for optimizer in self.trainer.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] *= factor
+            raise ValueError(bad_value("MCLModule", "monitor", f"be one of {known}", self.monitor))
+        self._plateau.step(float(value))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what neither the weights nor the optimizer hold."""
@@ -313,7 +326,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             "epoch": self.current_epoch,
             "rule": described_rule(self.rule, self.current_epoch),
             "course": None if self.course is None else self.course.state_dict(),
-            "plateau": None if self.plateau is None else self.plateau.state_dict(),
+            "plateau": None if self._plateau is None else self._plateau.state_dict(),
             "n_skipped": self._guard.n_skipped,
         }
 
@@ -332,5 +345,4 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self._guard.n_skipped = state["n_skipped"]
         if self.course is not None:
             self.course.load_state_dict(state["course"])
-        if self.plateau is not None and state["plateau"] is not None:
-            self.plateau.load_state_dict(state["plateau"])
+        self._plateau_state = state["plateau"] or {}

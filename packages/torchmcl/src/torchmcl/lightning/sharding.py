@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchmcl.lightning._backend import pl
 
-__all__ = ["ShardedStrategy", "sharded_like", "sharded_weights"]
+__all__ = ["ShardedStrategy"]
 
 
 class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name-defined]
@@ -17,7 +16,8 @@ class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name
     Split the weights in `configure_model` of the module, with PyTorch's `fully_shard`. A checkpoint holds the whole
     weights and moments, gathered tensor by tensor in the memory of the first process and written by it alone; each
     process reads the file and keeps its part. It is the file that one process would write: a training can resume with
-    another number of processes, and with or without sharding.
+    another number of processes, and with or without sharding. Lightning's own strategy reads pickles only, and numbers
+    the moments by all weights of the model, so that those of frozen ones shift the others.
 
     Args:
         data_parallel_size: how many processes share a model and its batch; "auto" is one per node.
@@ -74,7 +74,7 @@ class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name
         """Load this process's part of the weights."""
         module = self.lightning_module
         current = module.state_dict()
-        saved = {name: sharded_like(value, current.get(name)) for name, value in checkpoint["state_dict"].items()}
+        saved = {name: _sharded_like(value, current.get(name)) for name, value in checkpoint["state_dict"].items()}
         module.load_state_dict(saved, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
@@ -84,13 +84,13 @@ class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             of_number = dict(zip(numbers, weights, strict=True))
             state = {
-                number: {name: sharded_like(value, of_number[number]) for name, value in moments.items()}
+                number: {name: _sharded_like(value, of_number[number]) for name, value in moments.items()}
                 for number, moments in saved["state"].items()
             }
             optimizer.load_state_dict({**saved, "state": state})
 
 
-def sharded_like(value: Any, like: Any) -> Any:
+def _sharded_like(value: Any, like: Any) -> Any:
     """Return a whole tensor sharded like another of its shape; anything else as it is.
 
     All processes must call it, with the same whole tensor.
@@ -100,17 +100,6 @@ def sharded_like(value: Any, like: Any) -> Any:
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
-
-
-def sharded_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of a model by name, sharded even if a forward pass has left them whole."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        from torch.distributed.fsdp import FSDPModule
-
-        for part in model.modules():
-            if isinstance(part, FSDPModule):
-                part.reshard()
-    return {name: parameter.data for name, parameter in model.named_parameters()}
 
 
 def _is_sharded(tensor: Any) -> bool:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from torchmcl._checks import bad_value, nearest_hint
+from torchmcl_studies.common import check_known
 from torchmcl_studies.data.pedestrians.files import RECORDINGS, read_recordings
 from torchmcl_studies.data.pedestrians.samples import Windows, windows
 
@@ -41,7 +41,6 @@ def load(
     observed: int = 8,
     future: int = 12,
     partial: bool = False,
-    progress: bool = True,
 ) -> Split:
     """Return the windows of a split of ETH and UCY: trained on all other recordings, tested on the scene.
 
@@ -51,7 +50,6 @@ def load(
         observed: steps that are known, of 0.4 s.
         future: steps to come.
         partial: also people who leave before the window ends; see `windows`.
-        progress: show a bar while downloading.
 
     Raises:
         ValueError: for an unknown scene, or a file that is not a recording.
@@ -61,18 +59,8 @@ def load(
         Pellegrini et al., ICCV 2009 (ETH); Lerner et al., Eurographics 2007 (UCY). The parts are those
         distributed with Trajectron++ (Salzmann et al., ECCV 2020).
     """
-    if scene not in SCENES:
-        rule = f"be one of {', '.join(SCENES)}"
-        raise ValueError(
-            bad_value("pedestrians.load", "scene", rule, repr(scene), nearest_hint(str(scene), SCENES).strip())
-        )
+    check_known("pedestrians.load", "scene", [scene], SCENES)
     others = [name for name in RECORDINGS if name not in SCENES[scene]]
     parts = (("train", others), ("val", others), ("all", SCENES[scene]))
-    return Split(
-        *(
-            windows(
-                read_recordings(names, part, root, progress=progress), observed=observed, future=future, partial=partial
-            )
-            for part, names in parts
-        )
-    )
+    recordings = (read_recordings(names, part, root) for part, names in parts)
+    return Split(*(windows(read, observed=observed, future=future, partial=partial) for read in recordings))

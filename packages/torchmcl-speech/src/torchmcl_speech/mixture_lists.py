@@ -1,9 +1,10 @@
-"""From a configuration to lists of mixtures and the recordings they are made of."""
+"""Lists of mixtures, and the recordings they are made of, from a configuration."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from torchmcl._checks import bad_value
+from torchmcl_speech.config import DataConfig
 from torchmcl_speech.data import (
     AudioFolder,
     AudioPack,
@@ -16,15 +17,14 @@ from torchmcl_speech.data import (
 )
 from torchmcl_speech.data.audio import is_recording
 from torchmcl_speech.data.stores import AudioStore
-from torchmcl_speech.separation.config import DataConfig
 
-__all__ = ["layout_of", "listed_mixtures", "some_mixtures", "store_of"]
+__all__ = ["audio_store", "data_layout", "first_mixtures", "listed_mixtures"]
 
 
 def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
     """Return the mixtures of a part, for every number of speakers."""
     root = _root(config)
-    layout = layout_of(config)
+    layout = data_layout(config)
     mixtures: list[Mixture] = []
     for n_speakers in config.n_speakers:
         if layout == "tables" and n_speakers == 1 and not (root / "metadata" / f"mix_1_spk_{part}.csv").exists():
@@ -42,7 +42,7 @@ def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
     return mixtures
 
 
-def some_mixtures(config: DataConfig, part: str, n_mixtures: int | None) -> list[Mixture]:
+def first_mixtures(config: DataConfig, part: str, n_mixtures: int | None) -> list[Mixture]:
     """Return the first mixtures of a part, as many of each number of speakers, in turn; all without a number."""
     by_number = [listed_mixtures(replace(config, n_speakers=(number,)), part) for number in config.n_speakers]
     longest = max(len(mixtures) for mixtures in by_number)
@@ -55,7 +55,7 @@ def _alone(mixtures: list[Mixture]) -> list[Mixture]:
     return [Mixture(f"{m.name}_alone", m.tracks[:1], m.length) for m in mixtures]
 
 
-def layout_of(config: DataConfig) -> str:
+def data_layout(config: DataConfig) -> str:
     """Return the layout of the data: as configured, or else recognised by the folder's contents.
 
     Raises:
@@ -85,7 +85,7 @@ def _wsj0_folder(root: Path, sample_rate: int) -> str:
     return folders[0] if len(folders) == 1 else wanted
 
 
-def store_of(config: DataConfig) -> AudioStore:
+def audio_store(config: DataConfig) -> AudioStore:
     """Return where the recordings are."""
     if config.pack is not None:
         return AudioPack.load(config.pack).checked_rate(config.sample_rate)

@@ -12,9 +12,9 @@ from torchmcl._files import write_atomically
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.rules.transport import PIT
 from torchmcl_speech.data.audio import Samples, read_audio, write_audio
-from torchmcl_speech.separation.places import RECORD_FILE, check_places, file_names
-from torchmcl_speech.separation.separate import separate_recording
-from torchmcl_speech.separation.shipped import DEFAULT_MODEL, load_separator
+from torchmcl_speech.output_files import RECORD_FILE, check_replaceable, sound_names
+from torchmcl_speech.pretrained import DEFAULT_MODEL, load_separator
+from torchmcl_speech.separate import separate_recording
 
 __all__ = ["run_speech_demo"]
 
@@ -54,8 +54,8 @@ def run_speech_demo(
     out = Path(out)
     separator = load_separator(model)[0]
     if not overwrite:
-        sounds = [*file_names(_MIXTURE, separator.n_outputs), *map(_true_voice, _NAMES)]  # type: ignore[arg-type]
-        check_places("run_speech_demo", out, _MIXTURE, sounds)
+        sounds = [*sound_names(_MIXTURE, separator.n_outputs), *map(_true_voice, _NAMES)]  # type: ignore[arg-type]
+        check_replaceable("run_speech_demo", out, _MIXTURE, sounds)
     voices = [read_audio(_VOICES / f"{name}.flac") for name in _NAMES]
     length, rate = min(len(voice) for voice in voices), 8000
     sources: Samples = np.stack([voice[:length] for voice in voices])

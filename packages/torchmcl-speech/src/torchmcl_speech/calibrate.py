@@ -1,4 +1,4 @@
-"""Making probabilities of how many speak right on average, by mixtures that the training did not hear."""
+"""Calibrated probabilities of the number of voices, fitted on mixtures outside of the training."""
 
 from pathlib import Path
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 from torchmcl._checks import bad_value
-from torchmcl_speech.nn.saved import load_model, save_model
-from torchmcl_speech.separation.config import DataConfig
-from torchmcl_speech.separation.counting import count_log_loss, count_probabilities, fit_count_temperature
-from torchmcl_speech.separation.evaluate import evaluate_separator
-from torchmcl_speech.separation.shipped import is_shipped
+from torchmcl_speech.config import DataConfig
+from torchmcl_speech.counting import count_log_loss, count_probabilities, fit_count_temperature
+from torchmcl_speech.evaluate import evaluate_separator
+from torchmcl_speech.nn.saving import load_model, save_model
+from torchmcl_speech.pretrained import is_shipped
 
 __all__ = ["calibrate_counts"]
 

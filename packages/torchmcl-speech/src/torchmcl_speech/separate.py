@@ -12,9 +12,9 @@ from torchmcl._checks import bad_value, check_at_most, check_positive_int
 from torchmcl._files import write_atomically
 from torchmcl_speech.data.audio import AudioInfo
 from torchmcl_speech.data.streams import Resampler, Track16
-from torchmcl_speech.separation.hearing import CHUNK_SECONDS, Hearing
-from torchmcl_speech.separation.places import RECORD_FILE, check_places, file_names
-from torchmcl_speech.separation.shipped import DEFAULT_MODEL
+from torchmcl_speech.inference import CHUNK_SECONDS, RecordingSeparator
+from torchmcl_speech.output_files import RECORD_FILE, check_replaceable, sound_names
+from torchmcl_speech.pretrained import DEFAULT_MODEL
 
 __all__ = ["count_speakers", "separate_recording"]
 
@@ -44,7 +44,7 @@ def separate_recording(
         recording: any audio file that soundfile reads.
         out: folder for the files, `<recording>-<place>.wav` and `<recording>-mixture.wav`.
         model: name of a separator that comes with the package, or folder of a saved model.
-        n_voices: how many outputs to write; by default as many as the model believes in, or all if it does not tell.
+        n_voices: outputs to write; the predicted number of speakers by default, or all if the model has no scores.
         chunk_seconds: longer recordings are taken in chunks of this length at most, which share a second.
         device: where to compute; on a GPU, in the precision of the training.
         overwrite: whether to replace files of these names, and an `index.html`, that no earlier separation of this
@@ -60,27 +60,27 @@ def separate_recording(
             too short to tell speakers apart, or the folder has other files of the same names.
     """
     owner = "separate_recording"
-    hearing = Hearing(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
+    separation = RecordingSeparator(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
     if n_voices is not None:
         check_positive_int(owner, "n_voices", n_voices)
-        check_at_most(owner, "n_voices", n_voices, hearing.n_outputs, "the outputs of the model")
+        check_at_most(owner, "n_voices", n_voices, separation.n_outputs, "the outputs of the model")
     out = Path(out)
-    names = file_names(recording, hearing.n_outputs)
+    names = sound_names(recording, separation.n_outputs)
     if not overwrite:
-        check_places(owner, out, recording, names)
+        check_replaceable(owner, out, recording, names)
     out.mkdir(parents=True, exist_ok=True)
-    with contextlib.closing(_Tracks(out, hearing.info.sample_rate, hearing.model_rate)) as tracks:
-        for heard, outputs in hearing.pieces(progress=progress):
+    with contextlib.closing(_Tracks(out, separation.info.sample_rate, separation.model_rate)) as tracks:
+        for heard, outputs in separation.pieces(progress=progress):
             tracks.add(heard, outputs)
         tracks.add_last()
-        speakers, logits = hearing.speakers(), hearing.score_logits
+        speakers, logits = separation.speakers(), separation.score_logits
         scores = tracks.shares() if logits is None else torch.sigmoid(logits)
-        likely = hearing.n_outputs if speakers is None else speakers.index(max(speakers))
+        likely = separation.n_outputs if speakers is None else speakers.index(max(speakers))
         order = scores.argsort(descending=True, stable=True).tolist()[: likely if n_voices is None else n_voices]
-        files, gain = tracks.write(names, order, hearing.info)
-    result = hearing.facts() | {
+        files, gain = tracks.write(names, order, separation.info)
+    result = separation.facts() | {
         "model": str(model),
-        "model_rate": hearing.model_rate,
+        "model_rate": separation.model_rate,
         "gain": gain,
         "ordered_by": "energy" if logits is None else "score",
         "speakers": speakers,
@@ -119,13 +119,13 @@ def count_speakers(
         ValueError: if the recording or the model cannot be used, or the model has no scores.
     """
     owner = "count_speakers"
-    hearing = Hearing(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
-    if not hearing.has_scores:
+    separation = RecordingSeparator(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
+    if not separation.has_scores:
         advice = "Train one with --set model.scores=true, or take a model whose card says so."
         raise ValueError(bad_value(owner, "model", "give scores of its outputs", repr(str(model)), advice))
-    for _ in hearing.pieces(progress=progress):
+    for _ in separation.pieces(progress=progress):
         pass
-    return dict(enumerate(hearing.speakers() or []))
+    return dict(enumerate(separation.speakers() or []))
 
 
 class _Tracks:

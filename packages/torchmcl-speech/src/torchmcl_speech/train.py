@@ -1,4 +1,4 @@
-"""Training a separator, in as many runs as it takes."""
+"""Training of a separator, in any number of runs."""
 
 import contextlib
 import json
@@ -7,11 +7,13 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from torchmcl._checks import available_device, bad_value, check_non_negative
 from torchmcl._files import write_atomically
@@ -23,7 +25,6 @@ from torchmcl.lightning import (
     CollapseWarning,
     ExponentialAverage,
     MCLModule,
-    Plateau,
     RecordWriter,
     RuleLogger,
     launcher_options,
@@ -33,11 +34,13 @@ from torchmcl.rules.transport import PIT
 from torchmcl.rules.winners import WTA
 from torchmcl.scoring import PresenceScores
 from torchmcl.types import StepOutput
+from torchmcl_speech.config import SeparationConfig
+from torchmcl_speech.datamodule import SpeechData
+from torchmcl_speech.initial_weights import copy_weights
+from torchmcl_speech.learning_rate import rate_schedule
 from torchmcl_speech.nn.dprnn import DPRNN
-from torchmcl_speech.nn.saved import save_model
-from torchmcl_speech.separation.config import SeparationConfig
-from torchmcl_speech.separation.loaders import SpeechData
-from torchmcl_speech.separation.objectives import (
+from torchmcl_speech.nn.saving import save_model
+from torchmcl_speech.objectives import (
     count_accuracy,
     mcl_si_sdr,
     of_mixtures,
@@ -45,8 +48,6 @@ from torchmcl_speech.separation.objectives import (
     rule_of,
     trained_cost,
 )
-from torchmcl_speech.separation.rates import rate_of
-from torchmcl_speech.separation.start import begin_with
 
 __all__ = ["differing_options", "train_separator"]
 
@@ -98,14 +99,13 @@ def train_separator(
     if device != "auto":
         available_device("train_separator", device)
     _check_folder(out, config)
-    for name in ("lightning.pytorch", "pytorch_lightning"):  # which announce the hardware, and products
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it announces the hardware, and products
     torch.manual_seed(config.training.seed)
     checkpoints = Checkpoints(out / _CHECKPOINTS, every_n_epochs=config.training.checkpoint_every)
     latest = checkpoints.latest()
     model = _network(config, bilstm)
     if start is not None and latest is None:
-        begin_with(model, start)
+        copy_weights(model, start)
     if compile_model:
         model.blocks.compile()
     module = _module(config, model, minutes)
@@ -119,7 +119,7 @@ def train_separator(
     trainer = _trainer(config, out, callbacks, device, progress)
     with warnings.catch_warnings():
         # Lightning's advice about workers and intervals, and torch's about Lightning.
-        warnings.filterwarnings("ignore", module=r"(lightning|pytorch_lightning|torch)\..*")
+        warnings.filterwarnings("ignore", module=r"(lightning|torch)\..*")
         data = SpeechData(config.data, config.training, config.augmentation)
         write_atomically(out / "config.json", json.dumps(config.as_dict(), indent=1) + "\n")
         try:
@@ -136,7 +136,8 @@ def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule
     training, rule = config.training, rule_of(config.objective)
     decides = isinstance(rule, AutoAnnealing)  # on the tail of the rate too
     falls = training.schedule != "plateau" and not decides
-    plateau = Plateau(_MONITOR, patience=training.patience, higher_is_better=True)
+    # Halved after `patience` epochs without a better value; torch's own patience counts those before the last one.
+    plateau = partial(ReduceLROnPlateau, mode="max", factor=0.5, patience=training.patience - 1, threshold=0.0)
     metrics: dict[str, Callable[[StepOutput], Tensor]] = {"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr}
     if 1 in config.data.n_speakers and max(config.data.n_speakers) > 1:
         metrics = {name: of_mixtures(metric) for name, metric in metrics.items()}
@@ -147,8 +148,9 @@ def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule
         loss_fn=trained_cost(config.objective),
         score_weight=config.objective.score_weight,
         scores=PresenceScores(rule if isinstance(rule, PIT) else WTA()),
-        learning_rate=rate_of(training, minutes) if falls else training.learning_rate,
+        learning_rate=rate_schedule(training, minutes) if falls else training.learning_rate,
         plateau=plateau if training.schedule == "plateau" and not decides else None,
+        monitor=_MONITOR,
         metrics=metrics if model.score is None else metrics | {"count_accuracy": count_accuracy},
         captured=training.captured,
         max_skipped=training.max_skipped,

@@ -1,4 +1,4 @@
-"""How many speak? The scores of the outputs as probabilities of each number of voices."""
+"""Probabilities of the number of voices, from the scores of the outputs."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which files of a folder a separation may replace: those of an earlier separation of the same recording."""
+"""Names of the files that a separation writes, and which existing files it may replace."""
 
 from pathlib import Path
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 from torchmcl._messages import bad_value
 from torchmcl._reading import read_json
 
-__all__ = ["PAGE_FILE", "RECORD_FILE", "check_places", "file_names"]
+__all__ = ["PAGE_FILE", "RECORD_FILE", "check_replaceable", "sound_names"]
 
 RECORD_FILE, PAGE_FILE = "separation.json", "index.html"
 
 
-def file_names(recording: Path | str, n_outputs: int) -> list[str]:
+def sound_names(recording: Path | str, n_outputs: int) -> list[str]:
     """Return the names of the written sounds: the mixture first, then each output.
 
     Example:
-        >>> file_names("talk.flac", 2)
+        >>> sound_names("talk.flac", 2)
         ['talk-mixture.wav', 'talk-1.wav', 'talk-2.wav']
     """
     stem = Path(recording).stem
     return [f"{stem}-mixture.wav", *(f"{stem}-{place}.wav" for place in range(1, n_outputs + 1))]
 
 
-def check_places(owner: str, folder: Path, recording: Path | str, names: list[str]) -> None:
+def check_replaceable(owner: str, folder: Path, recording: Path | str, names: list[str]) -> None:
     """Check that none of the files to be written would replace a file of somebody else.
 
     Args:

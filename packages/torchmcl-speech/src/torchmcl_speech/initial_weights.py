@@ -1,4 +1,4 @@
-"""Beginning a training with the weights of another, which may have another number of outputs."""
+"""Initial weights from another separator, which may have another number of outputs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value
+from torchmcl_speech.config import SeparationConfig
 from torchmcl_speech.nn.dprnn import DPRNN
-from torchmcl_speech.separation.config import SeparationConfig
-from torchmcl_speech.separation.shipped import load_separator
+from torchmcl_speech.pretrained import load_separator
 
-__all__ = ["begin_with", "fitted_to"]
+__all__ = ["config_like", "copy_weights"]
 
 # What depends on the number of outputs, output after output.
 _OUTPUTS = ("outputs.weight", "outputs.bias", "decoder")
@@ -19,7 +19,7 @@ _MAY_BE_NEW = ("score.weight", "score.bias")
 
 
 @torch.no_grad()
-def begin_with(model: DPRNN, start: Path | str) -> list[str]:
+def copy_weights(model: DPRNN, start: Path | str) -> list[str]:
     """Copy the weights of a saved model into another of the same sizes.
 
     Outputs that the saved model has are copied; more of them get features at random, as a new network has, and the mean
@@ -57,7 +57,7 @@ def begin_with(model: DPRNN, start: Path | str) -> list[str]:
     return new
 
 
-def fitted_to(config: SeparationConfig, start: Path | str) -> SeparationConfig:
+def config_like(config: SeparationConfig, start: Path | str) -> SeparationConfig:
     """Return the configuration with what it leaves open taken from the model to begin with.
 
     If it names no sizes of a model, sizes, sample rate, numbers of speakers and rule are those of the saved one.

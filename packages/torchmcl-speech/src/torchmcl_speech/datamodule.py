@@ -1,4 +1,4 @@
-"""From a configuration to samples in batches, for Lightning."""
+"""Training and validation batches for Lightning, from a configuration."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from torch.utils.data import DataLoader
 from torchmcl._checks import bad_value
 from torchmcl.lightning._backend import pl
 from torchmcl.types import Batch
+from torchmcl_speech.config import DataConfig, TrainingConfig
 from torchmcl_speech.data import DeviceMixtures, DrawSampler, DynamicMixing, SpeechMixtures
 from torchmcl_speech.data.augment import Augmentation
-from torchmcl_speech.separation.config import DataConfig, TrainingConfig
-from torchmcl_speech.separation.data import listed_mixtures, some_mixtures, store_of
+from torchmcl_speech.mixture_lists import audio_store, first_mixtures, listed_mixtures
 
 __all__ = ["SpeechData"]
 
@@ -21,7 +21,7 @@ class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
 
     def __init__(self, data: DataConfig, training: TrainingConfig, augmentation: Augmentation | None = None) -> None:
         super().__init__()
-        store = store_of(data)
+        store = audio_store(data)
         dynamic = DynamicMixing(tuple(data.n_speakers), data.spread_db) if data.dynamic else None
         self.batch_size, self.n_workers, self.seed = training.batch_size, data.n_workers, training.seed
         self.n_samples = data.samples_per_epoch
@@ -38,7 +38,7 @@ class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
             skip_bad=data.skip_bad,
         )
         self.validation = SpeechMixtures(
-            some_mixtures(data, "cv", data.validation_samples),
+            first_mixtures(data, "cv", data.validation_samples),
             store,
             crop=data.crop,
             random_crops=False,

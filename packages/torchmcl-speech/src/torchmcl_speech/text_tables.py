@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchmcl_speech.separation.evaluate import MEASURES, means_by
+from torchmcl_speech.evaluate import MEASURES, means_by
 
 __all__ = ["evaluation_table", "models_table"]
 
@@ -51,7 +51,7 @@ def models_table(cards: Sequence[Mapping[str, Any]]) -> str:
     """Return the separators of these cards as lines of text: outputs, size, improvement and speed.
 
     Args:
-        cards: from `torchmcl_speech.separation.model_card`.
+        cards: from `torchmcl_speech.model_card`.
     """
     heads = ["name", "outputs", "size", "improvement", "speed on 2 CPU cores"]
     lines = [heads, *(_described(card) for card in cards)]

@@ -1,4 +1,4 @@
-"""The learning rate of a training that must end in time."""
+"""Learning rates that fall to 0 over the epochs or over a budget of time."""
 
 import math
 import time
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torchmcl.schedules import Schedule
-from torchmcl_speech.separation.config import TrainingConfig
+from torchmcl_speech.config import TrainingConfig
 
-__all__ = ["FallingRate", "rate_of"]
+__all__ = ["CosineBudget", "rate_schedule"]
 
 
 @dataclass
-class FallingRate:
+class CosineBudget:
     """Epoch -> learning rate: up over the first epochs, then down to 0 along a cosine.
 
     Args:
@@ -24,7 +24,7 @@ class FallingRate:
         clock: tells the time.
 
     Example:
-        >>> falling = FallingRate(1.0, n_epochs=8, warmup=1)
+        >>> falling = CosineBudget(1.0, n_epochs=8, warmup=1)
         >>> [round(falling(epoch), 2) for epoch in (0, 1, 4, 8)]
         [0.5, 0.96, 0.5, 0.0]
     """
@@ -48,9 +48,9 @@ class FallingRate:
         return self.rate * falling * min((step + 1) / (self.warmup + 1), 1.0)
 
 
-def rate_of(training: TrainingConfig, minutes: float) -> float | Schedule:
+def rate_schedule(training: TrainingConfig, minutes: float) -> float | Schedule:
     """Return the learning rate that a configuration describes: a number, or one for each epoch."""
     if training.schedule == "plateau":
         return training.learning_rate
     seconds = 60 * minutes if training.schedule == "budget" else math.inf
-    return FallingRate(training.learning_rate, training.epochs, training.warmup, seconds)
+    return CosineBudget(training.learning_rate, training.epochs, training.warmup, seconds)

@@ -1,4 +1,4 @@
-"""How well a separator does on mixtures it has not seen, mixture by mixture."""
+"""Evaluation of a separator on unseen mixtures, one record per mixture."""
 
 import csv
 from collections.abc import Callable, Iterable, Mapping
@@ -16,12 +16,12 @@ from torchmcl.losses import assign
 from torchmcl.rules.winners import WTA
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch
+from torchmcl_speech.config import DataConfig
+from torchmcl_speech.counting import count_probabilities, score_temperature
 from torchmcl_speech.data import SpeechMixtures
-from torchmcl_speech.separation.config import DataConfig
-from torchmcl_speech.separation.counting import count_probabilities, score_temperature
-from torchmcl_speech.separation.data import some_mixtures, store_of
-from torchmcl_speech.separation.objectives import mcl_si_sdr, pit_si_sdr, si_sdr_under
-from torchmcl_speech.separation.shipped import load_separator
+from torchmcl_speech.mixture_lists import audio_store, first_mixtures
+from torchmcl_speech.objectives import mcl_si_sdr, pit_si_sdr, si_sdr_under
+from torchmcl_speech.pretrained import load_separator
 
 __all__ = ["MEASURES", "evaluate_separator", "means_by", "speaker_genders", "trained_precision"]
 
@@ -63,8 +63,8 @@ def evaluate_separator(
     available_device("evaluate_separator", device)
     separator, notes = load_separator(model)
     separator, temperature = separator.to(device), score_temperature(notes)
-    mixtures = some_mixtures(data, part, limit)
-    dataset = SpeechMixtures(mixtures, store_of(data), crop=None, skip_bad=data.skip_bad)
+    mixtures = first_mixtures(data, part, limit)
+    dataset = SpeechMixtures(mixtures, audio_store(data), crop=None, skip_bad=data.skip_bad)
     records = []
     bar = Progress(len(dataset), f"evaluating {part}", show=progress, unit="mixture")
     with bar, torch.inference_mode(), trained_precision(notes, device):

@@ -1,4 +1,4 @@
-"""Separators by name: those that come with the package, checked against their cards, and folders of one's own."""
+"""Separators by name: those of the package, checked against their cards, and folders of saved models."""
 
 import hashlib
 from pathlib import Path
@@ -9,14 +9,20 @@ from torch import nn
 from torchmcl._checks import bad_value, nearest_hint
 from torchmcl._headers import MODEL_FILE
 from torchmcl._reading import as_written, read_json
-from torchmcl_speech.nn.saved import load_model
+from torchmcl_speech.nn.saving import load_model
 
-__all__ = ["CARD_FILE", "DEFAULT_MODEL", "is_shipped", "load_separator", "model_card", "shipped_models"]
+__all__ = [
+    "CARD_FILE",
+    "DEFAULT_MODEL",
+    "is_shipped",
+    "load_separator",
+    "load_with_card",
+    "model_card",
+    "shipped_models",
+]
 
 DEFAULT_MODEL = "two-speakers"
 CARD_FILE = "card.json"
-# Separators that some installation has, or had.
-_NAMES = ("any-number", "three-speakers", "two-speakers", "two-speakers-small")
 _MODELS = Path(__file__).parent / "models"
 
 
@@ -63,25 +69,30 @@ def load_separator(model: Path | str = DEFAULT_MODEL) -> tuple[nn.Module, dict[s
         >>> notes["sample_rate"]
         8000
     """
-    if not is_shipped(model):
-        if not Path(model).exists():
-            raise _unknown(model)
-        return load_model(model)
-    folder = _MODELS / str(model)
+    if is_shipped(model):
+        return load_with_card(_MODELS / str(model))
+    if not Path(model).exists():
+        raise _unknown(model)
+    return load_model(model)
+
+
+def load_with_card(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the separator of a folder and its notes, if the file has the checksum of the card beside it.
+
+    Raises:
+        ValueError: if it is damaged.
+    """
     with as_written("load_separator", CARD_FILE, "the package"):
-        wanted = str(model_card(str(model))["sha256"])
+        wanted = str(read_json("load_separator", folder / CARD_FILE)["sha256"])
     path = folder / MODEL_FILE
     found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
     if found != wanted:
-        rule, advice = f"have the sha256 {wanted}", "It is damaged: install torchmcl again."
-        raise ValueError(bad_value("load_separator", str(model), rule, found, advice))
+        rule, advice = f"have the sha256 {wanted}", "It is damaged: install torchmcl-speech again."
+        raise ValueError(bad_value("load_separator", folder.name, rule, found, advice))
     return load_model(folder)
 
 
 def _unknown(model: Path | str) -> ValueError:
     shipped = shipped_models()
     rule = f"be the folder of a saved model or one of {shipped}"
-    advice = nearest_hint(str(model), shipped)
-    if str(model) in _NAMES:
-        advice = "This installation does not contain it; `torchmcl separation models` shows what there is."
-    return ValueError(bad_value("separation", "model", rule, repr(str(model)), advice))
+    return ValueError(bad_value("separation", "model", rule, repr(str(model)), nearest_hint(str(model), shipped)))

@@ -1,4 +1,4 @@
-"""The objectives of the study: the core's rules on the core's cost, chosen by name."""
+"""Rules, costs and metrics of a training, chosen by the names of its configuration."""
 
 import functools
 import math
@@ -15,7 +15,7 @@ from torchmcl.rules.transport import PIT, Sinkhorn
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 from torchmcl.schedules import CutoffAt, Exponential, Linear, annealed
 from torchmcl.types import Matching, StepOutput
-from torchmcl_speech.separation.config import ObjectiveConfig
+from torchmcl_speech.config import ObjectiveConfig
 
 __all__ = [
     "OrderedPIT",

@@ -11,7 +11,13 @@ from torchmcl._files import write_atomically
 from torchmcl._pages.page import escape, page, table
 from torchmcl._reading import as_written, plain_name, read_json
 from torchmcl_speech.data.streams import StoredSound
-from torchmcl_speech.reports.sound import Array, decibels_over_time, extremes_over_time, spectrogram_png, waveform_path
+from torchmcl_speech.reports.sound_pictures import (
+    Array,
+    decibels_over_time,
+    extremes_over_time,
+    spectrogram_png,
+    waveform_path,
+)
 
 __all__ = ["write_separation_page"]
 

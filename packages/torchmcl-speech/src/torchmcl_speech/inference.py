@@ -1,4 +1,4 @@
-"""A recording on its way through a separator: read, resampled and separated chunk by chunk, in constant memory."""
+"""Separation of a recording in constant memory: read, resampled and separated chunk by chunk."""
 
 import math
 from collections.abc import Iterator
@@ -11,21 +11,21 @@ from torch import Tensor
 from torchmcl._checks import available_device, bad_value
 from torchmcl._limits import SHORTEST_CHUNK_SECONDS
 from torchmcl._progress import Progress
+from torchmcl_speech.counting import count_probabilities, score_temperature
 from torchmcl_speech.data.audio import SILENCE, BadAudio, audio_info, check_samples
 from torchmcl_speech.data.streams import Resampler, audio_blocks
+from torchmcl_speech.evaluate import trained_precision
 from torchmcl_speech.nn.long_recordings import StreamingSeparator
-from torchmcl_speech.separation.counting import count_probabilities, score_temperature
-from torchmcl_speech.separation.evaluate import trained_precision
-from torchmcl_speech.separation.shipped import load_separator
+from torchmcl_speech.pretrained import load_separator
 
-__all__ = ["CHUNK_SECONDS", "Hearing"]
+__all__ = ["CHUNK_SECONDS", "RecordingSeparator"]
 
 CHUNK_SECONDS = 10.0
 # What chunks share: a few words tell voices apart, and more of it is work done twice.
 _OVERLAP_SECONDS = 1.0
 
 
-class Hearing:
+class RecordingSeparator:
     """One recording and one separator.
 
     Args:

@@ -1,0 +1,275 @@
+"""The configuration of a training of a separator, read from a small YAML file. Unknown options are errors."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib import resources
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from torchmcl._checks import (
+    bad_value,
+    check_choice,
+    check_fraction,
+    check_non_negative,
+    check_non_negative_int,
+    check_positive,
+    check_positive_int,
+    check_real,
+    nearest_hint,
+)
+from torchmcl._reading import read_text
+from torchmcl_speech.data.augment import Augmentation
+from torchmcl_speech.nn.dprnn import DPRNN
+from torchmcl_speech.typed_yaml import check_known, check_options, option, read_options, shown, yaml_value
+
+__all__ = [
+    "DataConfig",
+    "ObjectiveConfig",
+    "SeparationConfig",
+    "TrainingConfig",
+    "load_config",
+    "shipped_configs",
+]
+
+_CONFIGS = resources.files("torchmcl_speech") / "configs"
+
+
+def _one_of(*choices: str) -> Callable[[str, str, Any], None]:
+    return lambda owner, name, value: check_choice(owner, name, value, choices)
+
+
+def _finite(owner: str, name: str, value: float) -> None:
+    check_real(owner, name, value)
+    if math.isinf(value):
+        raise ValueError(bad_value(owner, name, "be finite", repr(value)))
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the speech is, and how samples are made of it.
+
+    Args:
+        layout: "tables" (utterances and gains), "wsj0", "librimix", or "speakers" (clean recordings, a folder for each
+            speaker); "auto" recognises it from the folder.
+        root: folder of the data.
+        pack: file of packed utterances to read instead of the recordings below `root`.
+        tables: for "librimix", part -> metadata table, relative to `root`.
+        n_speakers: numbers of speakers; several are mixed, with a mask.
+        sample_rate: everything is resampled to it.
+        crop: seconds of a training sample.
+        dynamic: new mixtures in every epoch.
+        on_device: make them, and what `augmentation` asks for, on the device of the training; needs `dynamic`.
+        spread_db: gains of new mixtures lie between -spread_db and spread_db.
+        samples_per_epoch: all of them by default.
+        validation_samples: how many mixtures of the validation part to use; all by default.
+        n_workers: processes that prepare samples.
+        skip_bad: leave out recordings that cannot be used, with a count.
+        outside: also read recordings outside of `root`, if the list of them is one that you trust.
+    """
+
+    layout: str = option("auto", _one_of("auto", "tables", "wsj0", "librimix", "speakers"))
+    root: str | None = None
+    pack: str | None = None
+    tables: Mapping[str, str] = field(default_factory=dict)
+    n_speakers: Sequence[int] = (2,)
+    sample_rate: int = option(8000, check_positive_int)
+    crop: float = option(5.0, _finite, check_positive)
+    dynamic: bool = False
+    on_device: bool = False
+    spread_db: float = option(2.5, _finite, check_non_negative)
+    samples_per_epoch: int | None = option(None, check_positive_int)
+    validation_samples: int | None = option(None, check_positive_int)
+    n_workers: int = option(0, check_non_negative_int)
+    skip_bad: bool = False
+    outside: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_options("data", self)
+        numbers = [self.n_speakers] if isinstance(self.n_speakers, int) else list(self.n_speakers)
+        for number in numbers:
+            check_positive_int("data", "n_speakers", number)
+        if not numbers:
+            raise ValueError(bad_value("data", "n_speakers", "not be empty", numbers, "Two speakers are [2]."))
+        object.__setattr__(self, "n_speakers", tuple(numbers))
+        if self.on_device and not self.dynamic:
+            advice = "Set data.dynamic=true: listed mixtures come from a loader."
+            raise ValueError(bad_value("data", "on_device", "go with data.dynamic", self.on_device, advice))
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """Which rule trains the separator, on the negative SI-SDR in decibels.
+
+    Args:
+        rule: "pit", "mcl" (winner takes all), "relaxed-wta", "amcl" (annealed), "sinkhorn", or "auto": annealed by
+            `torchmcl.AutoAnnealing`, which decides on temperature and tail of the learning rate in training.
+        epsilon: of "relaxed-wta".
+        temperature: where "amcl" begins, or the one of "sinkhorn", in decibels.
+        annealing_epochs: epochs after which the temperature of "amcl" is 0.
+        decay: cool "amcl" by this factor an epoch, Eq. (44), instead of linearly, Eq. (43).
+        in_order: let "pit" give n sources to the first n outputs, so that scores can tell how many there are.
+        score_weight: of the score loss, if the model gives scores.
+        limit_db: SI-SDR at which a source is good enough, so that easy ones, a single speaker for example, leave the
+            gradient to the others; no limit by default.
+    """
+
+    rule: str = option("amcl", _one_of("pit", "mcl", "relaxed-wta", "amcl", "sinkhorn", "auto"))
+    epsilon: float = option(0.05, check_fraction)
+    temperature: float = option(0.1, check_non_negative)
+    annealing_epochs: int = option(100, check_positive_int)
+    decay: float | None = option(None, check_fraction)
+    in_order: bool = False
+    score_weight: float = option(1.0, _finite, check_non_negative)
+    limit_db: float | None = option(None, _finite)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_options("objective", self)
+        if self.in_order and self.rule != "pit":
+            advice = "Set objective.rule=pit: the other rules let sources share an output."
+            raise ValueError(bad_value("objective", "in_order", "be false with this rule", self.rule, advice))
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long and how fast to train.
+
+    Args:
+        epochs: in all.
+        batch_size: samples of a step.
+        learning_rate: of Adam.
+        schedule: "plateau" halves the rate where the validation no longer improves; "cosine" lowers it to 0
+            over all epochs, which gives more in a short training; "budget" over all epochs or the minutes that the
+            training is given, whichever end first.
+        warmup: epochs over which the rate of "cosine" and "budget" rises.
+        patience: epochs without a better validation until the rate is halved.
+        clip: largest norm of the gradient.
+        precision: "32-true" or "bf16-mixed".
+        ema: decay of the averaged weights; none by default.
+        checkpoint_every: epochs between checkpoints, of which one more is written at the end.
+        captured: replay the passes of the model as CUDA graphs, on a GPU.
+        max_skipped: batches with a loss that is not finite to leave out, before one is an error.
+        seed: decides weights, order and crops.
+    """
+
+    epochs: int = option(200, check_positive_int)
+    batch_size: int = option(22, check_positive_int)
+    learning_rate: float = option(1e-3, _finite, check_positive)
+    schedule: str = option("plateau", _one_of("plateau", "cosine", "budget"))
+    warmup: int = option(0, check_non_negative_int)
+    patience: int = option(5, check_positive_int)
+    clip: float = option(5.0, _finite, check_non_negative)
+    precision: str = option("32-true", _one_of("32-true", "bf16-mixed"))
+    ema: float | None = option(None, check_fraction)
+    checkpoint_every: int = option(1, check_positive_int)
+    captured: bool = True
+    max_skipped: int = option(0, check_non_negative_int)
+    seed: int = option(0, check_non_negative_int)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_options("training", self)
+        if self.warmup and self.schedule == "plateau":
+            advice = "Set training.schedule=cosine."
+            raise ValueError(bad_value("training", "warmup", "be 0 with the plateau", self.warmup, advice))
+
+
+@dataclass(frozen=True)
+class SeparationConfig:
+    """Everything about one training; `model` holds arguments of `torchmcl_speech.nn.DPRNN`."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def __post_init__(self) -> None:
+        """Check what concerns several parts."""
+        check_known("model", self.model, [name for name in signature(DPRNN).parameters if name != "bilstm"])
+        if not self.augmentation.is_none() and not self.data.on_device:
+            advice = "Set data.on_device=true, or leave the part out."
+            raise ValueError(bad_value("configuration", "augmentation", "go with data.on_device", "without", advice))
+        n_outputs, n_speakers = self.model.get("n_outputs", 2), max(self.data.n_speakers)
+        check_positive_int("model", "n_outputs", n_outputs)
+        if n_outputs < n_speakers:
+            rule = f"be at least the {n_speakers} speakers of a mixture"
+            raise ValueError(bad_value("model", "n_outputs", rule, n_outputs, "More outputs than speakers are fine."))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        plain = asdict(self)
+        plain["data"]["n_speakers"] = list(self.data.n_speakers)
+        return plain
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> "SeparationConfig":
+        """Return the configuration of plain values.
+
+        Raises:
+            ValueError: if an option is unknown or its value impossible.
+        """
+        check_known("configuration", options, [*_PARTS, "model"])
+        model = options.get("model") or {}
+        if not isinstance(model, Mapping):
+            raise ValueError(bad_value("configuration", "model", "hold options by name", shown(model)))
+        parts = {name: read_options(name, kind, options.get(name) or {}) for name, kind in _PARTS.items()}
+        return cls(**parts, model=dict(model))
+
+    def changed(self, changes: Sequence[str]) -> "SeparationConfig":
+        """Return another configuration, with `part.option=value` put in; values are YAML."""
+        options = self.as_dict()
+        for change in changes:
+            place, equals, value = change.partition("=")
+            part, dot, name = place.strip().partition(".")
+            if not equals or not dot or part not in options:
+                rule = f"be part.option=value with a part among {sorted(options)}"
+                raise ValueError(bad_value("configuration", "--set", rule, repr(change)))
+            options[part][name] = yaml_value("configuration", "--set", value)
+        return type(self).from_dict(options)
+
+    def with_root(self, root: Path | str) -> "SeparationConfig":
+        """Return another configuration, with the data below another folder."""
+        return replace(self, data=replace(self.data, root=str(root)))
+
+
+_PARTS = {
+    "data": DataConfig,
+    "augmentation": Augmentation,
+    "objective": ObjectiveConfig,
+    "training": TrainingConfig,
+}
+
+
+def shipped_configs() -> list[str]:
+    """Return the names of the configurations that come with the package."""
+    return sorted(path.name for path in _CONFIGS.iterdir() if path.name.endswith(".yaml"))
+
+
+def load_config(name: Path | str) -> SeparationConfig:
+    """Return the configuration of a YAML file, or of one that comes with the package.
+
+    Raises:
+        ValueError: if there is no such file, or it does not describe a training.
+
+    Example:
+        >>> load_config("paper-2spk").training.batch_size
+        22
+    """
+    path = Path(name)
+    if path.is_file():
+        text = read_text("separation", path, "config_bytes")
+    else:
+        shipped = shipped_configs()
+        wanted = path.name if path.suffix == ".yaml" else f"{path.name}.yaml"
+        if wanted not in shipped or path.parent != Path():
+            rule = f"be a file or one of {shipped}"
+            raise ValueError(bad_value("separation", "config", rule, repr(str(name)), nearest_hint(wanted, shipped)))
+        text = (_CONFIGS / wanted).read_text()
+    options = yaml_value("separation", str(name), text)
+    if not isinstance(options, dict):
+        raise ValueError(bad_value("separation", str(name), "hold options by name", shown(options)))
+    return SeparationConfig.from_dict(options)
