@@ -31,4 +31,4 @@ def matching_problem(n_samples=6, dim=2, scores=True, rule=None):
     answers = some_predictions(n_samples, dim, scores)
     targets, mask = torch.randn(n_samples, 3, dim, dtype=torch.float64), ragged_mask(n_samples)
     cost = mcl.pairwise_sq_euclidean(hypotheses=answers.hypotheses, targets=targets)
-    return answers, targets, mask, mcl.match(cost, rule or mcl.AnnealedWTA(0.5), mask)
+    return answers, targets, mask, mcl.assign(cost, rule or mcl.AnnealedWTA(0.5), mask)

@@ -100,27 +100,27 @@ BAD_CALLS = {
         "pairwise_cross_entropy: `targets` must have leading axes that broadcast",
     ),
     "lifted nothing": (
-        lambda: mcl.pairwise(3),
+        lambda: mcl.Pairwise(3),
         TypeError,
         r"pairwise: `loss` must be callable, got 3\. For example torchmcl\.pairwise\(",
     ),
     "lifted with a bad number of axes": (
-        lambda: mcl.pairwise(torch.dist, target_dims=-1),
+        lambda: mcl.Pairwise(torch.dist, target_dims=-1),
         ValueError,
         "pairwise: `target_dims` must be a small number of axes >= 0, got -1",
     ),
     "lifted loss that is no scalar": (
-        lambda: mcl.pairwise(lambda h, t: h - t)(hypotheses=POINTS, targets=POINTS),
+        lambda: mcl.Pairwise(lambda h, t: h - t)(hypotheses=POINTS, targets=POINTS),
         ValueError,
         r"pairwise: `loss` must return a scalar tensor for one pair, got \(2,\)\. Sum or average",
     ),
     "lifted with too few axes": (
-        lambda: mcl.pairwise(torch.dist)(hypotheses=POINTS, targets=torch.rand(2)),
+        lambda: mcl.Pairwise(torch.dist)(hypotheses=POINTS, targets=torch.rand(2)),
         ValueError,
         r"pairwise: `targets` must have shape \[\.\.\., targets\] followed by 1 axes, got \(2,\)",
     ),
     "lifted of a list": (
-        lambda: mcl.pairwise(torch.dist)(hypotheses=[1.0], targets=POINTS),
+        lambda: mcl.Pairwise(torch.dist)(hypotheses=[1.0], targets=POINTS),
         TypeError,
         r"pairwise: `hypotheses` must be a torch\.Tensor, got list",
     ),
@@ -209,13 +209,13 @@ BAD_CALLS = {
     ),
     # metrics
     "calibration without scores": (
-        lambda: metrics.score_calibration_error(mcl.Predictions(torch.rand(2, 4, 1)), mcl.match(COST, mcl.WTA())),
+        lambda: metrics.score_calibration_error(mcl.Predictions(torch.rand(2, 4, 1)), mcl.assign(COST, mcl.WTA())),
         ValueError,
         r"score_calibration_error: `predictions` must have score logits, got none\. Use scores=True\.",
     ),
     "calibration without bins": (
         lambda: metrics.score_calibration_error(
-            mcl.Predictions(torch.rand(2, 4, 1), torch.rand(2, 4)), mcl.match(COST, mcl.WTA()), n_bins=0
+            mcl.Predictions(torch.rand(2, 4, 1), torch.rand(2, 4)), mcl.assign(COST, mcl.WTA()), n_bins=0
         ),
         ValueError,
         "score_calibration_error: `n_bins` must be >= 1, got 0",

@@ -29,14 +29,14 @@ def test_value_checks_name_the_first_offending_index_of_the_cost():
             ValueError, match=r"match: `cost` must be finite, got nan at index \(1, 0, 2\)\. Look at the step"
         ),
     ):
-        mcl.match(cost, mcl.WTA())
+        mcl.assign(cost, mcl.WTA())
     mask = torch.ones(2, 3, dtype=torch.bool)
     mask[1, 0] = False
     with (
         mcl.debug_checks(),
         pytest.raises(ValueError, match=r"must be finite where the target is real, got inf at index \(1, 2, 1\)"),
     ):
-        mcl.match(cost, mcl.WTA(), mask)
+        mcl.assign(cost, mcl.WTA(), mask)
 
 
 def test_value_checks_name_a_target_that_is_missing_without_a_mask():
@@ -54,7 +54,7 @@ def test_value_checks_ignore_padded_targets():
     cost = torch.rand(2, 3, 4)
     cost[:, 1] = math.nan
     with mcl.debug_checks():
-        loss = mcl.mcl_loss(mcl.match(cost, mcl.WTA(), torch.tensor([True, False, True])))
+        loss = mcl.mcl_loss(mcl.assign(cost, mcl.WTA(), torch.tensor([True, False, True])))
     assert loss.isfinite()
 
 
@@ -104,12 +104,12 @@ def test_value_checks_accept_good_values():
     with mcl.debug_checks():
         cost = mcl.pairwise_cross_entropy(hypotheses=torch.rand(2, 4, 3), targets=torch.tensor([[0], [2]]))
         rule = mcl.AnnealedWTA(torch.tensor([0.0, 1.0]).view(2, 1, 1))
-        assert mcl.mcl_loss(mcl.match(cost, rule)).isfinite()
+        assert mcl.mcl_loss(mcl.assign(cost, rule)).isfinite()
 
 
 def bad_values_are_noticed():
     try:
-        mcl.match(torch.tensor([[math.nan]]), mcl.WTA())
+        mcl.assign(torch.tensor([[math.nan]]), mcl.WTA())
     except ValueError:
         return True
     return False
@@ -158,9 +158,9 @@ def test_value_checks_are_silent_where_values_cannot_be_read():
     torch.compiler.reset()
     cost = torch.tensor([[[math.nan, 1.0]]])
     with mcl.debug_checks():
-        mapped = torch.vmap(lambda cost: mcl.mcl_loss(mcl.match(cost, mcl.AnnealedWTA(0.5))))(cost)
+        mapped = torch.vmap(lambda cost: mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(0.5))))(cost)
         compiled = torch.compile(
-            lambda cost: mcl.mcl_loss(mcl.match(cost, mcl.AnnealedWTA(0.5))), fullgraph=True, backend="aot_eager"
+            lambda cost: mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(0.5))), fullgraph=True, backend="aot_eager"
         )(cost)
     assert mapped.isnan().all()
     assert compiled.isnan()

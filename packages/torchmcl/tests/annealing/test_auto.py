@@ -146,8 +146,8 @@ def test_hypotheses_are_moved_in_the_first_half_of_the_tail():
 
 def test_costs_that_are_not_finite_have_no_scale():
     cost = torch.tensor([[[1.0, 1.0]], [[torch.nan, 1.0]], [[3.0, 3.0]], [[torch.inf, 0.0]]])
-    assert float(cost_scale(mcl.match(cost, mcl.WTA())).scale) == 2.0
-    assert cost_scale(mcl.match(torch.full_like(cost, torch.nan), mcl.WTA())).scale.isnan()
+    assert float(cost_scale(mcl.assign(cost, mcl.WTA())).scale) == 2.0
+    assert cost_scale(mcl.assign(torch.full_like(cost, torch.nan), mcl.WTA())).scale.isnan()
 
 
 def test_more_steps_mean_a_lower_rate():
@@ -176,22 +176,22 @@ def test_the_scale_of_a_squared_error_is_the_variance_and_rounding_is_no_differe
     samples = torch.randn(20_000, 1, 1, generator=torch.Generator().manual_seed(0))
     together = torch.zeros(20_000, 3, 1)
     cost = mcl.pairwise_sq_euclidean(hypotheses=together, targets=samples)
-    squared = cost_scale(mcl.match(cost, mcl.WTA()))
+    squared = cost_scale(mcl.assign(cost, mcl.WTA()))
     assert float(squared.scale) == pytest.approx(1.0, abs=0.03)
     assert squared.has_zero
     deviation = float((cost[..., 0] - cost.mean()).abs().mean())
     for noise in (0.0, 1e-6):
-        shifted = cost_scale(mcl.match(cost - 100 + noise * torch.rand(cost.shape), mcl.WTA()))
+        shifted = cost_scale(mcl.assign(cost - 100 + noise * torch.rand(cost.shape), mcl.WTA()))
         assert float(shifted.scale) == pytest.approx(1e-3 * deviation, rel=1e-3)
         assert not shifted.has_zero
 
 
 def test_one_negative_cost_is_enough_and_a_rounding_error_is_not():
     cost = torch.tensor([[[-3.0, 5.0]], [[-1.0, 4.0]]])
-    found = cost_scale(mcl.match(cost, mcl.WTA()))
+    found = cost_scale(mcl.assign(cost, mcl.WTA()))
     assert not found.has_zero
     assert float(found.scale) == pytest.approx((8 + 5) / 4)
-    nearly = cost_scale(mcl.match(torch.tensor([[[-1e-7, 5.0]], [[1.0, 4.0]]]), mcl.WTA()))
+    nearly = cost_scale(mcl.assign(torch.tensor([[[-1e-7, 5.0]], [[1.0, 4.0]]]), mcl.WTA()))
     assert nearly.has_zero
     assert float(nearly.scale) == pytest.approx(2.5)
 
@@ -199,10 +199,10 @@ def test_one_negative_cost_is_enough_and_a_rounding_error_is_not():
 def test_the_scale_of_decibels_is_how_far_hypotheses_are_above_the_best_of_their_sample():
     cost = torch.tensor([[[1.0, 4.0, 1.0]], [[-20.0, -20.0, -14.0]], [[7.0, 8.0, 9.0]]])
     mask = torch.tensor([[True], [True], [False]])
-    found = cost_scale(mcl.match(cost, mcl.WTA(), mask))
+    found = cost_scale(mcl.assign(cost, mcl.WTA(), mask))
     assert float(found.scale) == pytest.approx((3 / 3 + 6 / 3) / 2)
     assert not found.has_zero
-    each = cost_scale(mcl.match(torch.stack([cost, cost + 30, 2 * cost]), mcl.WTA()), stacked=True)
+    each = cost_scale(mcl.assign(torch.stack([cost, cost + 30, 2 * cost]), mcl.WTA()), stacked=True)
     assert each.has_zero.tolist() == [False, True, False]
     assert each.scale.tolist() == pytest.approx([4 / 3, float(cost.mean()) + 30, 8 / 3])
 
@@ -221,4 +221,4 @@ def test_a_cost_without_a_zero_is_not_held_for():
 def test_padded_targets_do_not_count():
     cost = torch.tensor([[[2.0, 2.0], [9.0, 9.0]]])
     mask = torch.tensor([[True, False]])
-    assert cost_scale(mcl.match(cost, mcl.WTA(), mask)).scale == 2.0
+    assert cost_scale(mcl.assign(cost, mcl.WTA(), mask)).scale == 2.0

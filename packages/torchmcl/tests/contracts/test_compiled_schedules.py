@@ -11,8 +11,8 @@ import torchmcl as mcl
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 COST = torch.rand(6, 2, 5, generator=torch.Generator().manual_seed(0))
 SCHEDULES = [
-    mcl.Until(mcl.Exponential(0.5, 0.9, cutoff=0.05), 20),
-    mcl.Joined((mcl.Constant(1.0), mcl.Linear(1.0, 0.5, 8), mcl.Cosine(0.5, 0.0, 8)), (6, 14)),
+    mcl.CutoffAt(mcl.Exponential(0.5, 0.9, cutoff=0.05), 20),
+    mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.5, 8), mcl.Cosine(0.5, 0.0, 8)), (6, 14)),
 ]
 # A rule made of one number, and numbers for a whole schedule.
 RULES = [

@@ -32,10 +32,10 @@ BAD_ROWS = {
 def test_a_cost_that_is_not_finite_gives_a_nan_loss(rule, row, reduction):
     cost = make_cost(5)
     cost[2, 1] = torch.tensor(row)
-    assert mcl.mcl_loss(mcl.match(cost, rule), reduction).isnan()
+    assert mcl.mcl_loss(mcl.assign(cost, rule), reduction).isnan()
     mask = torch.ones(5, 3, dtype=torch.bool)
     mask[0, 0] = mask[2, 2] = False
-    assert mcl.mcl_loss(mcl.match(cost, rule, mask), reduction).isnan()
+    assert mcl.mcl_loss(mcl.assign(cost, rule, mask), reduction).isnan()
 
 
 @for_all_rules
@@ -43,7 +43,7 @@ def test_a_cost_that_is_not_finite_gives_a_nan_loss(rule, row, reduction):
 def test_a_cost_that_is_not_finite_spoils_its_own_target_and_no_other_sample(rule, row):
     cost = make_cost(5)
     cost[2, 1] = torch.tensor(row)
-    losses = mcl.mcl_loss(mcl.match(cost, rule), reduction="none")
+    losses = mcl.mcl_loss(mcl.assign(cost, rule), reduction="none")
     assert losses[2, 1].isnan()
     assert losses[[0, 1, 3, 4]].isfinite().all()
 
@@ -53,19 +53,19 @@ def test_a_cost_that_is_not_finite_spoils_its_own_target_and_no_other_sample(rul
 def test_a_matched_cost_that_is_not_finite_gives_a_nan_loss_of_a_trained_cost_that_is(rule, name):
     cost, trained = make_cost(5), make_cost(5)
     cost[2, 1] = torch.tensor(BAD_ROWS[name])
-    losses = mcl.mcl_loss(mcl.match(cost, rule), "none", trained_cost=trained)
+    losses = mcl.mcl_loss(mcl.assign(cost, rule), "none", trained_cost=trained)
     assert losses[2, 1].isnan()
     assert losses[[0, 1, 3, 4]].isfinite().all()
     padded = torch.ones(5, 3, dtype=torch.bool)
     padded[2, 1] = False
-    assert mcl.mcl_loss(mcl.match(cost, rule, padded), trained_cost=trained).isfinite()
+    assert mcl.mcl_loss(mcl.assign(cost, rule, padded), trained_cost=trained).isfinite()
 
 
 @for_all_rules
 def test_an_infinite_cost_of_a_lonely_hypothesis_gives_a_nan_loss(rule):
     if isinstance(rule, mcl.TopK):
         rule = mcl.TopK(1)
-    assert mcl.mcl_loss(mcl.match(torch.tensor([[math.inf]]), rule)).isnan()
+    assert mcl.mcl_loss(mcl.assign(torch.tensor([[math.inf]]), rule)).isnan()
 
 
 # ------------------------------------------------------------------ properties

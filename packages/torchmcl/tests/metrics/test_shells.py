@@ -76,7 +76,7 @@ def test_a_shell_keeps_no_graph(make, pick, function):
     targets, mask = torch.randn(6, 3, 2, dtype=torch.float64), make_mask()
     cost = mcl.pairwise_sq_euclidean(hypotheses=answers.hypotheses, targets=targets)
     metric = make()
-    metric.update(*pick(answers, targets, mask, mcl.match(cost, mcl.WTA(), mask)))
+    metric.update(*pick(answers, targets, mask, mcl.assign(cost, mcl.WTA(), mask)))
     for name in metric._defaults:
         assert not getattr(metric, name).requires_grad
 
