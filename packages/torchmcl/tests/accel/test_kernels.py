@@ -1,6 +1,8 @@
 """Which way a definition is computed: by itself, by a function in torch or by a kernel; and that all agree."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -72,6 +74,11 @@ def test_the_decorated_function_keeps_its_name_and_docstring():
 
     assert softmin.__name__ == "softmin"
     assert softmin.__doc__.startswith("Return exp(-cost / T)")
+
+
+def test_the_step_is_imported_without_triton():
+    program = "import sys, torchmcl.step; sys.exit('triton' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def test_kernels_are_not_usable_on_the_cpu():

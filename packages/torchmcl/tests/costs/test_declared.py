@@ -78,6 +78,20 @@ def test_arguments_of_a_partial_leave_the_axes_alone():
     assert declaration(functools.partial(mcl.pairwise_sq_euclidean)) == CostDeclaration(event_dims=1)
 
 
+def test_a_wrapper_does_not_inherit_the_formula():
+    @functools.wraps(mcl.pairwise_sq_euclidean)
+    def doubled(**given):
+        return 2 * mcl.pairwise_sq_euclidean(**given)
+
+    assert declaration(doubled) == CostDeclaration(event_dims=1)
+    predictions, targets = mcl.Predictions(torch.randn(6, 4, 3)), torch.randn(6, 3)
+    once, twice = (
+        mcl.mcl_step(lambda _: predictions, mcl.Batch(targets, targets), mcl.WTA(), cost_fn=cost_fn).loss
+        for cost_fn in (mcl.pairwise_sq_euclidean, doubled)
+    )
+    assert_close(twice, 2 * once)
+
+
 def test_an_undeclared_cost_names_what_it_needs_and_nothing_else_is_known():
     assert declaration(undeclared) == CostDeclaration(needs=("mask",))
     assert axes_of_a_target(undeclared, 1) is None

@@ -122,7 +122,7 @@ def declares(
 def declaration(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
     """Return what a cost declares, with `needs` filled in.
 
-    A `functools.partial` keeps the axes of its function; its arguments may change the formula and the centre.
+    A `functools.partial` and a wrapper keep the axes of their function; they may change the formula and the centre.
 
     Example:
         >>> from torchmcl import pairwise_ade
@@ -167,6 +167,10 @@ def _read(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
         return replace(inner, centre=None, formula=None, needs=left)
     attached = getattr(cost_fn, "declaration", None)
     declared = attached if isinstance(attached, CostDeclaration) else CostDeclaration()
+    wrapped = getattr(cost_fn, "__wrapped__", None)
+    if wrapped is not None and attached is getattr(wrapped, "declaration", None):
+        # Copied by `functools.wraps`: the wrapper may compute something else.
+        declared = replace(declared, centre=None, formula=None)
     if declared.needs:
         return declared
     try:
