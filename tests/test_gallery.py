@@ -85,7 +85,7 @@ def test_blocks_of_python_are_found_on_every_page_that_has_some():
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's own
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("page", filter(python_blocks, PAGES), ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", list(filter(python_blocks, PAGES)), ids=lambda path: path.stem)
 def test_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some write files
     torch.manual_seed(0)

@@ -71,8 +71,9 @@ HIDE = """
 import sys
 from importlib.machinery import PathFinder
 
-class Hidden:
-    def find_spec(self, name, path=None, target=None):
+class Hidden(PathFinder):  # entry points are still found
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
         return None if name.partition(".")[0] in blocked else PathFinder.find_spec(name, path, target)
 
     def find_distributions(self, context):

@@ -77,7 +77,7 @@ def test_value_checks_ignore_padded_targets():
             lambda: mcl.RelaxedWTA(torch.tensor([0.5, 1.5])),
             r"RelaxedWTA: `epsilon` must lie in \[0, 1\], got 1\.5 at index \(1,\)",
         ),
-        (lambda: mcl.TopK(torch.tensor([2.0, 0.0])), r"TopK: `n` must be >= 1, got 0\.0 at index \(1,\)"),
+        (lambda: mcl.TopK(torch.tensor([2.0, 0.0])), r"TopK: `k` must be >= 1, got 0\.0 at index \(1,\)"),
     ],
 )
 def test_value_checks_read_tensor_parameters(make, words):
@@ -87,7 +87,7 @@ def test_value_checks_read_tensor_parameters(make, words):
 
 
 def test_value_checks_compare_a_tensor_n_with_the_number_of_hypotheses():
-    with mcl.debug_checks(), pytest.raises(ValueError, match="TopK: `n` must be at most the number of hypotheses 4"):
+    with mcl.debug_checks(), pytest.raises(ValueError, match="TopK: `k` must be at most the number of hypotheses 4"):
         mcl.TopK(torch.tensor(5.0))(torch.rand(2, 3, 4))
 
 

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:Dep
 COST = torch.rand(6, 2, 5, generator=torch.Generator().manual_seed(0))
 SCHEDULES = [
     mcl.CutoffAt(mcl.Exponential(0.5, 0.9, cutoff=0.05), 20),
-    mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.5, 8), mcl.Cosine(0.5, 0.0, 8)), (6, 14)),
+    mcl.Cosine(1.0, 0.0, 20),
+    mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 15)), (10,)),
 ]
 # A rule made of one number, and numbers for a whole schedule.
 RULES = [
@@ -78,7 +79,7 @@ def test_a_compiled_rule_still_refuses_a_negative_temperature():
         weigh(COST, -0.5)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=["cut off", "joined"])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=["cut off", "cosine", "joined"])
 def test_rule_at_is_not_compiled_for_each_step(schedule):
     rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=schedule)
     weigh = compiled(lambda cost, step: rule_at(step)(cost))
