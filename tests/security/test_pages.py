@@ -10,7 +10,7 @@ from browser import opened
 from torchmcl._pages.film import film_player, film_script
 from torchmcl._pages.page import page
 from torchmcl.demo import page as demo
-from torchmcl_speech.reports import separation
+from torchmcl_speech.reports import separation_page
 from torchmcl_studies.reports import figures, trajectories, uci
 from torchmcl_tables.reports import table
 
@@ -202,7 +202,7 @@ def test_records_of_a_separation_cannot_run_in_its_page_or_read_other_files(brow
 
     def written(records):
         (inside / "separation.json").write_text(json.dumps(records))
-        return separation.write_separation_page(inside).read_text()
+        return separation_page.write_separation_page(inside).read_text()
 
     poisoned, accepted = poisoned_everywhere(records, written)
     assert ("recording",) in accepted
@@ -259,7 +259,7 @@ def test_the_browser_would_run_it(browser, tmp_path):
         ("records.jsonl", '{"scene": 1}\n', trajectories.write_trajectories_page),
         ("records.json", "{}", demo.write_demo_page),
         ("records.json", "[" * 10**5, demo.write_demo_page),
-        ("separation.json", "[]", separation.write_separation_page),
+        ("separation.json", "[]", separation_page.write_separation_page),
     ],
 )
 def test_records_that_are_none_are_refused_in_words(tmp_path, file, content, write):
