@@ -13,7 +13,7 @@ hypothesis.settings.load_profile("torchmcl")
 SLOW = (
     *("contracts/test_compiled_schedules", "estimators/test_combinations", "estimators/test_coverage"),
     *("estimators/test_sklearn", "fleet/test_awkward_modules", "fleet/test_fleet_combinations", "integration/"),
-    *("triton/", "security/test_fuzz", "security/test_guided", "test_bilstm", "test_cluster", "test_demo"),
+    *("triton/", "test_bilstm", "test_cluster", "test_demo"),
     *("test_fine_tuning", "test_speech_demo", "test_every_flag", "test_missing_packages", "test_figures"),
     *("test_gallery", "test_kernels", "test_lightning.py", "test_lightning_annealing", "test_lightning_faults"),
     *("test_lightning_nodes", "test_numerical_soak", "test_separation.py", "test_separation_study", "test_soak"),

@@ -289,19 +289,19 @@ def test_estimators_save_through_links_and_from_several_threads(tmp_path):
 def test_tables_are_written_by_the_same_means(tmp_path, name):
     polars = pytest.importorskip("polars")
     from torchmcl_tables.data import read_table
-    from torchmcl_tables.data.files import write_table
+    from torchmcl_tables.data.table_files import write_table
 
     (tmp_path / f".{name}.{os.getpid()}.tmp").symlink_to(tmp_path / "victim")
     (tmp_path / name).symlink_to(f"real-{name}")
-    write_table("test", tmp_path / name, polars.DataFrame({"a": [1, 2], "b": ["x", "y"]}))
+    write_table(tmp_path / name, polars.DataFrame({"a": [1, 2], "b": ["x", "y"]}))
     assert (tmp_path / name).is_symlink()
     assert not (tmp_path / "victim").exists()
-    assert len(read_table("test", tmp_path / f"real-{name}").frame) == 2
+    assert len(read_table(tmp_path / f"real-{name}").frame) == 2
 
 
 def test_a_full_disk_while_a_table_is_written_leaves_nothing(tmp_path):
     polars = pytest.importorskip("polars")
-    from torchmcl_tables.data.files import write_table
+    from torchmcl_tables.data.table_files import write_table
 
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -312,7 +312,7 @@ def test_a_full_disk_while_a_table_is_written_leaves_nothing(tmp_path):
         for name in ("out.csv", "out.csv.gz", "out.parquet", "out.jsonl"):
             frame = polars.DataFrame({"a": torch.rand(100_000, dtype=torch.float64).numpy()})
             with pytest.raises(OSError, match=r"No space left on device.*What was there before is untouched"):
-                write_table("test", disk / name, frame)
+                write_table(disk / name, frame)
             assert names(disk) == []
     finally:
         subprocess.run(["umount", str(disk)], check=True)

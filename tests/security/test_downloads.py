@@ -135,13 +135,13 @@ def test_redirections_in_a_circle_end(server, cache):
 
 def test_an_announced_size_beyond_the_limit_is_refused(server, cache):
     server.lengths["/tiny-set/data/data.txt"] = str(10**12)
-    with pytest.raises(OSError, match=r"was refused: .*67,108,864 bytes of a download.*LIMIT_DOWNLOAD_BYTES"):
+    with pytest.raises(OSError, match=r"was refused: .*268,435,456 bytes of another file.*LIMIT_FILE_BYTES"):
         fetched(f"{server.base}/")
     assert kept(cache) == []
 
 
 def test_a_body_without_end_is_cut_at_the_limit(server, cache, monkeypatch):
-    monkeypatch.setenv("TORCHMCL_LIMIT_DOWNLOAD_BYTES", "1M")
+    monkeypatch.setenv("TORCHMCL_LIMIT_FILE_BYTES", "1M")
     with pytest.raises(OSError, match=r"was refused: .*1,048,576 bytes"):
         fetched(f"{server.base}/endless/")
     assert kept(cache) == []

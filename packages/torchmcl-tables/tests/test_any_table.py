@@ -200,19 +200,19 @@ def written(folder, name, content):
 @pytest.mark.parametrize("case", TABLES)
 def test_the_table_is_read_decided_and_encoded(tmp_path, case):
     name, content, kinds, words = TABLES[case]
-    table = read_table("test", written(tmp_path, name, content))
-    schema = infer_schema("test", table, ["price"])
+    table = read_table(written(tmp_path, name, content))
+    schema = infer_schema(table, ["price"])
     found = {column.name: column.kind for column in schema.columns}
     assert kinds.items() <= found.items()
     assert words in "\n".join(schema.decisions())
     assert not schema.suspicious
-    values = schema.values("test", table)
+    values = schema.values(table)
     encoder = ColumnEncoder(schema).fit(values)
     inputs = encoder(values)
     assert inputs.shape == (len(table), len(encoder.names))
     assert np.isfinite(inputs).all()
     assert (inputs.std(axis=0) > 0).any()
-    targets = schema.target_values("test", table)
+    targets = schema.target_values(table)
     assert abs(np.nanmean(targets) - np.mean(PRICES)) < 1 or case == "high cardinality"
 
 
@@ -226,8 +226,8 @@ def test_numbers_are_what_people_mean(tmp_path):
         "percentages": [a / 2 for a in AREAS],
     }.items():
         name, content, _, _ = TABLES[case]
-        table = read_table("test", written(tmp_path, name, content))
-        values = infer_schema("test", table, ["price"]).values("test", table)
+        table = read_table(written(tmp_path, name, content))
+        values = infer_schema(table, ["price"]).values(table)
         np.testing.assert_allclose(values[:, 0], expected, atol=0.051, err_msg=case)
 
 
@@ -241,15 +241,15 @@ def test_dates_of_parquet_files_are_those_of_text(tmp_path):
         parts=pl.concat_list("price", "price"),
     )
     frame.write_parquet(tmp_path / "a.parquet")
-    table = read_table("test", tmp_path / "a.parquet")
-    schema = infer_schema("test", table, ["price"])
+    table = read_table(tmp_path / "a.parquet")
+    schema = infer_schema(table, ["price"])
     kinds = {column.name: column.kind for column in schema.columns}
     assert kinds == {"sold": "date", "day": "date", "zoned": "date", "clock": "date", "spent": "number"}
     assert [column.name for column in schema.dropped] == ["parts"]
     as_text = frame.select("sold", "day", "zoned", "clock", spent=pl.col("spent").dt.total_seconds())
     as_text.with_columns(zoned=pl.col("zoned").dt.to_string("iso")).write_csv(tmp_path / "b.csv")
-    other = read_table("test", tmp_path / "b.csv")
-    np.testing.assert_allclose(schema.values("test", other), schema.values("test", table))
+    other = read_table(tmp_path / "b.csv")
+    np.testing.assert_allclose(schema.values(other), schema.values(table))
 
 
 SMALL = "--epochs 2 --hidden 4 --restarts 1 --hypotheses 2"
@@ -265,7 +265,7 @@ def test_the_first_command_works_and_so_do_the_others(tmp_path, case, capsys, mo
     assert words in capsys.readouterr().err
     assert main(["predict", "model", name, "-o", "answers.csv"]) == 0
     assert "rows" not in capsys.readouterr().err  # no notice: all cells fit
-    assert len(read_table("test", tmp_path / "answers.csv")) == N
+    assert len(read_table(tmp_path / "answers.csv")) == N
     assert main(["describe", name, "--target", "price"]) == 0
     assert "missing  values" in capsys.readouterr().out
 
@@ -353,8 +353,8 @@ def test_kept_columns_dates_and_numbers_can_be_chosen(tmp_path):
         "grade": cycle("1", "2", "x"),
         "name": [f"n{i}" for i in range(N)],
     }
-    table = read_table("test", written(tmp_path, "a.csv", text(columns)))
-    schema = infer_schema("test", table, ["price"], date=["day"], numeric=["grade"], keep=["name"])
+    table = read_table(written(tmp_path, "a.csv", text(columns)))
+    schema = infer_schema(table, ["price"], date=["day"], numeric=["grade"], keep=["name"])
     assert [column.kind for column in schema.columns] == ["date", "number", "category"]
     assert "20 cells that are not numbers (up to 1e100) count as missing" in schema.decisions()[1]
 

@@ -9,12 +9,11 @@ import pytest
 from browser import console_errors, opened
 from house_tables import houses, write_csv
 from torchmcl.cli import main
-from torchmcl_tables.cli.parts import records_of
-from torchmcl_tables.data import Table
-from torchmcl_tables.model import TableFit, fit_table, table_records
-from torchmcl_tables.reports.table import write_table_page
-from torchmcl_tables.reports.table_figures import answers_figure, training_figure
-from torchmcl_tables.reports.verdict import table_verdict
+from torchmcl_tables.data import Table, read_table
+from torchmcl_tables.model import TableFit, fit_table
+from torchmcl_tables.reports import write_page
+from torchmcl_tables.reports.figures import answers_figure, training_figure
+from torchmcl_tables.verdict import records_of, verdict_on
 
 EVIL = '<img src=x onerror="document.title=1/0">'
 SCRIPT = "</script><script>document.title='owned'</script>"
@@ -24,12 +23,12 @@ LONG = "a_very_long_name_without_any_place_to_break_" * 6
 @pytest.fixture(scope="module")
 def records():
     how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 40, "hidden": (16,)})
-    return records_of("test", fit_table("test", Table("houses.csv", pl.DataFrame(houses(400))), how))
+    return records_of(fit_table("test", Table("houses.csv", pl.DataFrame(houses(400))), how))
 
 
 @pytest.fixture(scope="module")
 def page(records, tmp_path_factory):
-    return write_table_page(records, tmp_path_factory.mktemp("report") / "report.html")
+    return write_page(records, tmp_path_factory.mktemp("report") / "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +42,9 @@ def hostile_page(tmp_path_factory):
         rows.append(made)
     folder = tmp_path_factory.mktemp("<u>hostile & folder")
     path = write_csv(folder / "<svg onload=alert(2)>.csv", rows)
-    from torchmcl_tables.data import read_table
-
     how = TableFit([SCRIPT, "天数"], parameters={"n_epochs": 2, "hidden": (8,), "n_hypotheses": 3})
-    fitted = fit_table("test", read_table("test", path), how)
-    return write_table_page(table_records("test", fitted), folder / "report.html")
+    fitted = fit_table("test", read_table(path), how)
+    return write_page(records_of(fitted), folder / "report.html")
 
 
 @pytest.mark.slow
@@ -71,7 +68,7 @@ def test_the_page_shows_every_part_without_console_errors(page, records):
         assert all(int(picture.get_property("naturalWidth")) > 500 for picture in pictures)
         assert all(picture.get_attribute("alt") for picture in pictures)
         assert "the least distortion of any n answers that the model itself expects" in text
-        assert table_verdict(records).word in driver.find_element("css selector", ".verdict b").text
+        assert verdict_on(records).word in driver.find_element("css selector", ".verdict b").text
         assert [row.text for row in driver.find_elements("css selector", "#members td:first-child")] == [
             "networks",
             "networks with knots",
@@ -144,21 +141,21 @@ def test_the_page_begins_with_the_verdict_and_names_forks_once_they_are_supporte
     for pieces, sentence in ((0.0, "No forks found: every set is one interval."), (0.4, "Forks: 40.0 % of the 90 %")):
         for entry in found["evaluation"]["coverage"]:
             entry["pieces"] = pieces
-        text = write_table_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+        text = write_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
         assert sentence in text
         assert text.index("Verdict: ") < text.index("plausible outcomes")
     assert "branches" not in text
     found["schema"]["suspicious"] = [{"name": EVIL, "reason": "it counts the rows"}]
-    text = write_table_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    text = write_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
     assert '<div class="verdict careful">' in text
     assert EVIL not in text
 
 
 def test_networks_of_a_rule_have_no_shares_and_a_temperature(tmp_path):
     how = TableFit(["price"], parameters={"n_epochs": 4, "hidden": (8,), "n_restarts": 1, "rule": "annealed"})
-    found = records_of("test", fit_table("test", Table("houses.csv", pl.DataFrame(houses(120))), how))
+    found = records_of(fit_table("test", Table("houses.csv", pl.DataFrame(houses(120))), how))
     assert found["shares"] is None
-    text = write_table_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    text = write_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
     assert "How it cooled" in text
     assert "What answers" not in text
 
@@ -206,7 +203,7 @@ def test_numbers_far_from_zero_keep_the_digits_that_tell_them_apart(records, tmp
     for row in found["ambiguous"]:
         row["truth"] = [1.7e9 + value / 100 for value in row["truth"]]
         row["hypotheses"] = [[1.7e9 + value / 100 for value in values] for values in row["hypotheses"]]
-    text = write_table_page(far, tmp_path / "far.html").read_text(encoding="utf-8")
+    text = write_page(far, tmp_path / "far.html").read_text(encoding="utf-8")
     assert "1.7e+09" not in text
     shown = [float(number.replace(",", "")) for number in re.findall(r"truth <b>([0-9,.]+)</b>", text)]
     assert shown == pytest.approx([row["truth"][0] for row in found["ambiguous"]], rel=0, abs=0.01)

@@ -19,7 +19,7 @@ def table(**columns):
 
 
 def schema_of(data, **options):
-    return infer_schema("test", data, ["y"], **options)
+    return infer_schema(data, ["y"], **options)
 
 
 Y = ["1", "2", "3", "4"]
@@ -33,7 +33,7 @@ def test_columns_are_told_apart_by_what_they_hold():
         ("b", ("x", "y"), True),
         ("c", ("true", "false"), False),
     ]
-    values = schema.values("test", data)
+    values = schema.values(data)
     assert np.array_equal(values[:, 0], [1, 2.5, 1000, np.nan], equal_nan=True)
     assert values[:, 1].tolist() == [0, 1, 2, 0]
 
@@ -42,7 +42,7 @@ def test_numbers_can_be_categories_when_told_so():
     schema = schema_of(table(shop=["1", "2", "1", "3"], y=Y), categorical=["shop"])
     assert schema.categories[0].categories == ("1", "2", "3")
     # 1.0 in another format is the same shop
-    again = schema.values("test", table(shop=[1.0, 3.0, None, 2.0]))
+    again = schema.values(table(shop=[1.0, 3.0, None, 2.0]))
     assert again[:, 0].tolist() == [0, 2, 3, 1]
 
 
@@ -53,9 +53,9 @@ def test_rare_categories_share_an_input_with_those_that_were_never_seen():
     assert column.categories[0] == "often"
     assert len(column.categories) == 50
     assert column.is_open
-    codes = schema_of(data).values("test", data)[:, 0]
+    codes = schema_of(data).values(data)[:, 0]
     assert set(codes) == set(range(51))
-    assert schema_of(data).values("test", table(k=["unseen"]), strict=True).tolist() == [[50]]
+    assert schema_of(data).values(table(k=["unseen"]), strict=True).tolist() == [[50]]
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_infinite_numbers_count_as_missing():
         schema = schema_of(table(a=cells, y=Y))
         assert schema.columns == (NumberColumn("a", missing=True, not_numbers=1),)
         assert "1 cells that are not numbers (up to 1e100) count as missing" in schema.decisions()[0]
-        assert np.isnan(schema.values("test", table(a=cells))[1, 0])
+        assert np.isnan(schema.values(table(a=cells))[1, 0])
     with pytest.raises(ValueError, match=r"column 'a'` must hold finite numbers, got 'inf' in row 2"):
-        schema_of(table(a=Y, y=Y)).values("test", table(a=["1", "inf"]))
+        schema_of(table(a=Y, y=Y)).values(table(a=["1", "inf"]))
 
 
 @pytest.mark.parametrize(
@@ -148,14 +148,14 @@ def test_text_and_few_integers_are_classes(values, classes):
     data = table(a=[str(i % 13) for i in range(len(values))], y=values)
     assert schema_of(data).classes == classes
     if not {"no", "x", "True"} & set(values):
-        assert infer_schema("test", data, ["y"], task="numbers").classes == ()
-    assert infer_schema("test", data, ["a"], task="classes").classes if len(values) > 30 else True
+        assert infer_schema(data, ["y"], task="numbers").classes == ()
+    assert infer_schema(data, ["a"], task="classes").classes if len(values) > 30 else True
 
 
 def test_one_column_of_classes_is_predicted_at_a_time():
     data = table(a=[str(i) for i in range(20)], y=["u", "v"] * 10, z=[str(i * i) for i in range(20)])
     with pytest.raises(ValueError, match=r"`--target` must name one column where it holds classes, got y. Fit a model"):
-        infer_schema("test", data, ["y", "z"])
+        infer_schema(data, ["y", "z"])
 
 
 def test_a_column_that_names_the_class_is_suspicious():
@@ -178,9 +178,9 @@ def test_a_new_category_is_none_of_the_known_ones_and_an_error_if_asked():
     schema = schema_of(table(city=["Ulm", "Bonn", "Ulm", "Bonn"], y=Y))
     new = table(city=["Ulm", "Rome"])
     with pytest.raises(ValueError, match=r"categories that the model knows \('Bonn', 'Ulm'\), got 'Rome' in row 2"):
-        schema.values("test", new, strict=True)
+        schema.values(new, strict=True)
     unfit = Unfit()
-    codes = schema.values("test", new, unfit=unfit)
+    codes = schema.values(new, unfit=unfit)
     assert unfit.notices() == ["city: 1 cell (first 'Rome' in row 2) are answered as none of the known ones"]
     encoder = ColumnEncoder(schema).fit(np.zeros((2, 1)))
     assert encoder(codes).tolist() == [[0, 1], [0, 0]]
@@ -189,7 +189,7 @@ def test_a_new_category_is_none_of_the_known_ones_and_an_error_if_asked():
 def test_a_missing_column_is_named():
     schema = schema_of(table(area=Y, rooms=Y, y=Y))
     with pytest.raises(ValueError, match=r"must have a column 'rooms', got .*Did you mean 'room'"):
-        schema.values("test", table(area=Y, room=Y))
+        schema.values(table(area=Y, room=Y))
 
 
 def test_everything_that_a_table_lacks_comes_in_one_message():
@@ -198,8 +198,8 @@ def test_everything_that_a_table_lacks_comes_in_one_message():
         r"(?s)has 3 problems:.*column 'area', got the column 'Area'. Rename 'Area' to 'area'.*'rooms'.*'x' in row 2"
     )
     with pytest.raises(TableError, match=message):
-        schema.values("test", table(day=["2024-01-01", "x"], Area=["1", "2"]))
-    same = schema.values("test", table(day=["2024-01-01"], rooms=["1"], other=["x"], area=["2"]))
+        schema.values(table(day=["2024-01-01", "x"], Area=["1", "2"]))
+    same = schema.values(table(day=["2024-01-01"], rooms=["1"], other=["x"], area=["2"]))
     assert same[0, :2].tolist() == [2, 1]  # the order of columns does not matter
 
 
@@ -217,7 +217,7 @@ def test_the_encoder_comes_back_from_data_alone(rows):
     kinds = [row[2] if i else "a" for i, row in enumerate(rows)]
     data = table(a=numbers[0], b=numbers[1], c=kinds, y=list(range(len(rows))))
     schema = schema_of(data)
-    values = schema.values("test", data)
+    values = schema.values(data)
     encoder = ColumnEncoder(schema).fit(values)
     made = encoder(values)
     assert made.shape == (len(rows), len(encoder.names))
@@ -233,7 +233,7 @@ def test_the_encoder_scales_like_scikit_learn():
     columns = {"a": random.normal(size=50), "b": 2000 + random.normal(size=50), "c": np.full(50, 0.1), "y": range(50)}
     columns["a"][3] = np.nan
     data = table(**{name: list(map(float, values)) for name, values in columns.items()})
-    values = schema_of(data).values("test", data)
+    values = schema_of(data).values(data)
     scaler, encoder = StandardScaler().fit(values), ColumnEncoder(schema_of(data)).fit(values)
     np.testing.assert_allclose(encoder.mean, scaler.mean_, rtol=1e-12)
     np.testing.assert_allclose(encoder.scale, scaler.scale_, rtol=1e-12)
@@ -241,26 +241,26 @@ def test_the_encoder_scales_like_scikit_learn():
 
 def test_the_inputs_of_a_small_table():
     data = table(a=[1.0, None, 3.0, 8.0], c=["x", "y", "x", None], y=Y)
-    encoder = ColumnEncoder(schema_of(data)).fit(schema_of(data).values("test", data))
+    encoder = ColumnEncoder(schema_of(data)).fit(schema_of(data).values(data))
     known = np.array([1.0, 3.0, 8.0])
     scaled = (np.array([1.0, known.mean(), 3.0, 8.0]) - known.mean()) / known.std()
     expected = np.stack([scaled, [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]], axis=1)
-    np.testing.assert_allclose(encoder(schema_of(data).values("test", data)), expected, rtol=1e-6)
+    np.testing.assert_allclose(encoder(schema_of(data).values(data)), expected, rtol=1e-6)
     assert encoder.names == ["a", "a is missing", "c = x", "c = y", "c is missing"]
 
 
 def test_values_missing_only_at_prediction_are_taken_as_the_mean():
     data = table(a=["1", "2", "3", "6"], y=Y)
     schema = schema_of(data)
-    encoder = ColumnEncoder(schema).fit(schema.values("test", data))
-    assert encoder(schema.values("test", table(a=["", "3"]))).tolist() == [[0.0], [0.0]]
+    encoder = ColumnEncoder(schema).fit(schema.values(data))
+    assert encoder(schema.values(table(a=["", "3"]))).tolist() == [[0.0], [0.0]]
 
 
 def test_a_column_with_values_only_outside_the_training_rows_is_left_alone():
     data = table(a=["", "", "", "6"], b=Y, y=Y)
     schema = schema_of(data)
-    encoder = ColumnEncoder(schema).fit(schema.values("test", data)[:3])
-    assert np.isfinite(encoder(schema.values("test", data))).all()
+    encoder = ColumnEncoder(schema).fit(schema.values(data)[:3])
+    assert np.isfinite(encoder(schema.values(data))).all()
 
 
 def test_a_number_is_one_category_however_it_is_written():
@@ -275,10 +275,10 @@ def test_a_number_is_one_category_however_it_is_written():
         ["3.00", "1E+3", "NA", "0.0"],
         pl.Series([3.0, 1000.0, None, 0.0], dtype=pl.Float32),
     )
-    codes = [schema.values("test", table(shop=values)).ravel().tolist() for values in written]
+    codes = [schema.values(table(shop=values)).ravel().tolist() for values in written]
     assert codes == [codes[0]] * 4
     with pytest.raises(ValueError, match=r"must hold categories that the model knows .*, got '2.6' in row 1"):
-        schema.values("test", table(shop=["2.60"]), strict=True)
+        schema.values(table(shop=["2.60"]), strict=True)
 
 
 def test_codes_with_leading_zeros_and_words_are_no_numbers():
@@ -314,7 +314,7 @@ def test_advised_options_can_be_pasted(name):
 
 
 def categories_of(frame):
-    return [column.categories for column in infer_schema("test", Table("X", frame), []).categories]
+    return [column.categories for column in infer_schema(Table("X", frame), []).categories]
 
 
 @pytest.mark.parametrize("values", [[3, 3, 5], [2.0, 2.0, 7.5]])
@@ -326,7 +326,7 @@ def test_categories_of_numbers_stay_categories_in_every_kind_of_frame(tmp_path, 
     table = arrow.table({"c": arrow.array(values * 4).dictionary_encode(), "x": range(12)})
     assert categories_of(as_polars(table)) == expected
     frame.to_parquet(tmp_path / "t.parquet")
-    assert categories_of(read_table("test", tmp_path / "t.parquet").frame) == expected
+    assert categories_of(read_table(tmp_path / "t.parquet").frame) == expected
 
 
 def test_numbers_made_of_nines_far_from_all_others_are_missing_and_it_is_said():
@@ -335,27 +335,27 @@ def test_numbers_made_of_nines_far_from_all_others_are_missing_and_it_is_said():
     far[::50], near[::50] = -9999, 999
     data = table(far=far.astype(str), near=near, y=np.arange(200.0))
     schema = schema_of(data, interpret=True)
-    assert np.isnan(schema.values("test", data)).sum(axis=0).tolist() == [4, 0]
+    assert np.isnan(schema.values(data)).sum(axis=0).tolist() == [4, 0]
     assert schema.decisions() == ["far: numbers; -9999 counts as missing (as a number: --numeric far)"]
-    assert np.isnan(schema.values("test", table(far=["-9999.0", "3"], near=[1, 2]))[:, 0]).tolist() == [True, False]
-    assert not np.isnan(schema_of(data, interpret=True, numeric=["far"]).values("test", data)).any()
+    assert np.isnan(schema.values(table(far=["-9999.0", "3"], near=[1, 2]))[:, 0]).tolist() == [True, False]
+    assert not np.isnan(schema_of(data, interpret=True, numeric=["far"]).values(data)).any()
 
 
 def test_a_target_of_nines_is_missing_unless_it_is_named_as_numbers():
     y = np.arange(200.0)
     y[:3] = -999.9
     data = table(x=np.arange(200.0) % 7, y=y)
-    assert np.isnan(schema_of(data, interpret=True).target_values("test", data)).sum() == 3
+    assert np.isnan(schema_of(data, interpret=True).target_values(data)).sum() == 3
     chosen = schema_of(data, interpret=True, numeric=["y"])
-    assert not np.isnan(chosen.target_values("test", data)).any()
+    assert not np.isnan(chosen.target_values(data)).any()
 
 
 @pytest.mark.parametrize("cells", [["0.45", "0.3"], [0.45, 0.3]])
 def test_numbers_without_the_percent_sign_of_the_column_are_no_percentages(cells):
     schema = schema_of(table(p=["45%", "12 %", "0", "7.5%"], y=Y))
-    assert schema.values("test", table(p=["30%", "0", "-2 %"])).ravel().tolist() == [30, 0, -2]
+    assert schema.values(table(p=["30%", "0", "-2 %"])).ravel().tolist() == [30, 0, -2]
     with pytest.raises(ValueError, match=r"column 'p'` must hold finite numbers in %, got '0.45' in row 1 and 1 more"):
-        schema.values("test", table(p=cells))
+        schema.values(table(p=cells))
 
 
 def test_columns_that_number_the_rows_are_dropped_unless_kept_or_alone():
@@ -394,4 +394,4 @@ def test_numbers_that_nothing_can_be_learned_from_count_as_missing_and_are_an_er
     assert [column.not_numbers for column in (*schema.columns, *schema.target_columns)] == [1, 1]
     plain = schema_of(table(a=cells, y=range(30)))
     with pytest.raises(ValueError, match=rf"column 'a'` must hold finite numbers, got '{cell}' in row 2"):
-        plain.values("test", table(a=["1", cell]))
+        plain.values(table(a=["1", cell]))

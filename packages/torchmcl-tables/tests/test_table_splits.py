@@ -21,9 +21,9 @@ def table(**columns):
 
 
 def split_of(data, by=None, column="", **options):
-    schema = infer_schema("test", data, ["y"], **options)
-    split = choose_split("test", data, schema, by, column)
-    return split, *split.rows("test", data, schema, np.arange(len(data)), 0.1, 0)
+    schema = infer_schema(data, ["y"], **options)
+    split = choose_split(data, schema, by, column)
+    return split, *split.rows(data, schema, np.arange(len(data)), 0.1, 0)
 
 
 @pytest.mark.parametrize("order", ["up", "down", "shuffled"])
@@ -77,7 +77,7 @@ def test_groups_are_set_apart_whole():
 def test_numbers_order_rows_when_told_so():
     data = table(year=2000 + np.arange(100) // 5)
     _, train, test = split_of(data, "time", "year")
-    years = times_of(data, "year", infer_schema("test", data, ["y"]))
+    years = times_of(data, "year", infer_schema(data, ["y"]))
     assert years[train].max() < years[test].min()
 
 

@@ -11,8 +11,7 @@ from house_tables import houses, write_csv
 from torchmcl.cli import main
 from torchmcl_tables.data import Table
 from torchmcl_tables.model.class_evaluation import evaluated_classes
-from torchmcl_tables.reports.class_verdict import class_verdict
-from torchmcl_tables.reports.verdict import chance_band, forks, table_verdict
+from torchmcl_tables.verdict import chance_band, forks, verdict_on
 
 
 def records(n_rows=200, n_answers=5, spread=0.2, covered=0.9, seed=0):
@@ -46,7 +45,7 @@ def records(n_rows=200, n_answers=5, spread=0.2, covered=0.9, seed=0):
 
 @pytest.mark.parametrize("n_answers", [1, 2, 5])
 def test_a_model_that_keeps_its_promises_is_good(n_answers):
-    verdict = table_verdict(records(n_answers=n_answers))
+    verdict = verdict_on(records(n_answers=n_answers))
     assert verdict.word == "good"
     assert verdict.reasons == ()
     assert verdict.line == (
@@ -100,7 +99,7 @@ REASONS = [
 
 @pytest.mark.parametrize(("path", "value", "reason"), REASONS)
 def test_each_reason_to_be_careful_is_told_in_plain_words(path, value, reason):
-    verdict = table_verdict(changed(path, value))
+    verdict = verdict_on(changed(path, value))
     assert verdict.word == "careful"
     assert verdict.reasons == (reason,)
     assert verdict.line == f"Verdict: careful, because {reason}."
@@ -108,18 +107,18 @@ def test_each_reason_to_be_careful_is_told_in_plain_words(path, value, reason):
 
 @pytest.mark.parametrize("covered", [0.86, 0.88, 0.94, 0.95])
 def test_coverage_within_chance_is_no_reason(covered):
-    assert table_verdict(records(covered=covered)).word == "good"
+    assert verdict_on(records(covered=covered)).word == "good"
 
 
 @pytest.mark.parametrize("n_rows", [23, 60, 2000])
 def test_coverage_outside_the_band_of_the_page_is_always_a_reason(n_rows):
     low, high = chance_band(0.9, n_rows)
     words = "hold only" if n_rows == 23 else "hold"
-    too_low = table_verdict(records(n_rows=n_rows, covered=low - 1 / n_rows)).reasons
+    too_low = verdict_on(records(n_rows=n_rows, covered=low - 1 / n_rows)).reasons
     assert any(words in reason for reason in too_low)
-    assert not any("sets" in reason for reason in table_verdict(records(n_rows=n_rows, covered=low)).reasons)
+    assert not any("sets" in reason for reason in verdict_on(records(n_rows=n_rows, covered=low)).reasons)
     if high < 1:
-        above = table_verdict(records(n_rows=n_rows, covered=high + 1 / n_rows)).reasons
+        above = verdict_on(records(n_rows=n_rows, covered=high + 1 / n_rows)).reasons
         assert any("wider than needed" in reason for reason in above)
     assert chance_band(0.9, 23)[0] > 0.74
 
@@ -129,9 +128,9 @@ def test_sets_of_a_target_with_few_values_may_hold_more_than_promised():
     answers = found["evaluation"]["answers"]
     answers["truth"] = np.round(2 * np.array(answers["truth"])).tolist()
     answers["hypotheses"] = np.round(2 * np.array(answers["hypotheses"])).tolist()
-    assert table_verdict(found).word == "good"
+    assert verdict_on(found).word == "good"
     found["evaluation"]["coverage"][1]["width"] = [float(np.ptp(answers["truth"]))]
-    assert table_verdict(found).reasons == ("the 90 % sets for price hold nearly all of its values",)
+    assert verdict_on(found).reasons == ("the 90 % sets for price hold nearly all of its values",)
     assert forks(found) == ("The target takes few values, so that a set is a list of them: its pieces are not forks.")
 
 
@@ -143,7 +142,7 @@ def test_answers_without_knowledge_of_the_row_are_not_better_than_constant_ones(
     points = np.linspace(-1.5, 1.5, n_answers) if n_answers > 1 else np.zeros(1)
     answers["hypotheses"] = np.tile(points[:, None], (n_rows, 1, 1)).tolist()
     reason = f"the answers for price are not clearly better than {same} for every row"
-    assert table_verdict(found).reasons == (reason,)
+    assert verdict_on(found).reasons == (reason,)
 
 
 def test_answers_that_fork_around_a_constant_mean_are_better_than_constant_ones():
@@ -155,7 +154,7 @@ def test_answers_that_fork_around_a_constant_mean_are_better_than_constant_ones(
         "hypotheses": np.stack([-size, size], axis=1)[..., None].tolist(),
         "probabilities": np.full((200, 2), 0.5).tolist(),
     }
-    assert table_verdict(found).word == "good"
+    assert verdict_on(found).word == "good"
 
 
 @pytest.mark.parametrize(
@@ -183,14 +182,14 @@ def test_several_targets_have_reasons_of_their_own():
     for entry in found["evaluation"]["coverage"]:
         entry["covered"], entry["width"] = 2 * entry["covered"], [1.0, 1.0]
     expected = "the answers for days are not clearly better than the same 5 answers for every row"
-    assert table_verdict(found).reasons == (expected,)
+    assert verdict_on(found).reasons == (expected,)
 
 
 def test_records_without_shares_are_judged_too():
     found = copy.deepcopy(records())
     del found["shares"]
-    assert table_verdict(found).word == "good"
-    assert table_verdict(found | {"shares": None}).word == "good"
+    assert verdict_on(found).word == "good"
+    assert verdict_on(found | {"shares": None}).word == "good"
 
 
 def test_fit_prints_the_verdict_and_writes_it_as_json(tmp_path, capsys):
@@ -232,7 +231,7 @@ def test_fit_and_report_print_the_same_verdict_on_classes(tmp_path, capsys):
 def class_records(probabilities, truth, names=("no", "yes")):
     """Return the records of probabilities [rows, classes] for true classes."""
     model = SimpleNamespace(
-        schema=SimpleNamespace(target_values=lambda owner, table: truth[:, None].astype(float), classes=names),
+        schema=SimpleNamespace(target_values=lambda table: truth[:, None].astype(float), classes=names),
         classifier=SimpleNamespace(
             predict_proba=lambda inputs: probabilities, classes_=np.array(names), n_hypotheses=len(names)
         ),
@@ -254,7 +253,7 @@ def test_a_model_of_classes_that_keeps_its_promises_is_good():
     rng = np.random.default_rng(0)
     yes = rng.uniform(0.02, 0.98, 400)
     truth = (rng.uniform(size=400) < yes).astype(int)
-    verdict = class_verdict(class_records(np.stack([1 - yes, yes], axis=1), truth))
+    verdict = verdict_on(class_records(np.stack([1 - yes, yes], axis=1), truth))
     assert verdict.word == "good"
     assert "better than the frequencies of the classes" in verdict.evidence
 
@@ -281,6 +280,6 @@ def test_each_reason_to_be_careful_with_classes_is_told(yes, truth, reason):
     rng = np.random.default_rng(0)
     chances = rng.uniform(0.02, 0.98, 400)
     given = yes(chances)
-    found = class_verdict(class_records(np.stack([1 - given, given], axis=1), truth(rng, chances).astype(int)))
+    found = verdict_on(class_records(np.stack([1 - given, given], axis=1), truth(rng, chances).astype(int)))
     assert found.word == "careful"
     assert any(reason in told for told in found.reasons)

@@ -23,7 +23,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["is_temporary", "remove_abandoned", "replaced_file", "single_writer", "write_atomically"]
+__all__ = ["check_writable", "is_temporary", "remove_abandoned", "replaced_file", "single_writer", "write_atomically"]
 
 # No space left, quota used up, file larger than allowed.
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
@@ -47,6 +47,21 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     with replaced_file(path, n_bytes=len(data)) as file:
         file.write(data)
+
+
+def check_writable(path: Path) -> None:
+    """Check that a file or folder can be made, before work is done for its contents.
+
+    Raises:
+        OSError: if the folder above it is no folder, or must not be written to.
+    """
+    above = path.absolute().parent
+    while not above.exists():
+        above = above.parent
+    if not above.is_dir():
+        raise NotADirectoryError(f"{str(path)!r} cannot be written: {str(above)!r} is not a folder.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise PermissionError(f"{str(path)!r} cannot be written: no permission to write in {str(above)!r}.")
 
 
 @contextmanager

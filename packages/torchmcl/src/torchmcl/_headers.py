@@ -73,7 +73,7 @@ def read_header(path: Path, kind: str | None = None) -> Header:
         n_bytes = int.from_bytes(file.read(8), "little")
         if n_bytes > path.stat().st_size:
             raise bad_file(path, "be a complete safetensors file", "one that is cut short", "It is damaged.")
-        check_limit("read_checkpoint", path.name, "json_bytes", n_bytes)
+        check_limit("read_checkpoint", path.name, "file_bytes", n_bytes)
         content = file.read(n_bytes)
     try:
         metadata = json_value("read_checkpoint", path.name, content.decode())["__metadata__"]

@@ -1,4 +1,4 @@
-"""Size limits of untrusted input: one table, quoted in the documentation and in every error.
+"""Size limits of files: one table, quoted in the documentation and in every error.
 
 A limit is raised for a process by an environment variable, `TORCHMCL_LIMIT_` and its name in capitals:
 `TORCHMCL_LIMIT_TABLE_BYTES=20G torchmcl fit ...`. A number may end in K, M or G (powers of 1024).
@@ -11,8 +11,6 @@ from typing import NamedTuple
 __all__ = [
     "LIMITS",
     "NESTING",
-    "RATIO",
-    "RATIO_FREE_BYTES",
     "SHORTEST_CHUNK_SECONDS",
     "Limit",
     "LimitError",
@@ -23,9 +21,6 @@ __all__ = [
 # Lists in lists in JSON, YAML and schemas: our own files have fewer than ten levels; readers in C and Rust
 # crash at about a thousand.
 NESTING = 64
-# Compressed text beyond this many bytes may be at most this many times as large as its file. Tables rarely reach 50;
-# the format allows 1032.
-RATIO, RATIO_FREE_BYTES = 200, 64 << 20
 # Recordings are separated in chunks of at least this length: speakers cannot be told apart in less, and with
 # chunks of a few samples an hour of audio would take years.
 SHORTEST_CHUNK_SECONDS = 0.1
@@ -48,15 +43,9 @@ class LimitError(ValueError):
 
 
 LIMITS = {
-    "json_bytes": Limit(64 << 20, "bytes of a JSON file: descriptions of models, records of a page"),
-    "records_bytes": Limit(1 << 30, "bytes of a file of records (JSON lines, CSV)"),
-    "config_bytes": Limit(256 << 10, "bytes of a configuration in YAML"),
-    "table_bytes": Limit(8 << 30, "bytes of a table, unpacked"),
-    "table_cells": Limit(1_000_000_000, "rows times columns of a table"),
-    "table_columns": Limit(100_000, "columns of a table"),
-    "audio_samples": Limit(500_000_000, "samples of a recording, channels and resampling included"),
-    "pack_samples": Limit(2_000_000_000, "samples of a pack of utterances"),
-    "download_bytes": Limit(64 << 20, "bytes of a download"),
+    "table_bytes": Limit(8 << 30, "bytes of a table"),
+    "file_bytes": Limit(256 << 20, "bytes of another file: headers of models, records, configurations, downloads"),
+    "audio_samples": Limit(2_000_000_000, "samples of a recording or a pack, channels and resampling included"),
 }
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -68,8 +57,8 @@ def limit(name: str) -> int:
         ValueError: if its variable is set to something other than an integer.
 
     Example:
-        >>> limit("table_columns")
-        100000
+        >>> limit("audio_samples")
+        2000000000
     """
     variable = f"TORCHMCL_LIMIT_{name.upper()}"
     text = os.environ.get(variable, "").strip()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torchmcl._limits import RATIO, RATIO_FREE_BYTES, check_limit, limit
+from torchmcl._limits import check_limit, limit
 from torchmcl._messages import bad_value
 
 __all__ = [
@@ -19,10 +19,8 @@ __all__ = [
     "unpacked",
 ]
 
-_PIECE = 1 << 20
 
-
-def read_text(owner: str, path: Path, size: str = "json_bytes") -> str:
+def read_text(owner: str, path: Path, size: str = "file_bytes") -> str:
     """Return the contents of a text file in UTF-8 after checking its size.
 
     Raises:
@@ -66,26 +64,17 @@ def read_json(owner: str, path: Path) -> Any:
 
 
 def unpacked(owner: str, path: Path, size: str) -> bytes:
-    """Return the contents of a gzip file, after checking that it is not far larger than its file.
+    """Return the contents of a gzip file, unpacked up to the limit `size`.
 
     Raises:
-        ValueError: if it exceeds the limit `size` or is compressed too well to be honest.
+        ValueError: if it exceeds the limit.
         EOFError, zlib.error: if it is cut short or broken.
         OSError: if it cannot be read or is not a gzip file.
     """
-    packed = path.stat().st_size
-    pieces: list[bytes] = []
-    n_bytes = 0
     with gzip.open(path, "rb") as file:
-        while piece := file.read(_PIECE):
-            pieces.append(piece)
-            n_bytes += len(piece)
-            check_limit(owner, path.name, size, n_bytes)
-            if n_bytes > max(RATIO_FREE_BYTES, RATIO * packed):
-                rule = f"be at most {RATIO} times as large unpacked as packed"
-                got = f"{packed:,} bytes that become more than {n_bytes:,}"
-                raise ValueError(bad_value(owner, path.name, rule, got, "If you trust the file, unpack it first."))
-    return b"".join(pieces)
+        content = file.read(limit(size) + 1)
+    check_limit(owner, path.name, size, len(content))
+    return content
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def read_records(owner: str, path: Path, check: Callable[[Record], object] | Non
         OSError: if it cannot be read.
     """
     records = []
-    *lines, tail = read_text(owner, path, "records_bytes").split("\n")
+    *lines, tail = read_text(owner, path).split("\n")
     if tail and not _is_torn(tail):
         lines.append(tail)
     for number, line in enumerate(lines, start=1):

@@ -143,6 +143,6 @@ def _redirected(address: str, location: str) -> str:
 
 def _check_size(n_bytes: int) -> None:
     try:
-        check_limit("download", "file", "download_bytes", n_bytes)
+        check_limit("download", "file", "file_bytes", n_bytes)
     except ValueError as error:  # pooch would take it for a wrong checksum
         raise RefusedDownload(str(error)) from error

@@ -74,7 +74,7 @@ def read_table(path: Path) -> list[Row]:
     Raises:
         ValueError: if it is not a CSV file.
     """
-    text = read_text("read_table", path, "records_bytes")
+    text = read_text("read_table", path)
     try:
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except csv.Error as error:

@@ -142,7 +142,7 @@ def _columns(n_speakers: int, *patterns: str) -> list[str]:
 def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, str]]:
     if not path.is_file():
         raise BadAudio(f"{path}: there is no such table.")
-    text = read_text("mixtures", path, "records_bytes")
+    text = read_text("mixtures", path)
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""))
         if missing := sorted(set(columns) - set(reader.fieldnames or [])):

@@ -56,7 +56,7 @@ def read_packed(path: Path) -> PackedSamples:
         parts = _parts(path)
         names, lengths, sample_rate, shift = _described(parts)
         n_samples = int(lengths.sum())
-        check_samples(path, n_samples, "pack_samples")
+        check_samples(path, n_samples)
         low = _unpacked(parts["coded"], n_samples)
     except FileNotFoundError as error:
         raise BadAudio(f"{path}: there is no such file.") from error
@@ -76,7 +76,7 @@ def _parts(path: Path) -> dict[str, npt.NDArray[Any]]:
             raise ValueError("it is one array")
         # What the zip says of a member is all that is ever read of it; two bytes for each sample are plenty.
         sizes = [int(member.file_size) for member in file.zip.infolist()]
-        check_samples(path, sum(sizes) // 2, "pack_samples")
+        check_samples(path, sum(sizes) // 2)
         return {name: file[name] for name in _PARTS}
 
 

@@ -107,7 +107,7 @@ def load_config(name: Path | str) -> SeparationConfig:
     """
     path = Path(name)
     if path.is_file():
-        text = read_text("separation", path, "config_bytes")
+        text = read_text("separation", path)
     else:
         shipped = shipped_configs()
         wanted = path.name if path.suffix == ".yaml" else f"{path.name}.yaml"

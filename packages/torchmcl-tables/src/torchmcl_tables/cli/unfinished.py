@@ -42,11 +42,10 @@ class UnfinishedTraining:
         place = out.resolve()
         return cls(place.with_name(f"{place.name}.checkpoint"), json.loads(json.dumps(command)))
 
-    def check(self, owner: str, *, restart: bool = False) -> None:
+    def check(self, *, restart: bool = False) -> None:
         """Check that a saved state, if there is one, belongs to the command.
 
         Args:
-            owner: named in the error.
             restart: whether the saved state of another command may be discarded.
 
         Raises:
@@ -56,26 +55,26 @@ class UnfinishedTraining:
         path = self.folder / _COMMAND
         if self.folder.exists() and not path.is_file() and not _is_empty(self.folder):
             rule, got = "not have other files in the place of its checkpoint", repr(str(self.folder))
-            raise ValueError(bad_value(owner, "--out", rule, got, "Give another name, or remove them first."))
+            raise ValueError(bad_value("fit", "--out", rule, got, "Give another name, or remove them first."))
         if restart or not self._holds_state():
             return
-        if names := self._differences(owner):
+        if names := self._differences():
             differ = ", ".join("the table" if name == "table" else f"--{name.replace('_', '-')}" for name in names)
             rule = "not have an unfinished training by another command beside it"
             got = f"{str(self.folder)!r}, which differs in {differ}"
             advice = "Rerun that command to resume it, add --restart to discard it, or give another --out."
-            raise ValueError(bad_value(owner, "--out", rule, got, advice))
+            raise ValueError(bad_value("fit", "--out", rule, got, advice))
 
     def resumes(self) -> bool:
         """Return whether a saved state belongs to the command."""
         try:
-            return self._holds_state() and not self._differences("torchmcl fit")
+            return self._holds_state() and not self._differences()
         except (ValueError, OSError):  # no command, or one that cannot be read
             return False
 
-    def _differences(self, owner: str) -> list[str]:
+    def _differences(self) -> list[str]:
         """Return the options in which the command of the saved state differs."""
-        before = read_json(owner, self.folder / _COMMAND)
+        before = read_json("fit", self.folder / _COMMAND)
         before = before if isinstance(before, dict) else {}
         return sorted(k for k in {*before, *self.command} if before.get(k) != self.command.get(k))
 

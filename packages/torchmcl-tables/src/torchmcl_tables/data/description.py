@@ -1,15 +1,14 @@
 """A table in words: what each column holds, and what is made of it."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from torchmcl._messages import number_text
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn
-from torchmcl_tables.data.files import Table
+from torchmcl_tables.data.dates import moment_text
 from torchmcl_tables.data.schema import TableSchema
-from torchmcl_tables.data.splits import choose_split, moment_text
+from torchmcl_tables.data.splits import choose_split
+from torchmcl_tables.data.table import Table
 
 __all__ = ["description"]
 
@@ -25,7 +24,7 @@ def description(table: Table, schema: TableSchema) -> str:
         >>> import polars
         >>> from torchmcl_tables.data.inference import infer_schema
         >>> table = Table("t.csv", polars.DataFrame({"a": [1, 2, 5], "b": ["x", "y", None], "c": [7, 7, 7]}))
-        >>> print(description(table, infer_schema("example", table, ["a"])))
+        >>> print(description(table, infer_schema(table, ["a"])))
         t.csv: 3 rows, 3 columns
         column  kind      missing  values
         a       target         0%  1 to 5
@@ -35,7 +34,7 @@ def description(table: Table, schema: TableSchema) -> str:
     """
     rows: dict[str, tuple[str, str]] = {}
     for column in (*schema.target_columns, *schema.columns):
-        values = column.read(table.frame.get_column(column.name)).values
+        values = table.reading(column).values
         kind = ("classes" if schema.classes else "target") if column.name in schema.targets else column.kind
         rows[column.name] = kind, _values(column, values) + ("" if column.is_plain else f" ({column.describe()})")
     for dropped in schema.dropped:
@@ -50,7 +49,7 @@ def description(table: Table, schema: TableSchema) -> str:
         lines.append(f"{_cut(name, _LONGEST_NAME):<{wide}}  {kind:<8}  {missing:>7.0%}  {words}")
     if schema.classes:
         lines.append(schema.what_is_told_apart())
-    if apart := choose_split("describe", table, schema).describe():
+    if apart := choose_split(table, schema).describe():
         lines.append(f"Rows: {apart}")
     lines += [f"Warning: {line}" for line in schema.warnings()]
     return "\n".join([*lines, _OVERRIDES])
@@ -62,7 +61,7 @@ def _missing(table: Table, schema: TableSchema, name: str) -> float:
     column = next((c for c in (*schema.target_columns, *schema.columns) if c.name == name), None)
     if column is None:
         return float(series.null_count() / len(series))
-    values = column.read(series).values[:, -1]
+    values = table.reading(column).values[:, -1]
     is_missing = values == column.missing_code if isinstance(column, CategoryColumn) else np.isnan(values)
     return float(is_missing.mean())
 
@@ -77,13 +76,8 @@ def _values(column: Column, values: NDArray[np.float64]) -> str:
     if not len(known):
         return "none"
     low, high = float(known.min()), float(known.max())
-    return f"{_end(column, low, high - low)} to {_end(column, high, high - low)}"
-
-
-def _end(column: Any, value: float, scale: float) -> str:
-    if isinstance(column, DateColumn):
-        return moment_text(value)
-    return number_text(value, scale)
+    ends = (moment_text(v) if isinstance(column, DateColumn) else number_text(v, high - low) for v in (low, high))
+    return " to ".join(ends)
 
 
 def _cut(text: str, longest: int) -> str:

@@ -4,13 +4,18 @@ import math
 from typing import Any
 
 from torchmcl._pages.numbers import number, percent
-from torchmcl_tables.reports.verdict import Verdict, chance_band, reasons_about_rows, suspicious_columns
+from torchmcl_tables.verdict.base import (
+    LEVEL,
+    STANDARD_ERRORS,
+    Verdict,
+    chance_band,
+    coverage_at,
+    row_reasons,
+    suspicious_columns,
+)
 
 __all__ = ["class_verdict"]
 
-_LEVEL = 0.9
-# A gain, or a difference of probabilities and frequencies, is real from this many standard errors on.
-_STANDARD_ERRORS = 2.0
 _FEWEST = 10
 
 
@@ -21,7 +26,7 @@ def class_verdict(records: dict[str, Any]) -> Verdict:
         return Verdict("careful", ("its records were written by an older version, which measured less",), "")
     target = str(records["schema"]["target_columns"][0]["name"])
     reasons = (
-        *reasons_about_rows(records),
+        *row_reasons(records),
         *_not_better(found, target),
         *_one_guess(found),
         *_miscalibrated(found),
@@ -44,7 +49,7 @@ def _evidence(found: dict[str, Any]) -> str:
 def _not_better(found: dict[str, Any], target: str) -> list[str]:
     """Return whether probabilities that are the same for every row are as good."""
     constant = found["constant"]
-    if found["n_rows"] < _FEWEST or constant["gain"] > _STANDARD_ERRORS * constant["error"]:
+    if found["n_rows"] < _FEWEST or constant["gain"] > STANDARD_ERRORS * constant["error"]:
         return []
     return [
         f"the probabilities for {target} are not clearly better than the frequencies of the classes (log-loss "
@@ -63,7 +68,7 @@ def _miscalibrated(found: dict[str, Any]) -> list[str]:
     """Return whether first guesses are right clearly more or less often than their probabilities say."""
     first = found["first"]
     off = first["right"] - first["promised"]
-    if abs(off) <= _STANDARD_ERRORS * math.sqrt(first["variance"] / found["n_rows"]) or found["n_rows"] < _FEWEST:
+    if abs(off) <= STANDARD_ERRORS * math.sqrt(first["variance"] / found["n_rows"]) or found["n_rows"] < _FEWEST:
         return []
     words = "low" if off > 0 else "high"
     told = f"first guesses are right in {percent(first['right'])}, and promised {percent(first['promised'])}"
@@ -72,7 +77,7 @@ def _miscalibrated(found: dict[str, Any]) -> list[str]:
 
 def _not_covered(found: dict[str, Any]) -> list[str]:
     """Return whether the sets of classes of the usual probability hold the truth too rarely."""
-    entry = next((entry for entry in found["coverage"] if entry["level"] == _LEVEL), None)
-    if entry is None or entry["covered"] >= chance_band(_LEVEL, found["n_rows"])[0]:
+    entry = coverage_at(found)
+    if entry is None or entry["covered"] >= chance_band(LEVEL, found["n_rows"])[0]:
         return []
-    return [f"the {percent(_LEVEL)} sets hold the class in only {percent(entry['covered'])} of the rows"]
+    return [f"the {percent(LEVEL)} sets hold the class in only {percent(entry['covered'])} of the rows"]

@@ -8,7 +8,7 @@ import numpy as np
 from torchmcl._pages.numbers import number
 from torchmcl._pages.page import escape
 from torchmcl._pages.pictures import GREY, INK, PALETTE, new_figure
-from torchmcl_tables.reports.verdict import chance_band
+from torchmcl_tables.verdict import chance_band
 
 __all__ = [
     "answers_figure",
@@ -20,6 +20,7 @@ __all__ = [
     "over_time_figure",
     "small_bars",
     "training_figure",
+    "usage_figure",
 ]
 
 _BLUE, _ORANGE, _GREEN, *_ = PALETTE
@@ -67,27 +68,32 @@ def number_figure(found: dict[str, Any], mean: float) -> Any:
     return figure
 
 
-def calibration_figure(usage: dict[str, Any], calibration: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the usage of the answers, and probabilities given against frequencies found."""
-    first, left = axes()
+def usage_figure(usage: dict[str, Any]) -> Any:
+    """Return how often each answer of a row is the nearest, and its mean probability."""
+    figure, axis = axes()
     numbers = range(1, len(usage["wins"]) + 1)
-    left.bar(numbers, usage["wins"], color=_BLUE, alpha=0.75, label="is the nearest")
-    left.plot(numbers, usage["probability"], "o", color=_ORANGE, label="mean probability")
-    left.set(xlabel="answer", ylabel="share of rows", ylim=(0, None))
-    left.xaxis.get_major_locator().set_params(integer=True)
-    left.legend(frameon=False, fontsize=9)
-    second, right = axes()
-    right.plot([0, 1], [0, 1], color=INK, lw=0.8)
-    largest = max(calibration["count"])
-    sizes = [20 + 180 * count / largest for count in calibration["count"]]
-    errors = [
-        2 * (max(won * (1 - won), 1e-9) / count) ** 0.5
-        for won, count in zip(calibration["won"], calibration["count"], strict=True)
-    ]
-    right.errorbar(calibration["given"], calibration["won"], yerr=errors, fmt="none", ecolor=GREY, lw=1)
-    right.scatter(calibration["given"], calibration["won"], s=sizes, color=_BLUE, alpha=0.8, linewidths=0, zorder=3)
-    right.set(xlabel="probability given", ylabel="share that was the nearest", xlim=(0, 1), ylim=(0, 1))
-    return first, second
+    axis.bar(numbers, usage["wins"], color=_BLUE, alpha=0.75, label="is the nearest")
+    axis.plot(numbers, usage["probability"], "o", color=_ORANGE, label="mean probability")
+    axis.set(xlabel="answer", ylabel="share of rows", ylim=(0, None))
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def calibration_figure(
+    given: Sequence[float], shares: Sequence[float], counts: Sequence[int], words: str, margin: float = 0.0
+) -> Any:
+    """Return probabilities given against frequencies found, with two standard errors of each."""
+    figure, axis = axes()
+    axis.plot([0, 1], [0, 1], color=INK, lw=0.8)
+    sizes = [20 + 180 * count / max(counts) for count in counts]
+    pairs = zip(shares, counts, strict=True)
+    errors = [2 * (max(share * (1 - share), 1e-9) / count) ** 0.5 for share, count in pairs]
+    axis.errorbar(given, shares, yerr=errors, fmt="none", ecolor=GREY, lw=1)
+    axis.scatter(given, shares, s=sizes, color=_BLUE, alpha=0.8, linewidths=0, zorder=3)
+    axis.set(xlabel="probability given", ylabel=f"share that was {words}")
+    axis.set(xlim=(0, 1 + margin), ylim=(-margin, 1 + margin))
+    return figure
 
 
 def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:

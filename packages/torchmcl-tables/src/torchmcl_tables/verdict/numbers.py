@@ -1,23 +1,24 @@
-"""How far to trust a model of a table, in one word with its reasons, from records of rows that trained nothing."""
+"""How far to trust a model of numbers, in one word with its reasons, from records of rows that trained nothing."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchmcl._pages.numbers import percent
+from torchmcl_tables.verdict.base import (
+    LEVEL,
+    STANDARD_ERRORS,
+    Verdict,
+    chance_band,
+    coverage_at,
+    row_reasons,
+    suspicious_columns,
+)
 
-__all__ = ["Verdict", "chance_band", "forks", "reasons_about_rows", "suspicious_columns", "table_verdict"]
+__all__ = ["forks", "number_verdict"]
 
-_LEVEL = 0.9
-# Below these numbers of rows little can be learned, or measured.
-_FEW_LEARNED, _FEW_MEASURED = 100, 30
-# Coverage that chance explains this rarely is not what was promised: below the level that people use, below the other
-# levels, and above any level, where sets are only wider than needed.
-_CHANCE_BELOW, _CHANCE = 0.025, 0.005
-# Answers are better than constant ones if their gain is this many standard errors.
-_STANDARD_ERRORS = 2.0
 _MOSTLY_IGNORANT = 0.3
 # A set of this share of the range holds nearly all values.
 _EVERYTHING = 0.9
@@ -25,35 +26,10 @@ _EVERYTHING = 0.9
 _FEW_VALUES = 64
 
 
-class Verdict(NamedTuple):
-    """What to think of a model.
-
-    Attributes:
-        word: "good" or "careful".
-        reasons: what there is to be careful about, in plain words; none for "good".
-        evidence: what was measured, in plain words; none for "careful".
-    """
-
-    word: str
-    reasons: tuple[str, ...]
-    evidence: str
-
-    @property
-    def line(self) -> str:
-        """The verdict as one line.
-
-        Example:
-            >>> Verdict("careful", ("it learned from 40 rows only", "the 90 % sets hold 70 %"), "").line
-            'Verdict: careful, because it learned from 40 rows only; the 90 % sets hold 70 %.'
-        """
-        said = f", because {'; '.join(self.reasons)}" if self.reasons else f": {self.evidence}"
-        return f"Verdict: {self.word}{said}."
-
-
-def table_verdict(records: dict[str, Any]) -> Verdict:
+def number_verdict(records: dict[str, Any]) -> Verdict:
     """Return the verdict on records of `torchmcl_tables.model.table_records`, to which `shares` may be added."""
     reasons = (
-        *reasons_about_rows(records),
+        *row_reasons(records),
         *_not_better(records["evaluation"]),
         *_not_covered(records["evaluation"]),
         *_upside_down(records["evaluation"]["calibration"]),
@@ -68,7 +44,7 @@ def forks(records: dict[str, Any]) -> str:
     found = records["evaluation"]
     if _takes_few_values(_columns(found["answers"]["truth"])):
         return "The target takes few values, so that a set is a list of them: its pieces are not forks."
-    nine = _nine(found)
+    nine = coverage_at(found)
     if nine is not None and nine["pieces"] > 0:
         return (
             f"Forks: {percent(nine['pieces'], 1)} of the 90 % sets are in pieces. The truth lies in one of them and "
@@ -83,33 +59,10 @@ def forks(records: dict[str, Any]) -> str:
 
 
 def _evidence(found: dict[str, Any]) -> str:
-    nine = _nine(found)
+    nine = coverage_at(found)
     held = "" if nine is None else " and ".join(percent(share) for share in nine["covered"])
     answers = "the answers are better than the same ones for every row"
     return f"on {found['n_rows']:,} rows {answers}" + (f", and the 90 % sets hold {held} of the truth" if held else "")
-
-
-def _nine(found: dict[str, Any]) -> dict[str, Any] | None:
-    return next((entry for entry in found["coverage"] if entry["level"] == _LEVEL), None)
-
-
-def reasons_about_rows(records: dict[str, Any]) -> list[str]:
-    """Return what is wrong with the rows that were learned from and measured: too few, known, or set apart wrongly."""
-    learned, measured = records["metrics"]["rows"]["learned_from"], records["evaluation"]["n_rows"]
-    reasons = []
-    if learned < _FEW_LEARNED:
-        reasons.append(f"it learned from {learned:,} rows only")
-    if measured < _FEW_MEASURED:
-        reasons.append(f"it was measured on {measured:,} rows only, so that all measures are rough")
-    if not records["set_apart"] and records["evaluation"]["source"] == records["source"]:
-        reasons.append(f"it was measured on {records['source']}, which may hold the rows that it learned from")
-    split = records["metrics"].get("split") or {}
-    if records["set_apart"] and split.get("by") == "random" and split.get("dated"):
-        reasons.append(
-            f"its rows are dated by {split['dated']} and were set apart at random, which says nothing about later rows "
-            "(--split time does)"
-        )
-    return reasons
 
 
 def _not_better(found: dict[str, Any]) -> list[str]:
@@ -125,7 +78,7 @@ def _not_better(found: dict[str, Any]) -> list[str]:
     for place, target in enumerate(found["targets"]):
         ours = _distances(values[..., place], probabilities, truth[:, place])
         gains = _constant_distances(truth[:, place], n_answers) - ours
-        if gains.mean() <= _STANDARD_ERRORS * gains.std(ddof=1) / math.sqrt(len(gains)):
+        if gains.mean() <= STANDARD_ERRORS * gains.std(ddof=1) / math.sqrt(len(gains)):
             reasons.append(f"the answers for {target['name']} are not clearly better than {same} for every row")
     return reasons
 
@@ -161,7 +114,7 @@ def _constant_distances(truth: NDArray[np.float64], n_answers: int) -> NDArray[n
 def _not_covered(found: dict[str, Any]) -> list[str]:
     truth = _columns(found["answers"]["truth"])
     # One reason for each target: about the sets that people use, else about others.
-    entries = sorted(found["coverage"], key=lambda entry: abs(entry["level"] - _LEVEL))
+    entries = sorted(found["coverage"], key=lambda entry: abs(entry["level"] - LEVEL))
     reasons = []
     for place, target in enumerate(found["targets"]):
         few = _takes_few_values(truth[:, [place]])
@@ -180,29 +133,13 @@ def _coverage_reason(entry: dict[str, Any], place: int, name: str, truth: NDArra
     low, high = chance_band(entry["level"], entry["n_rows"])
     if width is None:
         infinite = f"{sets} are infinite, as too few rows were left to calibrate them"
-        return infinite if entry["level"] <= _LEVEL else ""  # no table has enough rows for all levels
+        return infinite if entry["level"] <= LEVEL else ""  # no table has enough rows for all levels
     if share < low:
         return f"{sets} hold only {percent(share)} of the truth"
     if few:  # a set of few values holds more than was asked for, as it cannot hold a part of a value
-        everything = entry["level"] == _LEVEL and len(truth) > 1 and width >= _EVERYTHING * np.ptp(truth)
+        everything = entry["level"] == LEVEL and len(truth) > 1 and width >= _EVERYTHING * np.ptp(truth)
         return f"{sets} hold nearly all of its values" if everything else ""
     return f"{sets} hold {percent(share)} of the truth: they are wider than needed" if share > high else ""
-
-
-def chance_band(level: float, n_rows: int) -> tuple[float, float]:
-    """Return the lowest and the highest coverage of a number of rows that chance explains where a level is true.
-
-    Example:
-        >>> [round(23 * share) for share in chance_band(0.9, 23)]
-        [18, 23]
-    """
-    from scipy import special
-
-    counts = np.arange(n_rows + 1)
-    at_most = special.bdtr(counts, n_rows, level)
-    at_least = special.bdtr(n_rows - counts, n_rows, 1 - level)
-    below = _CHANCE_BELOW if level == _LEVEL else _CHANCE
-    return float(counts[at_most >= below][0] / n_rows), float(counts[at_least >= _CHANCE][-1] / n_rows)
 
 
 def _upside_down(found: dict[str, Any]) -> list[str]:
@@ -210,7 +147,7 @@ def _upside_down(found: dict[str, Any]) -> list[str]:
     given, won, count = (np.asarray(found[name], dtype=np.float64) for name in ("given", "won", "count"))
     apart = given - np.average(given, weights=count)
     slope, deviation = (count * apart * won).sum(), math.sqrt((count * apart**2 * won * (1 - won)).sum())
-    if slope < 0 and abs(slope) > _STANDARD_ERRORS * deviation:
+    if slope < 0 and abs(slope) > STANDARD_ERRORS * deviation:
         return ["its probabilities are upside down: answers of higher probability are less often the nearest"]
     return []
 
@@ -220,12 +157,6 @@ def _ignorant(records: dict[str, Any]) -> list[str]:
     if share <= _MOSTLY_IGNORANT:
         return []
     return [f"it knows little: {percent(share)} of its density is the same for every row"]
-
-
-def suspicious_columns(records: dict[str, Any]) -> list[str]:
-    """Return a reason for each column that should perhaps not be learned from."""
-    columns = records["schema"].get("suspicious", ())
-    return [f"the column {c['name']} should perhaps not be learned from: {c['reason']}" for c in columns]
 
 
 def _columns(truth: Any) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torchmcl._pages.numbers import number, percent
 from torchmcl._pages.page import Html, escape, table
-from torchmcl_tables.reports.table_figures import small_bars
+from torchmcl_tables.reports.figures import small_bars
 
 __all__ = ["columns_section"]
 
