@@ -8,18 +8,10 @@ import os
 import re
 from typing import NamedTuple
 
-__all__ = [
-    "LIMITS",
-    "NESTING",
-    "SHORTEST_CHUNK_SECONDS",
-    "Limit",
-    "LimitError",
-    "check_limit",
-    "limit",
-]
+__all__ = ["LIMITS", "NESTING", "SHORTEST_CHUNK_SECONDS", "Limit", "LimitError", "check_limit", "limit"]
 
-# Lists in lists in JSON, YAML and schemas: our own files have fewer than ten levels; readers in C and Rust
-# crash at about a thousand.
+# Lists in lists in JSON and YAML: our own files have fewer than ten levels; readers in C and Rust crash at about a
+# thousand.
 NESTING = 64
 # Recordings are separated in chunks of at least this length: speakers cannot be told apart in less, and with
 # chunks of a few samples an hour of audio would take years.
@@ -27,12 +19,7 @@ SHORTEST_CHUNK_SECONDS = 0.1
 
 
 class Limit(NamedTuple):
-    """One limit.
-
-    Attributes:
-        default: used if the variable is not set.
-        meaning: what is counted, for messages and the documentation.
-    """
+    """The default of a limit, and what is counted, for messages and the documentation."""
 
     default: int
     meaning: str

@@ -1,10 +1,11 @@
 """Records as JSON lines: one reader and one writer, for several processes at once."""
 
 import json
+import mmap
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from torchmcl._files import single_writer, write_atomically
 from torchmcl._reading import json_value, read_text
@@ -51,8 +52,8 @@ def append_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """
     data = records_text(records).encode()
     with single_writer(path.parent):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-        with os.fdopen(descriptor, "rb+") as file:
+        path.touch()
+        with path.open("rb+") as file:
             size = _complete_size(file)
             file.seek(size)
             tail = file.read()
@@ -104,14 +105,9 @@ def _is_torn(tail: str) -> bool:
     return False
 
 
-def _complete_size(file: Any) -> int:
+def _complete_size(file: BinaryIO) -> int:
     """Return the size of a file up to its last complete line."""
-    end = file.seek(0, os.SEEK_END)
-    while end > 0:
-        start = max(0, end - (1 << 16))
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            return int(start + newline + 1)
-        end = start
-    return 0
+    if not os.fstat(file.fileno()).st_size:  # which cannot be mapped
+        return 0
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.rfind(b"\n") + 1

@@ -21,14 +21,12 @@ class Table:
             files hold nulls.
         notes: what was decided when it was read.
         has_semicolons: whether its fields are separated by semicolons, as where numbers have decimal commas.
-        path: of the file, for advice that can be pasted.
     """
 
     name: str
     frame: Any
     notes: tuple[str, ...] = ()
     has_semicolons: bool = False
-    path: str = ""
     # Columns are parsed once, however many steps ask for their values.
     _readings: dict[Column, Reading] = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -91,7 +91,7 @@ def _not_a_table(path: Path, kind: str, reason: str) -> ValueError:
 
 def _read(path: Path, kind: str, zipped: bool) -> Table:
     if kind == "parquet":
-        return Table(path.name, *read_parquet(path), path=str(path))
+        return Table(path.name, *read_parquet(path))
     content = unpacked("read_table", path, "table_bytes") if zipped else path.read_bytes()
     if not content:
         raise pl.exceptions.NoDataError("the file is empty")
@@ -100,9 +100,8 @@ def _read(path: Path, kind: str, zipped: bool) -> Table:
     content, encoding = in_utf8(content)
     if kind == "jsonl":
         converted = (f"the file is in {encoding}",) if encoding else ()
-        return Table(path.name, _read_lines(path, content), converted, path=str(path))
-    frame, notes, has_semicolons = read_text(path.name, content, kind, encoding)
-    return Table(path.name, frame, notes, has_semicolons, str(path))
+        return Table(path.name, _read_lines(path, content), converted)
+    return Table(path.name, *read_text(path.name, content, kind, encoding))
 
 
 def _check_not_archive(path: Path, kind: str, start: bytes) -> None:
