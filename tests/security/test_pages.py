@@ -227,8 +227,8 @@ def test_records_of_a_table_cannot_run_in_its_page(browser, tmp_path):
     from house_tables import houses
     from torchmcl_tables.data import Table
     from torchmcl_tables.model import TableFit, fit_table
+    from torchmcl_tables.model.verdicts import records_of
     from torchmcl_tables.reports import write_page
-    from torchmcl_tables.verdict import records_of
 
     how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 2, "hidden": (4,), "n_hypotheses": 2})
     records = records_of(fit_table("test", Table("houses.csv", pl.DataFrame(houses(120))), how))

@@ -180,7 +180,7 @@ def _check_fit(options: argparse.Namespace) -> None:
 def _fit(options: argparse.Namespace) -> None:
     from torchmcl.fleet import FleetSearch
     from torchmcl_tables.model import TableFit, fit_summary, measure_table, save_table_model, train_table
-    from torchmcl_tables.verdict import with_verdict
+    from torchmcl_tables.model.verdicts import with_verdict
 
     how = TableFit(
         targets=options.target,

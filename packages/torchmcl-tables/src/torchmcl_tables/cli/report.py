@@ -45,8 +45,9 @@ def _check_report(options: argparse.Namespace) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     from torchmcl_tables.model import load_table_model
+    from torchmcl_tables.model.verdicts import records_of
     from torchmcl_tables.reports import write_page
-    from torchmcl_tables.verdict import records_of, verdict_on
+    from torchmcl_tables.verdict import verdict_on
 
     records = records_of(load_table_model(_OWNER, options.model), options.read)
     path = write_page(records, options.out or options.model / "report.html")

@@ -11,9 +11,10 @@ from house_tables import houses, write_csv
 from torchmcl.cli import main
 from torchmcl_tables.data import Table, read_table
 from torchmcl_tables.model import TableFit, fit_table
+from torchmcl_tables.model.verdicts import records_of
 from torchmcl_tables.reports import write_page
 from torchmcl_tables.reports.figures import answers_figure, training_figure
-from torchmcl_tables.verdict import records_of, verdict_on
+from torchmcl_tables.verdict import verdict_on
 
 EVIL = '<img src=x onerror="document.title=1/0">'
 SCRIPT = "</script><script>document.title='owned'</script>"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torchmcl.cli import _parser
 from torchmcl_tables.data import ColumnEncoder, NumberColumn, Table, TableError, Unfit, infer_schema, read_table
 from torchmcl_tables.data.frames import as_polars
+from torchmcl_tables.data.problems import speaking_for
 
 
 def table(**columns):
@@ -395,3 +396,26 @@ def test_numbers_that_nothing_can_be_learned_from_count_as_missing_and_are_an_er
     plain = schema_of(table(a=cells, y=range(30)))
     with pytest.raises(ValueError, match=rf"column 'a'` must hold finite numbers, got '{cell}' in row 2"):
         plain.values(table(a=["1", cell]))
+
+
+def test_a_column_is_parsed_once_and_its_values_go_with_the_rows_that_are_taken():
+    data = table(a=["1", "2,5", "3", "4"], day=[f"2024-01-0{i}" for i in range(1, 5)], c=["x", "y", "x", "y"], y=Y)
+    schema = schema_of(data)
+    for column in (*schema.columns, *schema.target_columns):
+        assert data.reading(column) is data.reading(column)
+        rows = np.array([3, 1])
+        taken, again = data.take(rows), table(**{name: data.frame[name].to_list() for name in data.columns})
+        np.testing.assert_array_equal(taken.reading(column).values, again.reading(column).values[rows])
+
+
+def test_errors_name_the_function_that_was_called_or_whom_it_works_for(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"^read_table: `file` must exist"):
+        read_table(tmp_path / "none.csv")
+    with pytest.raises(FileNotFoundError, match=r"^torchmcl fit: `file` must exist"), speaking_for("torchmcl fit"):
+        read_table(tmp_path / "none.csv")
+    with (
+        pytest.raises(TableError, match=r"^DensityRegressor: t.csv has 2 problems") as caught,
+        speaking_for("DensityRegressor"),
+    ):
+        infer_schema(table(a=Y, y=Y), ["u", "v"])
+    assert [problem.wrong for problem in caught.value.problems] == ["u", "v"]

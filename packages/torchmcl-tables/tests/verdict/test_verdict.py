@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -283,3 +284,13 @@ def test_each_reason_to_be_careful_with_classes_is_told(yes, truth, reason):
     found = verdict_on(class_records(np.stack([1 - given, given], axis=1), truth(rng, chances).astype(int)))
     assert found.word == "careful"
     assert any(reason in told for told in found.reasons)
+
+
+@pytest.mark.parametrize("level", [0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("n_rows", [1, 7, 150])
+def test_the_band_of_chance_is_that_of_the_binomial_distribution(level, n_rows):
+    shares = [math.comb(n_rows, k) * level**k * (1 - level) ** (n_rows - k) for k in range(n_rows + 1)]
+    below, above = 0.025 if level == 0.9 else 0.005, 0.005
+    lowest = next(k for k in range(n_rows + 1) if sum(shares[: k + 1]) >= below)
+    highest = next(k for k in range(n_rows, -1, -1) if sum(shares[k:]) >= above)
+    assert chance_band(level, n_rows) == (lowest / n_rows, highest / n_rows)
