@@ -151,14 +151,13 @@ def _without_counters(
 
 def _problems_of_options(table: Table, targets: Sequence[str], options: dict[str, Sequence[str]]) -> list[Problem]:
     """Return a problem for each name that is not a column, and for each column that two options claim."""
-    problems = []
-    for option, names in {"--target": targets, **options}.items():
-        for name in names:
-            if name not in table.frame.columns:
-                hint = table.hint(name)
-                right = hint.removeprefix("Did you mean ").removesuffix("?").strip("'\"") if hint else ""
-                right = right if right in table.frame.columns else ""
-                problems.append(Problem(option, f"name a column of {table.name}", repr(name), hint, name, right))
+    rule = f"name a column of {table.name}"
+    problems = [
+        Problem(option, rule, repr(name), table.hint(name), name, table.nearest(name))
+        for option, names in {"--target": targets, **options}.items()
+        for name in names
+        if name not in table.frame.columns
+    ]
     # A target may be named as numbers: that its cells are no classes, and that none of them is a missing value.
     others = {option: names for option, names in options.items() if option != "--numeric"}
     claimed = [name for names in others.values() for name in names]

@@ -1,10 +1,11 @@
 """A table in memory, and the values that columns have in it."""
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchmcl._messages import bad_value, nearest_hint
+from torchmcl._messages import bad_value
 from torchmcl_tables.data.cells import Cells, Reading
 from torchmcl_tables.data.columns import Column
 
@@ -69,9 +70,14 @@ class Table:
         known = self.columns
         return ", ".join(map(repr, known[:8])) + (" ..." if len(known) > 8 else "")
 
+    def nearest(self, name: str) -> str:
+        """Return the column that has nearly this name, empty if there is none."""
+        return next(iter(difflib.get_close_matches(name, self.columns, n=1, cutoff=0.4)), "")
+
     def hint(self, name: str) -> str:
         """Return the sentence about the column that has nearly this name, empty if there is none."""
-        return nearest_hint(name, self.columns).strip()
+        near = self.nearest(name)
+        return f"Did you mean {near!r}?" if near else ""
 
     def take(self, rows: Any) -> "Table":
         """Return the table of some rows, given by their places."""

@@ -4,14 +4,14 @@ import contextlib
 import csv
 import io
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
 from torchmcl._messages import bad_value
 from torchmcl_tables.data.table import unique_names
 
-__all__ = ["TextTable", "in_utf8", "not_packed", "read_text"]
+__all__ = ["in_utf8", "not_packed", "read_text"]
 
 # Possible separators of a .csv file; many programs write semicolons where numbers have a decimal comma.
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -34,15 +34,7 @@ _STARTS: dict[tuple[int, ...], str] = {
 }
 
 
-class TextTable(NamedTuple):
-    """A table from a text file, what was decided about it, and whether its numbers may have decimal commas."""
-
-    frame: Any
-    notes: tuple[str, ...]
-    has_semicolons: bool
-
-
-def read_text(name: str, content: bytes, kind: str, encoding: str = "") -> TextTable:
+def read_text(name: str, content: bytes, kind: str, encoding: str = "") -> tuple[Any, tuple[str, ...], bool]:
     """Read a table with a header; the header is read as a row, so that repeated names are seen.
 
     Args:
@@ -50,6 +42,9 @@ def read_text(name: str, content: bytes, kind: str, encoding: str = "") -> TextT
         content: of the file, in UTF-8 or one byte for each character.
         kind: "csv" or "tsv".
         encoding: that the file had before `in_utf8`.
+
+    Returns:
+        The columns as text, what was decided about the file, and whether numbers may have decimal commas.
     """
     content = _tidied(content)
     separators = ("\t",) if kind == "tsv" else tuple(_SEPARATORS)
@@ -64,7 +59,7 @@ def read_text(name: str, content: bytes, kind: str, encoding: str = "") -> TextT
     frame = raw.slice(1).rename(dict(zip(raw.columns, names, strict=True)))
     told = [f"the file is in {encoding}"] * bool(encoding)
     told += [f"its fields are separated by {_SEPARATORS[separator]}"] * (kind == "csv" and separator != ",")
-    return TextTable(frame, (*told, *notes), separator == ";")
+    return frame, (*told, *notes), separator == ";"
 
 
 def _raw(name: str, content: bytes, separators: tuple[str, ...]) -> tuple[Any, str]:
