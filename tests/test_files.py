@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from places import PACKAGES
-from torchmcl._files import remove_abandoned, replaced_file, single_writer, write_atomically
+from torchmcl.persistence.writing import remove_abandoned, replaced_file, single_writer, write_atomically
 
 TEMPORARY = ".torchmcl-0123456789abcdef.tmp"
 on_posix = pytest.mark.skipif(os.name != "posix", reason="needs locks, links and permissions of POSIX")
@@ -190,7 +190,7 @@ def test_files_that_belong_together_are_those_of_one_writer(tmp_path):
 HANGING_SAVER = """
 import sys, time
 from pathlib import Path
-from torchmcl._files import replaced_file
+from torchmcl.persistence.writing import replaced_file
 with replaced_file(Path(sys.argv[1])) as file:
     file.write(b"half")
     print("writing", flush=True)
@@ -290,8 +290,8 @@ def test_a_full_disk_while_a_table_is_written_leaves_nothing(tmp_path):
 
 # Whatever writes without these functions, and why it may.
 EXEMPT = {
-    "torchmcl/_files.py": "here they are",
-    "torchmcl/_records.py": "appends lines in place, under a lock, and takes back what could not be written whole",
+    "torchmcl/persistence/writing.py": "here they are",
+    "torchmcl/persistence/records.py": "appends lines in place, under a lock, and takes back a part of them",
     "torchmcl_studies/uci/distributed.py": "an empty file of a random name, made anew or not at all",
     "torchmcl_studies/data/downloads.py": "into the new file of a random name that pooch makes and then renames",
 }

@@ -15,9 +15,9 @@ import pytest
 
 import torchmcl as mcl
 from forged import forge
-from torchmcl import _limits
-from torchmcl._limits import LIMITS, limit
 from torchmcl.annealing import AnnealingRecords, Snapshots
+from torchmcl.persistence import limits as _limits
+from torchmcl.persistence.limits import LIMITS, limit
 from torchmcl_studies.uci.records import Records
 from torchmcl_tables import MCLRegressor
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from torchmcl._files import check_writable
-from torchmcl._headers import check_free, read_header, saved_contents
 from torchmcl._messages import bad_value
+from torchmcl.persistence.headers import check_free, read_header, saved_contents
+from torchmcl.persistence.writing import check_writable
 
 __all__ = ["MODEL_FORMAT", "MODEL_KIND", "check_folder", "check_model"]
 

@@ -20,7 +20,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from places import FORMATS
-from torchmcl._headers import HEADER, VERSION
 from torchmcl.persistence import (
     CheckpointError,
     CheckpointSeries,
@@ -31,7 +30,8 @@ from torchmcl.persistence import (
     stop_on_signals,
     write_checkpoint,
 )
-from torchmcl.persistence.files import digest_of_json
+from torchmcl.persistence.checkpoints import digest_of_json
+from torchmcl.persistence.headers import HEADER, VERSION
 from torchmcl.persistence.stopping import check_stop, saves_when_stopped, stop_requested
 
 TENSORS = {
@@ -120,13 +120,13 @@ def test_a_truncated_file_is_refused(tmp_path, share):
 
 def rewritten(path, change):
     """Write the file again, checksum included, with another document in its header."""
-    from torchmcl.persistence import files
+    from torchmcl.persistence import checkpoints
 
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
         document = json.loads(file.metadata()[HEADER].partition(" ")[2])
     text = json.dumps(document | change) if isinstance(change, dict) else change
-    save_file(tensors, path, {HEADER: f"{files._digest(text, tensors)} {text}"})
+    save_file(tensors, path, {HEADER: f"{checkpoints._digest(text, tensors)} {text}"})
     return path
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from torchmcl._limits import check_limit
 from torchmcl._progress import Progress
+from torchmcl.persistence.limits import check_limit
 
 __all__ = ["PinnedDownloader", "RefusedDownload", "cache_folder", "cached_download", "check_address"]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from torchmcl._checks import bad_value, check_choice, check_positive_int
-from torchmcl._reading import read_text
+from torchmcl.persistence.reading import read_text
 from torchmcl_speech.data.audio import BadAudio
 
 __all__ = ["PARTS", "Mixture", "Track", "librimix_mixtures", "random_gains", "table_mixtures", "wsj0_mixtures"]

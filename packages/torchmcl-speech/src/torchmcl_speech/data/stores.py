@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from torchmcl._checks import bad_value, check_positive_int
-from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_speech.data.audio import AudioInfo, BadAudio, Samples, audio_files, audio_info, read_audio, warn_skipped
 from torchmcl_speech.data.packed import ESCAPE, read_packed
 

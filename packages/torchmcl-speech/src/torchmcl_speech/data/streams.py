@@ -8,7 +8,7 @@ from typing import IO
 
 import numpy as np
 
-from torchmcl._files import replaced_file
+from torchmcl.persistence.writing import replaced_file
 from torchmcl_speech.data.audio import BadAudio, Samples, audio_info, check_cancellation, mixed_down, name_on_disk
 
 __all__ = ["Resampler", "StoredSound", "Track16", "audio_blocks"]

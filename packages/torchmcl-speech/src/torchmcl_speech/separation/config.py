@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl._checks import bad_value, check_positive_int, nearest_hint
-from torchmcl._reading import read_text
+from torchmcl.persistence.reading import read_text
 from torchmcl_speech.data.augment import Augmentation
 from torchmcl_speech.nn.dprnn import DPRNN
 from torchmcl_speech.separation.parts import DataConfig, ObjectiveConfig, TrainingConfig

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from torchmcl._checks import bad_value
-from torchmcl._limits import NESTING
+from torchmcl.persistence.limits import NESTING
 
 __all__ = ["check_types", "shown", "yaml_value"]
 

@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from torchmcl._files import check_writable
 from torchmcl._messages import bad_value
 from torchmcl._resources import peak_mebibytes, seconds_since_start
 from torchmcl.cli.arguments import AddNames, Commands, names
+from torchmcl.persistence.writing import check_writable
 
 __all__ = ["FORMATS", "add_target_options", "check_file", "new_command", "spent"]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchmcl._files import write_atomically
 from torchmcl._messages import bad_value
-from torchmcl._reading import read_json
+from torchmcl.persistence.reading import read_json
+from torchmcl.persistence.writing import write_atomically
 
 __all__ = ["UnfinishedTraining"]
 

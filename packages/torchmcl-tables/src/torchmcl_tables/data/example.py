@@ -4,8 +4,8 @@ import csv
 import io
 from pathlib import Path
 
-from torchmcl._files import write_atomically
 from torchmcl._messages import bad_value
+from torchmcl.persistence.writing import write_atomically
 
 __all__ = ["EXAMPLE", "EXAMPLE_TARGET", "write_example"]
 

@@ -12,8 +12,8 @@ import polars as pl
 import pyarrow as arrow
 from pyarrow.parquet import ParquetFile
 
-from torchmcl._limits import check_limit
 from torchmcl._messages import bad_value
+from torchmcl.persistence.limits import check_limit
 from torchmcl_tables.data.table import unique_names
 
 __all__ = ["read_parquet"]

@@ -16,10 +16,10 @@ from typing import Any
 
 import polars as pl
 
-from torchmcl._files import replaced_file
-from torchmcl._limits import NESTING, check_limit
 from torchmcl._messages import bad_value
-from torchmcl._reading import unpacked
+from torchmcl.persistence.limits import NESTING, check_limit
+from torchmcl.persistence.reading import unpacked
+from torchmcl.persistence.writing import replaced_file
 from torchmcl_tables.data.parquet import read_parquet
 from torchmcl_tables.data.table import Table
 from torchmcl_tables.data.text_files import in_utf8, not_packed, read_text

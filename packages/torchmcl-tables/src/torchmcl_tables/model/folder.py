@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchmcl._files import write_atomically
-from torchmcl._headers import MODEL_FILE
-from torchmcl._reading import as_written, read_json
+from torchmcl.persistence.checkpoints import digest_of_json, read_saved, write_checkpoint
 from torchmcl.persistence.codec import FORMS, Codec, record_form
-from torchmcl.persistence.files import digest_of_json, read_saved, write_checkpoint
+from torchmcl.persistence.headers import MODEL_FILE
+from torchmcl.persistence.reading import as_written, read_json
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_tables.data import ColumnEncoder, TableSchema
 from torchmcl_tables.data.problems import speaking_for
 from torchmcl_tables.data.schema import RECORDS

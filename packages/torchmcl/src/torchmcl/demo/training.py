@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from torchmcl import metrics
-from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.data import three_gaussians
@@ -22,6 +21,7 @@ from torchmcl.demo.conditional_example import conditional_records
 from torchmcl.fleet import EpochEnd, Fleet, FleetData
 from torchmcl.losses import match
 from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.persistence.writing import write_atomically
 from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import Cosine, Exponential, annealed
 from torchmcl.types import Matching, Predictions

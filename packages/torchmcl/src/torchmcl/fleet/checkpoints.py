@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
-from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
-from torchmcl._reading import read_json
 from torchmcl.fleet.options import Checkpointing
 from torchmcl.persistence import Checkpoint, CheckpointError, CheckpointSeries
-from torchmcl.persistence.files import digest_of_json
+from torchmcl.persistence.checkpoints import digest_of_json
+from torchmcl.persistence.reading import read_json
+from torchmcl.persistence.writing import write_atomically
 
 __all__ = ["FleetCheckpoint", "chunk_size_of"]
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torchmcl._limits import check_limit, limit
 from torchmcl._messages import bad_value
+from torchmcl.persistence.limits import check_limit, limit
 
 __all__ = [
     "as_written",

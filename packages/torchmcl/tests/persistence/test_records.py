@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from torchmcl._records import append_records, change_records, read_records, write_records
+from torchmcl.persistence.records import append_records, change_records, read_records, write_records
 
 APPEND = """
 import sys
 from pathlib import Path
-from torchmcl._records import append_records
+from torchmcl.persistence.records import append_records
 for i in range(20):
     append_records(Path(sys.argv[1]), [{"process": sys.argv[2], "i": i}] * 2)
 """

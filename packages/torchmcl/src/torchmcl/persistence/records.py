@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from torchmcl._files import single_writer, write_atomically
-from torchmcl._reading import json_value, read_text
+from torchmcl.persistence.reading import json_value, read_text
+from torchmcl.persistence.writing import single_writer, write_atomically
 
 __all__ = ["append_records", "change_records", "read_records", "records_text", "write_records"]
 

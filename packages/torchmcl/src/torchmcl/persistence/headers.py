@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from torchmcl._files import is_temporary
-from torchmcl._limits import check_limit
 from torchmcl._messages import bad_value
-from torchmcl._reading import json_value
+from torchmcl.persistence.limits import check_limit
+from torchmcl.persistence.reading import json_value
+from torchmcl.persistence.writing import is_temporary
 
 __all__ = [
     "HEADER",

@@ -1,7 +1,7 @@
 """A checkpoint: tensors and JSON in one file that is checked when it is read. No pickle.
 
-The format is described in `torchmcl._headers`. The checksum covers the JSON and name, type, shape and bytes of every
-tensor. The same state gives the same bytes.
+The format is described in `torchmcl.persistence.headers`. The checksum covers the JSON and name, type, shape and bytes
+of every tensor. The same state gives the same bytes.
 """
 
 import hashlib
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._files import write_atomically
-from torchmcl._headers import HEADER, VERSION, CheckpointError, bad_file, read_header, saved_contents
 from torchmcl._optional import optional_import
 from torchmcl._version import __version__
+from torchmcl.persistence.headers import HEADER, VERSION, CheckpointError, bad_file, read_header, saved_contents
+from torchmcl.persistence.writing import write_atomically
 
 __all__ = [
     "Checkpoint",
@@ -99,7 +99,7 @@ def read_checkpoint(path: Path | str, kind: str | None = None) -> Checkpoint:
 
 
 def read_saved(owner: str, folder: Path, kind: str, by: str) -> Checkpoint:
-    """Return the checkpoint of a model in its folder; see `torchmcl._headers.saved_contents`."""
+    """Return the checkpoint of a model in its folder; see `torchmcl.persistence.headers.saved_contents`."""
     return saved_contents(owner, folder, kind, by, read_checkpoint)
 
 
