@@ -12,6 +12,7 @@ from typing import Any
 
 from torchmcl._messages import bad_value
 from torchmcl.persistence.reading import read_json
+from torchmcl.persistence.stopping import Stopped
 from torchmcl.persistence.writing import write_atomically
 
 __all__ = ["UnfinishedTraining"]
@@ -53,7 +54,8 @@ class UnfinishedTraining:
                 holds something else.
         """
         path = self.folder / _COMMAND
-        if self.folder.exists() and not path.is_file() and not _is_empty(self.folder):
+        is_empty = self.folder.is_dir() and not any(self.folder.iterdir())
+        if self.folder.exists() and not path.is_file() and not is_empty:
             rule, got = "not have other files in the place of its checkpoint", repr(str(self.folder))
             raise ValueError(bad_value("fit", "--out", rule, got, "Give another name, or remove them first."))
         if restart or not self._holds_state():
@@ -90,10 +92,10 @@ class UnfinishedTraining:
             write_atomically(self.folder / _COMMAND, json.dumps(self.command))
         try:
             yield self.folder
-        except SystemExit as stopped:  # of a signal
-            if self._holds_state() and isinstance(stopped, _stopped()) and "resume" not in str(stopped):
+        except Stopped as stopped:
+            if self._holds_state() and "resume" not in str(stopped):
                 hint = f"The training is saved in {str(self.folder)!r}: rerun the same command to resume."
-                raise type(stopped)(stopped.signal, hint) from None
+                raise Stopped(stopped.signal, hint) from None
             raise
         finally:
             if not self._holds_state():
@@ -106,13 +108,3 @@ class UnfinishedTraining:
 
     def _holds_state(self) -> bool:
         return self.folder.is_dir() and any(path.name != _COMMAND for path in self.folder.iterdir())
-
-
-def _stopped() -> Any:
-    from torchmcl.persistence import Stopped  # which loads torch
-
-    return Stopped
-
-
-def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and not any(folder.iterdir())
