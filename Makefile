@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo film test test-all coverage check docs bench fuzz audit clean
+.PHONY: help install demo film test test-all coverage check docs bench audit clean
 
 help:
 	@echo "make demo      set up, train the demonstration, write out/demo/index.html"
@@ -15,7 +15,6 @@ help:
 	@echo "make check     ruff and types (1 minute)"
 	@echo "make docs      build the documentation into docs/_build/html (3 minutes)"
 	@echo "make bench     run the benchmarks of the core on this machine"
-	@echo "make fuzz      feed 100 000 generated inputs to the public edges (about ten minutes)"
 	@echo "make audit     search for known vulnerabilities of the pinned packages (needs a network)"
 	@echo "make clean     remove all output of the above"
 
@@ -61,9 +60,6 @@ docs: install
 bench: install
 	$(BIN)/python benchmarks/core.py --out out/bench/core.json
 	$(BIN)/python benchmarks/import_time.py --out out/bench/import_time.json
-
-fuzz: install
-	$(BIN)/python -m fuzz --out out/fuzz.json
 
 # Pins alone, so that nothing is installed and no package needs to be built.
 audit: install

@@ -18,9 +18,9 @@ from scipy.stats import wilcoxon
 
 import torchmcl as mcl
 from _common import parser, report
-from torchmcl._files import write_atomically
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.fleet import Candidate, Fleet, FleetData, Validation, default_candidates, hard_distortion
+from torchmcl.persistence.writing import write_atomically
 from torchmcl.schedules import Cosine, Exponential, Linear, annealed
 from torchmcl_studies.data.uci import load_uci, uci_set
 from torchmcl_studies.uci.published import published_cells

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 import torchmcl as mcl
-from torchmcl._files import write_atomically
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_speech import (
     DataConfig,
     SeparationConfig,

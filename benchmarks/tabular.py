@@ -20,8 +20,8 @@ from scipy.stats import wilcoxon
 from _common import parser, report
 from _forecasts import measures
 from _rivals import METHODS, Predict, installed
-from torchmcl._files import write_atomically
 from torchmcl.data import folded_response
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_studies.data.uci import load_uci
 
 # How many of the official folds, counted from the first: all, but for a large set, which tells more with each.

@@ -1,7 +1,6 @@
 """Files are replaced completely or not at all, whoever writes them, at the intended place."""
 
 import ast
-import errno
 import os
 import signal
 import stat
@@ -15,8 +14,7 @@ import pytest
 import torch
 
 from places import PACKAGES
-from torchmcl import _files
-from torchmcl._files import replaced_file, single_writer, write_atomically
+from torchmcl.persistence.writing import remove_abandoned, replaced_file, single_writer, write_atomically
 
 TEMPORARY = ".torchmcl-0123456789abcdef.tmp"
 on_posix = pytest.mark.skipif(os.name != "posix", reason="needs locks, links and permissions of POSIX")
@@ -192,7 +190,7 @@ def test_files_that_belong_together_are_those_of_one_writer(tmp_path):
 HANGING_SAVER = """
 import sys, time
 from pathlib import Path
-from torchmcl._files import replaced_file
+from torchmcl.persistence.writing import replaced_file
 with replaced_file(Path(sys.argv[1])) as file:
     file.write(b"half")
     print("writing", flush=True)
@@ -201,57 +199,29 @@ with replaced_file(Path(sys.argv[1])) as file:
 
 
 @on_posix
-def test_what_a_killed_process_left_is_removed_by_the_next_writer_and_what_a_living_one_needs_is_not(tmp_path):
+def test_a_killed_writer_leaves_the_old_file_and_what_it_left_is_removed_a_day_later(tmp_path):
+    (tmp_path / "model").write_text("old")
     command = [sys.executable, "-c", HANGING_SAVER, str(tmp_path / "model")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"writing\n"
-        (left,) = names(tmp_path)
-        write_atomically(tmp_path / "first", "text")
-        assert names(tmp_path) == [left, "first"]  # in use
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert names(tmp_path) == [left, "first"]
-    command = "import sys; from pathlib import Path; from torchmcl._files import *; write_atomically(Path('x'), 'text')"
-    subprocess.run([sys.executable, "-c", command], cwd=tmp_path, check=True)
-    assert names(tmp_path) == ["first", "x"]
-
-
-@on_posix
-def test_without_locks_only_what_is_a_day_old_is_removed(tmp_path, monkeypatch):
-    def no_locks(descriptor, operation):
-        raise OSError(errno.ENOLCK, "no locks available")
-
-    monkeypatch.setattr("fcntl.flock", no_locks)
-    for name, age in ((TEMPORARY, 25), (TEMPORARY.replace("0", "1"), 23)):
-        (tmp_path / name).write_text("half")
-        os.utime(tmp_path / name, times=(0, time.time() - 3600 * age))
-    _files.remove_abandoned(tmp_path)
-    assert names(tmp_path) == [TEMPORARY.replace("0", "1")]
+    assert (tmp_path / "model").read_text() == "old"
+    left, _ = names(tmp_path)
+    remove_abandoned(tmp_path)
+    assert names(tmp_path) == [left, "model"]  # another process may be writing it
+    os.utime(tmp_path / left, times=(0, time.time() - 25 * 3600))
+    write_atomically(tmp_path / "x", "text")
+    assert names(tmp_path) == ["model", "x"]
 
 
 @on_posix
 def test_a_pipe_or_a_link_with_a_temporary_name_is_left_alone(tmp_path):
     os.mkfifo(tmp_path / TEMPORARY)
+    os.utime(tmp_path / TEMPORARY, times=(0, 0))
     (tmp_path / TEMPORARY.replace("0", "1")).symlink_to(tmp_path)
     write_atomically(tmp_path / "out", "text")
     assert len(names(tmp_path)) == 3
-
-
-@on_posix
-def test_a_file_that_another_process_took_for_abandoned_is_made_again(tmp_path, monkeypatch):
-    import fcntl
-
-    flock, removed = fcntl.flock, []
-
-    def removed_first(descriptor, operation):
-        if not removed:
-            removed.extend(tmp_path.iterdir())
-            removed[0].unlink()
-        flock(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", removed_first)
-    write_atomically(tmp_path / "out", "text")
-    assert (len(removed), names(tmp_path)) == (1, ["out"])
 
 
 # ---------------------------------------------------------------------------- everything that is saved
@@ -289,19 +259,19 @@ def test_estimators_save_through_links_and_from_several_threads(tmp_path):
 def test_tables_are_written_by_the_same_means(tmp_path, name):
     polars = pytest.importorskip("polars")
     from torchmcl_tables.data import read_table
-    from torchmcl_tables.data.files import write_table
+    from torchmcl_tables.data.table_files import write_table
 
     (tmp_path / f".{name}.{os.getpid()}.tmp").symlink_to(tmp_path / "victim")
     (tmp_path / name).symlink_to(f"real-{name}")
-    write_table("test", tmp_path / name, polars.DataFrame({"a": [1, 2], "b": ["x", "y"]}))
+    write_table(tmp_path / name, polars.DataFrame({"a": [1, 2], "b": ["x", "y"]}))
     assert (tmp_path / name).is_symlink()
     assert not (tmp_path / "victim").exists()
-    assert len(read_table("test", tmp_path / f"real-{name}").frame) == 2
+    assert len(read_table(tmp_path / f"real-{name}").frame) == 2
 
 
 def test_a_full_disk_while_a_table_is_written_leaves_nothing(tmp_path):
     polars = pytest.importorskip("polars")
-    from torchmcl_tables.data.files import write_table
+    from torchmcl_tables.data.table_files import write_table
 
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -312,7 +282,7 @@ def test_a_full_disk_while_a_table_is_written_leaves_nothing(tmp_path):
         for name in ("out.csv", "out.csv.gz", "out.parquet", "out.jsonl"):
             frame = polars.DataFrame({"a": torch.rand(100_000, dtype=torch.float64).numpy()})
             with pytest.raises(OSError, match=r"No space left on device.*What was there before is untouched"):
-                write_table("test", disk / name, frame)
+                write_table(disk / name, frame)
             assert names(disk) == []
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -320,8 +290,8 @@ def test_a_full_disk_while_a_table_is_written_leaves_nothing(tmp_path):
 
 # Whatever writes without these functions, and why it may.
 EXEMPT = {
-    "torchmcl/_files.py": "here they are",
-    "torchmcl/_records.py": "appends lines in place, under a lock, and takes back what could not be written whole",
+    "torchmcl/persistence/writing.py": "here they are",
+    "torchmcl/persistence/records.py": "appends lines in place, under a lock, and takes back a part of them",
     "torchmcl_studies/uci/distributed.py": "an empty file of a random name, made anew or not at all",
     "torchmcl_studies/data/downloads.py": "into the new file of a random name that pooch makes and then renames",
 }

@@ -1,10 +1,6 @@
-"""What the fuzzer found, kept as tests: each was a crash, a stranger's exception, or a number that was wrong."""
+"""Faults that generated inputs found: each was a crash, a stranger's exception, or a number that was wrong."""
 
-import io
 import math
-import subprocess
-import sys
-import time
 import zipfile
 
 import numpy as np
@@ -123,30 +119,6 @@ def test_metrics_of_half_precision_do_not_overflow_and_mixed_precision_mixes():
     assert mcl.normalized_scores(torch.zeros(3, dtype=torch.bfloat16)).dtype == torch.float32
 
 
-def test_a_panic_inside_the_table_reader_is_an_error_in_words(tmp_path):
-    polars = pytest.importorskip("polars")
-    from torchmcl_tables.data import read_table
-
-    path = tmp_path / "broken.parquet"
-    polars.DataFrame({"d": [True, False, None] * 5}).write_parquet(path, compression="uncompressed", statistics=False)
-    content = bytearray(path.read_bytes())
-    for place in range(4, len(content) - 8):
-        path.write_bytes(bytes(content[:place]) + bytes([content[place] ^ 0xFF]) + bytes(content[place + 1 :]))
-        try:
-            read_table("test", path)
-        except ValueError as error:
-            assert "must" in str(error)  # noqa: PT017
-
-
-def test_a_header_with_a_lone_carriage_return_is_refused(tmp_path):
-    pytest.importorskip("polars")
-    from torchmcl_tables.data import read_table
-
-    (tmp_path / "a.csv").write_bytes(b'"a\r,b"\r"c"\n1,2\n')
-    with pytest.raises(ValueError, match="must"):
-        read_table("test", tmp_path / "a.csv")
-
-
 def test_an_estimator_of_no_name_is_refused(tmp_path):
     pytest.importorskip("sklearn")
     from torchmcl_tables.estimators import load_estimator
@@ -203,46 +175,6 @@ def test_the_header_of_an_array_that_ends_in_the_middle_is_refused(tmp_path):
         AudioPack.load(tmp_path / "pack.npz")
     with pytest.raises(ValueError, match="cannot be read as an npz file"):
         _read_table(tmp_path / "set.npz")
-
-
-def test_no_byte_of_a_parquet_file_ends_the_process(tmp_path):
-    # A negative number of values made the reader of polars ask for an exabyte, and end the interpreter without it.
-    polars = pytest.importorskip("polars")
-    content = io.BytesIO()
-    polars.DataFrame({"a": [1.5, None, -2.0]}).write_parquet(content, compression="uncompressed", statistics=False)
-    place = content.getvalue().index(b",\x15\x06") + 2  # of the number of values, 3, in the header of the page
-    path = tmp_path / "seed.parquet"
-    path.write_bytes(content.getvalue())
-    code = """
-import sys
-from pathlib import Path
-from torchmcl_tables.data import read_table
-path, place = Path(sys.argv[1]), int(sys.argv[2])
-whole = path.read_bytes()
-for i, value in [(place, 7)] + [(i, value) for i in range(len(whole)) for value in (whole[i] ^ 1, 0xFF)]:
-    path.write_bytes(whole[:i] + bytes([value]) + whole[i + 1 :])
-    try:
-        read_table("test", path)
-    except ValueError as error:
-        assert "must" in str(error), error
-        if i == place:
-            print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code, path, str(place)], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert "`file` must be a Parquet file" in done.stdout.splitlines()[0]
-    assert "the pages of a column have other values than it" in done.stdout.splitlines()[0]
-
-
-def test_a_table_of_many_columns_is_looked_through_once(tmp_path):
-    pytest.importorskip("polars")
-    from torchmcl_tables.data import read_table
-
-    names = [f"c{i}" for i in range(30_000)]
-    (tmp_path / "a.csv").write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
-    start = time.perf_counter()
-    assert read_table("test", tmp_path / "a.csv").columns == names
-    assert time.perf_counter() - start < 5  # 12 s when each name was held against all before it
 
 
 @pytest.mark.parametrize("value", [1e308, 10**30, -1, 0, "8", None, [1], 2.5], ids=repr)

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import os
 import pickle
 import subprocess
 import sys
@@ -15,9 +14,9 @@ import pytest
 
 import torchmcl as mcl
 from forged import forge
-from torchmcl import _limits
-from torchmcl._limits import LIMITS, limit
 from torchmcl.annealing import AnnealingRecords, WeightHistory
+from torchmcl.persistence import limits as _limits
+from torchmcl.persistence.limits import LIMITS, limit
 from torchmcl_studies.uci.records import Records
 from torchmcl_tables import MCLRegressor
 
@@ -129,24 +128,7 @@ def test_a_pickle_in_a_pack_or_a_data_set_is_refused_and_not_run(tmp_path, trap)
     assert not made.exists()
 
 
-# ---- bombs
-
-
-def test_a_gzip_bomb_is_refused_before_it_fills_the_memory(tmp_path):
-    path = tmp_path / "bomb.csv.gz"
-    with gzip.open(path, "wb", compresslevel=9) as file:
-        file.write(b"a,b\n")
-        for _ in range(100):
-            file.write(b"1,2\n" * (1 << 18))
-    assert path.stat().st_size < 1 << 20
-    with pytest.raises(ValueError, match=r"at most 200 times as large unpacked as packed.*unpack it first"):
-        read_table("test", path)
-
-
-def test_an_ordinary_table_that_packs_well_is_read(tmp_path):
-    path = tmp_path / "plain.csv.gz"
-    path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 2_000_000))
-    assert len(read_table("test", path)) == 2_000_000
+# ---- sizes
 
 
 def test_the_limit_of_a_table_holds_for_every_format(tmp_path, monkeypatch):
@@ -156,108 +138,21 @@ def test_the_limit_of_a_table_holds_for_every_format(tmp_path, monkeypatch):
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text))
     polars.DataFrame({"a": ["x" * 10_000]}).write_parquet(tmp_path / "a.parquet")
     for name in ("a.csv", "a.csv.gz", "a.parquet"):
-        with pytest.raises(ValueError, match=r"1,024 bytes of a table, unpacked.*set TORCHMCL_LIMIT_TABLE_BYTES"):
-            read_table("test", tmp_path / name)
-
-
-def test_a_parquet_file_of_runs_is_refused_by_its_rows(tmp_path, monkeypatch):
-    path = tmp_path / "runs.parquet"
-    polars.DataFrame({"a": [1.0]}).select(polars.col("a").repeat_by(1_000_000).explode()).write_parquet(path)
-    assert path.stat().st_size < 50_000
-    assert len(read_table("test", path)) == 1_000_000
-    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_CELLS", "100000")
-    with pytest.raises(ValueError, match=r"at most 100,000 rows times columns of a table, got 1,000,000"):
-        read_table("test", path)
-
-
-def test_pages_of_a_parquet_file_that_contradict_its_footer_are_found(tmp_path, monkeypatch):
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "page.parquet"
-    column = arrow.array(["a" * 30_000_000], type=arrow.large_string())
-    parquet.write_table(arrow.table({"a": column}), path, compression="zstd", use_dictionary=False)
-    assert path.stat().st_size < 10_000
-    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_BYTES", "20M")
-    with pytest.raises(ValueError, match=r"20,971,520 bytes of a table, unpacked, got 30,000,0"):
-        read_table("test", path)
-
-
-def test_columns_that_share_their_bytes_are_refused(tmp_path):
-    path = tmp_path / "shared.parquet"
-    numbers = np.random.default_rng(0).normal(size=200)
-    frame = polars.DataFrame({"a": numbers, "b": numbers})
-    frame.write_parquet(path, compression="uncompressed", statistics=False)
-    content = path.read_bytes()
-    length = int.from_bytes(content[-8:-4], "little")
-    page = content[4 : content.index(content[4:30], 30)]  # both columns are the same bytes: one of them is left out
-    path.write_bytes(b"PAR1" + page + content[-8 - length :])
-    with pytest.raises(ValueError, match="its columns are larger than the file"):
-        read_table("test", path)
-
-
-def test_a_column_of_many_pages_is_read(tmp_path):
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "pages.parquet"
-    options = {"use_dictionary": False, "compression": "none", "data_page_size": 1, "write_batch_size": 1}
-    parquet.write_table(arrow.table({"a": np.arange(2_000.0)}), path, **options)
-    np.testing.assert_array_equal(read_table("test", path).frame.get_column("a").to_numpy(), np.arange(2_000.0))
-
-
-@pytest.mark.parametrize("kind", ["dictionary", "prefixes", "nulls"])
-def test_a_long_value_that_parquet_writes_once_is_counted_in_every_row(tmp_path, monkeypatch, kind):
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "long.parquet"
-    if kind == "dictionary":
-        column = arrow.DictionaryArray.from_arrays(np.zeros(5_000, dtype=np.int32), ["a" * 100_000])
-        parquet.write_table(arrow.table({"a": column}), path, store_schema=False)
-    elif kind == "prefixes":
-        options = {"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}}
-        parquet.write_table(arrow.table({"a": ["a" * 10_000] * 5_000}), path, **options)
-    else:
-        parquet.write_table(arrow.table({"a": arrow.nulls(500, arrow.binary(100_000))}), path)
-    assert path.stat().st_size < 50_000
-    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_BYTES", "8M")
-    before = arrow.total_allocated_bytes()
-    with pytest.raises(ValueError, match=r"at most 8,388,608 bytes of a table, unpacked, got (8|9|10),"):
-        read_table("test", path)  # a batch later, not after all of it
-    assert arrow.total_allocated_bytes() - before < 1 << 20
+        with pytest.raises(ValueError, match=r"1,024 bytes of a table.*set TORCHMCL_LIMIT_TABLE_BYTES"):
+            read_table(tmp_path / name)
 
 
 def test_json_lines_nested_without_end_do_not_end_the_process(tmp_path):
-    depth = 1000
-    # The parser behind the reader overflows its stack at 1000 objects: in a process of its own, should it ever return.
+    depth = 100_000
+    # The parser of polars overflows its stack at 1000 objects: in a process of its own, should it ever return.
     (tmp_path / "deep.jsonl").write_text('{"a": 1}\n{"a": ' + '{"a": ' * depth + "1" + "}" * depth + "}\n")
     code = "import sys; from pathlib import Path; from torchmcl_tables.data import read_table\n"
-    code += "try: read_table('test', Path(sys.argv[1]))\nexcept ValueError as error: print(error)"
+    code += "try: read_table(Path(sys.argv[1]))\nexcept ValueError as error: print(error)"
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "deep.jsonl"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0
-    assert f"must nest lists and objects at most 64 deep, got {depth + 1} in line 2" in done.stdout
-
-
-def test_a_parquet_schema_nested_without_end_is_refused(tmp_path):
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    column = arrow.array([1])
-    for _ in range(200):
-        column = arrow.StructArray.from_arrays([column], ["a"])
-    parquet.write_table(arrow.table({"a": column}), tmp_path / "deep.parquet")
-    with pytest.raises(ValueError, match="must nest lists and structures at most 64 deep"):
-        read_table("test", tmp_path / "deep.parquet")
-
-
-def test_more_columns_than_any_table_has_are_refused(tmp_path):
-    (tmp_path / "wide.csv").write_text(",".join(map(str, range(100_001))) + "\n")
-    with pytest.raises(ValueError, match=r"at most 100,000 columns of a table, got 100,001"):
-        read_table("test", tmp_path / "wide.csv")
-
-
-def test_a_header_of_one_endless_name_is_read_as_it_is(tmp_path):
-    (tmp_path / "long.csv").write_text("a" * 200_000 + ',"b,c"\n1,2\n')
-    assert [len(name) for name in read_table("test", tmp_path / "long.csv").columns] == [200_000, 3]
+    assert "must have one JSON object in each line" in done.stdout
 
 
 def pack_file(path, **changes):
@@ -283,8 +178,8 @@ def test_a_zip_bomb_named_as_a_pack_is_refused(tmp_path):
     assert path.stat().st_size < 1 << 20
     began = time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHMCL_LIMIT_PACK_SAMPLES", "50M")
-        with pytest.raises(BadAudio, match="52,428,800 samples of a pack"):
+        patch.setenv("TORCHMCL_LIMIT_AUDIO_SAMPLES", "50M")
+        with pytest.raises(BadAudio, match="52,428,800 samples of a recording or a pack"):
             AudioPack.load(path)
     assert time.monotonic() - began < 1
 
@@ -315,54 +210,30 @@ def test_a_recording_that_becomes_endless_by_resampling_is_refused(tmp_path):
     soundfile = pytest.importorskip("soundfile")
     from torchmcl_speech.data import BadAudio, read_audio
 
-    soundfile.write(tmp_path / "slow.wav", np.ones(100_000, dtype=np.float32), 1)
-    with pytest.raises(BadAudio, match=r"500,000,000 samples of a recording.*got 800,000,000"):
+    soundfile.write(tmp_path / "slow.wav", np.ones(300_000, dtype=np.float32), 1)
+    with pytest.raises(BadAudio, match=r"2,000,000,000 samples of a recording.*got 2,400,000,000"):
         read_audio(tmp_path / "slow.wav", 8000)
 
 
 # ---- nesting, and JSON that is none
 
-BRACKETS = 100_000_000
 
-
-@pytest.fixture(scope="module")
-def brackets(tmp_path_factory):
-    """Two files: 100 MB of brackets, and as many as the limit of size lets through."""
-    folder = tmp_path_factory.mktemp("brackets")
-    (folder / "huge.json").write_bytes(b"[" * BRACKETS)
-    (folder / "deep.json").write_bytes(b"[" * (limit("json_bytes") - 1))
-    yield folder
-    for path in folder.iterdir():
-        path.unlink()
-
-
-@pytest.mark.parametrize(
-    ("file", "message"),
-    [("huge.json", "67,108,864 bytes of a JSON file"), ("deep.json", "got a file without its header")],
-)
-def test_a_hundred_megabytes_of_brackets_are_refused_everywhere(
-    brackets, file, message, network, estimator, table_model
-):
-    began = time.monotonic()
-    content = (brackets / file).read_bytes()
+def test_brackets_without_end_are_refused_everywhere(tmp_path, network, estimator, table_model):
+    content = b"[" * 1_000_000
     for folder, load in loaders(network, estimator, table_model):
         (folder / "model.safetensors").write_bytes(len(content).to_bytes(8, "little") + content)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match="got a file without its header"):
             load(folder)
-    records = brackets / "records.jsonl"
-    os.link(brackets / file, records)
-    with pytest.raises(ValueError, match=r"line 1 is not a record.*without end"):
-        Records(records, {"epochs": 1})
-    with pytest.raises(ValueError, match=r"line 1 is not a record.*without end"):
-        AnnealingRecords.load(records)
-    records.unlink()
-    assert time.monotonic() - began < 20
+    (tmp_path / "records.jsonl").write_bytes(content)
+    for read in (lambda path: Records(path, {"epochs": 1}), AnnealingRecords.load):
+        with pytest.raises(ValueError, match=r"line 1 is not a record.*without end"):
+            read(tmp_path / "records.jsonl")
 
 
 def test_a_file_of_records_beyond_the_limit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHMCL_LIMIT_RECORDS_BYTES", "2K")
+    monkeypatch.setenv("TORCHMCL_LIMIT_FILE_BYTES", "2K")
     (tmp_path / "records.jsonl").write_text("x" * 3000)
-    with pytest.raises(ValueError, match=r"at most 2,048 bytes of a file of records.*got 3,000"):
+    with pytest.raises(ValueError, match=r"at most 2,048 bytes of another file.*got 3,000"):
         AnnealingRecords.load(tmp_path / "records.jsonl")
 
 
@@ -466,9 +337,6 @@ def test_a_billion_laughs_are_not_laughed(tmp_path):
     (tmp_path / "laughs.yaml").write_text("\n".join(lines))
     with pytest.raises(ValueError, match="aliases are not allowed"):
         load_config(tmp_path / "laughs.yaml")
-    (tmp_path / "long.yaml").write_text("#" * 300_000)
-    with pytest.raises(ValueError, match="262,144 bytes of a configuration"):
-        load_config(tmp_path / "long.yaml")
 
 
 # ---- names that lead elsewhere
@@ -547,13 +415,13 @@ def test_broken_tables_of_mixtures_are_refused(tmp_path, text, message):
 
 
 def test_a_limit_is_raised_by_its_variable(monkeypatch):
-    assert limit("table_columns") == 100_000
-    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_COLUMNS", "2M")
-    assert limit("table_columns") == 2 << 20
+    assert limit("file_bytes") == 256 << 20
+    monkeypatch.setenv("TORCHMCL_LIMIT_FILE_BYTES", "2M")
+    assert limit("file_bytes") == 2 << 20
     for text in ("-1", "many", "1.5", "1T", "9" * 30):
-        monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_COLUMNS", text)
-        with pytest.raises(ValueError, match="`TORCHMCL_LIMIT_TABLE_COLUMNS` must be an integer"):
-            limit("table_columns")
+        monkeypatch.setenv("TORCHMCL_LIMIT_FILE_BYTES", text)
+        with pytest.raises(ValueError, match="`TORCHMCL_LIMIT_FILE_BYTES` must be an integer"):
+            limit("file_bytes")
 
 
 def test_every_limit_stands_in_the_documentation():
@@ -562,7 +430,6 @@ def test_every_limit_stands_in_the_documentation():
         assert f"TORCHMCL_LIMIT_{name.upper()}" in page
         assert f"{entry.default:,}" in page
     assert f"{_limits.NESTING} deep" in page
-    assert f"{_limits.RATIO} times" in page
 
 
 def test_the_sources_run_nothing_that_they_read():

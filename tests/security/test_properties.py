@@ -92,30 +92,6 @@ def test_normalised_scores_are_probabilities(logits):
     torch.testing.assert_close(scores.sum(-1), torch.ones(len(scores), dtype=torch.float64))
 
 
-@given(st.binary(max_size=300), st.sampled_from([".csv", ".tsv", ".csv.gz", ".parquet", ".jsonl"]))
-def test_any_bytes_are_a_table_or_refused(tmp_path_factory, content, suffix):
-    pytest.importorskip("polars")
-    from torchmcl_tables.data import read_table
-
-    path = tmp_path_factory.getbasetemp() / f"any{suffix}"
-    path.write_bytes(content)
-    with contextlib.suppress(ValueError):
-        assert len(read_table("test", path)) > 0
-
-
-@given(st.binary(max_size=300))
-def test_any_bytes_are_a_pack_a_recording_or_refused(tmp_path_factory, content):
-    pytest.importorskip("soundfile")
-    from torchmcl_speech.data import AudioPack, BadAudio, read_audio
-
-    path = tmp_path_factory.getbasetemp() / "any.npz"
-    path.write_bytes(content)
-    with contextlib.suppress(BadAudio):
-        assert AudioPack.load(path).names
-    with contextlib.suppress(BadAudio):
-        assert np.isfinite(read_audio(path)).all()
-
-
 @given(st.text(max_size=200))
 def test_any_text_is_a_configuration_or_refused(tmp_path_factory, text):
     pytest.importorskip("yaml")

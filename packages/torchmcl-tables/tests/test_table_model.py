@@ -17,7 +17,7 @@ from torchmcl_tables.data import Table, read_table
 from torchmcl_tables.model import TableFit, fit_summary, fit_table, load_table_model, save_table_model, table_records
 from torchmcl_tables.model.evaluation import _representatives
 from torchmcl_tables.model.fitting import _rows
-from torchmcl_tables.reports.table import write_table_page
+from torchmcl_tables.reports import write_page
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +28,17 @@ def path(tmp_path_factory):
 @pytest.fixture(scope="module")
 def model(path):
     how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 60, "hidden": (32,)})
-    return fit_table("test", read_table("test", path), how)
+    return fit_table("test", read_table(path), how)
 
 
 @pytest.fixture(scope="module")
 def two(path):
     how = TableFit(["price", "days"], test_fraction=0.2, parameters={"n_epochs": 3, "hidden": (8,), "n_hypotheses": 3})
-    return fit_table("test", read_table("test", path), how)
+    return fit_table("test", read_table(path), how)
 
 
 def test_answers_are_in_the_units_of_the_target_and_the_most_probable_comes_first(model, path):
-    table = read_table("test", path)
+    table = read_table(path)
     answers = model.predict("test", table)
     assert answers.columns == [
         "price_mean",
@@ -57,7 +57,7 @@ def test_answers_are_in_the_units_of_the_target_and_the_most_probable_comes_firs
 
 
 def test_answers_do_not_depend_on_how_many_rows_are_asked_at_once(model, path, monkeypatch):
-    table = read_table("test", path)
+    table = read_table(path)
     whole = model.predict("test", table, interval=0.8)
     monkeypatch.setattr("torchmcl_tables.model.answering._ROWS_AT_ONCE", 64)
     monkeypatch.setattr("torchmcl_tables.model.answering._ROWS_IN_CACHE", 10)
@@ -76,7 +76,7 @@ def test_the_bar_moves_after_each_piece(model, path, monkeypatch):
     monkeypatch.setattr("torchmcl_tables.model.answering._ROWS_IN_CACHE", 100)
     steps = []
     monkeypatch.setattr("torchmcl._progress.Progress.step", lambda bar, n=1, note="": steps.append(n))
-    model.predict("test", read_table("test", path), interval=0.9)
+    model.predict("test", read_table(path), interval=0.9)
     assert steps == [100, 100, 100]
 
 
@@ -93,7 +93,7 @@ def test_messages_count_rows_from_the_start_of_the_table(model, path, monkeypatc
 
 
 def test_sets_hold_their_ends_and_columns_can_be_kept(model, path):
-    table = read_table("test", path)
+    table = read_table(path)
     answers = model.predict("test", table, interval=0.9, keep=["city", "price"])
     assert answers.columns[:2] == ["city", "price"]
     low, high = answers.get_column("price_low"), answers.get_column("price_high")
@@ -160,7 +160,7 @@ def test_numbers_as_categories_are_known_in_every_part_of_the_table(seed):
 
 
 def test_several_targets_have_columns_of_their_own(two, path):
-    answers = two.predict("test", read_table("test", path), interval=0.5)
+    answers = two.predict("test", read_table(path), interval=0.5)
     expected = ["mean", "1", "2", "3", "low", "high", "set"]
     names = [f"{target}_{end}" for target in ("price", "days") for end in expected]
     assert answers.columns == [*names, "probability_1", "probability_2", "probability_3"]
@@ -171,7 +171,7 @@ def test_a_saved_model_answers_to_the_same_bits(model, path, tmp_path):
     files = {p.name for p in (tmp_path / "model").iterdir()}
     assert files == {"model.safetensors", "metrics.json", "evaluation.json"}
     again = load_table_model("test", tmp_path / "model")
-    table = read_table("test", path)
+    table = read_table(path)
     assert again.predict("test", table, interval=0.9).equals(model.predict("test", table, interval=0.9))
     assert again.schema == model.schema
     assert again.metrics == model.metrics
@@ -217,7 +217,7 @@ def test_the_evaluation_can_be_removed_and_the_model_answers(model, path, tmp_pa
     (tmp_path / "model" / "evaluation.json").unlink()
     again = load_table_model("test", tmp_path / "model")
     assert again.evaluation is None
-    assert again.predict("test", read_table("test", path)).equals(model.predict("test", read_table("test", path)))
+    assert again.predict("test", read_table(path)).equals(model.predict("test", read_table(path)))
 
 
 def test_a_folder_with_something_else_is_never_replaced(model, tmp_path):
@@ -275,7 +275,7 @@ def test_records_are_measures_of_the_rows_set_apart(model, path):
     assert found["n_rows"] == 30
     assert records["set_apart"]
     # recomputed from the answers, by hand
-    table = read_table("test", path)
+    table = read_table(path)
     test = np.sort(np.random.default_rng(0).permutation(300)[:30])
     answers = model.predict("test", table.take(test))
     truth = table.frame.get_column("price").cast(pl.Float64).to_numpy()[test]
@@ -311,7 +311,7 @@ def test_the_trajectory_of_a_blend_has_the_scores_of_the_epochs_that_were_traine
 
 def test_records_of_another_table_leave_those_of_the_fit(model, path, tmp_path):
     other = write_csv(tmp_path / "other.csv", houses(50, seed=1))
-    records = table_records("test", model, read_table("test", other))
+    records = table_records("test", model, read_table(other))
     assert records["evaluation"]["source"] == "other.csv"
     assert records["evaluation"]["n_rows"] == 50
     assert not records["set_apart"]
@@ -324,7 +324,7 @@ def test_without_rows_set_apart_the_report_asks_for_data(tmp_path):
         table_records("test", fitted)
     no_target = write_csv(tmp_path / "no.csv", [row | {"price": ""} for row in houses(5)])
     with pytest.raises(ValueError, match="have a row with a value for each target"):
-        table_records("test", fitted, read_table("test", no_target))
+        table_records("test", fitted, read_table(no_target))
 
 
 def test_the_floor_of_one_gaussian_is_its_rate_distortion_function():
@@ -362,7 +362,7 @@ def test_a_saved_model_of_this_format_can_be_read_for_ever(tmp_path):
     assert [column.kind for column in model.schema.columns] == ["number", "category", "date"]
     answers = model.predict("test", asked)
     assert answers.get_column("y_mean").to_list() == pytest.approx([-0.139766, -0.140285], rel=1e-4)
-    page = write_table_page(table_records("test", model), tmp_path / "report.html").read_text(encoding="utf-8")
+    page = write_page(table_records("test", model), tmp_path / "report.html").read_text(encoding="utf-8")
     assert "numbers with decimal commas" in page
     assert "its text differs in most rows" in page
 
@@ -378,7 +378,7 @@ def _set_apart(frame, **how):
     table = Table("made", frame)
     options = TableFit(["y"], parameters={"n_epochs": 1, "n_restarts": 1, "hidden": (4,)}, **how)
     schema = options.schema("test", table)
-    values, targets = schema.values("test", table), schema.target_values("test", table)
+    values, targets = schema.values(table), schema.target_values(table)
     return [np.c_[values, targets][rows] for rows in _rows("test", table, schema, values, targets, options)[1:]]
 
 

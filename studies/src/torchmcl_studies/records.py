@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchmcl._records import append_records, change_records, read_records
+from torchmcl.persistence.records import append_records, change_records, read_records
 
 __all__ = ["KeyedRecords"]
 

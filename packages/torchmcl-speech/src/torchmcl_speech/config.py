@@ -19,7 +19,7 @@ from torchmcl._checks import (
     check_real,
     nearest_hint,
 )
-from torchmcl._reading import read_text
+from torchmcl.persistence.reading import read_text
 from torchmcl_speech.data.augment import Augmentation
 from torchmcl_speech.nn.dprnn import DPRNN
 from torchmcl_speech.typed_yaml import check_known, check_options, option, read_options, shown, yaml_value
@@ -261,7 +261,7 @@ def load_config(name: Path | str) -> SeparationConfig:
     """
     path = Path(name)
     if path.is_file():
-        text = read_text("separation", path, "config_bytes")
+        text = read_text("separation", path, "file_bytes")
     else:
         shipped = shipped_configs()
         wanted = path.name if path.suffix == ".yaml" else f"{path.name}.yaml"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchmcl._files import write_atomically
 from torchmcl.costs import pairwise_neg_si_sdr
+from torchmcl.persistence.writing import write_atomically
 from torchmcl.rules.transport import PIT
 from torchmcl_speech.data.audio import Samples, read_audio, write_audio
 from torchmcl_speech.output_files import RECORD_FILE, check_replaceable, sound_names

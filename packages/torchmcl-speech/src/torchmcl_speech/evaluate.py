@@ -10,9 +10,9 @@ from torch import Tensor
 
 from torchmcl._checks import available_device, check_positive_int
 from torchmcl._progress import Progress
-from torchmcl._records import write_records
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.losses import assign
+from torchmcl.persistence.records import write_records
 from torchmcl.rules.winners import WTA
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import available_device, bad_value
-from torchmcl._limits import SHORTEST_CHUNK_SECONDS
 from torchmcl._progress import Progress
+from torchmcl.persistence.limits import SHORTEST_CHUNK_SECONDS
 from torchmcl_speech.counting import count_probabilities, score_temperature
 from torchmcl_speech.data.audio import SILENCE, BadAudio, audio_info, check_samples
 from torchmcl_speech.data.streams import Resampler, audio_blocks

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl._messages import bad_value
-from torchmcl._reading import read_json
+from torchmcl.persistence.reading import read_json
 
 __all__ = ["PAGE_FILE", "RECORD_FILE", "check_replaceable", "sound_names"]
 

@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from torchmcl._checks import bad_value, nearest_hint
-from torchmcl._headers import MODEL_FILE
-from torchmcl._reading import as_written, read_json
+from torchmcl.persistence.headers import MODEL_FILE
+from torchmcl.persistence.reading import as_written, read_json
 from torchmcl_speech.nn.saving import load_model
 
 __all__ = [

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_at_most, check_positive_int
-from torchmcl._files import write_atomically
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_speech.data.audio import AudioInfo
 from torchmcl_speech.data.streams import Resampler, Track16
 from torchmcl_speech.inference import CHUNK_SECONDS, RecordingSeparator

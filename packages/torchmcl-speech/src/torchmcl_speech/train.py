@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from torchmcl._checks import available_device, bad_value, check_non_negative
-from torchmcl._files import write_atomically
-from torchmcl._reading import read_json
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.lightning import (
@@ -30,6 +28,8 @@ from torchmcl.lightning import (
     launcher_options,
 )
 from torchmcl.lightning._backend import pl
+from torchmcl.persistence.reading import read_json
+from torchmcl.persistence.writing import write_atomically
 from torchmcl.rules.transport import PIT
 from torchmcl.rules.winners import WTA
 from torchmcl.scoring import PresenceScores

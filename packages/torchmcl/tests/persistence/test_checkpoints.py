@@ -21,7 +21,6 @@ from safetensors.torch import load_file, save_file
 
 from grids import for_each
 from places import FORMATS
-from torchmcl._headers import HEADER, VERSION
 from torchmcl.persistence import (
     CheckpointError,
     CheckpointSeries,
@@ -32,7 +31,8 @@ from torchmcl.persistence import (
     stop_on_signals,
     write_checkpoint,
 )
-from torchmcl.persistence.files import digest_of_json
+from torchmcl.persistence.checkpoints import digest_of_json
+from torchmcl.persistence.headers import HEADER, VERSION
 from torchmcl.persistence.stopping import check_stop, saves_when_stopped, stop_requested
 
 TENSORS = {
@@ -121,13 +121,13 @@ def test_a_truncated_file_is_refused(tmp_path, share):
 
 def rewritten(path, change):
     """Write the file again, checksum included, with another document in its header."""
-    from torchmcl.persistence import files
+    from torchmcl.persistence import checkpoints
 
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
         document = json.loads(file.metadata()[HEADER].partition(" ")[2])
     text = json.dumps(document | change) if isinstance(change, dict) else change
-    save_file(tensors, path, {HEADER: f"{files._digest(text, tensors)} {text}"})
+    save_file(tensors, path, {HEADER: f"{checkpoints._digest(text, tensors)} {text}"})
     return path
 
 
@@ -247,7 +247,9 @@ def test_when_all_are_damaged_nothing_is_guessed(tmp_path):
 
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
     series = saved_series(tmp_path)
-    (series.folder / ".torchmcl-0123456789abcdef.tmp").write_bytes(b"half")
+    left = series.folder / ".torchmcl-0123456789abcdef.tmp"
+    left.write_bytes(b"half")
+    os.utime(left, times=(0, time.time() - 25 * 3600))
     assert series.newest()[0] == 3
     series.save(4, state={}, tensors={})
     assert sorted(path.name for path in series.folder.iterdir()) == [series.path(3).name, series.path(4).name]
@@ -281,7 +283,7 @@ def test_a_full_disk_stops_with_a_clear_error_and_leaves_the_last_good_state(tmp
     try:
         series = CheckpointSeries(disk / "run", "test", keep=10)
         series.save(1, state={"step": 1}, tensors={})
-        assert_stops_with_the_last_state(series, r"No space left on device: .*needs 0\.4 MiB and 0\.\d MiB are free")
+        assert_stops_with_the_last_state(series, r"No space left on device: .*cannot be written, 0\.\d MiB are free")
         assert len(series.steps()) > 2
     finally:
         subprocess.run(["umount", str(disk)], check=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchmcl._files import write_atomically
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_studies.figures.settings import FigureSettings
 
 __all__ = ["Claim", "write_summary", "write_table"]

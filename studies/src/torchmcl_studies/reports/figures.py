@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchmcl._checks import bad_value
-from torchmcl._files import write_atomically
 from torchmcl._pages.film import film_player, film_script
 from torchmcl._pages.page import escape, image, page
 from torchmcl._pages.pictures import save_picture
-from torchmcl._reading import as_written, read_json, read_text
+from torchmcl.persistence.reading import as_written, read_json, read_text
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_studies.reports import figure_drawings as drawings
 
 __all__ = ["read_table", "write_figure", "write_figures_page"]
@@ -74,7 +74,7 @@ def read_table(path: Path) -> list[Row]:
     Raises:
         ValueError: if it is not a CSV file.
     """
-    text = read_text("read_table", path, "records_bytes")
+    text = read_text("read_table", path)
     try:
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except csv.Error as error:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchmcl._files import write_atomically
 from torchmcl._pages.numbers import difference, mean_error, p_value, percent, signed, spread_of
 from torchmcl._pages.page import escape, image, page, table
-from torchmcl._reading import as_written
-from torchmcl._records import read_records
+from torchmcl.persistence.reading import as_written
+from torchmcl.persistence.records import read_records
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_studies.data.pedestrians import SCENES
 from torchmcl_studies.reports import trajectory_drawings as drawings
 from torchmcl_studies.trajectories.methods import METHODS

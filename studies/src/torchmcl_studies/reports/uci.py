@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchmcl._files import write_atomically
 from torchmcl._pages.numbers import difference, mean_error, p_value, signed, spread_of
 from torchmcl._pages.page import Html, escape, image, page, table
 from torchmcl._pages.pictures import method_colour, new_figure
-from torchmcl._reading import as_written
-from torchmcl._records import read_records
+from torchmcl.persistence.reading import as_written
+from torchmcl.persistence.records import read_records
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_studies.data.uci import UCI_SETS
 from torchmcl_studies.uci.methods import METHODS
 from torchmcl_studies.uci.published import PublishedCell, published_cells

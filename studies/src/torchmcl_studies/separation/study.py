@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchmcl._checks import available_device, bad_value, check_positive_int
-from torchmcl._files import write_atomically
-from torchmcl._reading import read_json
+from torchmcl.persistence.reading import read_json
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_speech import (
     DataConfig,
     SeparationConfig,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl._checks import bad_value
-from torchmcl._reading import read_json
-from torchmcl._records import read_records, records_text
+from torchmcl.persistence.reading import read_json
+from torchmcl.persistence.records import read_records, records_text
 from torchmcl_speech import speaker_genders
 
 __all__ = [

@@ -12,9 +12,9 @@ from typing import Any
 
 from torchmcl import __version__
 from torchmcl._checks import bad_value
-from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
-from torchmcl._reading import read_json
+from torchmcl.persistence.reading import read_json
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_studies.cluster import connected, results_from
 from torchmcl_studies.data.uci import Fold, load_uci
 from torchmcl_studies.uci.records import Records

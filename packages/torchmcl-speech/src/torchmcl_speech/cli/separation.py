@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from torchmcl._limits import SHORTEST_CHUNK_SECONDS
 from torchmcl._optional import check_extra
 from torchmcl.cli.arguments import device, device_or_auto, non_negative_number, positive, positive_number
 from torchmcl.cli.output import say
+from torchmcl.persistence.limits import SHORTEST_CHUNK_SECONDS
 from torchmcl_speech.cli.data import PARTS
 
 __all__ = ["DEFAULT_MODEL", "MODEL_HELP", "add_separation_command"]

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from torchmcl._files import write_atomically
-from torchmcl._limits import check_limit
+from torchmcl.persistence.limits import check_limit
+from torchmcl.persistence.writing import write_atomically
 
 __all__ = [
     "SILENCE",

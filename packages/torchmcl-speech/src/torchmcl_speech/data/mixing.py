@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from torchmcl._checks import bad_value, check_non_negative, check_non_negative_int, check_positive_int
-from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_speech.data.audio import BadAudio, Samples, read_audio, warn_skipped, write_audio
 from torchmcl_speech.data.mixtures import PARTS, random_gains
 from torchmcl_speech.data.speaker_folders import recordings_by_speaker

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from torchmcl._checks import bad_value, check_choice, check_positive_int
-from torchmcl._reading import read_text
+from torchmcl.persistence.reading import read_text
 from torchmcl_speech.data.audio import BadAudio
 
 __all__ = ["PARTS", "Mixture", "Track", "librimix_mixtures", "random_gains", "table_mixtures", "wsj0_mixtures"]
@@ -142,7 +142,7 @@ def _columns(n_speakers: int, *patterns: str) -> list[str]:
 def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, str]]:
     if not path.is_file():
         raise BadAudio(f"{path}: there is no such table.")
-    text = read_text("mixtures", path, "records_bytes")
+    text = read_text("mixtures", path)
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""))
         if missing := sorted(set(columns) - set(reader.fieldnames or [])):

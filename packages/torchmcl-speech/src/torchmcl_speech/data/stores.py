@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from torchmcl._checks import bad_value, check_positive_int
-from torchmcl._files import write_atomically
 from torchmcl._progress import Progress
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_speech.data.audio import (
     AudioInfo,
     BadAudio,
@@ -230,7 +230,7 @@ def _pack_arrays(path: Path) -> tuple[list[str], npt.NDArray[np.int64], int, npt
     with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
         if not isinstance(file, np.lib.npyio.NpzFile) or file.zip is None:
             raise ValueError("it is one array")
-        check_samples(path, sum(int(member.file_size) for member in file.zip.infolist()) // 2, "pack_samples")
+        check_samples(path, sum(int(member.file_size) for member in file.zip.infolist()) // 2, "audio_samples")
         parts: list[npt.NDArray[Any]] = [file[name] for name in ("names", "lengths", "sample_rate", "differences")]
     names, lengths, sample_rate, differences = parts
     if names.dtype.kind != "U" or lengths.dtype.kind not in "iu" or differences.dtype != np.int16:

@@ -8,7 +8,7 @@ from typing import IO
 
 import numpy as np
 
-from torchmcl._files import replaced_file
+from torchmcl.persistence.writing import replaced_file
 from torchmcl_speech.data.audio import BadAudio, Samples, audio_info, check_cancellation, mixed_down, name_on_disk
 
 __all__ = ["Resampler", "StoredSound", "Track16", "audio_blocks"]
@@ -119,7 +119,7 @@ class Track16:
     def write(self, path: Path, sample_rate: int, length: int, gain: float = 1.0) -> None:
         """Write exactly `length` samples, times a gain; silence where there are fewer. What exceeds 1 is clipped."""
         self._file.seek(0)
-        with replaced_file(path, n_bytes=44 + 2 * length) as file, wave.Wave_write(file) as sound:
+        with replaced_file(path) as file, wave.Wave_write(file) as sound:
             sound.setnchannels(1)
             sound.setsampwidth(2)
             sound.setframerate(sample_rate)

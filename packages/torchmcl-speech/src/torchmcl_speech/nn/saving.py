@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, nearest_hint
-from torchmcl._headers import MODEL_FILE
-from torchmcl._reading import as_written
-from torchmcl.persistence.files import read_saved, write_checkpoint
+from torchmcl.persistence.checkpoints import read_saved, write_checkpoint
+from torchmcl.persistence.headers import MODEL_FILE
+from torchmcl.persistence.reading import as_written
 from torchmcl_speech.nn.dprnn import DPRNN
 
 __all__ = ["load_model", "save_model"]

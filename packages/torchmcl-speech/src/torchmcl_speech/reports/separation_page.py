@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from torchmcl._files import write_atomically
 from torchmcl._pages.page import escape, page, table
-from torchmcl._reading import as_written, plain_name, read_json
+from torchmcl.persistence.reading import as_written, plain_name, read_json
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_speech.data.streams import StoredSound
 from torchmcl_speech.reports.sound_pictures import (
     Array,

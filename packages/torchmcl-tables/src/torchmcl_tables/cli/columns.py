@@ -10,9 +10,9 @@ from torchmcl.cli.arguments import AddNames, names
 from torchmcl.cli.output import say
 
 if TYPE_CHECKING:  # reading tables is loaded by the commands that need it
-    from torchmcl_tables.data import TableError, TableSchema
+    from torchmcl_tables.data import Table, TableError, TableSchema
 
-__all__ = ["add_column_options", "chosen_columns", "print_decisions", "with_command"]
+__all__ = ["add_column_options", "chosen_columns", "print_decisions", "schema_of"]
 
 # Options, their names in `infer_schema`, and what they are for.
 _OPTIONS = {
@@ -39,6 +39,20 @@ def chosen_columns(options: argparse.Namespace) -> dict[str, Sequence[str]]:
     return {name: _value(options, option) for option, (name, _) in _OPTIONS.items()}
 
 
+def schema_of(table: "Table", options: argparse.Namespace) -> "TableSchema":
+    """Return the schema of a table, as the options decide it.
+
+    Raises:
+        ValueError: if the table or the options cannot be used; with the command that avoids it.
+    """
+    from torchmcl_tables.data import TableError, infer_schema
+
+    try:
+        return infer_schema(table, options.target, task=options.task, interpret=True, **chosen_columns(options))
+    except TableError as error:
+        raise ValueError(_with_command(error, options)) from error
+
+
 def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: str = "") -> None:
     """Print, once and on standard error, what was decided about a table and what is suspicious."""
     decided = [*schema.decisions(), *([split] if split else [])]
@@ -50,7 +64,7 @@ def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: s
         say(f"  Without all of these: {_command(options.words)} {dropped}", error=True)
 
 
-def with_command(error: "TableError", options: argparse.Namespace) -> str:
+def _with_command(error: "TableError", options: argparse.Namespace) -> str:
     """Return the message of an error with the command that avoids it, where other names of columns do."""
     wrong = [problem for problem in error.problems if problem.wrong]
     if not wrong or any(problem.subject == "--target" and not problem.right for problem in wrong):

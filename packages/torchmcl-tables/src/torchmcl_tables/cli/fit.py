@@ -2,17 +2,14 @@
 
 import argparse
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchmcl._messages import bad_value
 from torchmcl.cli.arguments import (
-    AddNames,
     Commands,
     device,
     fraction,
-    names,
     natural,
     non_negative_number,
     positive,
@@ -21,8 +18,8 @@ from torchmcl.cli.arguments import (
     sizes,
 )
 from torchmcl.cli.output import say
-from torchmcl_tables.cli.columns import add_column_options, chosen_columns, print_decisions, with_command
-from torchmcl_tables.cli.parts import FORMATS, new_command, records_of, spent
+from torchmcl_tables.cli.columns import add_column_options, chosen_columns, print_decisions, schema_of
+from torchmcl_tables.cli.parts import FORMATS, add_target_options, new_command, spent
 from torchmcl_tables.cli.unfinished import UnfinishedTraining
 
 __all__ = ["add_fit_command"]
@@ -40,14 +37,10 @@ _OF_NUMBERS = ("n_knots", "rule", "learning_rate")
 
 def add_fit_command(commands: Commands) -> None:
     """Add `fit` to the commands."""
-    fit = new_command(commands, "fit", _FIT, "learn from a table: several answers for each row, with probabilities")
+    summary = "learn from a table: several answers for each row, with probabilities"
+    fit = new_command(commands, "fit", _FIT, summary, check=_check_fit, run=_fit)
     fit.add_argument("table", type=Path, nargs="?", help=f"the table to learn from: {FORMATS}")
-    fit.add_argument("--target", type=names, action=AddNames, help="columns to predict")
-    fit.add_argument(
-        "--task",
-        choices=("classes", "numbers"),
-        help="what to predict (default: classes where the target is text or has few values, else numbers)",
-    )
+    add_target_options(fit, default=None)
     fit.add_argument("-o", "--out", type=Path, required=True, help="folder for the model")
     add_column_options(fit)
     _add_parameters(fit)
@@ -72,7 +65,6 @@ def add_fit_command(commands: Commands) -> None:
     )
     fit.add_argument("--example", action="store_true", help="learn from a small real table, written to diabetes.csv")
     fit.add_argument("--quiet", action="store_true", help="no progress bar, decisions and summary")
-    fit.set_defaults(check=_check_fit, run=_fit)
 
 
 def _add_parameters(fit: argparse.ArgumentParser) -> None:
@@ -161,45 +153,34 @@ def _check_fit(options: argparse.Namespace) -> None:
     """Check all that can be checked without torch, and read the table."""
     from torchmcl_tables.data import read_table
     from torchmcl_tables.data.example import EXAMPLE, EXAMPLE_TARGET, write_example
-    from torchmcl_tables.data.places import check_folder
+    from torchmcl_tables.data.inference import check_rows
     from torchmcl_tables.data.splits import choose_split
+    from torchmcl_tables.saved_model import check_folder
 
     if options.example:
         options.table, options.target = options.table or Path(EXAMPLE), options.target or [EXAMPLE_TARGET]
     for argument, value in (("table", options.table), ("--target", options.target)):
         if not value:
             raise ValueError(bad_value(_OWNER, argument, "be given", "nothing", "Or add --example to try it out."))
-    check_folder(_OWNER, options.out)
+    check_folder(options.out)
     if options.example:
-        write_example(_OWNER, options.table)
-    options.read = read_table(_OWNER, options.table)
+        write_example(options.table)
+    options.read = read_table(options.table)
     options.training = UnfinishedTraining.beside(options.out, options)
     # A model beside its own unfinished training was not measured yet.
-    check_folder(_OWNER, options.out, overwrite=options.overwrite or options.training.resumes())
-    options.schema = _schema(options)
-    options.training.check(_OWNER, restart=options.restart)
-    split = choose_split(_OWNER, options.read, options.schema, options.split, options.split_column)
+    check_folder(options.out, overwrite=options.overwrite or options.training.resumes())
+    check_rows(options.read)
+    options.schema = schema_of(options.read, options)
+    options.training.check(restart=options.restart)
+    split = choose_split(options.read, options.schema, options.split, options.split_column)
     if not options.quiet:
         print_decisions(options.schema, options, split.describe() if options.test else "")
-
-
-def _schema(options: argparse.Namespace) -> Any:
-    from torchmcl_tables.data import TableError, infer_schema
-    from torchmcl_tables.data.inference import rows_problem
-    from torchmcl_tables.data.problems import raise_problems
-
-    raise_problems(_OWNER, options.read.name, rows_problem(options.read))
-    try:
-        return infer_schema(
-            _OWNER, options.read, options.target, task=options.task, interpret=True, **chosen_columns(options)
-        )
-    except TableError as error:
-        raise ValueError(with_command(error, options)) from error
 
 
 def _fit(options: argparse.Namespace) -> None:
     from torchmcl.fleet import FleetSearch
     from torchmcl_tables.model import TableFit, fit_summary, measure_table, save_table_model, train_table
+    from torchmcl_tables.model.verdicts import with_verdict
 
     how = TableFit(
         targets=options.target,
@@ -218,7 +199,7 @@ def _fit(options: argparse.Namespace) -> None:
         # A failing evaluation can no longer lose the model; a signal leaves the training, to be measured again.
         save_table_model(model, options.out, private=options.private)
         try:
-            model = _judged(measure_table(_OWNER, model, options.read, how))
+            model = with_verdict(measure_table(_OWNER, model, options.read, how))
             save_table_model(model, options.out, private=options.private)
         except Exception:
             options.training.discard()
@@ -236,25 +217,8 @@ def _fit(options: argparse.Namespace) -> None:
             say(f"Try: torchmcl {shlex.join(words)}")
 
 
-def _judged(model: Any) -> Any:
-    """Return a model with a verdict and, of numbers, whether sets fork and the shares of its members in the metrics."""
-    from torchmcl_tables.reports.class_verdict import class_verdict
-    from torchmcl_tables.reports.verdict import forks, table_verdict
-
-    of_classes = bool(model.schema.classes)
-    found: dict[str, Any] = {"verdict": None}
-    if not of_classes:
-        found |= {"shares": getattr(model.estimator, "shares_", None), "forks": None}
-    if model.metrics.get("set_apart"):
-        records = records_of(_OWNER, model)
-        verdict = (class_verdict if of_classes else table_verdict)(records)
-        found["verdict"] = verdict._asdict() | {"reasons": list(verdict.reasons)}
-        found |= {} if of_classes else {"forks": forks(records)}
-    return replace(model, metrics=model.metrics | found)
-
-
 def _verdict_line(verdict: dict[str, Any] | None) -> str:
-    from torchmcl_tables.reports.verdict import Verdict
+    from torchmcl_tables.verdict import Verdict
 
     if verdict is None:
         return "Verdict: none, as no rows were set apart; `torchmcl report --data` measures the model on others."

@@ -7,14 +7,17 @@ from pathlib import Path
 from torchmcl._messages import bad_value
 from torchmcl.cli.arguments import AddNames, Commands, names, probability
 from torchmcl.cli.output import say
-from torchmcl_tables.cli.parts import FORMATS, new_command, spent
+from torchmcl_tables.cli.parts import FORMATS, check_file, new_command, spent
 
 __all__ = ["add_predict_command"]
+
+_OWNER = "torchmcl predict"
 
 
 def add_predict_command(commands: Commands) -> None:
     """Add `predict` to the commands."""
-    predict = new_command(commands, "predict", _PREDICT, "answer for the rows of a new table")
+    summary = "answer for the rows of a new table"
+    predict = new_command(commands, "predict", _PREDICT, summary, check=_check_predict, run=_predict)
     predict.add_argument("model", type=Path, help="folder of `torchmcl fit`")
     predict.add_argument("table", type=Path, help=f"the rows to answer for: {FORMATS}")
     predict.add_argument("-o", "--out", type=Path, required=True, help="file for the answers, in any of the formats")
@@ -27,7 +30,6 @@ def add_predict_command(commands: Commands) -> None:
         "--escape-formulas", action="store_true", help="in CSV and TSV: put an apostrophe before text like =1+1"
     )
     predict.add_argument("--quiet", action="store_true", help="no progress bar, notices and summary")
-    predict.set_defaults(check=_check_predict, run=_predict)
 
 
 _PREDICT = """\
@@ -50,19 +52,18 @@ examples:
 
 
 def _check_predict(options: argparse.Namespace) -> None:
-    owner = "torchmcl predict"
     from torchmcl_tables.data import read_table, table_format
-    from torchmcl_tables.data.files import check_writable_columns
-    from torchmcl_tables.data.places import check_file, check_model
+    from torchmcl_tables.data.table_files import check_writable_columns
+    from torchmcl_tables.saved_model import check_model
 
-    kind, _ = table_format(owner, options.out)
+    kind, _ = table_format(options.out)
     if options.escape_formulas and kind not in ("csv", "tsv"):
         rule, got = "go with a CSV or TSV file", repr(str(options.out))
-        raise ValueError(bad_value(owner, "--escape-formulas", rule, got, "Other formats hold no formulas."))
-    check_file(owner, options.out, options.table)
-    check_model(owner, options.model)
-    options.read = read_table(owner, options.table)
-    check_writable_columns(owner, options.out, options.read, options.keep)
+        raise ValueError(bad_value(_OWNER, "--escape-formulas", rule, got, "Other formats hold no formulas."))
+    check_file(options.out, options.table)
+    check_model(options.model)
+    options.read = read_table(options.table)
+    check_writable_columns(options.out, options.read, options.keep)
 
 
 def _predict(options: argparse.Namespace) -> None:
@@ -70,10 +71,9 @@ def _predict(options: argparse.Namespace) -> None:
     from torchmcl_tables.data.formulas import escape_formulas
     from torchmcl_tables.model import load_table_model
 
-    owner = "torchmcl predict"
-    model = load_table_model(owner, options.model, records=False)
+    model = load_table_model(_OWNER, options.model, records=False)
     answers = model.predict(
-        owner,
+        _OWNER,
         options.read,
         interval=options.interval,
         keep=options.keep,
@@ -81,6 +81,6 @@ def _predict(options: argparse.Namespace) -> None:
         notify=None if options.quiet else lambda notice: say(notice, error=True),
         progress=not options.quiet and sys.stderr.isatty(),
     )
-    write_table(owner, options.out, escape_formulas(answers) if options.escape_formulas else answers)
+    write_table(options.out, escape_formulas(answers) if options.escape_formulas else answers)
     if not options.quiet:
         say(f"Answers for {len(options.read):,} rows: {options.out}   {spent()}")

@@ -5,19 +5,21 @@ from pathlib import Path
 
 from torchmcl.cli.arguments import Commands
 from torchmcl.cli.output import say
-from torchmcl_tables.cli.parts import new_command, records_of, spent
+from torchmcl_tables.cli.parts import check_file, new_command, spent
 
 __all__ = ["add_report_command"]
+
+_OWNER = "torchmcl report"
 
 
 def add_report_command(commands: Commands) -> None:
     """Add `report` to the commands."""
-    report = new_command(commands, "report", _REPORT, "a page that says how far to trust a model")
+    summary = "a page that says how far to trust a model"
+    report = new_command(commands, "report", _REPORT, summary, check=_check_report, run=_report)
     report.add_argument("model", type=Path, help="folder of `torchmcl fit`")
     report.add_argument("--data", type=Path, help="a table with targets (default: the rows that `fit` set apart)")
     report.add_argument("-o", "--out", type=Path, help="the page (default: report.html in the model's folder)")
     report.add_argument("--quiet", action="store_true", help="no summary")
-    report.set_defaults(check=_check_report, run=_report)
 
 
 _REPORT = """\
@@ -33,27 +35,22 @@ examples:
 
 
 def _check_report(options: argparse.Namespace) -> None:
-    owner = "torchmcl report"
     from torchmcl_tables.data import read_table
-    from torchmcl_tables.data.places import check_file, check_model
+    from torchmcl_tables.saved_model import check_model
 
-    check_model(owner, options.model)
-    check_file(owner, options.out or options.model / "report.html", options.data)
-    options.read = None if options.data is None else read_table(owner, options.data)
+    check_model(options.model)
+    check_file(options.out or options.model / "report.html", options.data)
+    options.read = None if options.data is None else read_table(options.data)
 
 
 def _report(options: argparse.Namespace) -> None:
     from torchmcl_tables.model import load_table_model
-    from torchmcl_tables.reports.class_verdict import class_verdict
-    from torchmcl_tables.reports.classes import write_class_page
-    from torchmcl_tables.reports.table import write_table_page
-    from torchmcl_tables.reports.verdict import table_verdict
+    from torchmcl_tables.model.verdicts import records_of
+    from torchmcl_tables.reports import write_page
+    from torchmcl_tables.verdict import verdict_on
 
-    owner = "torchmcl report"
-    records = records_of(owner, load_table_model(owner, options.model), options.read)
-    of_classes = "classes" in records["evaluation"]
-    write = write_class_page if of_classes else write_table_page
-    path = write(records, options.out or options.model / "report.html")
+    records = records_of(load_table_model(_OWNER, options.model), options.read)
+    path = write_page(records, options.out or options.model / "report.html")
     if not options.quiet:
-        say((class_verdict if of_classes else table_verdict)(records).line)
+        say(verdict_on(records).line)
         say(f"Open the page: {path.resolve().as_uri()}   {spent()}")

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchmcl._files import write_atomically
 from torchmcl._messages import bad_value
-from torchmcl._reading import read_json
+from torchmcl.persistence.reading import read_json
+from torchmcl.persistence.stopping import Stopped
+from torchmcl.persistence.writing import write_atomically
 
 __all__ = ["UnfinishedTraining"]
 
@@ -42,11 +43,10 @@ class UnfinishedTraining:
         place = out.resolve()
         return cls(place.with_name(f"{place.name}.checkpoint"), json.loads(json.dumps(command)))
 
-    def check(self, owner: str, *, restart: bool = False) -> None:
+    def check(self, *, restart: bool = False) -> None:
         """Check that a saved state, if there is one, belongs to the command.
 
         Args:
-            owner: named in the error.
             restart: whether the saved state of another command may be discarded.
 
         Raises:
@@ -54,28 +54,29 @@ class UnfinishedTraining:
                 holds something else.
         """
         path = self.folder / _COMMAND
-        if self.folder.exists() and not path.is_file() and not _is_empty(self.folder):
+        is_empty = self.folder.is_dir() and not any(self.folder.iterdir())
+        if self.folder.exists() and not path.is_file() and not is_empty:
             rule, got = "not have other files in the place of its checkpoint", repr(str(self.folder))
-            raise ValueError(bad_value(owner, "--out", rule, got, "Give another name, or remove them first."))
+            raise ValueError(bad_value("fit", "--out", rule, got, "Give another name, or remove them first."))
         if restart or not self._holds_state():
             return
-        if names := self._differences(owner):
+        if names := self._differences():
             differ = ", ".join("the table" if name == "table" else f"--{name.replace('_', '-')}" for name in names)
             rule = "not have an unfinished training by another command beside it"
             got = f"{str(self.folder)!r}, which differs in {differ}"
             advice = "Rerun that command to resume it, add --restart to discard it, or give another --out."
-            raise ValueError(bad_value(owner, "--out", rule, got, advice))
+            raise ValueError(bad_value("fit", "--out", rule, got, advice))
 
     def resumes(self) -> bool:
         """Return whether a saved state belongs to the command."""
         try:
-            return self._holds_state() and not self._differences("torchmcl fit")
+            return self._holds_state() and not self._differences()
         except (ValueError, OSError):  # no command, or one that cannot be read
             return False
 
-    def _differences(self, owner: str) -> list[str]:
+    def _differences(self) -> list[str]:
         """Return the options in which the command of the saved state differs."""
-        before = read_json(owner, self.folder / _COMMAND)
+        before = read_json("fit", self.folder / _COMMAND)
         before = before if isinstance(before, dict) else {}
         return sorted(k for k in {*before, *self.command} if before.get(k) != self.command.get(k))
 
@@ -91,10 +92,10 @@ class UnfinishedTraining:
             write_atomically(self.folder / _COMMAND, json.dumps(self.command))
         try:
             yield self.folder
-        except SystemExit as stopped:  # of a signal
-            if self._holds_state() and isinstance(stopped, _stopped()) and "resume" not in str(stopped):
+        except Stopped as stopped:
+            if self._holds_state() and "resume" not in str(stopped):
                 hint = f"The training is saved in {str(self.folder)!r}: rerun the same command to resume."
-                raise type(stopped)(stopped.signal, hint) from None
+                raise Stopped(stopped.signal, hint) from None
             raise
         finally:
             if not self._holds_state():
@@ -107,13 +108,3 @@ class UnfinishedTraining:
 
     def _holds_state(self) -> bool:
         return self.folder.is_dir() and any(path.name != _COMMAND for path in self.folder.iterdir())
-
-
-def _stopped() -> Any:
-    from torchmcl.persistence import Stopped  # which loads torch
-
-    return Stopped
-
-
-def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and not any(folder.iterdir())

@@ -1,53 +1,124 @@
-"""Cells of a table as text: what is missing, and how numbers are written once and for all."""
+"""The cells of a column, and what reading them gives."""
 
-import re
-from decimal import Context, Decimal
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-__all__ = ["MISSING", "NUMBER", "plain_number", "short", "texts_of", "with_plain_numbers"]
+from torchmcl_tables.data.dates import read_dates
+from torchmcl_tables.data.numbers import NumberForm, find_form, read_numbers
+from torchmcl_tables.data.texts import short, texts_of
 
-# Texts of a missing value, those of pandas and what spreadsheets and statistical offices write.
-MISSING = (
-    *("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "?"),
-    *("-", "--", ".", "..", "#DIV/0!", "#VALUE!", "#REF!", "NaT"),
-)
-# A number as programs write it, without leading zeros.
-NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
-# Beyond this an exponent is shorter.
-_PLAIN_DIGITS = 30
+__all__ = ["SAMPLE", "Cells", "OddCells", "Reading", "odd_cells"]
+
+#: Forms are found with this many cells, and used on all of them.
+SAMPLE = 1000
 
 
-def texts_of(series: Any) -> Any:
-    """Return a column as text without surrounding blanks, null where it is missing."""
-    if series.dtype == pl.Duration:
-        series = series.dt.total_microseconds()
-    texts = series.str.strip_chars() if series.dtype == pl.String else series.cast(pl.String)
-    return texts.set(texts.is_in(list(MISSING)).fill_null(False), None)
+class OddCells(NamedTuple):
+    """Cells that do not fit the column: their number, and the first of them."""
+
+    n_cells: int
+    row: int
+    text: str
+
+    def __str__(self) -> str:
+        """Return where they are."""
+        more = f" and {self.n_cells - 1} more" if self.n_cells > 1 else ""
+        return f"{short(self.text)} in row {self.row + 1}{more}"
 
 
-def with_plain_numbers(texts: Any) -> Any:
-    """Return texts in which each number is written in one way: 3 for 3.0, 1000 for 1e3."""
-    known = texts.drop_nulls().unique().to_list()
-    plain = {text: plain_number(text) for text in known if NUMBER.fullmatch(text)}
-    return texts.replace({text: number for text, number in plain.items() if text != number})
+class Reading(NamedTuple):
+    """The cells of a column: [rows, values], and those that do not fit; None if all do."""
+
+    values: NDArray[np.float64]
+    odd: OddCells | None
 
 
-def plain_number(text: str) -> str:
-    """Return the shortest plain text of a number, exactly.
+def odd_cells(series: Any, failed: Any) -> OddCells | None:
+    """Return the cells of a column that `failed` marks."""
+    if not failed.any():
+        return None
+    row = failed.arg_max()
+    return OddCells(int(failed.sum()), row, str(series[row]))
 
-    Example:
-        >>> [plain_number(text) for text in ("3.0", "+3", "1e3", "-0.0", "2.50", "1e-99")]
-        ['3', '3', '1000', '0', '2.5', '1E-99']
+
+class Cells:
+    """The cells of a column, each form of them computed once.
+
+    Args:
+        series: of polars.
     """
-    number = Decimal(text).normalize(Context(prec=len(text) + 1))
-    if number == 0:
-        return "0"
-    return f"{number:f}" if abs(number.adjusted()) <= _PLAIN_DIGITS else str(number)
 
+    def __init__(self, series: Any) -> None:
+        self.series = series
+        self.name = str(series.name)
+        self.is_text = series.dtype == pl.String
+        self._form: NumberForm | None = None
+        self._numbers: tuple[NumberForm, tuple[Any, Any]] | None = None
+        self._dates: tuple[str, tuple[Any, Any]] | None = None
 
-def short(text: object) -> str:
-    """Return a cell as messages show it."""
-    shown = str(text)
-    return repr(shown if len(shown) <= 40 else shown[:37] + "...")
+    @cached_property
+    def texts(self) -> Any:
+        """The cells as text, null where they are missing."""
+        return texts_of(self.series)
+
+    @cached_property
+    def n_given(self) -> int:
+        """The number of cells that are not missing."""
+        return len(self.texts) - int(self.texts.null_count())
+
+    @cached_property
+    def counts(self) -> Any:
+        """The different cells and how often each occurs, in a frame of `text` and `n`."""
+        return self.texts.drop_nulls().alias("text").value_counts(name="n")
+
+    @property
+    def n_texts(self) -> int:
+        """The number of different cells."""
+        return int(self.counts.height)
+
+    @cached_property
+    def sample(self) -> Any:
+        """Some texts from everywhere in the column; the first ones if there are few."""
+        spaced = texts_of(self.series.gather_every(max(1, len(self.series) // SAMPLE))).drop_nulls()
+        return spaced if len(spaced) else self.texts.drop_nulls().head(SAMPLE)
+
+    def form(self, commas: bool) -> NumberForm:
+        """Return how the numbers of the sample are written, by default with decimal commas if `commas`."""
+        if self._form is None:
+            self._form = find_form(self.sample, commas=commas)
+        return self._form
+
+    def numbers(self, form: NumberForm) -> tuple[Any, Any]:
+        """Return the cells as numbers, and where they are something else; kept for the last form."""
+        if self._numbers is None or self._numbers[0] != form:
+            self._numbers = form, read_numbers(self.series, form)
+        return self._numbers[1]
+
+    def dates(self, form: str) -> tuple[Any, Any]:
+        """Return the cells as dates, and where they are something else; kept for the last form."""
+        if self._dates is None or self._dates[0] != form:
+            self._dates = form, read_dates(self.series, form)
+        return self._dates[1]
+
+    @property
+    def unusable(self) -> str:
+        """Why the cells cannot be read at all, empty if they can."""
+        dtype = self.series.dtype
+        known = dtype.is_numeric() or dtype.is_temporal()
+        if not (known or dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)):
+            return f"its cells are of type {dtype}"
+        if dtype.is_float():
+            empty = bool((self.series.is_null() | self.series.is_nan().fill_null(True)).all())
+        elif self.is_text:
+            empty = not len(self.sample)
+        else:
+            empty = self.series.null_count() == len(self.series)
+        return "all of its cells are missing" if empty else ""
+
+    def first(self) -> str:
+        """Return the first cell that is not null, for messages."""
+        return repr(str(self.series.drop_nulls()[0])[:40])

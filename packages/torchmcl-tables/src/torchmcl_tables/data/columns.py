@@ -5,70 +5,261 @@ into inputs of a network, and says in words what it is. Cells that it cannot rea
 error is part of the decision.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import ClassVar
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from torchmcl_tables.data.categories import BOOLEANS, CategoryColumn
-from torchmcl_tables.data.measured import DateColumn, NumberColumn
-from torchmcl_tables.data.readings import Reading
+from torchmcl._messages import option_text
+from torchmcl_tables.data.cells import Cells, Reading, odd_cells
+from torchmcl_tables.data.dates import ISO, PARTS, date_parts
+from torchmcl_tables.data.numbers import PLAIN, NumberForm
+from torchmcl_tables.data.texts import short, with_plain_numbers
 
-__all__ = [
-    "BOOLEANS",
-    "CategoryColumn",
-    "Column",
-    "DateColumn",
-    "DroppedColumn",
-    "NumberColumn",
-    "width",
-]
+__all__ = ["BOOLEANS", "CategoryColumn", "Column", "DateColumn", "DroppedColumn", "NumberColumn", "width"]
+
+# Categories that a message lists.
+_N_LISTED = 8
+# Booleans are written in different ways by different programs.
+BOOLEANS = {"true": ("True", "TRUE"), "false": ("False", "FALSE")}
 
 
-class Column(Protocol):
-    """A column that a model reads."""
+class Column(ABC):
+    """A column that a model reads.
 
-    @property
-    def name(self) -> str:
-        """Its name in the table."""
+    Attributes:
+        name: of the column.
+        missing: whether values were missing in the training table.
+        kind: one word for it.
+        is_scaled: whether the values are numbers, which are standardised, and not codes.
+        is_plain: whether there is nothing to tell about it.
+    """
+
+    name: str
+    missing: bool
+    kind: ClassVar[str]
+    is_scaled: ClassVar[bool] = True
 
     @property
     def value_names(self) -> tuple[str, ...]:
         """The meaning of each value."""
-
-    @property
-    def is_scaled(self) -> bool:
-        """Whether the values are numbers, which are standardised, and not codes."""
+        return (self.name,)
 
     @property
     def input_names(self) -> list[str]:
         """The meaning of each input of the network."""
-
-    @property
-    def rule(self) -> str:
-        """What its cells must do."""
-
-    @property
-    def kind(self) -> str:
-        """One word for it."""
-
-    def read(self, series: Any) -> Reading:
-        """Return the values of a column of any table."""
-
-    def encode(self, values: NDArray[np.float64], inputs: NDArray[np.float32]) -> None:
-        """Fill the inputs [rows, inputs], which are zero, from values [rows, values], numbers of them standardised."""
-
-    def odd_words(self, *, strict: bool) -> str | None:
-        """Return what happens to cells that do not fit; None if they are an error."""
-
-    def describe(self) -> str:
-        """Return in words how the column is read."""
+        return [*self.value_names, *([f"{self.name} is missing"] * self.missing)]
 
     @property
     def is_plain(self) -> bool:
         """Whether there is nothing to tell about it."""
+        return False
+
+    @property
+    @abstractmethod
+    def rule(self) -> str:
+        """What its cells must do."""
+
+    @abstractmethod
+    def read(self, cells: Cells) -> Reading:
+        """Return the values of a column of any table."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return in words how the column is read."""
+
+    @abstractmethod
+    def odd_words(self, *, strict: bool) -> str | None:
+        """Return what happens to cells that do not fit; None if they are an error."""
+
+    def encode(self, values: NDArray[np.float64], inputs: NDArray[np.float32]) -> None:
+        """Fill the inputs [rows, inputs], which are zero, from values [rows, values], numbers of them standardised.
+
+        A missing number is zero, the mean, with an input that says so if any were missing in training.
+        """
+        n_values = values.shape[1]
+        inputs[:, :n_values] = np.nan_to_num(values, nan=0.0)
+        if self.missing:
+            inputs[:, n_values] = np.isnan(values[:, 0])
+
+
+@dataclass(frozen=True)
+class NumberColumn(Column):
+    """A column of numbers.
+
+    Attributes:
+        name: of the column.
+        missing: whether values were missing in the training table.
+        form: how the numbers are written where they are text.
+        not_numbers: cells of the training table that hold something else and count as missing; where there were none,
+            such a cell is an error in other tables.
+        codes: numbers that stand for a missing value, as -9999.
+    """
+
+    name: str
+    missing: bool
+    form: NumberForm = PLAIN
+    not_numbers: int = 0
+    codes: tuple[float, ...] = ()
+
+    kind = "number"
+
+    @property
+    def rule(self) -> str:
+        """What its cells must do."""
+        return f"hold finite {self._words()}"
+
+    def _words(self) -> str:
+        return f"numbers {self.form}" if str(self.form) else "numbers"
+
+    def read(self, cells: Cells) -> Reading:
+        """Return the numbers of a column of any table."""
+        values, failed = cells.numbers(self.form)
+        if self.codes:
+            values = values.set(values.is_in(list(self.codes)).fill_null(False), None)
+        return Reading(values.to_numpy()[:, None], odd_cells(cells.series, failed))
+
+    def odd_words(self, *, strict: bool) -> str | None:
+        """Return what happens to cells that are not numbers; None if they are an error."""
+        return "count as missing" if self.not_numbers else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to tell about it."""
+        return self.form == PLAIN and not self.not_numbers and not self.codes
+
+    def describe(self) -> str:
+        """Return in words how the column is read."""
+        words = self._words()
+        if self.not_numbers:
+            words += f"; {self.not_numbers:,} cells that are not numbers (up to 1e100) count as missing"
+        if self.codes:
+            codes = " and ".join(f"{code:g}" for code in self.codes)
+            words += f"; {codes} counts as missing (as a number: {option_text('--numeric', self.name)})"
+        return words
+
+
+@dataclass(frozen=True)
+class DateColumn(Column):
+    """A column of dates or times, read as several numbers.
+
+    Attributes:
+        name: of the column.
+        missing: whether values were missing in the training table.
+        parts: that vary in the training table, of `dates.PARTS`.
+        form: of the day where dates are text, as `strptime` writes it.
+        not_dates: cells of the training table that hold something else and count as missing; where there were none,
+            such a cell is an error in other tables.
+    """
+
+    name: str
+    missing: bool
+    parts: tuple[str, ...] = PARTS
+    form: str = ISO
+    not_dates: int = 0
+
+    kind = "date"
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """The meaning of each value."""
+        return tuple(f"{self.name}: {part}" for part in self.parts)
+
+    @property
+    def rule(self) -> str:
+        """What its cells must do."""
+        return f"hold dates in the format {self.form}"
+
+    def read(self, cells: Cells) -> Reading:
+        """Return the parts of the dates of a column of any table."""
+        dates, failed = cells.dates(self.form)
+        return Reading(date_parts(dates, self.parts), odd_cells(cells.series, failed))
+
+    def odd_words(self, *, strict: bool) -> str | None:
+        """Return what happens to cells that are not dates; None if they are an error."""
+        return "count as missing" if self.not_dates else None
+
+    def describe(self) -> str:
+        """Return in words how the column is read."""
+        odd = f"; {self.not_dates:,} cells that are not dates count as missing" if self.not_dates else ""
+        return f"dates in the format {self.form}, read as {', '.join(self.parts)}{odd}"
+
+
+@dataclass(frozen=True)
+class CategoryColumn(Column):
+    """A column of categories.
+
+    Attributes:
+        name: of the column.
+        categories: with their own input, the most common first.
+        missing: whether values were missing in the training table.
+        is_open: whether there were more, which share an input, also with those that were never seen.
+        numeric: whether all of them are numbers, which are written in one way: 3 for 3.0.
+    """
+
+    name: str
+    categories: tuple[str, ...]
+    missing: bool
+    is_open: bool = False
+    numeric: bool = False
+
+    is_scaled = False
+    kind = "category"
+
+    @property
+    def other_code(self) -> int:
+        """The code of a text that has no input of its own: -1, none of the known ones, if there is none to share."""
+        return len(self.categories) if self.is_open else -1
+
+    @property
+    def missing_code(self) -> int:
+        """The code of a missing value."""
+        return len(self.categories) + self.is_open
+
+    @property
+    def input_names(self) -> list[str]:
+        """The meaning of each input of the network."""
+        names = [f"{self.name} = {category}" for category in self.categories]
+        return names + [f"{self.name} is another"] * self.is_open + [f"{self.name} is missing"] * self.missing
+
+    @property
+    def rule(self) -> str:
+        """What its cells must do."""
+        listed = ", ".join(map(short, self.categories[:_N_LISTED]))
+        return f"hold categories that the model knows ({listed}{' ...' if len(self.categories) > _N_LISTED else ''})"
+
+    def read(self, cells: Cells) -> Reading:
+        """Return the codes of a column of any table."""
+        places = {category: place for place, category in enumerate(self.categories)}
+        ways = {way: places[text] for text, ways in BOOLEANS.items() if text in places for way in ways}
+        texts = with_plain_numbers(cells.texts) if self.numeric else cells.texts
+        codes = texts.replace_strict(ways | places, default=self.other_code, return_dtype=pl.Int32)
+        codes = codes.set(texts.is_null(), self.missing_code)
+        return Reading(codes.cast(pl.Float64).to_numpy()[:, None], odd_cells(texts, codes == -1))
+
+    def encode(self, values: NDArray[np.float64], inputs: NDArray[np.float32]) -> None:
+        """Set the input of each code to 1."""
+        codes = values[:, 0].astype(np.int64)
+        known = np.flatnonzero((codes >= 0) & (codes < inputs.shape[1]))
+        inputs[known, codes[known]] = 1.0
+
+    def odd_words(self, *, strict: bool) -> str | None:
+        """Return what happens to unknown categories; None if they are an error."""
+        return None if strict else "are answered as none of the known ones"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to tell about it."""
+        return not self.is_open
+
+    def describe(self) -> str:
+        """Return in words how the column is read."""
+        n_known = len(self.categories)
+        return f"the {n_known} most common categories, the others share an input" if self.is_open else "categories"
 
 
 @dataclass(frozen=True)
@@ -79,11 +270,13 @@ class DroppedColumn:
         name: of the column.
         reason: why.
         option: that makes the model read it, empty if nothing can.
+        dates: how it is read to order the rows, None if it holds no dates.
     """
 
     name: str
     reason: str
     option: str = ""
+    dates: DateColumn | None = None
 
 
 def width(columns: Sequence[Column]) -> int:

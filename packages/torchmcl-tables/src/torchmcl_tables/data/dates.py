@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from torchmcl_tables.data.cells import texts_of
+from torchmcl_tables.data.texts import texts_of
 
-__all__ = ["ISO", "PARTS", "TIME_OF_DAY", "date_parts", "find_date_format", "read_dates"]
+__all__ = ["ISO", "PARTS", "TIME_OF_DAY", "date_formats", "date_parts", "moment_text", "read_dates"]
 
 # Numbers of a date, in this order; "days" is the time since 1970, with the time of day as a fraction.
 PARTS = ("year", "month", "weekday", "hour", "days")
@@ -79,35 +79,26 @@ def _parsed(texts: Any, form: str) -> Any:
     return found
 
 
-def find_date_format(series: Any, *, day_first: bool = False, chosen: bool = False) -> str | None:
-    """Return the format that reads nearly all cells of a column, None if they are not dates.
+def date_formats(series: Any, *, day_first: bool = False, chosen: bool = False) -> list[str]:
+    """Return the formats that read nearly all of some cells of a column, none if they are not dates.
 
     Args:
         series: of dates, or of text.
         day_first: whether 03/04/2024 is in April.
-        chosen: whether the user says that these are dates: 20240403 is one then.
+        chosen: whether the user takes these for dates: 20240403 is one then.
     """
     if series.dtype.is_temporal() and series.dtype != pl.Duration:
-        return TIME_OF_DAY if series.dtype == pl.Time else ISO
+        return [TIME_OF_DAY if series.dtype == pl.Time else ISO]
     if series.dtype != pl.String and not (chosen and series.dtype.is_numeric()):
-        return None
+        return []
     cells = (series.cast(pl.Int64, strict=False) if series.dtype.is_float() else series).drop_nulls()
     sample = texts_of(cells.gather_every(max(1, len(cells) // _SAMPLE))).drop_nulls()
     if chosen and len(sample) and sample.str.contains(r"^\d{8}$").mean() >= _NEARLY_ALL:
-        return _DIGITS
+        return [_DIGITS]
     if not len(sample) or sample.str.contains(_LIKE_DATES).mean() < _NEARLY_ALL:
-        return None
-    texts = texts_of(cells).drop_nulls()
-    best, fewest = None, len(texts)
-    for form in _FORMATS:
-        form = _DAY_FIRST.get(form, form) if day_first else form
-        if _parsed(sample, form).null_count() <= (1 - _NEARLY_ALL) * len(sample):
-            n_failed = int(_parsed(texts, form).null_count())
-            if n_failed < fewest:
-                best, fewest = form, n_failed
-            if not fewest:
-                break
-    return best
+        return []
+    formats = dict.fromkeys(_DAY_FIRST.get(form, form) if day_first else form for form in _FORMATS)
+    return [form for form in formats if _parsed(sample, form).null_count() <= (1 - _NEARLY_ALL) * len(sample)]
 
 
 def date_parts(dates: Any, parts: tuple[str, ...]) -> NDArray[np.float64]:
@@ -123,3 +114,14 @@ def date_parts(dates: Any, parts: tuple[str, ...]) -> NDArray[np.float64]:
     for place, part in enumerate(parts):
         made[:, place] = read[part]().cast(pl.Float64).to_numpy()
     return made
+
+
+def moment_text(days: float) -> str:
+    """Return a number of days since 1970 as a date, with the time of day if there is one.
+
+    Example:
+        >>> moment_text(19723.0), moment_text(19723.5)
+        ('2024-01-01', '2024-01-01 12:00:00')
+    """
+    moment = np.datetime64("1970-01-01T00:00:00") + np.timedelta64(round(days * 86_400), "s")
+    return str(moment).replace("T", " ").removesuffix(" 00:00:00")

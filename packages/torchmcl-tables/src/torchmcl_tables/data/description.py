@@ -1,15 +1,14 @@
 """A table in words: what each column holds, and what is made of it."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from torchmcl._messages import number_text
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn
-from torchmcl_tables.data.files import Table
+from torchmcl_tables.data.dates import moment_text
 from torchmcl_tables.data.schema import TableSchema
-from torchmcl_tables.data.splits import choose_split, moment_text
+from torchmcl_tables.data.splits import choose_split
+from torchmcl_tables.data.table import Table
 
 __all__ = ["description"]
 
@@ -25,7 +24,7 @@ def description(table: Table, schema: TableSchema) -> str:
         >>> import polars
         >>> from torchmcl_tables.data.inference import infer_schema
         >>> table = Table("t.csv", polars.DataFrame({"a": [1, 2, 5], "b": ["x", "y", None], "c": [7, 7, 7]}))
-        >>> print(description(table, infer_schema("example", table, ["a"])))
+        >>> print(description(table, infer_schema(table, ["a"])))
         t.csv: 3 rows, 3 columns
         column  kind      missing  values
         a       target         0%  1 to 5
@@ -33,57 +32,44 @@ def description(table: Table, schema: TableSchema) -> str:
         c       dropped        0%  all of its cells are 7 (use it: --keep-column c)
         Decide otherwise with --drop, --categorical, --numeric, --date or --keep-column and the names of columns.
     """
-    rows: dict[str, tuple[str, str]] = {}
+    rows: dict[str, tuple[str, float, str]] = {}
     for column in (*schema.target_columns, *schema.columns):
-        values = column.read(table.frame.get_column(column.name)).values
+        values = table.reading(column).values[:, -1]
+        is_missing = values == column.missing_code if isinstance(column, CategoryColumn) else np.isnan(values)
         kind = ("classes" if schema.classes else "target") if column.name in schema.targets else column.kind
-        rows[column.name] = kind, _values(column, values) + ("" if column.is_plain else f" ({column.describe()})")
+        how = "" if column.is_plain else f" ({column.describe()})"
+        rows[column.name] = kind, float(is_missing.mean()), _range(column, values) + how
     for dropped in schema.dropped:
-        rows[dropped.name] = "dropped", dropped.reason + (f" (use it: {dropped.option})" if dropped.option else "")
+        use = f" (use it: {dropped.option})" if dropped.option else ""
+        missing = table.frame.get_column(dropped.name).null_count() / len(table)
+        rows[dropped.name] = "dropped", missing, dropped.reason + use
     wide = max(len("column"), *(min(len(name), _LONGEST_NAME) for name in rows))
     lines = [f"{table.name}: {len(table):,} rows, {len(table.columns):,} columns"]
     lines += [f"  {note}" for note in schema.notes]
     lines.append(f"{'column':<{wide}}  {'kind':<8}  {'missing':>7}  values")
     for name in table.columns:
-        kind, words = rows[name]
-        missing = _missing(table, schema, name)
+        kind, missing, words = rows[name]
         lines.append(f"{_cut(name, _LONGEST_NAME):<{wide}}  {kind:<8}  {missing:>7.0%}  {words}")
     if schema.classes:
         lines.append(schema.what_is_told_apart())
-    if apart := choose_split("describe", table, schema).describe():
+    if apart := choose_split(table, schema).describe():
         lines.append(f"Rows: {apart}")
     lines += [f"Warning: {line}" for line in schema.warnings()]
     return "\n".join([*lines, _OVERRIDES])
 
 
-def _missing(table: Table, schema: TableSchema, name: str) -> float:
-    """Return the share of missing cells, those included that count as missing."""
-    series = table.frame.get_column(name)
-    column = next((c for c in (*schema.target_columns, *schema.columns) if c.name == name), None)
-    if column is None:
-        return float(series.null_count() / len(series))
-    values = column.read(series).values[:, -1]
-    is_missing = values == column.missing_code if isinstance(column, CategoryColumn) else np.isnan(values)
-    return float(is_missing.mean())
-
-
-def _values(column: Column, values: NDArray[np.float64]) -> str:
+def _range(column: Column, values: NDArray[np.float64]) -> str:
     """Return the range of numbers or dates, or the commonest categories."""
     if isinstance(column, CategoryColumn):
         listed = ", ".join(column.categories[:_N_LISTED])
         more = " ..." if len(column.categories) > _N_LISTED or column.is_open else ""
         return _cut(listed, _LONGEST_RANGE) + more
-    known = values[np.isfinite(values[:, -1]), -1]
+    known = values[np.isfinite(values)]
     if not len(known):
         return "none"
     low, high = float(known.min()), float(known.max())
-    return f"{_end(column, low, high - low)} to {_end(column, high, high - low)}"
-
-
-def _end(column: Any, value: float, scale: float) -> str:
-    if isinstance(column, DateColumn):
-        return moment_text(value)
-    return number_text(value, scale)
+    ends = (moment_text(v) if isinstance(column, DateColumn) else number_text(v, high - low) for v in (low, high))
+    return " to ".join(ends)
 
 
 def _cut(text: str, longest: int) -> str:

@@ -4,8 +4,8 @@ import csv
 import io
 from pathlib import Path
 
-from torchmcl._files import write_atomically
 from torchmcl._messages import bad_value
+from torchmcl.persistence.writing import write_atomically
 
 __all__ = ["EXAMPLE", "EXAMPLE_TARGET", "write_example"]
 
@@ -17,7 +17,7 @@ _COLUMNS = (
 )
 
 
-def write_example(owner: str, path: Path) -> None:
+def write_example(path: Path) -> None:
     """Write 442 patients with diabetes, and how far the disease had progressed a year later, from scikit-learn's copy.
 
     Raises:
@@ -35,5 +35,5 @@ def write_example(owner: str, path: Path) -> None:
     content = buffer.getvalue().encode()
     if path.exists() and path.read_bytes() != content:
         rule, advice = "be new, or the example already", "Give another name: torchmcl fit --example NAME.csv"
-        raise ValueError(bad_value(owner, "table", rule, repr(str(path)), advice))
+        raise ValueError(bad_value("write_example", "table", rule, repr(str(path)), advice))
     write_atomically(path, content)

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from torchmcl_tables.data.cells import NUMBER
+from torchmcl_tables.data.texts import NUMBER
 
 __all__ = ["escape_formulas"]
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from torchmcl_tables.data.names import named
+from torchmcl_tables.data.table import unique_names
 
 __all__ = ["as_polars", "has_only_numbers", "is_data_frame"]
 
@@ -39,10 +39,10 @@ def as_polars(frame: Any) -> Any:
     if _package(frame) == "polars":
         return frame
     if _package(frame) == "pyarrow":
-        names, _ = named([str(name) for name in frame.schema.names])
+        names, _ = unique_names([str(name) for name in frame.schema.names])
         columns = [_arrow_series(name, frame.column(place)) for place, name in enumerate(names)]
         return pl.DataFrame(columns)
-    names, _ = named([str(name) for name in frame.columns])
+    names, _ = unique_names([str(name) for name in frame.columns])
     columns = [_series(name, frame.iloc[:, place]) for place, name in enumerate(names)]
     return pl.DataFrame([column.alias(name) for name, column in zip(names, columns, strict=True)])
 

@@ -4,30 +4,33 @@ from collections.abc import Sequence
 
 from torchmcl._messages import option_text
 from torchmcl_tables.data.columns import CategoryColumn, Column, DroppedColumn
-from torchmcl_tables.data.files import Table
-from torchmcl_tables.data.kinds import Cells, Kinds
+from torchmcl_tables.data.kinds import Kinds
 from torchmcl_tables.data.numbers import has_decimal_commas
 from torchmcl_tables.data.problems import Problem, raise_problems
 from torchmcl_tables.data.schema import TableSchema
 from torchmcl_tables.data.suspicions import counts_rows, find_suspicions
-from torchmcl_tables.data.targets import target_column
+from torchmcl_tables.data.table import Table
+from torchmcl_tables.data.targets import TargetColumn, target_column
 
-__all__ = ["MIN_ROWS", "infer_schema", "rows_problem"]
+__all__ = ["MIN_ROWS", "check_rows", "infer_schema"]
 
 # With fewer rows nothing can be held out.
 MIN_ROWS = 10
 
 
-def rows_problem(table: Table) -> list[Problem]:
-    """Return the problem of a table that has too few rows to learn from."""
-    if len(table) >= MIN_ROWS:
-        return []
-    advice = "A tenth of the rows is set apart and a fifth validates: collect more rows."
-    return [Problem(table.name, f"have at least {MIN_ROWS} rows", str(len(table)), advice)]
+def check_rows(table: Table) -> None:
+    """Check that a table has enough rows to learn from.
+
+    Raises:
+        TableError: if it has too few.
+    """
+    if len(table) < MIN_ROWS:
+        advice = "A tenth of the rows is set apart and a fifth validates: collect more rows."
+        problem = Problem(table.name, f"have at least {MIN_ROWS} rows", str(len(table)), advice)
+        raise_problems("infer_schema", table.name, [problem])
 
 
 def infer_schema(
-    owner: str,
     table: Table,
     targets: Sequence[str],
     *,
@@ -42,7 +45,6 @@ def infer_schema(
     """Return the schema of a training table.
 
     Args:
-        owner: named in error messages.
         table: all of it.
         targets: the columns to predict.
         task: what to predict, "classes" or "numbers"; by default decided by the cells of the targets.
@@ -61,7 +63,7 @@ def infer_schema(
     Example:
         >>> import polars
         >>> table = Table("t.csv", polars.DataFrame({"day": ["2024-05-01", "2024-06-02"], "f": ["4", "r"]}))
-        >>> [column.describe() for column in infer_schema("example", table, []).columns]
+        >>> [column.describe() for column in infer_schema(table, []).columns]
         ['dates in the format %Y-%m-%d, read as month, weekday, days', 'categories']
     """
     chosen = {"--categorical": categorical, "--numeric": numeric, "--date": date, "--keep-column": keep}
@@ -69,56 +71,75 @@ def infer_schema(
     commas = has_decimal_commas(table.frame, semicolons=table.has_semicolons)
     options_of = {name: option for option, names in chosen.items() for name in names}
     kinds = Kinds(commas, options_of, missing_codes=interpret)
-    known = [name for name in targets if name in table.frame.columns]
-    target_columns = []
-    for name in known:
-        column, problem = target_column(table, name, kinds, task)
-        target_columns.append(column)
-        problems += problem
-    classes = [column.name for column in target_columns if isinstance(column, CategoryColumn)]
-    if classes and len(known) > 1:
-        advice = "Fit a model for each column of classes, or give --task numbers."
-        problems.append(Problem("--target", "name one column where it holds classes", ", ".join(classes), advice))
-    decided: list[Column | DroppedColumn] = []
-    for name in table.columns:
-        if name in known:
-            continue
-        if name in drop:
-            decided.append(DroppedColumn(name, "as you asked"))
-            continue
-        found = kinds.column(Cells(table.frame.get_column(name)))
-        if isinstance(found, Problem):
-            problems.append(found)
-        else:
-            decided.append(found)
-    decided = _without_counters(table, decided, kinds) if interpret else decided
+    target_columns = _target_columns(table, targets, kinds, task, problems)
+    decided = _decided_columns(table, {column.name for column in target_columns}, kinds, drop, problems)
+    if interpret:
+        decided = _without_counters(table, decided, kinds)
     dropped = tuple(column for column in decided if isinstance(column, DroppedColumn))
     columns = tuple(column for column in decided if not isinstance(column, DroppedColumn))
     if not columns and not problems:
-        ours = [column for column in dropped if column.name not in drop]
-        why = "; ".join(f"{column.name!r} is dropped, {column.reason}" for column in ours[:8]) or "no other column"
-        can_stay = [column.name for column in ours if column.option]
-        advice = f"Keep columns with {option_text('--keep-column', *can_stay)}" if can_stay else ""
-        problems.append(Problem(table.name, "have a column besides the targets to learn from", why, advice))
-    raise_problems(owner, table.name, problems)
-    suspicious = find_suspicions(table, columns, tuple(target_columns), frozenset(keep))
-    return TableSchema(columns, tuple(target_columns), dropped, suspicious, table.notes)
+        problems.append(_nothing_to_learn_from(table, [column for column in dropped if column.name not in drop]))
+    raise_problems("infer_schema", table.name, problems)
+    suspicious = find_suspicions(table, columns, target_columns, frozenset(keep))
+    return TableSchema(columns, target_columns, dropped, suspicious, table.notes)
+
+
+def _target_columns(
+    table: Table, names: Sequence[str], kinds: Kinds, task: str | None, problems: list[Problem]
+) -> tuple[TargetColumn, ...]:
+    """Return the columns to predict, and add their problems."""
+    columns = []
+    for name in (name for name in names if name in table.frame.columns):
+        cells = table.cells(name)
+        column, found = target_column(table, cells, kinds, task)
+        columns.append(column)
+        problems += found
+        if not found:
+            table.reading(column, cells)
+    classes = [column.name for column in columns if isinstance(column, CategoryColumn)]
+    if classes and len(columns) > 1:
+        advice = "Fit a model for each column of classes, or give --task numbers."
+        problems.append(Problem("--target", "name one column where it holds classes", ", ".join(classes), advice))
+    return tuple(columns)
+
+
+def _decided_columns(
+    table: Table, targets: set[str], kinds: Kinds, drop: Sequence[str], problems: list[Problem]
+) -> list[Column | DroppedColumn]:
+    """Return what the other columns are, and add their problems."""
+    decided: list[Column | DroppedColumn] = []
+    for name in (name for name in table.columns if name not in targets):
+        cells = table.cells(name)
+        found = kinds.dropped(cells, "as you asked") if name in drop else kinds.column(cells)
+        if isinstance(found, Problem):
+            problems.append(found)
+            continue
+        decided.append(found)
+        if isinstance(found, Column):
+            table.reading(found, cells)
+    return decided
+
+
+def _nothing_to_learn_from(table: Table, dropped: Sequence[DroppedColumn]) -> Problem:
+    why = "; ".join(f"{column.name!r} is dropped, {column.reason}" for column in dropped[:8]) or "no other column"
+    can_stay = [column.name for column in dropped if column.option]
+    advice = f"Keep columns with {option_text('--keep-column', *can_stay)}" if can_stay else ""
+    return Problem(table.name, "have a column besides the targets to learn from", why, advice)
 
 
 def _without_counters(
     table: Table, decided: list[Column | DroppedColumn], kinds: Kinds
 ) -> list[Column | DroppedColumn]:
     """Return the columns, those dropped that number the rows from 0 or 1 on; the only column to learn from stays."""
+    columns = [column for column in decided if isinstance(column, Column)]
     counters = [
         column.name
-        for column in decided
-        if not isinstance(column, DroppedColumn)
-        and column.name not in kinds.chosen
+        for column in columns
+        if column.name not in kinds.chosen
         and counts_rows(table, column)
-        and _ends(table, column) & {0.0, 1.0}
+        and {0.0, 1.0} & {float(table.reading(column).values[end, 0]) for end in (0, -1)}
     ]
-    n_columns = sum(not isinstance(column, DroppedColumn) for column in decided)
-    if n_columns == len(counters):
+    if len(columns) == len(counters):
         return decided
     return [
         DroppedColumn(column.name, "it counts the rows", option_text("--keep-column", column.name))
@@ -128,22 +149,15 @@ def _without_counters(
     ]
 
 
-def _ends(table: Table, column: Column) -> set[float]:
-    """Return the first and the last number of a column."""
-    values = column.read(table.frame.get_column(column.name)).values[:, 0]
-    return {float(values[0]), float(values[-1])}
-
-
 def _problems_of_options(table: Table, targets: Sequence[str], options: dict[str, Sequence[str]]) -> list[Problem]:
     """Return a problem for each name that is not a column, and for each column that two options claim."""
-    problems = []
-    for option, names in {"--target": targets, **options}.items():
-        for name in names:
-            if name not in table.frame.columns:
-                hint = table.hint(name)
-                right = hint.removeprefix("Did you mean ").removesuffix("?").strip("'\"") if hint else ""
-                right = right if right in table.frame.columns else ""
-                problems.append(Problem(option, f"name a column of {table.name}", repr(name), hint, name, right))
+    rule = f"name a column of {table.name}"
+    problems = [
+        Problem(option, rule, repr(name), table.hint(name), name, table.nearest(name))
+        for option, names in {"--target": targets, **options}.items()
+        for name in names
+        if name not in table.frame.columns
+    ]
     # A target may be named as numbers: that its cells are no classes, and that none of them is a missing value.
     others = {option: names for option, names in options.items() if option != "--numeric"}
     claimed = [name for names in others.values() for name in names]

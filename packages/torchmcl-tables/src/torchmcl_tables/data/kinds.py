@@ -7,20 +7,20 @@ and nearly all are numbers. Columns that nothing can be learned from are dropped
 
 import re
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from torchmcl._messages import number_text, option_text
-from torchmcl_tables.data.cells import NUMBER, texts_of, with_plain_numbers
+from torchmcl_tables.data.cells import SAMPLE, Cells
 from torchmcl_tables.data.columns import BOOLEANS, CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn
-from torchmcl_tables.data.dates import PARTS, date_parts, find_date_format, read_dates
-from torchmcl_tables.data.numbers import PLAIN, NumberForm, find_form, read_numbers, too_large
+from torchmcl_tables.data.dates import PARTS, date_formats, date_parts
+from torchmcl_tables.data.numbers import PLAIN, find_form, read_numbers, too_large
 from torchmcl_tables.data.problems import Problem
+from torchmcl_tables.data.texts import NUMBER, with_plain_numbers
 
-__all__ = ["Cells", "Kinds", "with_missing_codes"]
+__all__ = ["Kinds", "with_missing_codes"]
 
 # Only common categories get their own input; the others of a column share one.
 _MAX_CATEGORIES = 50
@@ -31,76 +31,8 @@ _NEARLY_ALL = 0.9
 _IDENTIFIER = re.compile(r"(?i:(?:.*[_\s.-])?(?:ids?|uuid|guid|identifier))|.*[a-z]I[Dd]")
 # Numbers that stand for a missing value are made of nines. Few other numbers cannot show that one is far from them.
 _CODE, _FEWEST_OTHERS = re.compile(r"-?999+(?:\.9+)?|-?99\.9+"), 3
-# Forms are found with some of the cells, and used on all of them. If less than half of these are numbers, the column
-# has no numbers.
-_SAMPLE, _HALF = 1000, 0.5
-
-
-class Cells:
-    """The cells of a column, and what is known of them.
-
-    Args:
-        series: of polars.
-    """
-
-    def __init__(self, series: Any) -> None:
-        self.series = series
-        self.name = str(series.name)
-        self.is_text = series.dtype == pl.String
-        self._sample_form: NumberForm | None = None
-
-    @cached_property
-    def texts(self) -> Any:
-        """The cells as text, null where they are missing."""
-        return texts_of(self.series)
-
-    @cached_property
-    def n_given(self) -> int:
-        """The number of cells that are not missing."""
-        return len(self.texts) - int(self.texts.null_count())
-
-    @cached_property
-    def counts(self) -> Any:
-        """The different cells and how often each comes, in a frame of `text` and `n`."""
-        return _counts(self.texts)
-
-    @property
-    def n_texts(self) -> int:
-        """The number of different cells."""
-        return int(self.counts.height)
-
-    @cached_property
-    def sample(self) -> Any:
-        """Some texts from everywhere in the column; the first ones if there are few."""
-        spaced = texts_of(self.series.gather_every(max(1, len(self.series) // _SAMPLE))).drop_nulls()
-        return spaced if len(spaced) else self.texts.drop_nulls().head(_SAMPLE)
-
-    def form(self, commas: bool) -> NumberForm:
-        """Return how the numbers of the sample are written."""
-        if self._sample_form is None:
-            self._sample_form = find_form(self.sample, commas=commas)
-        return self._sample_form
-
-    def numbers(self, form: NumberForm) -> tuple[Any, Any]:
-        """Return the cells as numbers, and where they are something else; kept for the last form."""
-        if getattr(self, "_form", None) != form:
-            self._form, self._numbers = form, read_numbers(self.series, form)
-        return self._numbers
-
-    @property
-    def useless(self) -> str:
-        """Why the cells cannot be read at all, empty if they can."""
-        dtype = self.series.dtype
-        known = dtype.is_numeric() or dtype.is_temporal()
-        if not (known or dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)):
-            return f"its cells are of type {dtype}"
-        if dtype.is_float():
-            empty = bool((self.series.is_null() | self.series.is_nan().fill_null(True)).all())
-        elif self.is_text:
-            empty = not len(self.sample)
-        else:
-            empty = self.series.null_count() == len(self.series)
-        return "all of its cells are missing" if empty else ""
+# If less than half of some cells are numbers, the column has no numbers.
+_HALF = 0.5
 
 
 class Kinds:
@@ -120,22 +52,28 @@ class Kinds:
     def column(self, cells: Cells) -> Column | DroppedColumn | Problem:
         """Return what a column is."""
         option = self.chosen.get(cells.name, "")
-        if why := cells.useless:
+        if why := cells.unusable:
             got = f"{cells.name!r}: {why}"
             return Problem(option, "name a column that can be used", got) if option else DroppedColumn(cells.name, why)
+        got = f"{cells.name!r} with {cells.first()}" if option else ""
         if option == "--categorical":
             return self.category(cells, chosen=True)
         if option == "--numeric":
-            return self._chosen_number(cells)
+            number = self.number(cells)
+            values, _ = cells.numbers(number.form)
+            return number if values.null_count() < len(values) else Problem(option, "name a column of numbers", got)
         if option == "--date":
-            got = f"{cells.name!r} with {str(cells.series.drop_nulls()[0])[:40]!r}"
             return self.date(cells, chosen=True) or Problem(option, "name a column of dates, as 2024-12-31", got)
         column = self._by_cells(cells)
         if isinstance(column, NumberColumn) and self.missing_codes:
             column = with_missing_codes(column, cells)
         if option or not (why := _useless(cells, column)):
             return column
-        return DroppedColumn(cells.name, why, option_text("--keep-column", cells.name))
+        return self.dropped(cells, why, option_text("--keep-column", cells.name))
+
+    def dropped(self, cells: Cells, reason: str, option: str = "") -> DroppedColumn:
+        """Return a column that is not learned from; its dates can order the rows."""
+        return DroppedColumn(cells.name, reason, option, None if cells.unusable else self.date(cells))
 
     def _by_cells(self, cells: Cells) -> Column:
         """Return the kind of a column that no option is about."""
@@ -170,28 +108,26 @@ class Kinds:
         form = cells.form(self.commas) if cells.is_text else PLAIN
         values, failed = cells.numbers(form)
         if cells.is_text and failed.any():  # the sample may not show how all of them are written
-            others = cells.series.filter(failed).head(_SAMPLE).str.strip_chars()
+            others = cells.series.filter(failed).head(SAMPLE).str.strip_chars()
             form = find_form(pl.concat([cells.sample, others]), commas=self.commas)
             values, failed = cells.numbers(form)
         return NumberColumn(cells.name, bool(values.null_count()), form, int(failed.sum()))
 
-    def _chosen_number(self, cells: Cells) -> Column | Problem:
-        column = self.number(cells)
-        values, _ = cells.numbers(column.form)
-        if values.null_count() < len(values):
-            return column
-        got = f"{cells.name!r} with {str(cells.series.drop_nulls()[0])[:40]!r}"
-        return Problem("--numeric", "name a column of numbers", got)
-
     def date(self, cells: Cells, *, chosen: bool = False) -> DateColumn | None:
         """Return a column of dates with the parts that vary, None if it has none."""
-        form = find_date_format(cells.series, day_first=self.commas, chosen=chosen)
-        if form is None:
+        best, fewest = "", len(cells.series) + 1
+        for form in date_formats(cells.series, day_first=self.commas, chosen=chosen):
+            n_failed = int(cells.dates(form)[1].sum())
+            if n_failed < fewest:
+                best, fewest = form, n_failed
+            if not fewest:
+                break
+        if not best:
             return None
-        dates, failed = read_dates(cells.series, form)
+        dates, _ = cells.dates(best)
         values = date_parts(dates.drop_nulls(), PARTS)
         parts = tuple(part for part, column in zip(PARTS, values.T, strict=True) if len(column) and np.ptp(column) > 0)
-        return DateColumn(cells.name, bool(dates.null_count()), parts or PARTS[-1:], form, int(failed.sum()))
+        return DateColumn(cells.name, bool(dates.null_count()), parts or PARTS[-1:], best, fewest)
 
     def category(self, cells: Cells, *, chosen: bool = False, most: int = _MAX_CATEGORIES) -> CategoryColumn:
         """Return a column of categories; numbers are written in one way if the user chose it and all are numbers."""
@@ -199,7 +135,7 @@ class Kinds:
         # With leading zeros they are codes: 7 differs from 007.
         numeric = chosen and bool(counts.get_column("text").str.contains(f"^(?:{NUMBER.pattern})$").all())
         if numeric:
-            counts = _counts(with_plain_numbers(cells.texts))
+            counts = with_plain_numbers(cells.texts).drop_nulls().alias("text").value_counts(name="n")
         if counts.height <= most:
             ways = {way: text for text, ways in BOOLEANS.items() for way in ways}
             counts = counts.with_columns(pl.col("text").replace(ways)).group_by("text").agg(pl.col("n").sum())
@@ -235,10 +171,6 @@ def _is_code(value: float, values: Any) -> bool:
     return bool(others.n_unique() >= _FEWEST_OTHERS and max(low - value, value - high) > high - low)
 
 
-def _counts(texts: Any) -> Any:
-    return texts.drop_nulls().alias("text").value_counts(name="n")
-
-
 def _only_infinite(cells: Cells, column: NumberColumn) -> bool:
     """Return whether all cells that are no numbers to learn from are infinite or far too large."""
     odd = cells.series.filter(cells.numbers(column.form)[1]).str.strip_chars()
@@ -249,10 +181,10 @@ def _only_infinite(cells: Cells, column: NumberColumn) -> bool:
 def _useless(cells: Cells, column: Column) -> str:
     """Return why nothing can be learned from a column, empty if something can."""
     if isinstance(column, NumberColumn):
-        return _useless_numbers(pl.Series(column.read(cells.series).values[:, 0], nan_to_null=True), column)
+        return _useless_numbers(cells.numbers(column.form)[0], column)
     if isinstance(column, DateColumn):
-        days = column.read(cells.series).values[:, -1]
-        return "" if column.missing or np.ptp(days) else "all of its dates are the same"
+        dates, _ = cells.dates(column.form)
+        return "" if column.missing or dates.min() != dates.max() else "all of its dates are the same"
     if not isinstance(column, CategoryColumn):
         return ""
     if len(column.categories) == 1 and not column.missing:

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from torchmcl_tables.data.cells import MISSING
+from torchmcl_tables.data.texts import MISSING
 
 __all__ = ["PLAIN", "NumberForm", "find_form", "has_decimal_commas", "read_numbers", "too_large"]
 

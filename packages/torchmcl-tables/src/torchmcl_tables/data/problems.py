@@ -1,11 +1,16 @@
 """Problems of a table, all of them in one message."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torchmcl._messages import bad_value
 
-__all__ = ["Problem", "TableError", "raise_problems"]
+__all__ = ["Problem", "TableError", "raise_problems", "speaking_for"]
+
+# The function or class in front of a message.
+_OWNER = re.compile(r"\w+: (?=`|.+ has \d+ problems:)")
 
 
 @dataclass(frozen=True)
@@ -47,9 +52,27 @@ def raise_problems(owner: str, name: str, problems: Sequence[Problem]) -> None:
     Raises:
         TableError: in the house form for one problem, with a line for each of several.
     """
-    told = [bad_value(owner, p.subject, p.rule, p.got, p.advice) for p in problems]
-    if len(told) == 1:
-        raise TableError(told[0], problems)
-    if told:
-        lines = "\n".join(f"- {text.removeprefix(f'{owner}: ')}" for text in told)
-        raise TableError(f"{owner}: {name} has {len(told)} problems:\n{lines}", problems)
+    lines = [bad_value(owner, p.subject, p.rule, p.got, p.advice) for p in problems]
+    if len(lines) == 1:
+        raise TableError(lines[0], problems)
+    if lines:
+        listed = "\n".join(f"- {line.removeprefix(f'{owner}: ')}" for line in lines)
+        raise TableError(f"{owner}: {name} has {len(lines)} problems:\n{listed}", problems)
+
+
+@contextmanager
+def speaking_for(owner: str) -> Iterator[None]:
+    """Let errors of the functions inside name their caller, a command or an estimator, instead of themselves.
+
+    Example:
+        >>> with speaking_for("torchmcl fit"):
+        ...     raise ValueError("read_table: `file` must exist, got 'a.csv'.")
+        Traceback (most recent call last):
+        ValueError: torchmcl fit: `file` must exist, got 'a.csv'.
+    """
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if len(error.args) == 1 and isinstance(error.args[0], str) and (found := _OWNER.match(error.args[0])):
+            error.args = (f"{owner}: {error.args[0][found.end() :]}",)
+        raise

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from torchmcl._messages import option_text
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn, width
-from torchmcl_tables.data.files import Table
+from torchmcl_tables.data.dates import TIME_OF_DAY
 from torchmcl_tables.data.numbers import NumberForm
 from torchmcl_tables.data.problems import Problem, raise_problems
+from torchmcl_tables.data.table import Table
 
 __all__ = ["RECORDS", "Suspicion", "TableSchema", "Unfit"]
 
@@ -93,13 +94,19 @@ class TableSchema:
         """The columns of categories that the model reads."""
         return tuple(column for column in self.columns if isinstance(column, CategoryColumn))
 
+    @property
+    def dating_columns(self) -> dict[str, DateColumn]:
+        """The columns of dates by name, also those that the model does not read; times of day are none."""
+        dropped = {column.name: column.dates for column in self.dropped}
+        known = {column.name: column for column in self.dates} | dropped
+        return {name: column for name, column in known.items() if column and column.form != TIME_OF_DAY}
+
     def values(
-        self, owner: str, table: Table, *, strict: bool = False, unfit: Unfit | None = None, first_row: int = 0
+        self, table: Table, *, strict: bool = False, unfit: Unfit | None = None, first_row: int = 0
     ) -> NDArray[np.float64]:
         """Return [rows, values]: for each column its numbers, NaN where they are missing, or its codes.
 
         Args:
-            owner: named in error messages.
             table: with at least the columns of `features`; others are ignored.
             strict: refuse unknown categories; by default they are none of the known ones.
             unfit: counts the cells that do not fit and are accepted.
@@ -108,11 +115,11 @@ class TableSchema:
         Raises:
             ValueError: if columns are missing or hold something else; the message names all of them.
         """
-        return _values(owner, table, self.columns, strict, unfit, first_row)
+        return _values(table, self.columns, strict, unfit, first_row)
 
-    def target_values(self, owner: str, table: Table) -> NDArray[np.float64]:
+    def target_values(self, table: Table) -> NDArray[np.float64]:
         """Return [rows, targets]: numbers, or places in `classes`; NaN where a value is missing."""
-        values = _values(owner, table, self.target_columns, True, None, 0)
+        values = _values(table, self.target_columns, True, None, 0)
         if self.classes:
             values[values >= len(self.classes)] = np.nan
         return values
@@ -130,7 +137,9 @@ class TableSchema:
 
     def what_is_told_apart(self) -> str:
         """Return the line about the classes."""
-        instead = " (as numbers: --task numbers)" if _are_numbers(self.target_columns[0]) else ""
+        column = self.target_columns[0]
+        numeric = isinstance(column, CategoryColumn) and column.numeric
+        instead = " (as numbers: --task numbers)" if numeric else ""
         return f"{self.targets[0]}: {len(self.classes)} classes to tell apart{instead}"
 
     def warnings(self) -> list[str]:
@@ -140,12 +149,8 @@ class TableSchema:
         return [f"{c.name}: {c.reason}; to leave it out: {option_text('--drop', c.name)}" for c in self.suspicious]
 
 
-def _are_numbers(column: Column) -> bool:
-    return isinstance(column, CategoryColumn) and column.numeric
-
-
 def _values(
-    owner: str, table: Table, columns: tuple[Column, ...], strict: bool, unfit: Unfit | None, first_row: int
+    table: Table, columns: tuple[Column, ...], strict: bool, unfit: Unfit | None, first_row: int
 ) -> NDArray[np.float64]:
     values = np.empty((len(table), width(columns)), order="F")
     problems: list[Problem] = []
@@ -158,7 +163,7 @@ def _values(
             continue
         subject = f"{table.name}, column {column.name!r}"
         try:
-            read, odd = column.read(table.frame.get_column(column.name))
+            read, odd = table.reading(column)
         except pl.exceptions.PolarsError as error:
             problems.append(Problem(subject, column.rule, f"cells of another type ({_first_line(error)})"))
             continue
@@ -172,7 +177,7 @@ def _values(
         elif unfit is not None:
             unfit.counts[column.name, words] += odd.n_cells
             unfit.first.setdefault(column.name, f"first {str(odd).partition(' and ')[0]}")
-    raise_problems(owner, table.name, problems)
+    raise_problems("TableSchema", table.name, problems)
     return values
 
 

@@ -7,15 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmcl._messages import bad_value
-from torchmcl_tables.data.cells import texts_of
 from torchmcl_tables.data.columns import DateColumn, NumberColumn
-from torchmcl_tables.data.dates import TIME_OF_DAY
-from torchmcl_tables.data.files import Table
-from torchmcl_tables.data.kinds import Cells, Kinds
+from torchmcl_tables.data.kinds import Kinds
 from torchmcl_tables.data.numbers import has_decimal_commas
 from torchmcl_tables.data.schema import TableSchema
+from torchmcl_tables.data.table import Table
+from torchmcl_tables.data.texts import texts_of
 
-__all__ = ["SPLITS", "Split", "choose_split", "dating_columns", "moment_text", "times_of"]
+__all__ = ["SPLITS", "Split", "choose_split", "times_of"]
 
 #: The ways to set rows apart, as `--split` names them.
 SPLITS = ("time", "group", "random")
@@ -49,7 +48,6 @@ class Split:
 
     def rows(
         self,
-        owner: str,
         table: Table,
         schema: TableSchema,
         known: NDArray[np.int64],
@@ -60,7 +58,6 @@ class Split:
         """Return the places of the rows to learn from and of those to set apart, both sorted.
 
         Args:
-            owner: named in errors.
             table: all of it.
             schema: of the table.
             known: places of the rows that can be used.
@@ -81,15 +78,14 @@ class Split:
             last = _groups(texts_of(table.frame.get_column(self.column))[known], n_test, seed)
         if last is None:
             rule, got = f"vary by {self.by}", f"{self.column!r}, which has too few different values"
-            raise ValueError(bad_value(owner, "--split-column", rule, got, "Use --split random."))
+            raise ValueError(bad_value("choose_split", "--split-column", rule, got, "Use --split random."))
         return known[~last], known[last]
 
 
-def choose_split(owner: str, table: Table, schema: TableSchema, by: str | None = None, column: str = "") -> Split:
+def choose_split(table: Table, schema: TableSchema, by: str | None = None, column: str = "") -> Split:
     """Return how rows are set apart: by default the last ones where a column dates them, else some at random.
 
     Args:
-        owner: named in errors.
         table: all of it.
         schema: of the table.
         by: of `SPLITS`; None to decide by the columns.
@@ -99,19 +95,19 @@ def choose_split(owner: str, table: Table, schema: TableSchema, by: str | None =
         ValueError: if there is no such column, or none that orders the rows.
     """
     if by not in (None, *SPLITS):
-        raise ValueError(bad_value(owner, "--split", f"be one of {', '.join(SPLITS)}", repr(by)))
+        raise ValueError(bad_value("choose_split", "--split", f"be one of {', '.join(SPLITS)}", repr(by)))
     if column:
-        table.column(owner, column, "--split-column")
+        table.series(column, "--split-column")
     dated = _dating_column(table, schema)
-    if by == "group" or (by is None and column and column != dated and column not in dating_columns(table, schema)):
+    if by == "group" or (by is None and column and column != dated and column not in schema.dating_columns):
         if not column:
-            raise ValueError(bad_value(owner, "--split-column", "be given with --split group", "nothing"))
+            raise ValueError(bad_value("choose_split", "--split-column", "be given with --split group", "nothing"))
         return Split("group", column, dated)
     if by == "random" or (by is None and not (column or dated)):
         return Split("random", "", dated)
     if not (column or dated):
         advice = "Name a column of dates or numbers with --split-column, or take a column as dates with --date."
-        raise ValueError(bad_value(owner, "--split", "go with a column of dates", "none", advice))
+        raise ValueError(bad_value("choose_split", "--split", "go with a column of dates", "none", advice))
     split = Split("time", column or dated, column or dated)
     if by is None and not column and _last(times_of(table, dated, schema), max(1, len(table) // 10)) is None:
         return Split("random", "", dated)
@@ -120,45 +116,20 @@ def choose_split(owner: str, table: Table, schema: TableSchema, by: str | None =
 
 def times_of(table: Table, name: str, schema: TableSchema) -> NDArray[np.float64]:
     """Return when each row was [rows]: days since 1970, or the numbers of a column of numbers; NaN where missing."""
-    column: DateColumn | NumberColumn | None = dating_columns(table, schema).get(name)
+    column: DateColumn | NumberColumn | None = schema.dating_columns.get(name)
     if column is None:
-        cells = Cells(table.frame.get_column(name))
-        kinds = _kinds(table)
+        kinds, cells = Kinds(has_decimal_commas(table.frame, semicolons=table.has_semicolons), {}), table.cells(name)
         column = kinds.date(cells, chosen=True) or kinds.number(cells)
-    times: NDArray[np.float64] = column.read(table.frame.get_column(name)).values[:, -1]
-    return times
-
-
-def moment_text(days: float) -> str:
-    """Return a number of days since 1970 as a date, with the time of day if there is one.
-
-    Example:
-        >>> moment_text(19723.0), moment_text(19723.5)
-        ('2024-01-01', '2024-01-01 12:00:00')
-    """
-    moment = np.datetime64("1970-01-01T00:00:00") + np.timedelta64(round(days * 86_400), "s")
-    return str(moment).replace("T", " ").removesuffix(" 00:00:00")
-
-
-def _kinds(table: Table) -> Kinds:
-    return Kinds(has_decimal_commas(table.frame, semicolons=table.has_semicolons), {})
-
-
-def dating_columns(table: Table, schema: TableSchema) -> dict[str, DateColumn]:
-    """Return the columns of dates, also those that the model does not read; times of day are none."""
-    found: dict[str, DateColumn] = {column.name: column for column in schema.dates}
-    for dropped in schema.dropped:
-        if dropped.name in table.frame.columns and not (cells := Cells(table.frame.get_column(dropped.name))).useless:
-            column = _kinds(table).date(cells)
-            found |= {} if column is None else {dropped.name: column}
-    return {name: column for name, column in found.items() if column.form != TIME_OF_DAY}
+    return table.reading(column).values[:, -1]
 
 
 def _dating_column(table: Table, schema: TableSchema) -> str:
     """Return the column that dates the rows: one by which the file is sorted, else the first; empty if none does."""
     names = []
-    for name, column in dating_columns(table, schema).items():
-        times = column.read(table.frame.get_column(name)).values[:, -1]
+    for name, column in schema.dating_columns.items():
+        if name not in table.frame.columns:
+            continue
+        times = table.reading(column).values[:, -1]
         steps = np.diff(times[np.isfinite(times)])
         if not steps.any():
             continue

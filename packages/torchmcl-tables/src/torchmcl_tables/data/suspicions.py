@@ -1,14 +1,12 @@
 """Columns of a training table that should perhaps not be learned from: row numbers, and those that tell the target."""
 
-from typing import Any
-
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from torchmcl_tables.data.columns import CategoryColumn, Column, NumberColumn
-from torchmcl_tables.data.files import Table
 from torchmcl_tables.data.schema import Suspicion
+from torchmcl_tables.data.table import Table
 
 __all__ = ["counts_rows", "find_suspicions"]
 
@@ -20,6 +18,8 @@ _TOLD = 0.99
 _N_COMPARED = 5000
 _FEWEST = 10
 
+Values = NDArray[np.float64]
+
 
 def find_suspicions(
     table: Table,
@@ -28,32 +28,26 @@ def find_suspicions(
     kept: frozenset[str] = frozenset(),
 ) -> tuple[Suspicion, ...]:
     """Return the suspicious columns, with the reason; those of `kept` may number the rows."""
-    spaced = table.frame.gather_every(max(1, len(table) // _N_COMPARED))
-    truths = {t.name: _ranks(_numbers(spaced, t)) for t in targets if isinstance(t, NumberColumn)}
-    classes = next((target for target in targets if isinstance(target, CategoryColumn)), None)
+    step = max(1, len(table) // _N_COMPARED)
+    truths = {target: table.reading(target).values[::step, 0] for target in targets}
+    ranks = {target.name: _ranks(truth) for target, truth in truths.items() if isinstance(target, NumberColumn)}
     found = []
     for column in columns:
-        if classes is not None and _names_the_class(spaced, column, classes):
-            found.append(
-                Suspicion(column.name, f"it gives {classes.name} away (each of its values goes with one class)")
-            )
-            continue
-        if isinstance(column, CategoryColumn):
-            told = next((name for name, truth in truths.items() if _tells(spaced, column, truth)), None)
-            if told is not None:
-                found.append(Suspicion(column.name, f"it gives {told} away (its categories tell 99 % of the variance)"))
-            continue
-        if not isinstance(column, NumberColumn):
-            continue
-        values = _numbers(spaced, column)
-        if len(columns) > 1 and column.name not in kept and counts_rows(table, column):
-            found.append(Suspicion(column.name, "it counts the rows"))
-            continue
-        ranks = _ranks(values)
-        for name, truth in truths.items():
-            if (agreement := _correlation(ranks, truth)) > _CORRELATION:
-                found.append(Suspicion(column.name, f"it gives {name} away (rank correlation {agreement:.4f})"))
-                break
+        values = table.reading(column).values[::step, 0]
+        reason = ""
+        for target, truth in truths.items():
+            if isinstance(target, CategoryColumn) and _names_the_class(values, truth, len(target.categories)):
+                reason = f"it gives {target.name} away (each of its values goes with one class)"
+        if not reason and isinstance(column, CategoryColumn):
+            told = next((name for name, truth in ranks.items() if _tells(values, truth)), None)
+            reason = f"it gives {told} away (its categories tell 99 % of the variance)" if told is not None else ""
+        elif not reason and isinstance(column, NumberColumn):
+            if len(columns) > 1 and column.name not in kept and counts_rows(table, column):
+                reason = "it counts the rows"
+            else:
+                reason = _same_order(_ranks(values), ranks)
+        if reason:
+            found.append(Suspicion(column.name, reason))
     return tuple(found)
 
 
@@ -61,13 +55,12 @@ def counts_rows(table: Table, column: Column) -> bool:
     """Return whether the numbers of a column go up, or down, by one from row to row."""
     if not isinstance(column, NumberColumn):
         return False
-    steps = np.diff(column.read(table.frame.get_column(column.name)).values[:, 0])
+    steps = np.diff(table.reading(column).values[:, 0])
     return len(steps) >= _FEWEST and steps[0] in (1, -1) and bool((steps == steps[0]).all())
 
 
-def _tells(frame: Any, column: CategoryColumn, ranks: NDArray[np.float64]) -> bool:
+def _tells(codes: Values, ranks: Values) -> bool:
     """Return whether categories of many rows each leave next to nothing of the variance of the target's ranks."""
-    codes = column.read(frame.get_column(column.name)).values[:, 0]
     both = np.isfinite(ranks)
     groups, of_row = np.unique(codes[both], return_inverse=True)
     known, counts = ranks[both], np.bincount(of_row.ravel(), minlength=len(groups))
@@ -77,34 +70,29 @@ def _tells(frame: Any, column: CategoryColumn, ranks: NDArray[np.float64]) -> bo
     return bool(((known - means[of_row.ravel()]) ** 2).mean() < (1 - _TOLD) * known.var())
 
 
-def _names_the_class(frame: Any, column: Column, classes: CategoryColumn) -> bool:
+def _names_the_class(values: Values, truth: Values, n_classes: int) -> bool:
     """Return whether few values, each in many rows, go with one class each, and there is more than one class."""
-    truth = classes.read(frame.get_column(classes.name)).values[:, 0]
-    values = column.read(frame.get_column(column.name)).values[:, 0]
-    both = np.isfinite(values) & (truth < len(classes.categories))
+    both = np.isfinite(values) & (truth < n_classes)
     if both.sum() < _FEWEST:
         return False
-    pairs = pl.DataFrame({"value": values[both], "truth": truth[both]})
-    n_values = pairs.get_column("value").n_unique()
-    if _FEWEST * n_values > len(pairs) or pairs.get_column("truth").n_unique() < 2:
+    n_values = len(np.unique(values[both]))
+    if _FEWEST * n_values > both.sum() or len(np.unique(truth[both])) < 2:
         return False
-    return bool(pairs.unique().height == n_values)
+    return len(np.unique(np.stack([values[both], truth[both]]), axis=1).T) == n_values
 
 
-def _numbers(frame: Any, column: NumberColumn) -> Any:
-    return pl.Series(column.read(frame.get_column(column.name)).values[:, 0], nan_to_null=True)
+def _same_order(ranks: Values, truths: dict[str, Values]) -> str:
+    """Return which target has the order of a column, in either direction, empty if none has."""
+    for name, truth in truths.items():
+        both = np.isfinite(ranks) & np.isfinite(truth)
+        if both.sum() < _FEWEST or not ranks[both].std() or not truth[both].std():
+            continue
+        agreement = abs(float(np.corrcoef(ranks[both], truth[both])[0, 1]))
+        if agreement > _CORRELATION:
+            return f"it gives {name} away (rank correlation {agreement:.4f})"
+    return ""
 
 
-def _ranks(values: Any) -> NDArray[np.float64]:
-    ranks: NDArray[np.float64] = values.rank("average").cast(pl.Float64).to_numpy()
+def _ranks(values: Values) -> Values:
+    ranks: Values = rankdata(values, nan_policy="omit")
     return ranks
-
-
-def _correlation(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
-    """Return how well two columns of ranks agree in the rows where both are known, in either direction."""
-    both = np.isfinite(left) & np.isfinite(right)
-    if both.sum() < _FEWEST:
-        return 0.0
-    one, other = left[both] - left[both].mean(), right[both] - right[both].mean()
-    size = np.sqrt((one**2).sum() * (other**2).sum())
-    return float(abs((one * other).sum()) / size) if size else 0.0

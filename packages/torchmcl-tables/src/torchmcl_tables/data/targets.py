@@ -3,11 +3,12 @@
 import polars as pl
 
 from torchmcl._messages import number_text
-from torchmcl_tables.data.cells import short
+from torchmcl_tables.data.cells import Cells
 from torchmcl_tables.data.columns import CategoryColumn, NumberColumn
-from torchmcl_tables.data.files import Table
-from torchmcl_tables.data.kinds import Cells, Kinds, with_missing_codes
+from torchmcl_tables.data.kinds import Kinds, with_missing_codes
 from torchmcl_tables.data.problems import Problem
+from torchmcl_tables.data.table import Table
+from torchmcl_tables.data.texts import short
 
 __all__ = ["TASKS", "TargetColumn", "target_column"]
 
@@ -22,18 +23,18 @@ _FEW_VALUES, _TIMES_EACH = 10, 5
 _MAX_CLASSES = 1000
 
 
-def target_column(table: Table, name: str, kinds: Kinds, task: str | None) -> tuple[TargetColumn, list[Problem]]:
+def target_column(table: Table, cells: Cells, kinds: Kinds, task: str | None) -> tuple[TargetColumn, list[Problem]]:
     """Return a column to predict, as numbers or as classes, and its problems.
 
     Args:
         table: all of it.
-        name: of the column.
+        cells: of the column.
         kinds: that decide.
         task: of `TASKS`; None to decide by the cells.
     """
-    cells = Cells(table.frame.get_column(name))
+    name = cells.name
     subject = f"{table.name}, target {name!r}"
-    if why := cells.useless:
+    if why := cells.unusable:
         got = "no value at all" if "missing" in why else why
         return NumberColumn(name, True), [Problem(subject, "hold numbers or classes", got, _others(table, name))]
     column = kinds.number(cells)

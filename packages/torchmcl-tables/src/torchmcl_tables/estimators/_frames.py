@@ -13,11 +13,11 @@ from sklearn.utils.validation import check_array, check_X_y, validate_data
 
 from torchmcl._checks import bad_value
 from torchmcl_tables.data.encoder import ColumnEncoder
-from torchmcl_tables.data.files import Table
 from torchmcl_tables.data.frames import as_polars, has_only_numbers, is_data_frame
 from torchmcl_tables.data.inference import infer_schema
-from torchmcl_tables.data.problems import TableError
+from torchmcl_tables.data.problems import TableError, speaking_for
 from torchmcl_tables.data.schema import TableSchema
+from torchmcl_tables.data.table import Table
 
 __all__ = ["DataFrames"]
 
@@ -64,15 +64,17 @@ class DataFrames(BaseEstimator):
         table = Table("X", as_polars(X))
         if reset:
             try:
-                self.schema_ = infer_schema(owner, table, [])
+                with speaking_for(owner):
+                    self.schema_ = infer_schema(table, [])
             except TableError as error:
                 raise ValueError(f"{error}\n{_WAY_OUT}") from error
-            values = self.schema_.values(owner, table)
+            values = self.schema_.values(table)
             self._column_state = ColumnEncoder(self.schema_).fit(values).state()
             self.n_features_in_ = len(table.columns)
             self.feature_names_in_ = np.array(table.columns, dtype=object)
         else:
-            values = self.schema_.values(owner, table)
+            with speaking_for(owner):
+                values = self.schema_.values(table)
         inputs = ColumnEncoder.from_state(self.schema_, self._column_state)(values)
         if isinstance(y, str) and y == "no_validation":
             return check_array(inputs, estimator=self, **how)

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from torchmcl import density, schedules
 from torchmcl._checks import bad_value
-from torchmcl._headers import MODEL_FILE, check_free
-from torchmcl._reading import as_written
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.fleet.search import Candidate, FleetSearch
 from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.persistence.checkpoints import read_saved, write_checkpoint
 from torchmcl.persistence.codec import FORMS, Codec, Form, record_form
-from torchmcl.persistence.files import read_saved, write_checkpoint
+from torchmcl.persistence.headers import MODEL_FILE, check_free
+from torchmcl.persistence.reading import as_written
 from torchmcl.rules import transport
 from torchmcl.rules import winners as assignment
 from torchmcl_tables.data.schema import RECORDS

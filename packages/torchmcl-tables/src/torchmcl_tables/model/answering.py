@@ -54,7 +54,7 @@ class Answering(ABC):
 
     def inputs(self, owner: str, table: Table) -> NDArray[np.float32]:
         """Return the inputs of the regressor for the rows of a table."""
-        return self.encoder(self.schema.values(owner, table))
+        return self.encoder(self.schema.values(table))
 
     def predict(
         self,
@@ -85,12 +85,12 @@ class Answering(ABC):
         """
         if interval is not None and not 0 < interval < 1:
             raise ValueError(bad_value(owner, "--interval", "lie in (0, 1)", repr(interval), "0.9 is for 90 % sets."))
-        kept = [table.column(owner, name, "--keep") for name in keep]
+        kept = [table.series(name, "--keep") for name in keep]
         parts, unfit = [], Unfit()
         with Progress(len(table), "Answering", show=progress, unit="row") as bar:
             for low in range(0, len(table), _ROWS_AT_ONCE):
                 part = replace(table, frame=table.frame.slice(low, _ROWS_AT_ONCE))
-                values = self.schema.values(owner, part, strict=strict, unfit=unfit, first_row=low)
+                values = self.schema.values(part, strict=strict, unfit=unfit, first_row=low)
                 pieces = [values[start : start + _ROWS_IN_CACHE] for start in range(0, len(values), _ROWS_IN_CACHE)]
 
                 def answered(piece: NDArray[np.float64]) -> Any:

@@ -33,7 +33,7 @@ def evaluated_classes(
     Raises:
         ValueError: if the table lacks a column, has other classes, or no row with a class.
     """
-    codes = model.schema.target_values(owner, table)[:, 0]
+    codes = model.schema.target_values(table)[:, 0]
     known = np.flatnonzero(np.isfinite(codes))
     if len(known) == 0:
         raise ValueError(bad_value(owner, table.name, "have a row with a class", "none"))

@@ -38,7 +38,7 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
     Raises:
         ValueError: if the table lacks a column or has no row with all targets.
     """
-    targets = model.schema.target_values(owner, table)
+    targets = model.schema.target_values(table)
     known = np.flatnonzero(~np.isnan(targets).any(axis=1))
     if len(known) == 0:
         raise ValueError(bad_value(owner, table.name, "have a row with a value for each target", "none"))
@@ -127,7 +127,7 @@ def constant_nearest_rmse(targets: NDArray[np.float64], n_answers: int) -> float
 
 def summary_of_data(owner: str, model: Answering, table: Table) -> list[dict[str, Any]]:
     """Return, for each column that the model reads, what kind it is and how it is distributed."""
-    values = model.schema.values(owner, table)
+    values = model.schema.values(table)
     made, place = [], 0
     for column in model.schema.columns:
         n_values = len(column.value_names)

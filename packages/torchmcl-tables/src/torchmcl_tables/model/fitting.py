@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from torchmcl._messages import bad_value, number_text
 from torchmcl_tables.data import ColumnEncoder, Table, TableSchema, infer_schema
-from torchmcl_tables.data.inference import MIN_ROWS, rows_problem
-from torchmcl_tables.data.problems import raise_problems
-from torchmcl_tables.data.splits import Split, choose_split, dating_columns, moment_text, times_of
+from torchmcl_tables.data.dates import moment_text
+from torchmcl_tables.data.inference import MIN_ROWS, check_rows
+from torchmcl_tables.data.splits import Split, choose_split, times_of
 from torchmcl_tables.estimators._rows import units_of
 from torchmcl_tables.estimators.classifier import MCLClassifier
 from torchmcl_tables.estimators.regressor import MCLRegressor
@@ -63,11 +63,11 @@ class TableFit:
     def schema(self, owner: str, table: Table) -> TableSchema:
         """Return the schema of a table, as these options decide it."""
         chosen = {name: getattr(self, name) for name in ("drop", "categorical", "numeric", "date", "keep")}
-        return infer_schema(owner, table, self.targets, task=self.task, interpret=True, **chosen)
+        return infer_schema(table, self.targets, task=self.task, interpret=True, **chosen)
 
     def how_to_split(self, owner: str, table: Table, schema: TableSchema) -> Split:
         """Return how rows are set apart, as these options and the columns decide it."""
-        return choose_split(owner, table, schema, self.split, self.split_column)
+        return choose_split(table, schema, self.split, self.split_column)
 
 
 def fit_table(
@@ -111,13 +111,13 @@ def train_table(
     Raises:
         ValueError: if the table or a parameter cannot be used.
     """
-    raise_problems(owner, table.name, rows_problem(table))
+    check_rows(table)
     if not 0 <= how.test_fraction < 1:
         raise ValueError(bad_value(owner, "--test", "lie in [0, 1)", repr(how.test_fraction)))
     start = time.perf_counter()
     schema = schema or how.schema(owner, table)
-    targets = schema.target_values(owner, table)
-    values = schema.values(owner, table)
+    targets = schema.target_values(table)
+    values = schema.values(table)
     known, train, test = _rows(owner, table, schema, values, targets, how)
     values = values[train]
     encoder = ColumnEncoder(schema).fit(values)
@@ -180,7 +180,7 @@ def _rows(
         raise ValueError(bad_value(owner, table.name, f"have a target in at least {MIN_ROWS} rows", len(known)))
     split = how.how_to_split(owner, table, schema)
     units = units_of(values[known], targets[known]) if split.by == "random" else None
-    return known, *split.rows(owner, table, schema, known, how.test_fraction, how.seed, units)
+    return known, *split.rows(table, schema, known, how.test_fraction, how.seed, units)
 
 
 def _split_facts(
@@ -191,13 +191,13 @@ def _split_facts(
     facts: dict[str, Any] = asdict(split)
     if split.by == "time" and len(test):
         first = float(times_of(table, split.column, schema)[test].min())
-        facts["since"] = moment_text(first) if split.column in dating_columns(table, schema) else f"{first:g}"
+        facts["since"] = moment_text(first) if split.column in schema.dating_columns else f"{first:g}"
     return facts
 
 
 def measure_table(owner: str, model: TableModel | ClassModel, table: Table, how: TableFit) -> TableModel | ClassModel:
     """Return a model of `train_table` with records of the rows that were set apart, and of those it learned from."""
-    values, targets = model.schema.values(owner, table), model.schema.target_values(owner, table)
+    values, targets = model.schema.values(table), model.schema.target_values(table)
     _, train, test = _rows(owner, table, model.schema, values, targets, how)
     columns = summary_of_data(owner, model, table.take(train))
     if isinstance(model, ClassModel):

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchmcl._files import write_atomically
-from torchmcl._headers import MODEL_FILE
-from torchmcl._reading import as_written, read_json
+from torchmcl.persistence.checkpoints import digest_of_json, read_saved, write_checkpoint
 from torchmcl.persistence.codec import FORMS, Codec, record_form
-from torchmcl.persistence.files import digest_of_json, read_saved, write_checkpoint
+from torchmcl.persistence.headers import MODEL_FILE
+from torchmcl.persistence.reading import as_written, read_json
+from torchmcl.persistence.writing import write_atomically
 from torchmcl_tables.data import ColumnEncoder, TableSchema
-from torchmcl_tables.data.places import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
+from torchmcl_tables.data.problems import speaking_for
 from torchmcl_tables.data.schema import RECORDS
 from torchmcl_tables.estimators._private import without_rows
 from torchmcl_tables.estimators.classifier import MCLClassifier
@@ -23,6 +23,7 @@ from torchmcl_tables.estimators.regressor import MCLRegressor
 from torchmcl_tables.estimators.saving import from_state, to_state
 from torchmcl_tables.model.class_model import ClassModel
 from torchmcl_tables.model.model import TableModel
+from torchmcl_tables.saved_model import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
 
 __all__ = ["load_table_model", "save_table_model"]
 
@@ -44,7 +45,7 @@ def save_table_model(model: TableModel | ClassModel, folder: Path, *, private: b
         ValueError: if the folder exists and holds something else.
         OSError: if it cannot be written.
     """
-    check_folder("torchmcl fit", folder)
+    check_folder(folder)
     estimator, weights = to_state(without_rows(model.estimator) if private else model.estimator)
     model = replace(model, evaluation=None) if private else model
     evaluation, metrics = _json(model.evaluation), _json(model.metrics)
@@ -78,7 +79,8 @@ def load_table_model(owner: str, folder: Path, *, records: bool = True) -> Table
     Raises:
         ValueError: if the folder holds none, a damaged one, or one of another version.
     """
-    check_model(owner, folder)
+    with speaking_for(owner):
+        check_model(folder)
     _, state, tensors, _ = read_saved(owner, folder, MODEL_KIND, "`torchmcl fit`")
     kept = records and (folder / _EVALUATION).is_file()
     evaluation = _read_evaluation(owner, folder) if kept else None

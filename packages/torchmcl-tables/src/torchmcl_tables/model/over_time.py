@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmcl_tables.data import Table
-from torchmcl_tables.data.splits import dating_columns, times_of
+from torchmcl_tables.data.splits import times_of
 from torchmcl_tables.model.answering import Answering
 
 __all__ = ["over_time"]
@@ -37,7 +37,7 @@ def over_time(
     parts = np.array_split(order, n_parts)
     return {
         "column": name,
-        "dates": name in dating_columns(table, model.schema),
+        "dates": name in model.schema.dating_columns,
         "measure": measure,
         "times": [float(times[part].mean()) for part in parts],
         "errors": [((np.abs(errors[part]) ** power).mean(axis=0) ** (1 / power)).tolist() for part in parts],

@@ -1,1 +1,25 @@
 """Pages about a model of a table, made from records."""
+
+from pathlib import Path
+from typing import Any
+
+from torchmcl.persistence.reading import as_written
+from torchmcl.persistence.writing import write_atomically
+
+__all__ = ["write_page"]
+
+
+def write_page(records: dict[str, Any], path: Path) -> Path:
+    """Write the page of records as `torchmcl_tables.model.verdicts.records_of` returns them; return its path.
+
+    Raises:
+        ValueError: if the records are something else.
+        OSError: if it cannot be written.
+    """
+    from torchmcl_tables.reports.classes import class_page
+    from torchmcl_tables.reports.numbers import number_page
+
+    with as_written("write_page", "model folder", "`torchmcl fit`"):
+        content = (class_page if "classes" in records["evaluation"] else number_page)(records)
+    write_atomically(path, content)
+    return path

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from torchmcl._pages.pictures import GREY, INK, PALETTE
-from torchmcl_tables.reports.table_figures import axes
+from torchmcl._pages.pictures import INK, PALETTE
+from torchmcl_tables.reports.figures import axes
 
-__all__ = ["calibration_of_classes", "confusion_figure", "top_figure"]
+__all__ = ["confusion_figure", "top_figure"]
 
-_BLUE, _ORANGE, *_ = PALETTE
+_BLUE, *_ = PALETTE
 # Characters of a label, of all labels in a line, and classes whose cells have room for numbers.
 _LONGEST, _WIDEST, _MOST_NUMBERS = 18, 60, 12
 
@@ -21,20 +21,6 @@ def top_figure(found: dict[str, Any]) -> Any:
     axis.set(xlabel="number of guesses", ylabel="share of rows", ylim=(0, 1.02))
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(frameon=False, fontsize=9)
-    return figure
-
-
-def calibration_of_classes(found: dict[str, Any]) -> Any:
-    """Return how often first guesses are right, by the probability that they were given with."""
-    figure, axis = axes()
-    axis.plot([0, 1], [0, 1], color=INK, lw=0.8)
-    largest = max(found["count"])
-    sizes = [20 + 180 * count / largest for count in found["count"]]
-    pairs = zip(found["right"], found["count"], strict=True)
-    errors = [2 * (max(right * (1 - right), 1e-9) / count) ** 0.5 for right, count in pairs]
-    axis.errorbar(found["given"], found["right"], yerr=errors, fmt="none", ecolor=GREY, lw=1)
-    axis.scatter(found["given"], found["right"], s=sizes, color=_BLUE, alpha=0.8, linewidths=0, zorder=3)
-    axis.set(xlabel="probability given", ylabel="share that was right", xlim=(0, 1.02), ylim=(-0.02, 1.02))
     return figure
 
 

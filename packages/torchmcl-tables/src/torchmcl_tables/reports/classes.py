@@ -1,38 +1,15 @@
 """The page about a model that tells classes apart, from its records."""
 
-from pathlib import Path
 from typing import Any
 
-from torchmcl._files import write_atomically
 from torchmcl._pages.numbers import number, percent
 from torchmcl._pages.page import Html, escape, image, page, side_by_side, table
-from torchmcl._reading import as_written
-from torchmcl_tables.reports.class_figures import calibration_of_classes, confusion_figure, top_figure
-from torchmcl_tables.reports.class_verdict import class_verdict
-from torchmcl_tables.reports.table import TABLE_STYLE, over_time_section, training_section, verdict_box, where_measured
-from torchmcl_tables.reports.table_columns import columns_section
-from torchmcl_tables.reports.table_figures import small_bars
+from torchmcl_tables.reports.class_figures import confusion_figure, top_figure
+from torchmcl_tables.reports.columns import columns_section
+from torchmcl_tables.reports.figures import calibration_figure, small_bars
+from torchmcl_tables.reports.sections import STYLE, ambiguous_rows, head, over_time_section, training_section
 
-__all__ = ["write_class_page"]
-
-_STYLE = """
-.share { display: grid; grid-template-columns: minmax(6rem, 14rem) 1fr 4rem; gap: .6rem; align-items: center; }
-.share span { overflow-wrap: anywhere; } .share i { display: block; height: .8rem; border-radius: 4px;
-  background: var(--accent); } .share b { font-weight: 400; text-align: right; font-variant-numeric: tabular-nums; }
-"""
-
-
-def write_class_page(records: dict[str, Any], path: Path) -> Path:
-    """Write the page of records as `torchmcl_tables.model.table_records` returns them; return its path.
-
-    Raises:
-        ValueError: if the records are something else.
-        OSError: if it cannot be written.
-    """
-    with as_written("torchmcl report", "model folder", "`torchmcl fit`"):
-        content = class_page(records)
-    write_atomically(path, content)
-    return path
+__all__ = ["class_page"]
 
 
 def class_page(records: dict[str, Any]) -> str:
@@ -48,31 +25,20 @@ def class_page(records: dict[str, Any]) -> str:
         training_section(records, "log-loss on rows that were held out", learned="Training loss (grey)"),
         _data(records, target),
     ]
-    style = TABLE_STYLE + _STYLE
-    return page(f"{target}: several guesses", "\n".join(parts), command="torchmcl report", style=style)
+    return page(f"{target}: several guesses", "\n".join(parts), command="torchmcl report", style=STYLE)
 
 
 def _head(records: dict[str, Any], target: str) -> str:
-    found, measures = records["evaluation"], records["evaluation"]["measures"]
-    n_classes = len(found["classes"])
+    measures, n_classes = records["evaluation"]["measures"], len(records["evaluation"]["classes"])
     n_guesses = min(int(records["parameters"]["n_hypotheses"]), n_classes)
-    rows = "rows set apart before training" if records["set_apart"] else "rows"
+    common = f"{percent(measures['most_common'])} would be by always naming the most common class"
     tiles = [
-        (f"{found['n_rows']:,}", f"{rows} of {escape(found['source'])}"),
-        (
-            percent(measures["accuracy"], 1),
-            f"of the first guesses are right; {percent(measures['most_common'])} "
-            "would be by always naming the most common class",
-        ),
+        (percent(measures["accuracy"], 1), f"of the first guesses are right; {common}"),
         (percent(measures["top_accuracy"], 1), f"of the truth is among {n_guesses} guesses"),
         (number(measures["log_loss"]), "log-loss; 0 is certainty that is always right"),
     ]
-    cards = "".join(f'<div class="tile"><b>{value}</b><span>{text}</span></div>' for value, text in tiles)
-    return f"""<h1>Which <i>{escape(target)}</i>? {n_guesses} guesses</h1>
-{verdict_box(class_verdict(records))}
-<p class="lead">A model of <code>{escape(records["source"])}</code> that tells {n_classes} classes apart, with a
-probability for each. Measured here on rows of <code>{escape(found["source"])}</code>{where_measured(records)}.</p>
-<div class="tiles">{cards}</div>"""
+    gives = f"tells {n_classes} classes apart, with a probability for each"
+    return head(records, f"Which <i>{escape(target)}</i>? {n_guesses} guesses", gives, tiles)
 
 
 def _guesses(records: dict[str, Any]) -> str:
@@ -101,9 +67,8 @@ def _trust(records: dict[str, Any]) -> str:
         "Of the first guesses given with some probability, how many were right? On the line the probabilities mean "
         f"what they say; on average they are off by {100 * found['error']:.1f} points."
     )
-    return "<h2>Can the probabilities be trusted?</h2>\n" + image(
-        calibration_of_classes(found), "Calibration of the probabilities", caption
-    )
+    figure = calibration_figure(found["given"], found["right"], found["count"], "right", margin=0.02)
+    return "<h2>Can the probabilities be trusted?</h2>\n" + image(figure, "Calibration of the probabilities", caption)
 
 
 def _confusion(records: dict[str, Any]) -> str:
@@ -125,26 +90,17 @@ def _confusion(records: dict[str, Any]) -> str:
 
 
 def _ambiguous(records: dict[str, Any]) -> str:
-    parts = [
-        "<h2>The most ambiguous rows</h2>",
-        '<p class="note">The rows whose probabilities are spread most evenly.</p>',
-    ]
-    for row in records["evaluation"]["ambiguous"]:
-        cells = " ".join(
-            f"<span>{escape(name)} <b>{escape(value) if value else '(missing)'}</b></span>"
-            for name, value in row["cells"][:12]
-        )
-        more = f" <span>and {len(row['cells']) - 12} more</span>" if len(row["cells"]) > 12 else ""
-        bars = "".join(
-            f'<div class="share"><span>{escape(name)}</span><i style="width: {100 * float(share):.1f}%"></i>'
-            f"<b>{percent(share)}</b></div>"
-            for name, share in zip(row["guesses"], row["probabilities"], strict=True)
-        )
-        parts.append(
-            f'<div class="row"><h3>Row {row["row"]:,}</h3><div class="cells">{cells}{more}</div>{bars}'
-            f'<div class="cells">truth <b>{escape(row["truth"])}</b></div></div>'
-        )
-    return "\n".join(parts)
+    return ambiguous_rows(records, "The rows whose probabilities are spread most evenly.", _guesses_of)
+
+
+def _guesses_of(row: dict[str, Any]) -> str:
+    """Return the guesses for a row as bars, and the truth."""
+    bars = "".join(
+        f'<div class="share"><span>{escape(name)}</span><i style="width: {100 * float(share):.1f}%"></i>'
+        f"<b>{percent(share)}</b></div>"
+        for name, share in zip(row["guesses"], row["probabilities"], strict=True)
+    )
+    return f'{bars}<div class="cells">truth <b>{escape(row["truth"])}</b></div>'
 
 
 def _data(records: dict[str, Any], target: str) -> str:

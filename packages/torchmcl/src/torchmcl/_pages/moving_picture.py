@@ -4,9 +4,9 @@ import io
 from pathlib import Path
 from typing import Any
 
-from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
 from torchmcl._pages.pictures import DATA, INK
+from torchmcl.persistence.writing import write_atomically
 
 __all__ = ["write_moving_picture"]
 

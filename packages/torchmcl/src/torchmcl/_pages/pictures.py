@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
+from torchmcl.persistence.writing import write_atomically
 
 __all__ = [
     "AMCL",

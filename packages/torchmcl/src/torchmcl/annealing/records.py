@@ -11,10 +11,10 @@ from torch import Tensor
 
 from torchmcl import theory
 from torchmcl._checks import bad_value
-from torchmcl._files import write_atomically
-from torchmcl._reading import as_written
-from torchmcl._records import read_records, write_records
 from torchmcl.annealing.measure import SCALARS
+from torchmcl.persistence.reading import as_written
+from torchmcl.persistence.records import read_records, write_records
+from torchmcl.persistence.writing import write_atomically
 
 __all__ = ["AnnealingRecords", "network_tolerance"]
 

@@ -40,9 +40,9 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchmcl._files import write_atomically
     from torchmcl._pages.page import escape, page
     from torchmcl.annealing import AnnealingRecords
+    from torchmcl.persistence.writing import write_atomically
     from torchmcl.postprocess.diagnosis import diagnose
     from torchmcl.postprocess.files import read_predictions
     from torchmcl.scoring import SigmoidScores, SoftmaxScores

@@ -4,9 +4,9 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from torchmcl._files import write_atomically
 from torchmcl._pages.page import page
 from torchmcl._pages.pictures import AMCL, MCL, PALETTE, RELAXED
+from torchmcl.persistence.writing import write_atomically
 
 __all__ = ["COMPUTING", "play_page", "play_script", "write_play_page"]
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from torchmcl import metrics
-from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.data import three_gaussians
@@ -23,6 +22,7 @@ from torchmcl.demo.tree import tree_records
 from torchmcl.fleet import EpochInfo, Fleet, FleetData
 from torchmcl.losses import assign
 from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.persistence.writing import write_atomically
 from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import Cosine, Exponential, annealed
 from torchmcl.types import Matching, Predictions

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
-from torchmcl._files import write_atomically
 from torchmcl._optional import optional_import
-from torchmcl._reading import read_json
 from torchmcl.fleet.courses import TrainingPlan
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.options import Checkpointing
 from torchmcl.persistence import Checkpoint, CheckpointError, CheckpointSeries
-from torchmcl.persistence.files import digest_of_json
+from torchmcl.persistence.checkpoints import digest_of_json
 from torchmcl.persistence.identity import digest_of_tensors, identity_of
+from torchmcl.persistence.reading import read_json
+from torchmcl.persistence.writing import write_atomically
 
 __all__ = ["FleetCheckpoint", "chunk_size_of", "fingerprint_of"]
 

@@ -10,10 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from torchmcl._checks import check_fraction
-from torchmcl._records import change_records
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import described_rule
 from torchmcl.lightning._backend import pl
+from torchmcl.persistence.records import change_records
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.types import StepOutput
 

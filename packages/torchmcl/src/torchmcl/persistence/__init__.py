@@ -1,12 +1,24 @@
-"""Saved states: one format for all of them, the last few of a run, and stopping on signals.
+"""Files: written whole or not at all, read within limits, checkpoints of one format, and stopping on signals.
 
-Imported from ``torchmcl.persistence`` (``pip install torchmcl[checkpoint]``).
+Imported from ``torchmcl.persistence`` (``pip install torchmcl[checkpoint]``). The names are loaded on first use: the
+command line checks files before it loads torch.
 """
 
-from torchmcl.persistence.codec import decode, encode
-from torchmcl.persistence.files import Checkpoint, CheckpointError, digest_of_json, read_checkpoint, write_checkpoint
-from torchmcl.persistence.series import CheckpointSeries
-from torchmcl.persistence.stopping import Stopped, stop_on_signals
+from typing import TYPE_CHECKING
+
+from torchmcl._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from torchmcl.persistence.checkpoints import (
+        Checkpoint,
+        CheckpointError,
+        digest_of_json,
+        read_checkpoint,
+        write_checkpoint,
+    )
+    from torchmcl.persistence.codec import decode, encode
+    from torchmcl.persistence.series import CheckpointSeries
+    from torchmcl.persistence.stopping import Stopped, stop_on_signals
 
 __all__ = [
     "Checkpoint",
@@ -20,3 +32,12 @@ __all__ = [
     "stop_on_signals",
     "write_checkpoint",
 ]
+_HOMES = {
+    "codec": ("decode", "encode"),
+    "series": ("CheckpointSeries",),
+    "stopping": ("Stopped", "stop_on_signals"),
+    "checkpoints": ("Checkpoint", "CheckpointError", "digest_of_json", "read_checkpoint", "write_checkpoint"),
+}
+__getattr__, __dir__ = lazy_names(
+    __name__, {name: f"torchmcl.persistence.{home}" for home, names in _HOMES.items() for name in names}
+)

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
-from torchmcl._files import remove_abandoned
-from torchmcl.persistence.files import Checkpoint, CheckpointError, read_checkpoint, write_checkpoint
+from torchmcl.persistence.checkpoints import Checkpoint, CheckpointError, read_checkpoint, write_checkpoint
+from torchmcl.persistence.writing import remove_abandoned
 
 __all__ = ["CheckpointSeries"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value
-from torchmcl._limits import check_limit
+from torchmcl.persistence.limits import check_limit
 from torchmcl.types import Predictions
 
 __all__ = ["SavedPredictions", "read_predictions"]

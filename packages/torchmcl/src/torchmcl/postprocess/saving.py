@@ -6,11 +6,11 @@ from typing import Any
 
 from torchmcl import costs
 from torchmcl._checks import bad_value
-from torchmcl._headers import MODEL_FILE, check_free
 from torchmcl._optional import optional_import
-from torchmcl._reading import as_written
+from torchmcl.persistence.checkpoints import read_saved, write_checkpoint
 from torchmcl.persistence.codec import FORMS, Codec, Form, record_form
-from torchmcl.persistence.files import read_saved, write_checkpoint
+from torchmcl.persistence.headers import MODEL_FILE, check_free
+from torchmcl.persistence.reading import as_written
 from torchmcl.postprocess.calibration import ScoreCalibration
 from torchmcl.postprocess.nonconformity import BallScore, DensityLevels, TubeScore
 from torchmcl.postprocess.regions import ConformalRegions

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from torchmcl._checks import bad_value
-from torchmcl._reading import read_text, unpacked
+from torchmcl.persistence.reading import read_text, unpacked
 
 __all__ = ["Recording", "read"]
 

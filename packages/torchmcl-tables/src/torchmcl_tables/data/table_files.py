@@ -1,0 +1,206 @@
+"""Tables on disk: CSV, TSV, Parquet and JSON lines, the text formats also with gzip.
+
+Columns of text files are read as text. `kinds.py` decides their type from all of their values, not from the first
+hundred, so that a message can name the row that does not fit.
+"""
+
+import csv
+import gzip
+import io
+import json
+import math
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from torchmcl._messages import bad_value
+from torchmcl.persistence.limits import NESTING, check_limit
+from torchmcl.persistence.reading import unpacked
+from torchmcl.persistence.writing import replaced_file
+from torchmcl_tables.data.parquet import read_parquet
+from torchmcl_tables.data.table import Table
+from torchmcl_tables.data.text_files import in_utf8, not_packed, read_text
+
+__all__ = ["FORMATS", "check_writable_columns", "read_table", "table_format", "write_table"]
+
+# The format of each ending of a file name.
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+# Rows that become objects of Python at once.
+_ROWS_AT_ONCE = 65_536
+
+
+def table_format(path: Path) -> tuple[str, bool]:
+    """Return the format of a file by its name, and whether it is compressed.
+
+    Raises:
+        ValueError: if the ending is unknown.
+
+    Example:
+        >>> table_format(Path("houses.csv.gz"))
+        ('csv', True)
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    zipped = bool(suffixes) and suffixes[-1] == ".gz"
+    kind = FORMATS.get("".join((suffixes[:-1] if zipped else suffixes)[-1:]))
+    if kind is None or (zipped and kind == "parquet"):
+        rule = f"end in {', '.join(FORMATS)} (text formats also with .gz)"
+        raise ValueError(bad_value("table_format", "file", rule, repr(str(path))))
+    return kind, zipped
+
+
+def read_table(path: Path) -> Table:
+    """Return the table in a file.
+
+    Raises:
+        ValueError: if the file is not what its name says, has no rows, or exceeds the limit of a table.
+        OSError: if it cannot be read.
+    """
+    kind, zipped = table_format(path)
+    if not path.exists():
+        raise FileNotFoundError(bad_value("read_table", "file", "exist", repr(str(path))))
+    if path.is_dir():
+        raise ValueError(bad_value("read_table", "file", "be a table", f"the folder {str(path)!r}"))
+    check_limit("read_table", path.name, "table_bytes", path.stat().st_size)
+    try:
+        table = _read(path, kind, zipped)
+    except pl.exceptions.PanicException as error:  # not an Exception: a failed assertion inside polars
+        raise _not_a_table(path, kind, "it cannot be read") from error
+    except (pl.exceptions.PolarsError, UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error, csv.Error) as error:
+        raise _not_a_table(path, kind, str(error).strip() or type(error).__name__) from error
+    if not table.frame.height or not table.frame.width:
+        raise ValueError(bad_value("read_table", "file", "have at least one row under its header", repr(str(path))))
+    return table
+
+
+def _not_a_table(path: Path, kind: str, reason: str) -> ValueError:
+    rule = "be a Parquet file" if kind == "parquet" else f"be a table in {kind} format, UTF-8"
+    got = f"{str(path)!r}: {reason.splitlines()[0].rstrip('.')}"
+    return ValueError(bad_value("read_table", "file", rule, got))
+
+
+def _read(path: Path, kind: str, zipped: bool) -> Table:
+    if kind == "parquet":
+        return Table(path.name, *read_parquet(path))
+    content = unpacked("read_table", path, "table_bytes") if zipped else path.read_bytes()
+    if not content:
+        raise pl.exceptions.NoDataError("the file is empty")
+    if not zipped:
+        _check_not_archive(path, kind, content[:4])
+    content, encoding = in_utf8(content)
+    if kind == "jsonl":
+        converted = (f"the file is in {encoding}",) if encoding else ()
+        return Table(path.name, _read_lines(path, content), converted)
+    return Table(path.name, *read_text(path.name, content, kind, encoding))
+
+
+def _check_not_archive(path: Path, kind: str, start: bytes) -> None:
+    """Refuse packed content under the name of a text format, with the way to read it."""
+    rule = f"be a table in {kind} format, as its name says"
+    if start.startswith(b"\x1f\x8b"):
+        got = f"{str(path)!r}, which is compressed with gzip"
+        raise ValueError(bad_value("read_table", "file", rule, got, f"Name it {path.name}.gz, or unpack it."))
+    if start == b"PK\x03\x04":
+        got = f"{str(path)!r}, which is a ZIP archive or a spreadsheet"
+        raise ValueError(bad_value("read_table", "file", rule, got, "Unpack it, or save the sheet as CSV."))
+
+
+def _read_lines(path: Path, content: bytes) -> Any:
+    """Read JSON lines; a field that has several types in different lines becomes text."""
+    content = not_packed(content.removeprefix("\ufeff".encode()))
+    lines = content.splitlines()
+    # The parser of polars ends the process at a depth of a thousand lists: lines that may have one are not given to it.
+    if all(line.count(b"{") + line.count(b"[") <= NESTING for line in lines):
+        try:
+            return pl.read_ndjson(io.BytesIO(content), infer_schema_length=None)
+        except (pl.exceptions.ComputeError, pl.exceptions.SchemaError):
+            pass
+    rows = [_row_of_line(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pl.DataFrame({name: [_plain(row.get(name)) for row in rows] for name in names})
+
+
+def _row_of_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    rule, advice = "have one JSON object in each line", ""
+    got = f"{line[:40].decode('utf-8', errors='replace')!r} in line {number:,}"
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        row, got, advice = None, f"{got}, which is not JSON", "Correct or remove the line."
+    if not isinstance(row, dict):
+        raise ValueError(bad_value("read_table", path.name, rule, got, advice))
+    return row
+
+
+def _plain(value: Any) -> str | None:
+    """Return a value of JSON as text."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def check_writable_columns(path: Path, table: Table, names: Sequence[str]) -> None:
+    """Check that columns of a table can be copied into a file, before work is done for the rest of it.
+
+    Raises:
+        ValueError: if the format of the file cannot hold one of them, or it was not read.
+    """
+    kind, _ = table_format(path)
+    for name in names:
+        dtype = table.series(name, "--keep").dtype
+        impossible = {"parquet": (), "jsonl": (pl.Binary,)}.get(kind, (pl.Binary, pl.Duration))
+        if dtype.is_nested() or dtype in (pl.Object, *impossible):
+            rule, got = f"name columns that a {kind} file can hold", f"{name!r} of type {dtype}"
+            raise ValueError(bad_value("write_table", "--keep", rule, got, "Leave it out, or make text of it first."))
+
+
+def write_table(path: Path, frame: Any) -> None:
+    """Write a polars data frame in the format of the file's name; a half-written file is never left behind.
+
+    Raises:
+        ValueError: if the ending is unknown.
+        OSError: if the file cannot be written.
+    """
+    kind, zipped = table_format(path)
+    with replaced_file(path) as file:
+        if zipped:
+            with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file) as packed:
+                _write(frame, kind, packed)
+        else:
+            _write(frame, kind, file)
+
+
+def _write(frame: Any, kind: str, target: Any) -> None:
+    if kind == "parquet":
+        frame.write_parquet(target)
+    elif kind == "jsonl":
+        _write_lines(frame, target)
+    else:
+        frame.write_csv(target, separator="\t" if kind == "tsv" else ",")
+
+
+def _write_lines(frame: Any, target: Any) -> None:
+    """Write JSON lines. JSON has no infinite numbers: they are written as the text "inf", since null means missing."""
+    infinite = [series.name for series in frame if series.dtype.is_float() and series.is_infinite().any()]
+    if not infinite:
+        frame.write_ndjson(target)
+        return
+    for low in range(0, frame.height, _ROWS_AT_ONCE):
+        part = frame.slice(low, _ROWS_AT_ONCE)
+        buffer = io.BytesIO()
+        part.write_ndjson(buffer)
+        ends = {name: part.get_column(name).to_list() for name in infinite}
+        lines = []
+        for place, line in enumerate(buffer.getvalue().splitlines()):
+            row = json.loads(line)
+            row |= {name: str(values[place]) for name, values in ends.items() if values[place] in (math.inf, -math.inf)}
+            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+        target.write("".join(lines).encode())

@@ -1,0 +1,202 @@
+"""The pictures of the page about a table. They contain no text from outside: the page shows names, escaped."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from torchmcl._pages.numbers import number
+from torchmcl._pages.page import escape
+from torchmcl._pages.pictures import GREY, INK, PALETTE, new_figure
+from torchmcl_tables.verdict import chance_band
+
+__all__ = [
+    "answers_figure",
+    "axes",
+    "calibration_figure",
+    "coverage_figure",
+    "line_of_answers",
+    "number_figure",
+    "over_time_figure",
+    "small_bars",
+    "training_figure",
+    "usage_figure",
+]
+
+_BLUE, _ORANGE, _GREEN, *_ = PALETTE
+
+
+def answers_figure(found: dict[str, Any], place: int) -> Any:
+    """Return every answer against the truth, for one target."""
+    figure, axis = axes()
+    truth = [row[place] for row in found["truth"]]
+    points, nearest = [], []
+    for goal, hypotheses, shares in zip(truth, found["hypotheses"], found["probabilities"], strict=True):
+        values = [hypothesis[place] for hypothesis in hypotheses]
+        points += [(goal, value, share) for value, share in zip(values, shares, strict=True)]
+        nearest.append(min((abs(value - goal), value) for value in values)[1])
+    goals, answers, shares = zip(*points, strict=True)
+    top = max(*shares, 1e-9)
+    axis.scatter(goals, answers, s=10, c=_BLUE, alpha=[0.06 + 0.74 * share / top for share in shares], linewidths=0)
+    axis.scatter(truth, nearest, s=18, facecolors="none", edgecolors=_ORANGE, linewidths=0.6, alpha=0.7)
+    low, high = min(truth), max(truth)
+    axis.plot([low, high], [low, high], color=INK, lw=0.8)
+    # A stray answer must not push all others into a corner.
+    values = sorted(answers)
+    inner = values[len(values) // 200], values[-1 - len(values) // 200]
+    bottom, top = min(low, inner[0]), max(high, inner[1])
+    pad = 0.05 * (top - bottom) or 1.0
+    axis.set(xlabel="truth", ylabel="answers", ylim=(bottom - pad, top + pad))
+    if 1e4 <= max(abs(bottom), abs(top)) < 1e9 and min(high - low, top - bottom) > 100:
+        for side in (axis.xaxis, axis.yaxis):
+            side.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    return figure
+
+
+def number_figure(found: dict[str, Any], mean: float) -> Any:
+    """Return distortion by the number of answers, with the least that the model itself expects where it is known."""
+    figure, axis = axes()
+    axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="n of the answers")
+    axis.axhline(mean, color=GREY, ls=":", lw=1.5, label="the mean answer")
+    if min(found["distortion"]) > 0:
+        axis.set_yscale("log")
+    if found["floor"]:
+        _curve(axis, found["numbers"], found["floor"], INK, 1.2, ls="--", label="expected at best")
+    axis.set(xlabel="number of answers", ylabel="distortion")
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def usage_figure(usage: dict[str, Any]) -> Any:
+    """Return how often each answer of a row is the nearest, and its mean probability."""
+    figure, axis = axes()
+    numbers = range(1, len(usage["wins"]) + 1)
+    axis.bar(numbers, usage["wins"], color=_BLUE, alpha=0.75, label="is the nearest")
+    axis.plot(numbers, usage["probability"], "o", color=_ORANGE, label="mean probability")
+    axis.set(xlabel="answer", ylabel="share of rows", ylim=(0, None))
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def calibration_figure(
+    given: Sequence[float], shares: Sequence[float], counts: Sequence[int], words: str, margin: float = 0.0
+) -> Any:
+    """Return probabilities given against frequencies found, with two standard errors of each."""
+    figure, axis = axes()
+    axis.plot([0, 1], [0, 1], color=INK, lw=0.8)
+    sizes = [20 + 180 * count / max(counts) for count in counts]
+    pairs = zip(shares, counts, strict=True)
+    errors = [2 * (max(share * (1 - share), 1e-9) / count) ** 0.5 for share, count in pairs]
+    axis.errorbar(given, shares, yerr=errors, fmt="none", ecolor=GREY, lw=1)
+    axis.scatter(given, shares, s=sizes, color=_BLUE, alpha=0.8, linewidths=0, zorder=3)
+    axis.set(xlabel="probability given", ylabel=f"share that was {words}")
+    axis.set(xlim=(0, 1 + margin), ylim=(-margin, 1 + margin))
+    return figure
+
+
+def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
+    """Return coverage against what was promised."""
+    figure, axis = axes()
+    levels = [entry["level"] for entry in found]
+    low, high = zip(*(chance_band(entry["level"], entry["n_rows"]) for entry in found), strict=True)
+    axis.fill_between(levels, low, high, color=GREY, alpha=0.25, linewidth=0)
+    axis.plot(levels, levels, color=INK, lw=0.8)
+    for place in range(n_targets):
+        covered = [entry["covered"][place] for entry in found]
+        axis.plot(levels, covered, marker="o", lw=1.6, color=PALETTE[place % len(PALETTE)])
+    axis.set(xlabel="promised", ylabel="held")
+    return figure
+
+
+def over_time_figure(found: dict[str, Any], errors: Sequence[float], words: str) -> Any:
+    """Return an error along the time of the rows, with the mean of all parts."""
+    figure, axis = axes((8.4, 3.6))
+    times = np.array(found["times"])
+    if found["dates"]:
+        times = np.datetime64("1970-01-01") + (times * 86_400).round().astype("timedelta64[s]")
+    axis.plot(times, errors, color=_BLUE, marker="o", lw=1.6)
+    axis.set(xlabel="time", ylabel=words, ylim=(0, None))
+    axis.tick_params(axis="x", rotation=20)
+    return figure
+
+
+def training_figure(found: dict[str, Any]) -> Any:
+    """Return loss, distortion and temperature by epoch."""
+    figure, axis = axes((8.4, 4.2))
+    epochs = range(1, len(found["loss"]) + 1)
+    known = [value for name in ("loss", "validation") for value in found[name] or () if value is not None]
+    # Scores of densities may be negative; distortions never are.
+    scale, words = ("log", "loss and distortion") if min(known, default=1.0) > 0 else ("linear", "score")
+    n_trained = max((epoch for epoch, value in zip(epochs, found["loss"], strict=True) if value is not None), default=2)
+    axis.set(xlabel="epoch", ylabel=words, yscale=scale, xlim=(1, max(n_trained, 2)))
+    kept = found["kept_epoch"] + 1 if found["kept_epoch"] >= 0 else len(found["loss"])
+    curves = [(found[name], *how) for name, *how in (("loss", GREY, 1.2), ("validation", _BLUE, 1.8)) if found[name]]
+    for values, color, width in curves:
+        _curve(axis, epochs[:kept], values[:kept], color, width)
+    axis.set_ylim(axis.get_ylim())  # discarded epochs are drawn faintly, and do not decide on the scale
+    for values, color, width in curves:
+        _curve(axis, epochs[kept - 1 :], values[kept - 1 :], color, width, alpha=0.3)
+    if found["kept_epoch"] >= 0:
+        axis.axvline(kept, color=INK, lw=0.8)
+    if found["temperature"]:
+        other = axis.twinx()
+        other.set(yscale="log")
+        _curve(other, epochs, found["temperature"], _GREEN, 1.6)
+        other.set_ylabel("temperature", color=_GREEN)
+        other.tick_params(axis="y", colors=_GREEN)
+        other.spines["top"].set_visible(False)
+    return figure
+
+
+def _curve(
+    axis: Any, places: Sequence[int], values: Sequence[float | None], colour: str, width: float, **style: Any
+) -> None:
+    drawable = axis.get_yscale() != "log"
+    known = [(x, y) for x, y in zip(places, values, strict=True) if y is not None and (drawable or y > 0)]
+    if known:
+        axis.plot(*zip(*known, strict=True), color=colour, lw=width, **style)
+
+
+def axes(size: tuple[float, float] = (6.2, 4.4)) -> tuple[Any, Any]:
+    """Return a figure and its axes."""
+    figure = new_figure(*size, layout="tight")
+    axis = figure.add_subplot()
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    return figure, axis
+
+
+def small_bars(counts: Sequence[float]) -> str:
+    """Return a small picture of a distribution, as SVG."""
+    top = max([*counts, 1e-12])
+    width = 120 / max(len(counts), 8)
+    bars = "".join(
+        f'<rect x="{place * width:.2f}" y="{27 - 26 * count / top:.2f}" width="{max(width - 1, 1):.2f}" '
+        f'height="{26 * count / top:.2f}"/>'
+        for place, count in enumerate(counts)
+    )
+    return f'<svg class="bars" viewBox="0 0 120 27" role="img" aria-label="distribution">{bars}</svg>'
+
+
+def line_of_answers(values: Sequence[float], shares: Sequence[float], truth: float, usual: tuple[float, float]) -> str:
+    """Return answers as discs on a line that spans the usual values of the target, as SVG."""
+    low, high = min(*values, truth, usual[0]), max(*values, truth, usual[1])
+    span = (high - low) or 1.0
+
+    def place(value: float) -> float:
+        return 20 + 360 * (value - low) / span
+
+    discs = "".join(
+        f'<circle cx="{place(value):.1f}" cy="22" r="{2 + 18 * share**0.5:.1f}" fill="{_BLUE}" fill-opacity="0.45"/>'
+        for value, share in zip(values, shares, strict=True)
+    )
+    at = place(truth)
+    ends = "".join(f"<span>{escape(number(end, span))}</span>" for end in (low, high))
+    return (
+        f'<div class="line"><svg viewBox="0 0 400 44" role="img" aria-label="answers on a line">'
+        f'<line x1="20" x2="380" y1="22" y2="22" stroke="{GREY}" stroke-width="1"/>{discs}'
+        f'<line x1="{at:.1f}" x2="{at:.1f}" y1="2" y2="42" stroke="{_ORANGE}" stroke-width="2.5"/></svg>'
+        f'<div class="ends">{ends}</div></div>'
+    )

@@ -1,0 +1,204 @@
+"""The page about a model of numbers, from its records: how far to trust it, and which rows are ambiguous."""
+
+from typing import Any
+
+from torchmcl._pages.numbers import number, percent
+from torchmcl._pages.page import Html, escape, image, page, side_by_side, table
+from torchmcl_tables.reports.columns import columns_section
+from torchmcl_tables.reports.figures import (
+    answers_figure,
+    calibration_figure,
+    coverage_figure,
+    line_of_answers,
+    number_figure,
+    small_bars,
+    usage_figure,
+)
+from torchmcl_tables.reports.sections import STYLE, ambiguous_rows, head, over_time_section, training_section
+from torchmcl_tables.verdict import forks
+from torchmcl_tables.verdict.base import coverage_at
+
+__all__ = ["number_page"]
+
+# What the members of a blend are.
+_MEMBERS = {
+    "networks": "smooth in all columns",
+    "networks with knots": "can bend at 33 places of each column",
+    "forest": "of trees, which can jump",
+    "ignorance": "the same for every row: what is left when nothing is known",
+}
+
+
+def number_page(records: dict[str, Any]) -> str:
+    """Return the page."""
+    targets = [target["name"] for target in records["evaluation"]["targets"]]
+    join = side_by_side if len(targets) == 1 else "\n".join
+    parts = [
+        _head(records, targets),
+        join([_answers(records, targets), _bynumber(records)]),
+        _trust(records),
+        _coverage(records, targets),
+        over_time_section(records, targets),
+        _ambiguous(records),
+        _members(records),
+        _training(records),
+        _data(records),
+    ]
+    title = f"{' and '.join(targets)}: several answers"
+    return page(title, "\n".join(parts), command="torchmcl report", style=STYLE)
+
+
+def _head(records: dict[str, Any], targets: list[str]) -> str:
+    n, measures = int(records["parameters"]["n_hypotheses"]), records["evaluation"]["measures"]
+    same, nearest = measures.get("constant_rmse"), measures.get("constant_nearest_rmse")
+    nine = coverage_at(records["evaluation"])
+    tiles = []
+    for place, name in enumerate(targets):
+        of = f" ({escape(name)})" if len(targets) > 1 else ""
+        without = "" if same is None else f"; {number(same[place])} with the mean of all rows"
+        tiles.append((number(measures["rmse"][place]), f"error of the mean answer{of}{without}"))
+        without = "" if nearest is None else f"; {number(nearest)} with the same {n} answers for every row"
+        tiles.append((number(measures["nearest_rmse"][place]), f"error of the nearest of {n} answers{of}{without}"))
+        if nine is not None:
+            tiles.append((percent(nine["covered"][place]), f"of the truth lies in the 90 % sets{of}"))
+    what = " and ".join(f"<i>{escape(name)}</i>" for name in targets)
+    gives = f"gives {n} plausible outcomes for each row, each with a probability"
+    note = f"Errors are root mean squares, in the units of the target. {_gain(measures, n)}"
+    return f"""{head(records, f"{n} answers for {what}", gives, tiles, forks(records))}
+<p class="note">{note}</p>"""
+
+
+def _gain(measures: dict[str, Any], n: int) -> str:
+    if measures["mean_distortion"] <= 0:
+        return ""
+    share = f"{100 * (1 - measures['distortion'] / measures['mean_distortion']):.3g} %"
+    return f"The nearest of {n} answers takes away {share} of the squared error of the single best guess, the mean."
+
+
+def _answers(records: dict[str, Any], targets: list[str]) -> str:
+    found = records["evaluation"]["answers"]
+    figures = [
+        image(
+            answers_figure(found, place),
+            f"Answers against the truth for {name}",
+            f"<i>{escape(name)}</i>: every answer against the truth, the darker the more probable; orange rings "
+            "mark the nearest answer of each row.",
+        )
+        for place, name in enumerate(targets)
+    ]
+    return "<h2>Answers against the truth</h2>\n" + (side_by_side(figures) if len(figures) > 1 else figures[0])
+
+
+def _bynumber(records: dict[str, Any]) -> str:
+    found = records["evaluation"]["by_number"]
+    floor = (
+        "The dashed line is the least distortion of any n answers that the model itself expects (the rate-distortion "
+        "bound of its density). Points below it mean that the model is less sure than it could be, points far above it "
+        "that it is too sure."
+        if found["floor"] and any(value is not None for value in found["floor"])
+        else "The distortion that the model itself expects is computed for a single target only."
+    )
+    caption = (
+        "Distortion (mean squared distance to the nearest answer, in variances of the target) when only n answers of "
+        f"each row are kept, those that best stand for all. The dotted line is the mean answer. {floor}"
+    )
+    figure = number_figure(found, records["evaluation"]["measures"]["mean_distortion"])
+    picture = image(figure, "Distortion by the number of answers", caption)
+    return "<h2>How many answers are worth having</h2>\n" + picture
+
+
+def _trust(records: dict[str, Any]) -> str:
+    found = records["evaluation"]
+    usage, calibration = found["usage"], found["calibration"]
+    idle = sum(wins == 0 for wins in usage["wins"])
+    used = "All answers are used." if not idle else f"{idle} of {len(usage['wins'])} answers are never the nearest."
+    first = image(
+        usage_figure(usage),
+        "Usage",
+        "How often each answer of a row, the most probable first, is the nearest (bars) and its mean probability "
+        f"(dots). {used}",
+    )
+    second = image(
+        calibration_figure(calibration["given"], calibration["won"], calibration["count"], "the nearest"),
+        "Calibration of the probabilities",
+        "Of the answers given with some probability, how many were the nearest? On the line the probabilities mean "
+        f"what they say; on average they are off by {100 * calibration['error']:.1f} points.",
+    )
+    return "<h2>Can the probabilities be trusted?</h2>\n" + side_by_side([first, second])
+
+
+def _coverage(records: dict[str, Any], targets: list[str]) -> str:
+    found = records["evaluation"]["coverage"]
+    picture = image(
+        coverage_figure(found, len(targets)),
+        "Coverage of the sets",
+        "Share of the truth inside the sets, against the share that was promised; chance explains what lies in the "
+        f"band, for {found[0]['n_rows']:,} rows. Outside of it the verdict is careful.",
+    )
+    rows = []
+    for entry in found:
+        cells = [percent(entry["level"])]
+        for covered, width in zip(entry["covered"], entry["width"], strict=True):
+            cells += [percent(covered, 1), "∞" if width is None else number(width)]
+        rows.append([*cells, percent(entry["pieces"])])
+    header = ["promised"]
+    for name in targets:
+        of = f" ({name})" if len(targets) > 1 else ""
+        header += [f"held{of}", f"median width{of}"]
+    promises = table([*header, "in pieces"], rows, identity="coverage")
+    note = f'<p class="note">The sets are calibrated on rows that nothing else has seen. {escape(forks(records))}</p>'
+    return "<h2>Do the sets hold what they promise?</h2>\n" + side_by_side([picture, promises + note])
+
+
+def _ambiguous(records: dict[str, Any]) -> str:
+    note = (
+        "The rows whose answers lie furthest apart: the least certain ones, whether they fork or not. Discs are "
+        "answers, their area the probability; the orange line is the truth."
+    )
+    return ambiguous_rows(records, note, lambda row: _answers_of(row, records["evaluation"]["targets"]))
+
+
+def _answers_of(row: dict[str, Any], targets: list[dict[str, Any]]) -> str:
+    """Return the answers for a row on a line and in words, for each target."""
+    lines = []
+    for place, target in enumerate(targets):
+        own, truth, spread = [v[place] for v in row["hypotheses"]], row["truth"][place], target["std"]
+        lines.append(line_of_answers(own, row["probabilities"], truth, (target["low"], target["high"])))
+        pairs = zip(own, row["probabilities"], strict=True)
+        said = ", ".join(f"{number(value, spread)} ({percent(share)})" for value, share in pairs)
+        words = f"{escape(target['name'])}: {said}; truth <b>{number(truth, spread)}</b>"
+        lines.append(f'<div class="cells">{words}</div>')
+    return "".join(lines)
+
+
+def _members(records: dict[str, Any]) -> str:
+    """Return what answers together, with the share of each; nothing for networks that were trained by a rule."""
+    shares = records.get("shares")
+    if not shares:
+        return ""
+    rows = [[name, percent(share, 1), _MEMBERS.get(name, "")] for name, share in shares.items()]
+    note = (
+        '<p class="note">The density of a row is blended of these, in shares that foresee held-out rows best. The '
+        "answers are the points that stand for it best.</p>"
+    )
+    return "<h2>What answers</h2>\n" + note + table(["member", "share", ""], rows, identity="members")
+
+
+def _training(records: dict[str, Any]) -> str:
+    if not records.get("shares"):
+        return training_section(records)
+    learned = "Score of one of the networks, negative log-likelihood plus three times the CRPS, on its own rows (grey)"
+    return training_section(records, "on held-out rows, which end the training", learned)
+
+
+def _data(records: dict[str, Any]) -> str:
+    targets = []
+    for target in records["evaluation"]["targets"]:
+        std = target["std"]
+        mean, *numbers = (number(target[key], std) for key in ("mean", "min", "low", "median", "high", "max"))
+        bars = Html(small_bars(target["histogram"]["counts"]))
+        targets.append([target["name"], bars, mean, number(std), *numbers])
+    header = ["target", "", "mean", "std", "min", "5 %", "median", "95 %", "max"]
+    measured = f"{records['evaluation']['n_rows']:,} measured rows"
+    note = f'<p class="note">Of the target in the {measured}; of the columns in the rows learned from.</p>\n'
+    return "<h2>The data</h2>\n" + note + table(header, targets, identity="targets") + columns_section(records)

@@ -1,0 +1,147 @@
+"""Sections that the pages of numbers and of classes share."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torchmcl._pages.page import escape, image
+from torchmcl_tables.reports.figures import over_time_figure, training_figure
+from torchmcl_tables.verdict import verdict_on
+
+__all__ = ["STYLE", "ambiguous_rows", "head", "over_time_section", "training_section"]
+
+# Cells of an ambiguous row that are shown.
+_N_CELLS = 12
+STYLE = """
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
+.tile { background: var(--wash); border-radius: 8px; padding: .8rem 1rem; }
+.tile b { display: block; font-size: 1.5rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
+.tile span { color: var(--soft); font-size: .9rem; }
+figure { max-width: 44rem; }
+.verdict { border-left: 5px solid #009e73; background: var(--wash); border-radius: 6px; padding: .7rem 1rem;
+  margin: 1rem 0; max-width: 46rem; overflow-wrap: anywhere; } .verdict.careful { border-color: #d55e00; }
+.verdict p, .verdict ul { margin: .2rem 0; }
+.row { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; margin: .8rem 0; }
+.row h3 { margin: 0 0 .3rem; font-size: 1rem; }
+.cells { color: var(--soft); font-size: .88rem; overflow-wrap: anywhere; } .cells b { color: var(--ink); }
+.cells span { display: inline-block; margin-right: 1rem; max-width: 100%; }
+svg { display: block; width: 100%; height: auto; } svg.bars { width: 7.5rem; height: 1.7rem; fill: var(--accent); }
+.line { max-width: 40rem; } .ends { display: flex; justify-content: space-between; color: var(--soft);
+  font-size: .82rem; padding: 0 5%; font-variant-numeric: tabular-nums; }
+#members td:last-child { text-align: left; white-space: normal; color: var(--soft); }
+#targets td:first-child, #columns td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 7rem;
+  max-width: 20rem; }
+#columns td:last-child { text-align: left; white-space: normal; min-width: 12rem; max-width: 26rem;
+  overflow-wrap: anywhere; }
+h1, p, figcaption { overflow-wrap: anywhere; }
+.share { display: grid; grid-template-columns: minmax(6rem, 14rem) 1fr 4rem; gap: .6rem; align-items: center; }
+.share span { overflow-wrap: anywhere; } .share i { display: block; height: .8rem; border-radius: 4px;
+  background: var(--accent); } .share b { font-weight: 400; text-align: right; font-variant-numeric: tabular-nums; }
+"""
+
+
+def head(
+    records: dict[str, Any], title: str, gives: str, tiles: Sequence[tuple[str, str]], below_verdict: str = ""
+) -> str:
+    """Return the top of a page: title, verdict, what was measured where, and tiles of numbers with their meaning."""
+    found = records["evaluation"]
+    rows = "rows set apart before training" if records["set_apart"] else "rows"
+    tiles = [(f"{found['n_rows']:,}", f"{rows} of {escape(found['source'])}"), *tiles]
+    cards = "".join(f'<div class="tile"><b>{value}</b><span>{text}</span></div>' for value, text in tiles)
+    return f"""<h1>{title}</h1>
+{_verdict_box(records, below_verdict)}
+<p class="lead">A model of <code>{escape(records["source"])}</code> that {gives}. Measured here on rows of
+<code>{escape(found["source"])}</code>{_where_measured(records)}.</p>
+<div class="tiles">{cards}</div>"""
+
+
+def _where_measured(records: dict[str, Any]) -> str:
+    """Return which rows of the table were measured."""
+    split = records["metrics"].get("split") or {}
+    if not records["set_apart"]:
+        return ""
+    if _are_last(records):
+        return f", the last by <i>{escape(split['column'])}</i> (since {escape(split['since'])})"
+    groups = f", in whole groups of <i>{escape(split['column'])}</i>" if split.get("by") == "group" else ""
+    return f" that were set apart before the training{groups}"
+
+
+def _verdict_box(records: dict[str, Any], more: str) -> str:
+    """Return the verdict for the top of a page, with a sentence below it."""
+    verdict = verdict_on(records)
+    if not verdict.reasons:
+        said = f"<p><b>Verdict: {verdict.word}.</b> {escape(verdict.evidence.capitalize())}.</p>"
+    else:
+        items = "".join(f"<li>{escape(reason)}</li>" for reason in verdict.reasons)
+        said = f"<p><b>Verdict: {verdict.word}</b>, because</p><ul>{items}</ul>"
+    below = f"<p>{escape(more)}</p>" if more else ""
+    return f'<div class="verdict {verdict.word}">{said}{below}</div>'
+
+
+def over_time_section(records: dict[str, Any], targets: Sequence[str]) -> str:
+    """Return the error along the time of the rows, nothing where no column dates them."""
+    found = records["evaluation"].get("over_time")
+    if not found:
+        return ""
+    split = records["metrics"].get("split") or {}
+    apart = "They come after all rows that it learned from. " if _are_last(records) else ""
+    pictures = [
+        image(
+            over_time_figure(found, [errors[place] for errors in found["errors"]], found["measure"]),
+            f"Error over time for {name}",
+            f"<i>{escape(name)}</i>: {escape(found['measure'])} of the measured rows in parts of equal size, in the "
+            f"order of <i>{escape(found['column'])}</i>. {apart}An error that grows with time means that the model "
+            "grows old.",
+        )
+        for place, name in enumerate(targets)
+    ]
+    since = f" (since {escape(split['since'])})" if _are_last(records) else ""
+    return f"<h2>Error over time{since}</h2>\n" + "\n".join(pictures)
+
+
+def _are_last(records: dict[str, Any]) -> bool:
+    split = records["metrics"].get("split") or {}
+    return bool(records["set_apart"] and split.get("by") == "time" and "since" in split)
+
+
+def ambiguous_rows(records: dict[str, Any], note: str, answers: Callable[[dict[str, Any]], str]) -> str:
+    """Return the most ambiguous rows: the cells of each, and its answers as `answers` draws them."""
+    parts = ["<h2>The most ambiguous rows</h2>", f'<p class="note">{note}</p>']
+    for row in records["evaluation"]["ambiguous"]:
+        cells = " ".join(
+            f"<span>{escape(name)} <b>{escape(value) if value else '(missing)'}</b></span>"
+            for name, value in row["cells"][:_N_CELLS]
+        )
+        n_more = len(row["cells"]) - _N_CELLS
+        more = f" <span>and {n_more} more</span>" if n_more > 0 else ""
+        parts.append(
+            f'<div class="row"><h3>Row {row["row"]:,}</h3><div class="cells">{cells}{more}</div>{answers(row)}</div>'
+        )
+    return "\n".join(parts)
+
+
+def training_section(
+    records: dict[str, Any],
+    watched: str = "distortion on validation rows",
+    learned: str = "Training loss (grey, scores included)",
+) -> str:
+    """Return how the training went, with the temperature where there is one."""
+    found, metrics = records["training"], records["metrics"]
+    title, caption, kept = "How it trained", "", found["kept_epoch"]
+    if found["temperature"] is not None:
+        title, caption = (
+            "How it cooled",
+            (
+                "Temperature of the assignment (green, right axis): while it is high all answers move together, as it "
+                "falls they part and each takes its share. "
+            ),
+        )
+    caption += f"{learned} and {watched} (blue). "
+    caption += f"The vertical line is epoch {kept + 1}, which was kept." if kept >= 0 else "The last epoch was kept."
+    if found["validation"] and 0 <= kept < len(found["loss"]) - 1:
+        caption += " The faint epochs after it were discarded: the network began to learn single rows by heart."
+    seconds = metrics.get("seconds", {}).get("training")
+    spent = f"{escape(metrics['epochs'])} epochs over {metrics['rows']['learned_from']:,} rows"
+    note = (
+        f'<p class="note">{spent}{f" in {seconds:.1f} s" if seconds else ""}, {escape(metrics["inputs"])} inputs.</p>'
+    )
+    return f"<h2>{title}</h2>\n" + image(training_figure(found), "The course of the training", caption) + note

@@ -1,0 +1,47 @@
+"""The folder of a saved model, as far as it can be checked before torch is loaded."""
+
+from pathlib import Path
+
+from torchmcl._messages import bad_value
+from torchmcl.persistence.headers import check_free, read_header, saved_contents
+from torchmcl.persistence.writing import check_writable
+
+__all__ = ["MODEL_FORMAT", "MODEL_KIND", "check_folder", "check_model"]
+
+MODEL_KIND = "torchmcl table model"
+#: Of the contents of a model's folder; increased when the schema of tables changes.
+MODEL_FORMAT = 2
+
+
+def check_model(folder: Path) -> None:
+    """Check that a folder holds a model, by its header.
+
+    Raises:
+        ValueError: if it holds none, or one of another version.
+    """
+    header = saved_contents("load_table_model", folder, MODEL_KIND, "`torchmcl fit`", read_header)
+    state = header.document.get("state")
+    written = state.get("format", 1) if isinstance(state, dict) else None
+    if written != MODEL_FORMAT:
+        rule, got = f"hold a model of format {MODEL_FORMAT}", f"{str(folder)!r} with format {written!r}"
+        raise ValueError(
+            bad_value("load_table_model", "folder", rule, got, "Fit it again with this version of torchmcl.")
+        )
+
+
+def check_folder(folder: Path, *, overwrite: bool = True) -> None:
+    """Check that a model can be written to a folder.
+
+    Args:
+        folder: that may exist.
+        overwrite: whether a model in it may be replaced.
+
+    Raises:
+        ValueError: if it exists and holds something else, or a model that must not be replaced.
+        OSError: if it cannot be written.
+    """
+    if check_free("save_table_model", folder, "`torchmcl fit`") and not overwrite:
+        rule, got = "be new or empty", f"{str(folder)!r}, which holds a model"
+        advice = "Give another name, or add --overwrite to replace the model."
+        raise ValueError(bad_value("save_table_model", "--out", rule, got, advice))
+    check_writable(folder)

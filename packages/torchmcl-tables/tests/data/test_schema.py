@@ -1,0 +1,421 @@
+"""Schemas and their encoder: types of columns, codes, inputs."""
+
+import datetime
+import shlex
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchmcl.cli import _parser
+from torchmcl_tables.data import ColumnEncoder, NumberColumn, Table, TableError, Unfit, infer_schema, read_table
+from torchmcl_tables.data.frames import as_polars
+from torchmcl_tables.data.problems import speaking_for
+
+
+def table(**columns):
+    return Table("t.csv", pl.DataFrame(columns, strict=False))
+
+
+def schema_of(data, **options):
+    return infer_schema(data, ["y"], **options)
+
+
+Y = ["1", "2", "3", "4"]
+
+
+def test_columns_are_told_apart_by_what_they_hold():
+    data = table(a=["1", " 2.5", "1e3", "NA"], b=["x", "y", "", "x"], c=[True, False, True, True], y=Y)
+    schema = schema_of(data)
+    assert [column.name for column in schema.numbers] == ["a"]
+    assert [(c.name, c.categories, c.missing) for c in schema.categories] == [
+        ("b", ("x", "y"), True),
+        ("c", ("true", "false"), False),
+    ]
+    values = schema.values(data)
+    assert np.array_equal(values[:, 0], [1, 2.5, 1000, np.nan], equal_nan=True)
+    assert values[:, 1].tolist() == [0, 1, 2, 0]
+
+
+def test_numbers_can_be_categories_when_told_so():
+    schema = schema_of(table(shop=["1", "2", "1", "3"], y=Y), categorical=["shop"])
+    assert schema.categories[0].categories == ("1", "2", "3")
+    # 1.0 in another format is the same shop
+    again = schema.values(table(shop=[1.0, 3.0, None, 2.0]))
+    assert again[:, 0].tolist() == [0, 2, 3, 1]
+
+
+def test_rare_categories_share_an_input_with_those_that_were_never_seen():
+    names = [f"k{i:03d}" for i in range(80) for _ in range(2)] + ["often"] * 40
+    data = table(k=names, y=[str(i) for i in range(200)])
+    column = schema_of(data).categories[0]
+    assert column.categories[0] == "often"
+    assert len(column.categories) == 50
+    assert column.is_open
+    codes = schema_of(data).values(data)[:, 0]
+    assert set(codes) == set(range(51))
+    assert schema_of(data).values(table(k=["unseen"]), strict=True).tolist() == [[50]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"a": ["1"] * 4}, {"drop": ["b"]}, r"`--drop` must name a column of t.csv, got 'b'"),
+        ({"a": ["1"] * 4}, {"categorical": ["b"]}, r"`--categorical` must name a column"),
+        ({"a": ["1"] * 4}, {"drop": ["y"]}, r"`--target` must name each column once"),
+        ({"a": Y}, {"drop": ["a"]}, r"must have a column besides the targets"),
+        ({"a": Y}, {"numeric": ["a"], "date": ["a"]}, r"`a` must be named by one of --drop, --categorical"),
+        ({"a": ["x", "y"] * 2}, {"date": ["a"]}, r"`--date` must name a column of dates, as 2024-12-31, got 'a' with"),
+        ({"a": ["x", "y"] * 2}, {"numeric": ["a"]}, r"`--numeric` must name a column of numbers, got 'a' with 'x'"),
+        ({"a": ["", "NA"] * 2}, {"keep": ["a"]}, r"`--keep-column` must name a column that can be used, got 'a': all"),
+        ({"a": ["1"] * 4}, {}, r"to learn from, got 'a' is dropped, all .* Keep columns with --keep-column a"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(columns, options, message):
+    with pytest.raises(ValueError, match=message):
+        schema_of(table(**columns, y=Y), **options)
+
+
+def test_all_problems_come_in_one_message():
+    with pytest.raises(
+        TableError, match=r"t.csv has 3 problems:\n- `--drop`.*\n- `--date`.*\n- `t.csv, target 'y'`"
+    ) as error:
+        schema_of(table(a=Y, y=["5"] * 4), drop=["b"], date=["c"])
+    assert len(error.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        (["", "NA", "?", None], "all of its cells are missing"),
+        ([None] * 4, "all of its cells are missing"),
+        ([float("nan")] * 4, "all of its cells are missing"),
+        ([[1]] * 4, "its cells are of type List"),
+        ([b"x"] * 4, "its cells are of type Binary"),
+        (["7"] * 4, "all of its cells are 7"),
+        (["x"] * 4, "all of its cells are 'x'"),
+        ([datetime.date(2024, 1, 1)] * 4, "all of its dates are the same"),
+    ],
+)
+def test_columns_that_nothing_can_be_learned_from_are_dropped(cells, reason):
+    (dropped,) = schema_of(table(a=cells, b=Y, y=Y)).dropped
+    assert dropped.name == "a"
+    assert reason in dropped.reason
+
+
+def test_infinite_numbers_count_as_missing():
+    for cells in (["1", "inf", "2", "3"], [1.0, float("-inf"), 2.0, 3.0]):
+        schema = schema_of(table(a=cells, y=Y))
+        assert schema.columns == (NumberColumn("a", missing=True, not_numbers=1),)
+        assert "1 cells that are not numbers (up to 1e100) count as missing" in schema.decisions()[0]
+        assert np.isnan(schema.values(table(a=cells))[1, 0])
+    with pytest.raises(ValueError, match=r"column 'a'` must hold finite numbers, got 'inf' in row 2"):
+        schema_of(table(a=Y, y=Y)).values(table(a=["1", "inf"]))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["5", "5", "5.0", ""], r"target 'y'` must vary, got the constant 5"),
+        (["a", "b", "c", "d"], r"target 'y'` must hold at most 1,000 classes, .* got 4 different in 4 rows, like 'a'"),
+        (["a", "a", "a", ""], r"target 'y'` must vary, got the class 'a' alone"),
+        (["", "", None, "NA"], r"target 'y'` must hold numbers or classes, got no value at all"),
+        (["1", "2", "x", "4"], r"target 'y'` must hold numbers, got 'x' in row 3. Correct .* --task classes"),
+        (["1", "2", "-inf", "4"], r"target 'y'` must hold numbers, got '-inf' in row 3"),
+    ],
+)
+def test_targets_that_cannot_be_learned_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        schema_of(table(a=Y, y=values))
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        (["no", "yes"] * 10, ("no", "yes")),
+        (["True", "FALSE"] * 10, ("false", "true")),
+        (["0", "1.0"] * 10, ("0", "1")),
+        (["0.5", "2.5"] * 10, ("0.5", "2.5")),
+        (["3", "5", "7", "9"] * 5, ("3", "5", "7", "9")),
+        (["3", "5", "x", "9"] * 5, ("3", "5", "9", "x")),
+        ([f"{i % 11}" for i in range(110)], ()),  # more than ten values
+        (["0.5", "1.5", "2.5"] * 10, ()),  # not integers
+        (["1", "2", "3", "4"], ()),  # each once
+    ],
+)
+def test_text_and_few_integers_are_classes(values, classes):
+    data = table(a=[str(i % 13) for i in range(len(values))], y=values)
+    assert schema_of(data).classes == classes
+    if not {"no", "x", "True"} & set(values):
+        assert infer_schema(data, ["y"], task="numbers").classes == ()
+    assert infer_schema(data, ["a"], task="classes").classes if len(values) > 30 else True
+
+
+def test_one_column_of_classes_is_predicted_at_a_time():
+    data = table(a=[str(i) for i in range(20)], y=["u", "v"] * 10, z=[str(i * i) for i in range(20)])
+    with pytest.raises(ValueError, match=r"`--target` must name one column where it holds classes, got y. Fit a model"):
+        infer_schema(data, ["y", "z"])
+
+
+def test_a_column_that_names_the_class_is_suspicious():
+    kinds = ["u", "v", "w"] * 20
+    data = table(a=[str(i % 7) for i in range(60)], code=[{"u": "1", "v": "2", "w": "3"}[k] for k in kinds], y=kinds)
+    (found,) = schema_of(data).suspicious
+    assert found.name == "code"
+    assert found.reason == "it gives y away (each of its values goes with one class)"
+
+
+def test_names_and_notes_are_dropped_unless_kept():
+    data = table(name=[f"n{i}" for i in range(30)], b=[f"{i * i}" for i in range(30)], y=[str(i) for i in range(30)])
+    (dropped,) = schema_of(data).dropped
+    assert (dropped.name, dropped.option) == ("name", "--keep-column name")
+    assert "differs in most rows (30 different in 30)" in dropped.reason
+    assert schema_of(data, keep=["name"]).features == ("name", "b")
+
+
+def test_a_new_category_is_none_of_the_known_ones_and_an_error_if_asked():
+    schema = schema_of(table(city=["Ulm", "Bonn", "Ulm", "Bonn"], y=Y))
+    new = table(city=["Ulm", "Rome"])
+    with pytest.raises(ValueError, match=r"categories that the model knows \('Bonn', 'Ulm'\), got 'Rome' in row 2"):
+        schema.values(new, strict=True)
+    unfit = Unfit()
+    codes = schema.values(new, unfit=unfit)
+    assert unfit.notices() == ["city: 1 cell (first 'Rome' in row 2) are answered as none of the known ones"]
+    encoder = ColumnEncoder(schema).fit(np.zeros((2, 1)))
+    assert encoder(codes).tolist() == [[0, 1], [0, 0]]
+
+
+def test_a_missing_column_is_named():
+    schema = schema_of(table(area=Y, rooms=Y, y=Y))
+    with pytest.raises(ValueError, match=r"must have a column 'rooms', got .*Did you mean 'room'"):
+        schema.values(table(area=Y, room=Y))
+
+
+def test_everything_that_a_table_lacks_comes_in_one_message():
+    schema = schema_of(table(area=Y, rooms=Y, day=[f"2024-01-0{i}" for i in range(1, 5)], y=Y))
+    message = (
+        r"(?s)has 3 problems:.*column 'area', got the column 'Area'. Rename 'Area' to 'area'.*'rooms'.*'x' in row 2"
+    )
+    with pytest.raises(TableError, match=message):
+        schema.values(table(day=["2024-01-01", "x"], Area=["1", "2"]))
+    same = schema.values(table(day=["2024-01-01"], rooms=["1"], other=["x"], area=["2"]))
+    assert same[0, :2].tolist() == [2, 1]  # the order of columns does not matter
+
+
+cells = st.one_of(st.none(), st.floats(-1e6, 1e6).map(lambda x: round(x, 3)))
+
+
+@given(
+    st.lists(st.tuples(cells, cells, st.sampled_from(["a", "b", "<i>", "", "日本"])), min_size=4, max_size=30),
+)
+def test_the_encoder_comes_back_from_data_alone(rows):
+    numbers = [
+        [row[0] if i else 1.0 for i, row in enumerate(rows)],
+        [row[1] if i else 2.0 for i, row in enumerate(rows)],
+    ]
+    kinds = [row[2] if i else "a" for i, row in enumerate(rows)]
+    data = table(a=numbers[0], b=numbers[1], c=kinds, y=list(range(len(rows))))
+    schema = schema_of(data)
+    values = schema.values(data)
+    encoder = ColumnEncoder(schema).fit(values)
+    made = encoder(values)
+    assert made.shape == (len(rows), len(encoder.names))
+    assert np.isfinite(made).all()
+    again = ColumnEncoder.from_state(schema, encoder.state())
+    assert np.array_equal(again(values), made)
+
+
+def test_the_encoder_scales_like_scikit_learn():
+    from sklearn.preprocessing import StandardScaler
+
+    random = np.random.default_rng(0)
+    columns = {"a": random.normal(size=50), "b": 2000 + random.normal(size=50), "c": np.full(50, 0.1), "y": range(50)}
+    columns["a"][3] = np.nan
+    data = table(**{name: list(map(float, values)) for name, values in columns.items()})
+    values = schema_of(data).values(data)
+    scaler, encoder = StandardScaler().fit(values), ColumnEncoder(schema_of(data)).fit(values)
+    np.testing.assert_allclose(encoder.mean, scaler.mean_, rtol=1e-12)
+    np.testing.assert_allclose(encoder.scale, scaler.scale_, rtol=1e-12)
+
+
+def test_the_inputs_of_a_small_table():
+    data = table(a=[1.0, None, 3.0, 8.0], c=["x", "y", "x", None], y=Y)
+    encoder = ColumnEncoder(schema_of(data)).fit(schema_of(data).values(data))
+    known = np.array([1.0, 3.0, 8.0])
+    scaled = (np.array([1.0, known.mean(), 3.0, 8.0]) - known.mean()) / known.std()
+    expected = np.stack([scaled, [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]], axis=1)
+    np.testing.assert_allclose(encoder(schema_of(data).values(data)), expected, rtol=1e-6)
+    assert encoder.names == ["a", "a is missing", "c = x", "c = y", "c is missing"]
+
+
+def test_values_missing_only_at_prediction_are_taken_as_the_mean():
+    data = table(a=["1", "2", "3", "6"], y=Y)
+    schema = schema_of(data)
+    encoder = ColumnEncoder(schema).fit(schema.values(data))
+    assert encoder(schema.values(table(a=["", "3"]))).tolist() == [[0.0], [0.0]]
+
+
+def test_a_column_with_values_only_outside_the_training_rows_is_left_alone():
+    data = table(a=["", "", "", "6"], b=Y, y=Y)
+    schema = schema_of(data)
+    encoder = ColumnEncoder(schema).fit(schema.values(data)[:3])
+    assert np.isfinite(encoder(schema.values(data))).all()
+
+
+def test_a_number_is_one_category_however_it_is_written():
+    data = table(shop=["3", "3.0", "1e3", "1000", "2.50", "", "-0"], y=["1", "2"] * 3 + ["4"])
+    schema = schema_of(data, categorical=["shop"])
+    (shop,) = schema.categories
+    assert shop.numeric
+    assert set(shop.categories) == {"3", "1000", "2.5", "0"}
+    written = (
+        [3, 1000, None, 0],
+        [3.0, 1000.0, None, -0.0],
+        ["3.00", "1E+3", "NA", "0.0"],
+        pl.Series([3.0, 1000.0, None, 0.0], dtype=pl.Float32),
+    )
+    codes = [schema.values(table(shop=values)).ravel().tolist() for values in written]
+    assert codes == [codes[0]] * 4
+    with pytest.raises(ValueError, match=r"must hold categories that the model knows .*, got '2.6' in row 1"):
+        schema.values(table(shop=["2.60"]), strict=True)
+
+
+def test_codes_with_leading_zeros_and_words_are_no_numbers():
+    for texts in (["007", "7", "007", "7.0"], ["1.1", "1.10", "1.1", "beta"]):
+        (column,) = schema_of(table(code=texts, y=Y), categorical=["code"]).categories
+        assert not column.numeric
+        assert set(column.categories) == set(texts)
+
+
+def test_integers_that_no_float_can_hold_stay_apart():
+    ids = ["12345678901234567891", "12345678901234567892"] * 2
+    (column,) = schema_of(table(c=ids, y=Y), categorical=["c"]).categories
+    assert set(column.categories) == set(ids)
+
+
+@pytest.mark.parametrize("name", ["count", "n", "text", "len", "literal"])
+def test_columns_may_have_any_name(name):
+    (column,) = schema_of(table(**{name: ["a", "b", "a", "b"]}, y=Y)).categories
+    assert column.categories == ("a", "b")
+
+
+@pytest.mark.parametrize("name", ["Individual ID", "Last, first", "it's", "-x"])
+def test_advised_options_can_be_pasted(name):
+    (dropped,) = schema_of(
+        table(**{name: [f"t{i}" for i in range(60)]}, b=[i * i for i in range(60)], y=range(60))
+    ).dropped
+    words = shlex.split(f"fit t.csv --target y -o model {dropped.option}")
+    assert _parser().parse_args(words).keep_column == [name]
+    schema = schema_of(table(**{name: [1.5 * i for i in range(60)]}, b=[i * i % 7 for i in range(60)], y=range(60)))
+    (warning,) = schema.warnings()
+    words = shlex.split(f"fit t.csv --target y -o model {warning[warning.rindex('--drop') :]}")
+    assert _parser().parse_args(words).drop == [name]
+
+
+def categories_of(frame):
+    return [column.categories for column in infer_schema(Table("X", frame), []).categories]
+
+
+@pytest.mark.parametrize("values", [[3, 3, 5], [2.0, 2.0, 7.5]])
+def test_categories_of_numbers_stay_categories_in_every_kind_of_frame(tmp_path, values):
+    pandas, arrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    expected = [tuple(f"{value:g}" for value in (values[0], values[2]))]
+    frame = pandas.DataFrame({"c": pandas.Series(values * 4, dtype="category"), "x": range(12)})
+    assert categories_of(as_polars(frame)) == expected
+    table = arrow.table({"c": arrow.array(values * 4).dictionary_encode(), "x": range(12)})
+    assert categories_of(as_polars(table)) == expected
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert categories_of(read_table(tmp_path / "t.parquet").frame) == expected
+
+
+def test_numbers_made_of_nines_far_from_all_others_are_missing_and_it_is_said():
+    rng = np.random.default_rng(0)
+    far, near = rng.normal(20, 5, 200).round(1), rng.uniform(0, 990, 200).round(0)
+    far[::50], near[::50] = -9999, 999
+    data = table(far=far.astype(str), near=near, y=np.arange(200.0))
+    schema = schema_of(data, interpret=True)
+    assert np.isnan(schema.values(data)).sum(axis=0).tolist() == [4, 0]
+    assert schema.decisions() == ["far: numbers; -9999 counts as missing (as a number: --numeric far)"]
+    assert np.isnan(schema.values(table(far=["-9999.0", "3"], near=[1, 2]))[:, 0]).tolist() == [True, False]
+    assert not np.isnan(schema_of(data, interpret=True, numeric=["far"]).values(data)).any()
+
+
+def test_a_target_of_nines_is_missing_unless_it_is_named_as_numbers():
+    y = np.arange(200.0)
+    y[:3] = -999.9
+    data = table(x=np.arange(200.0) % 7, y=y)
+    assert np.isnan(schema_of(data, interpret=True).target_values(data)).sum() == 3
+    chosen = schema_of(data, interpret=True, numeric=["y"])
+    assert not np.isnan(chosen.target_values(data)).any()
+
+
+@pytest.mark.parametrize("cells", [["0.45", "0.3"], [0.45, 0.3]])
+def test_numbers_without_the_percent_sign_of_the_column_are_no_percentages(cells):
+    schema = schema_of(table(p=["45%", "12 %", "0", "7.5%"], y=Y))
+    assert schema.values(table(p=["30%", "0", "-2 %"])).ravel().tolist() == [30, 0, -2]
+    with pytest.raises(ValueError, match=r"column 'p'` must hold finite numbers in %, got '0.45' in row 1 and 1 more"):
+        schema.values(table(p=cells))
+
+
+def test_columns_that_number_the_rows_are_dropped_unless_kept_or_alone():
+    data = table(
+        n=range(1, 31), down=range(29, -1, -1), x=[i * i % 11 for i in range(30)], y=[i % 7 for i in range(30)]
+    )
+    schema = schema_of(data, interpret=True, task="numbers")
+    assert schema.features == ("x",)
+    assert schema.decisions() == [
+        "n: dropped, it counts the rows (use it: --keep-column n)",
+        "down: dropped, it counts the rows (use it: --keep-column down)",
+    ]
+    kept = schema_of(data, interpret=True, task="numbers", keep=["n"])
+    assert (kept.features, kept.suspicious) == (("n", "x"), ())
+    alone = table(height=range(58, 73), y=[115.0, 117, 120, 123, 126, 129, 132, 135, 139, 142, 146, 150, 154, 159, 164])
+    found = schema_of(alone, interpret=True)
+    assert found.features == ("height",)
+    assert not any("--drop" in warning for warning in found.warnings())
+    assert schema_of(table(t=range(30), y=[i % 7 for i in range(30)]), interpret=True, task="numbers").features == (
+        "t",
+    )
+
+
+def test_categories_that_give_numbers_away_are_suspicious():
+    rng = np.random.default_rng(0)
+    grade = rng.integers(0, 20, 600)
+    rate = 5 + grade + rng.uniform(-0.3, 0.3, 600)
+    data = table(grade=[f"{'ABCDE'[g // 4]}{g % 4}" for g in grade], home=rng.choice(["rent", "own"], 600), y=rate)
+    assert [column.name for column in schema_of(data).suspicious] == ["grade"]
+
+
+@pytest.mark.parametrize("cell", ["1e300", "-1e101", "inf"])
+def test_numbers_that_nothing_can_be_learned_from_count_as_missing_and_are_an_error_later(cell):
+    cells = [str(i / 7) for i in range(30)]
+    schema = schema_of(table(a=[*cells, cell], y=[*map(str, range(30)), "1e300"]))
+    assert [column.not_numbers for column in (*schema.columns, *schema.target_columns)] == [1, 1]
+    plain = schema_of(table(a=cells, y=range(30)))
+    with pytest.raises(ValueError, match=rf"column 'a'` must hold finite numbers, got '{cell}' in row 2"):
+        plain.values(table(a=["1", cell]))
+
+
+def test_a_column_is_parsed_once_and_its_values_go_with_the_rows_that_are_taken():
+    data = table(a=["1", "2,5", "3", "4"], day=[f"2024-01-0{i}" for i in range(1, 5)], c=["x", "y", "x", "y"], y=Y)
+    schema = schema_of(data)
+    for column in (*schema.columns, *schema.target_columns):
+        assert data.reading(column) is data.reading(column)
+        rows = np.array([3, 1])
+        taken, again = data.take(rows), table(**{name: data.frame[name].to_list() for name in data.columns})
+        np.testing.assert_array_equal(taken.reading(column).values, again.reading(column).values[rows])
+
+
+def test_errors_name_the_function_that_was_called_or_whom_it_works_for(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"^read_table: `file` must exist"):
+        read_table(tmp_path / "none.csv")
+    with pytest.raises(FileNotFoundError, match=r"^torchmcl fit: `file` must exist"), speaking_for("torchmcl fit"):
+        read_table(tmp_path / "none.csv")
+    with (
+        pytest.raises(TableError, match=r"^DensityRegressor: t.csv has 2 problems") as caught,
+        speaking_for("DensityRegressor"),
+    ):
+        infer_schema(table(a=Y, y=Y), ["u", "v"])
+    assert [problem.wrong for problem in caught.value.problems] == ["u", "v"]

@@ -1,0 +1,210 @@
+"""The page about a model of a table: it shows the records, in a browser, and names in it cannot harm."""
+
+import copy
+import re
+
+import polars as pl
+import pytest
+
+from browser import console_errors, opened
+from house_tables import houses, write_csv
+from torchmcl.cli import main
+from torchmcl_tables.data import Table, read_table
+from torchmcl_tables.model import TableFit, fit_table
+from torchmcl_tables.model.verdicts import records_of
+from torchmcl_tables.reports import write_page
+from torchmcl_tables.reports.figures import answers_figure, training_figure
+from torchmcl_tables.verdict import verdict_on
+
+EVIL = '<img src=x onerror="document.title=1/0">'
+SCRIPT = "</script><script>document.title='owned'</script>"
+LONG = "a_very_long_name_without_any_place_to_break_" * 6
+
+
+@pytest.fixture(scope="module")
+def records():
+    how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 40, "hidden": (16,)})
+    return records_of(fit_table("test", Table("houses.csv", pl.DataFrame(houses(400))), how))
+
+
+@pytest.fixture(scope="module")
+def page(records, tmp_path_factory):
+    return write_page(records, tmp_path_factory.mktemp("report") / "report.html")
+
+
+@pytest.fixture(scope="module")
+def hostile_page(tmp_path_factory):
+    """A table whose names are HTML, dollars and endless words, two targets, one of them hostile too."""
+    names = {"area": EVIL, "rooms": "cost in $x_{$", "city": LONG, "price": SCRIPT, "days": "天数"}
+    rows = []
+    for row in houses(120):
+        made = {names[key]: value for key, value in row.items()}
+        made[LONG] = f"<b onclick=alert(1)>{made[LONG]}</b>" if made[LONG] else ""
+        rows.append(made)
+    folder = tmp_path_factory.mktemp("<u>hostile & folder")
+    path = write_csv(folder / "<svg onload=alert(2)>.csv", rows)
+    how = TableFit([SCRIPT, "天数"], parameters={"n_epochs": 2, "hidden": (8,), "n_hypotheses": 3})
+    fitted = fit_table("test", read_table(path), how)
+    return write_page(records_of(fitted), folder / "report.html")
+
+
+@pytest.mark.slow
+def test_the_page_shows_every_part_without_console_errors(page, records):
+    with opened(page) as driver:
+        text = driver.find_element("tag name", "body").text
+        for title in (
+            "5 answers for price",
+            "Answers against the truth",
+            "How many answers are worth having",
+            "Can the probabilities be trusted?",
+            "Do the sets hold what they promise?",
+            "The most ambiguous rows",
+            "What answers",
+            "How it trained",
+            "The data",
+        ):
+            assert title in text
+        pictures = driver.find_elements("css selector", "figure img")
+        assert len(pictures) == 6
+        assert all(int(picture.get_property("naturalWidth")) > 500 for picture in pictures)
+        assert all(picture.get_attribute("alt") for picture in pictures)
+        assert "the least distortion of any n answers that the model itself expects" in text
+        assert verdict_on(records).word in driver.find_element("css selector", ".verdict b").text
+        assert [row.text for row in driver.find_elements("css selector", "#members td:first-child")] == [
+            "networks",
+            "networks with knots",
+            "forest",
+            "ignorance",
+        ]
+        assert f"{records['evaluation']['measures']['rmse'][0]:.4g}" in text
+        assert len(driver.find_elements("css selector", ".row svg")) == len(records["evaluation"]["ambiguous"]) == 8
+        first = records["evaluation"]["ambiguous"][0]
+        assert f"Row {first['row']}" in text
+        held = driver.find_elements("css selector", "#coverage tbody tr:nth-child(5) td")[1].text
+        assert held == f"{100 * records['evaluation']['coverage'][4]['covered'][0]:.1f} %"
+        assert len(driver.find_elements("css selector", "#columns tbody tr")) == 3
+        assert console_errors(driver) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["page", "hostile_page"])
+def test_the_page_is_readable_at_the_width_of_a_phone(name, request):
+    with opened(request.getfixturevalue(name), width=500) as driver:
+        # Chromium's own windows have a least width; the emulated screen has not.
+        screen = {"width": 375, "height": 800, "deviceScaleFactor": 2, "mobile": True}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        assert driver.execute_script("return window.innerWidth") <= 376
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= 376
+        sizes = driver.execute_script(
+            "return [...document.querySelectorAll('p, td, figcaption, .cells')].map("
+            "e => parseFloat(getComputedStyle(e).fontSize))"
+        )
+        assert min(sizes) >= 13
+
+
+@pytest.mark.slow
+def test_hostile_names_are_shown_and_not_run(hostile_page):
+    with opened(hostile_page) as driver:
+        assert driver.title.startswith("</script>")
+        assert (
+            driver.execute_script("return document.querySelectorAll('img[src=x], main script, u, b[onclick]').length")
+            == 0
+        )
+        text = driver.find_element("tag name", "body").text
+        assert EVIL in text
+        assert SCRIPT in text
+        assert "cost in $x_{$" in text
+        assert "<svg onload=alert(2)>.csv" in text
+        assert "天数" in text
+        assert console_errors(driver) == []
+
+
+@pytest.mark.slow
+def test_names_stay_text_even_without_the_policy_that_forbids_scripts(hostile_page, tmp_path):
+    whole = hostile_page.read_text(encoding="utf-8")
+    assert "Content-Security-Policy" in whole
+    bare = "".join(line for line in whole.splitlines(keepends=True) if "Content-Security-Policy" not in line)
+    (tmp_path / "bare.html").write_text(bare, encoding="utf-8")
+    with opened(tmp_path / "bare.html") as driver:
+        assert driver.title.startswith("</script>")
+        assert console_errors(driver) == []
+
+
+def test_the_page_loads_nothing_from_outside(page):
+    text = page.read_text(encoding="utf-8")
+    assert "http://" not in text
+    assert "https://" not in text
+    assert text.count("<script") == 1  # that of the pictures, allowed by its checksum
+
+
+def test_the_page_begins_with_the_verdict_and_names_forks_once_they_are_supported(records, tmp_path):
+    found = copy.deepcopy(records)
+    for pieces, sentence in ((0.0, "No forks found: every set is one interval."), (0.4, "Forks: 40.0 % of the 90 %")):
+        for entry in found["evaluation"]["coverage"]:
+            entry["pieces"] = pieces
+        text = write_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+        assert sentence in text
+        assert text.index("Verdict: ") < text.index("plausible outcomes")
+    assert "branches" not in text
+    found["schema"]["suspicious"] = [{"name": EVIL, "reason": "it counts the rows"}]
+    text = write_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '<div class="verdict careful">' in text
+    assert EVIL not in text
+
+
+def test_networks_of_a_rule_have_no_shares_and_a_temperature(tmp_path):
+    how = TableFit(["price"], parameters={"n_epochs": 4, "hidden": (8,), "n_restarts": 1, "rule": "annealed"})
+    found = records_of(fit_table("test", Table("houses.csv", pl.DataFrame(houses(120))), how))
+    assert found["shares"] is None
+    text = write_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "How it cooled" in text
+    assert "What answers" not in text
+
+
+def test_scores_below_zero_are_drawn_and_losses_above_it_on_a_logarithmic_scale():
+    found = {"loss": [1.0, 0.2, -0.3], "validation": [1.1, None, -0.1], "temperature": None, "kept_epoch": 1}
+    axis = training_figure(found).axes[0]
+    assert axis.get_yscale() == "linear"
+    drawn = [list(line.get_ydata()) for line in axis.lines]
+    assert drawn[0] == [1.0, 0.2]
+    assert [0.2, -0.3] in drawn  # the discarded epochs
+    assert training_figure(found | {"loss": [2.0, 1.0, 0.5], "validation": None}).axes[0].get_yscale() == "log"
+
+
+def test_axes_separate_thousands():
+    answers = {"truth": [[20_000.0], [30_000.0]], "hypotheses": [[[21_000.0]], [[29_000.0]]]}
+    axis = answers_figure(answers | {"probabilities": [[1.0], [1.0]]}, 0).axes[0]
+    assert axis.xaxis.get_major_formatter()(22_820.0, 0) == "22,820"
+
+
+def test_the_command_writes_the_page_of_another_table(tmp_path, capsys):
+    path = write_csv(tmp_path / "houses.csv", houses(60))
+    test = write_csv(tmp_path / "test.csv", houses(25, seed=3))
+    model = str(tmp_path / "model")
+    fast = ["--epochs", "2", "--hidden", "8", "--rule", "mcl", "--test", "0", "--quiet"]
+    assert main(["fit", str(path), "--target", "price", "-o", model, *fast]) == 0
+    assert main(["report", model]) == 2
+    assert "--data" in capsys.readouterr().err
+    assert main(["report", model, "--data", str(test), "-o", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text()
+    assert "test.csv" in text
+    assert "How it trained" in text
+    no_target = write_csv(tmp_path / "no.csv", [{k: v for k, v in row.items() if k != "price"} for row in houses(5)])
+    assert main(["report", model, "--data", str(no_target)]) == 2
+    assert "must have a column 'price'" in capsys.readouterr().err
+
+
+def test_numbers_far_from_zero_keep_the_digits_that_tell_them_apart(records, tmp_path):
+    far = copy.deepcopy(records)
+    found = far["evaluation"]
+    target = found["targets"][0]
+    for key in ("mean", "min", "low", "median", "high", "max"):
+        target[key] = 1.7e9 + target[key] / 100
+    target["std"] /= 100
+    for row in found["ambiguous"]:
+        row["truth"] = [1.7e9 + value / 100 for value in row["truth"]]
+        row["hypotheses"] = [[1.7e9 + value / 100 for value in values] for values in row["hypotheses"]]
+    text = write_page(far, tmp_path / "far.html").read_text(encoding="utf-8")
+    assert "1.7e+09" not in text
+    shown = [float(number.replace(",", "")) for number in re.findall(r"truth <b>([0-9,.]+)</b>", text)]
+    assert shown == pytest.approx([row["truth"][0] for row in found["ambiguous"]], rel=0, abs=0.01)

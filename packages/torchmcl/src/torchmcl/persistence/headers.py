@@ -1,0 +1,134 @@
+"""What a saved file says about itself, read without torch: kind, version, description and checksum.
+
+Everything that is saved (checkpoints, models, snapshots) is one safetensors file that any reader of safetensors opens.
+Its header holds one more text, `torchmcl_checkpoint`: a checksum (SHA-256, in hexadecimal), a blank, and JSON with the
+version of the format, the version of torchmcl, the kind and the state. `torchmcl.persistence` reads and writes it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from torchmcl._messages import bad_value
+from torchmcl.persistence.limits import check_limit
+from torchmcl.persistence.reading import json_value
+from torchmcl.persistence.writing import is_temporary
+
+__all__ = [
+    "HEADER",
+    "MODEL_FILE",
+    "VERSION",
+    "CheckpointError",
+    "Header",
+    "bad_file",
+    "check_free",
+    "read_header",
+    "saved_contents",
+]
+
+#: Increased when an older torchmcl could not read what this one writes.
+VERSION = 1
+HEADER = "torchmcl_checkpoint"
+#: The file of a saved model in its folder.
+MODEL_FILE = "model.safetensors"
+
+_Contents = TypeVar("_Contents")
+
+
+class CheckpointError(ValueError):
+    """A file that is not an intact checkpoint: truncated, changed, of another kind or of a newer version."""
+
+
+class Header(NamedTuple):
+    """The text in the header and the checksum beside it.
+
+    Attributes:
+        checksum: of `text` and the tensors; not compared yet.
+        text: JSON, as it was written.
+        document: its value, with "version", "torchmcl", "kind" and "state".
+    """
+
+    checksum: str
+    text: str
+    document: dict[str, Any]
+
+
+def bad_file(path: Path, rule: str, got: str, advice: str = "") -> CheckpointError:
+    """Return the error about a file."""
+    return CheckpointError(f"read_checkpoint: {str(path)!r} must {rule}, got {got}. {advice}".strip())
+
+
+def read_header(path: Path, kind: str | None = None) -> Header:
+    """Return the header of a saved file. The tensors are not read, so the checksum cannot be compared.
+
+    Args:
+        path: of the file.
+        kind: what it must be; anything by default.
+
+    Raises:
+        CheckpointError: if it is not a saved file, of another kind, or of a newer version.
+        OSError: if it cannot be read.
+    """
+    with path.open("rb") as file:
+        n_bytes = int.from_bytes(file.read(8), "little")
+        if n_bytes > path.stat().st_size:
+            raise bad_file(path, "be a complete safetensors file", "one that is cut short", "It is damaged.")
+        check_limit("read_checkpoint", path.name, "file_bytes", n_bytes)
+        content = file.read(n_bytes)
+    try:
+        metadata = json_value("read_checkpoint", path.name, content.decode())["__metadata__"]
+        checksum, _, text = metadata[HEADER].partition(" ")
+        document = json_value("read_checkpoint", path.name, text)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        got = "a file without its header"
+        raise bad_file(path, "be written by torchmcl", got, "It is damaged, or something else.") from error
+    if not isinstance(document, dict) or type(document.get("version")) is not int:
+        raise bad_file(path, "name the version of its format", repr(text[:80]))
+    if document["version"] > VERSION:
+        got = f"version {document['version']} (written by torchmcl {document.get('torchmcl')})"
+        advice = "Upgrade torchmcl: pip install -U torchmcl."
+        raise bad_file(path, f"be of version {VERSION} or older", got, advice)
+    if kind is not None and document.get("kind") != kind:
+        raise bad_file(path, f"be of kind {kind!r}", repr(document.get("kind")))
+    return Header(checksum, text, document)
+
+
+def saved_contents(owner: str, folder: Path, kind: str, by: str, read: Callable[[Path, str], _Contents]) -> _Contents:
+    """Return what `read` finds in the file of a saved model: `read_header`, or `read_checkpoint` for all of it.
+
+    Args:
+        owner: whom errors speak for.
+        folder: that holds the model.
+        kind: of the model.
+        by: who writes such folders.
+        read: called with the file and the kind.
+
+    Raises:
+        ValueError: if there is no such file, or it is damaged, of another kind or a newer version.
+    """
+    path = folder / MODEL_FILE
+    if not path.is_file():
+        got = f"{str(folder)!r}, which {f'has no {MODEL_FILE}' if folder.exists() else 'does not exist'}"
+        raise ValueError(bad_value(owner, "folder", f"be a folder that {by} wrote", got))
+    try:
+        return read(path, kind)
+    except CheckpointError as error:
+        raise ValueError(bad_value(owner, "folder", f"hold what {by} wrote", str(error).rstrip("."))) from error
+
+
+def check_free(owner: str, folder: Path, by: str) -> bool:
+    """Check that a model can be saved in a folder; return whether it holds one already.
+
+    Raises:
+        ValueError: if it exists and is neither empty nor holds a saved model.
+    """
+    path = folder / MODEL_FILE
+    try:
+        holds_model = path.is_file() and bool(read_header(path))
+    except ValueError:
+        holds_model = False
+    others = folder.is_dir() and any(not is_temporary(entry.name) for entry in folder.iterdir())
+    if not holds_model and (others or (folder.exists() and not folder.is_dir())):
+        rule, advice = f"be new, empty or hold a model of {by}", "Give another name, or remove it first."
+        raise ValueError(bad_value(owner, "folder", rule, repr(str(folder)), advice))
+    return holds_model

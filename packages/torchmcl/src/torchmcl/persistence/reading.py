@@ -1,0 +1,104 @@
+"""Reading files that may be broken or hostile: sizes are checked first, and nothing in a file is ever executed."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torchmcl._messages import bad_value
+from torchmcl.persistence.limits import check_limit, limit
+
+__all__ = [
+    "as_written",
+    "json_value",
+    "plain_name",
+    "read_json",
+    "read_text",
+    "unpacked",
+]
+
+
+def read_text(owner: str, path: Path, size: str = "file_bytes") -> str:
+    """Return the contents of a text file in UTF-8 after checking its size.
+
+    Raises:
+        ValueError: if it is larger than the limit `size`, or not text.
+        OSError: if it cannot be read.
+    """
+    with path.open("rb") as file:
+        content = file.read(limit(size) + 1)  # not the size by name: a file can grow, and a device has none
+    if len(content) > limit(size):
+        check_limit(owner, path.name, size, max(path.stat().st_size, len(content)))
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            bad_value(owner, path.name, "be text in UTF-8", f"an invalid byte at {error.start}")
+        ) from error
+
+
+def json_value(owner: str, name: str, text: str) -> Any:
+    """Return the value of a text in JSON.
+
+    Raises:
+        ValueError: if the text is not JSON, or nested without end.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:  # not chained: a thousand frames say nothing
+        raise ValueError(bad_value(owner, name, "be JSON", "lists in lists without end")) from None
+    except ValueError as error:
+        raise ValueError(bad_value(owner, name, "be JSON", str(error))) from error
+
+
+def read_json(owner: str, path: Path) -> Any:
+    """Return the contents of a JSON file.
+
+    Raises:
+        ValueError: if it is too large or not JSON.
+        OSError: if it cannot be read.
+    """
+    return json_value(owner, path.name, read_text(owner, path))
+
+
+def unpacked(owner: str, path: Path, size: str) -> bytes:
+    """Return the contents of a gzip file, unpacked up to the limit `size`.
+
+    Raises:
+        ValueError: if it exceeds the limit.
+        EOFError, zlib.error: if it is cut short or broken.
+        OSError: if it cannot be read or is not a gzip file.
+    """
+    with gzip.open(path, "rb") as file:
+        content = file.read(limit(size) + 1)
+    check_limit(owner, path.name, size, len(content))
+    return content
+
+
+@contextmanager
+def as_written(owner: str, argument: str, by: str) -> Iterator[None]:
+    """Turn errors about the contents of a file into one error that names the file.
+
+    Raises:
+        ValueError: if the block fails for a value that is missing, of another type or impossible.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        got = f"{type(error).__name__}: {error}".partition("\n")[0]
+        got = got if len(got) <= 300 else got[:297] + "..."
+        raise ValueError(bad_value(owner, argument, f"be as {by} wrote it", got)) from error
+
+
+def plain_name(owner: str, argument: str, name: Any) -> str:
+    """Return the name of a file beside another one; a name that leads elsewhere is refused.
+
+    Raises:
+        ValueError: if it is not text or leads out of the folder.
+    """
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+        rule = "name a file in the same folder"
+        raise ValueError(bad_value(owner, argument, rule, repr(name)[:200]))
+    return name

@@ -1,0 +1,163 @@
+"""Writing files so that nothing half-written is ever left behind, whatever happens to the process or the power.
+
+A file is written beside its place under a new random name, and then renamed. A link at that place stays, and its target
+is replaced. A killed process leaves at most such a temporary file behind; those of yesterday are removed by the next
+process that writes to the same folder.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["check_writable", "is_temporary", "remove_abandoned", "replaced_file", "single_writer", "write_atomically"]
+
+# No space left, quota used up, file larger than allowed.
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
+# Made anew or not at all: nothing planted at the name is followed.
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_TEMPORARY = re.compile(r"\.torchmcl-[0-9a-f]{16}\.tmp")
+# Nothing takes a day to write.
+_ABANDONED_SECONDS = 24 * 3600
+# Folders that this process has already cleaned: listing a folder of many thousand files for each write would be slow.
+_cleaned: set[Path] = set()
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file completely or not at all, and flush it and its name to the disk.
+
+    Raises:
+        OSError: if the disk is full or the folder cannot be written; the old file, if any, is untouched.
+    """
+    with replaced_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def check_writable(path: Path) -> None:
+    """Check that a file or folder can be made, before work is done for its contents.
+
+    Raises:
+        OSError: if the folder above it is no folder, or must not be written to.
+    """
+    above = path.absolute().parent
+    while not above.exists():
+        above = above.parent
+    if not above.is_dir():
+        raise NotADirectoryError(f"{str(path)!r} cannot be written: {str(above)!r} is not a folder.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise PermissionError(f"{str(path)!r} cannot be written: no permission to write in {str(above)!r}.")
+
+
+@contextmanager
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a new file to write to, which replaces `path` when the `with` block ends without an error.
+
+    It has the permissions of the file that it replaces, or those that `open` gives to a new one. A pipe or device, such
+    as /dev/stdout, cannot be replaced and is written to. Folders above it are created.
+
+    Raises:
+        OSError: if the disk is full or the folder cannot be written; the old file, if any, is untouched.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    target = _target(path)
+    folder = target.absolute().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder not in _cleaned:
+        _cleaned.add(folder)
+        remove_abandoned(folder)
+    temporary = folder / f".torchmcl-{secrets.token_hex(8)}.tmp"
+    with _full_disk_explained(target):
+        descriptor = os.open(temporary, _NEW, 0o666)  # less what the umask takes away
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                with contextlib.suppress(OSError):  # a new file, or a filesystem without permissions
+                    temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+    _sync_folder(folder)
+
+
+@contextmanager
+def single_writer(folder: Path) -> Iterator[None]:
+    """Let one thread or process at a time change files of a folder, which is created if it does not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a filesystem without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether a file name is one of ours for a file that is being written."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files that killed processes left in a folder a day ago or earlier."""
+    now = time.time()
+    with contextlib.suppress(OSError):  # another user's, or gone already
+        for path in filter(lambda path: is_temporary(path.name), folder.iterdir()):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and now - status.st_mtime > _ABANDONED_SECONDS:
+                path.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk: without it a rename may be undone by a power cut."""
+    with contextlib.suppress(OSError):  # Windows and some filesystems cannot, and need not
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _target(path: Path) -> Path:
+    """Return where a link leads, as `open` would follow it: the link itself is never replaced."""
+    if not path.is_symlink():
+        return path
+    with contextlib.suppress(FileNotFoundError):  # a link to a file that does not exist yet
+        path.stat()  # the system refuses circular links, and links of other users in a shared folder
+    return Path(os.path.realpath(path))
+
+
+@contextmanager
+def _full_disk_explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        code = getattr(error, "errno", None)
+        if code is None and (found := re.search(r"\(os error (\d{1,6})\)", str(error))):  # of polars, in Rust
+            code = int(found[1])
+        if code not in _FULL:
+            raise
+        free = shutil.disk_usage(path.parent).free / 2**20
+        what = f"{os.strerror(code)}: {str(path)!r} cannot be written, {free:.1f} MiB are free"
+        raise OSError(code, f"{what}. What was there before is untouched; make room and run it again") from error
