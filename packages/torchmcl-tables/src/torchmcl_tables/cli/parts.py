@@ -30,4 +30,4 @@ def records_of(owner: str, model: Any, data: "Table | None" = None) -> dict[str,
     """Return the records that a report is drawn from, with the shares of what answers together."""
     from torchmcl_tables.model import table_records
 
-    return table_records(owner, model, data) | {"shares": getattr(model.estimator, "shares_", None)}
+    return table_records(owner, model, data) | {"shares": getattr(model.estimator, "member_weights_", None)}

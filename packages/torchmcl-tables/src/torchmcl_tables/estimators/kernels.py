@@ -1,4 +1,4 @@
-"""What networks say of rows, as normal kernels: one matrix product for all networks of a kind, in single precision.
+"""Outputs of networks as normal kernels: one matrix product for all networks of a kind, in single precision.
 
 Rows are computed in blocks of one size, the last one filled up, so that the answer to a row does not depend on how many
 others come with it.
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from torchmcl.density import KernelMixture
 from torchmcl.nn import MultiHypothesisMLP
-from torchmcl_tables.estimators._inputs import Bends, Gaps, Scaler
+from torchmcl.sklearn.preprocessing import Encoder
+from torchmcl_tables.estimators.places import places, run_lengths
 
 __all__ = ["Kernels", "network_kernels"]
 
@@ -67,25 +68,23 @@ class Kernels(NamedTuple):
 
 
 @torch.no_grad()
-def network_kernels(
-    networks: Sequence[MultiHypothesisMLP], inputs: Scaler | Bends | Gaps, X: NDArray[Any], device: Any
-) -> Kernels:
+def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X: NDArray[Any], device: Any) -> Kernels:
     """Return the kernels of all networks, which share the probability equally, in double precision.
 
     Args:
         networks: of one shape, with scales.
-        inputs: makes their inputs of the columns.
+        encoder: of their inputs.
         X: [rows, columns]
         device: where to compute.
     """
     at = torch.device(device)
     layers = [layer for layer in (*networks[0].trunk, networks[0].head.linear) if isinstance(layer, nn.Linear)]
-    places = [place for place, layer in enumerate((*networks[0].trunk, networks[0].head.linear)) if layer in layers]
-    stacked = [_stacked([(*net.trunk, net.head.linear)[place] for net in networks], at) for place in places]
-    dense, lower, between = inputs.places(X)
+    chosen = [place for place, layer in enumerate((*networks[0].trunk, networks[0].head.linear)) if layer in layers]
+    stacked = [_stacked([(*net.trunk, net.head.linear)[place] for net in networks], at) for place in chosen]
+    dense, lower, between = places(encoder, X)
     n_given = dense.shape[1]
     first, rest = stacked[0], stacked[1:]
-    table = _table(first[0][:, n_given:], inputs.run_lengths).to(at)  # [places, networks * units]
+    table = _table(first[0][:, n_given:], run_lengths(encoder)).to(at)  # [places, networks * units]
     given = first[0][:, :n_given], first[1]
     head = networks[0].head
     parts = []

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeRegressor
 
-from torchmcl_tables.estimators._trees import NODE, leaves
+from torchmcl_tables.estimators.trees import NODE, leaves
 
 __all__ = ["Forest"]
 
@@ -30,7 +30,7 @@ class Forest:
     """Trees that are grown to the last row, each on another part of the rows.
 
     Attributes:
-        thresholds: [nodes], `columns` and `children`: see `torchmcl_tables.estimators._trees.NODE`.
+        thresholds: [nodes], `columns` and `children`: see `torchmcl_tables.estimators.trees.NODE`.
         columns: [nodes]
         children: [nodes]
         roots: [trees], places among the nodes.

@@ -1,4 +1,4 @@
-"""What held-out rows choose for a blend: widths, shares, and how much its answers leave out."""
+"""Widths and weights of the members of a blend, fitted to held-out rows."""
 
 import math
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from torchmcl.costs.mixtures import mean_distance
 from torchmcl.density import best_points
-from torchmcl_tables.estimators._atoms import at_atoms, best_atoms
-from torchmcl_tables.estimators._blend import forest_kernels
-from torchmcl_tables.estimators._kernels import Kernels
+from torchmcl_tables.estimators.atoms import at_atoms, best_atoms
+from torchmcl_tables.estimators.kernels import Kernels
+from torchmcl_tables.estimators.members import forest_kernels
 
 __all__ = ["CRPS_WEIGHT", "blended", "fitted_stretch", "fitted_trim", "fitted_widths"]
 
@@ -23,7 +23,7 @@ CRPS_WEIGHT = 3.0
 # width below which none is.
 _FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
 _FLOORS = (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-# Factors of the widths of networks that are tried; 1 is held to as if by this many rows, a nat each at a factor of e.
+# Factors of the widths of networks that are tried. Prior towards 1, worth this many pseudo-observations.
 _STRETCHES = (0.2, 0.3, 0.42, 0.6, 0.77, 0.88, 1.0, 1.14, 1.3, 1.66, 2.0, 2.5, 3.2, 4.2, 5.5)
 _STRETCH_DOUBT = 5.0
 # Shares of the probability that answers may leave out at each end, and the usual one. A factor of e away from that

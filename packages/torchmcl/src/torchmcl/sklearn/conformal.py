@@ -7,28 +7,15 @@ is worth, for rows that are exchangeable with the calibration rows.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from scipy.special import pdtr
 from torch import Tensor
 
 from torchmcl.density import KernelMixture
 from torchmcl.density.kernels import REACH, marked
-from torchmcl.postprocess._quantiles import effective_counts, quantile
 
-__all__ = [
-    "PredictionIntervals",
-    "conformity",
-    "effective_counts",
-    "joined",
-    "quantile",
-    "reaching",
-    "region",
-    "stacked",
-    "supported_fill",
-]
+__all__ = ["conformity", "joined", "reaching", "region", "stacked", "supported_fill"]
 
 # Up to 1 a score is a mass. Where the density is as good as 0 it is 1 plus the bandwidths to the nearest hypothesis.
 _BEYOND = 1.0
@@ -42,38 +29,6 @@ _DEPTHS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
 _ON_THE_WAY = 0.02
 # A gap is believed where chance alone would keep so many values out of it as rarely as this.
 _MIN_EXPECTED, _DOUBT = 3.0, 0.01
-
-
-class PredictionIntervals(NamedTuple):
-    """Prediction sets as unions of intervals, one union for each row and output.
-
-    Attributes:
-        lower: [rows, pieces], or [rows, outputs, pieces] for several outputs; NaN where a row has fewer pieces.
-        upper: the same shape, where each piece ends.
-    """
-
-    lower: NDArray[Any]
-    upper: NDArray[Any]
-
-    @property
-    def hull(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """One interval for each row (and output), from the first lower end to the last upper end."""
-        return np.nanmin(self.lower, axis=-1), np.nanmax(self.upper, axis=-1)
-
-    @property
-    def width(self) -> NDArray[Any]:
-        """The total length of the pieces, [rows] or [rows, outputs]."""
-        return np.nansum(self.upper - self.lower, axis=-1)
-
-    @property
-    def n_pieces(self) -> NDArray[Any]:
-        """How many pieces each union has, [rows] or [rows, outputs]."""
-        return np.isfinite(self.lower).sum(axis=-1) + np.isinf(self.lower).sum(axis=-1)
-
-    def contains(self, y: Any) -> NDArray[np.bool_]:
-        """Return whether each target lies in its set; y is [rows] or [rows, outputs]."""
-        values = np.asarray(y, dtype=float)[..., None]
-        return np.asarray(((self.lower <= values) & (values <= self.upper)).any(axis=-1))
 
 
 def conformity(density: KernelMixture, values: Tensor, fill: float = 1.0) -> Tensor:
@@ -135,17 +90,11 @@ def supported_fill(density: KernelMixture, values: Tensor, mass: float = 0.9) ->
         judged = (depth >= least) & (depth < most)
         n_inside, n_expected = float(inside[judged].sum()), float(expected[judged].sum())
         if n_expected >= _MIN_EXPECTED:
-            if n_inside >= n_expected / 2 or _at_most(n_inside, n_expected) > _DOUBT:
+            if n_inside >= n_expected / 2 or pdtr(int(n_inside), n_expected) > _DOUBT:
                 break
             believed = most
         least = most
     return believed
-
-
-def _at_most(count: float, mean: float) -> float:
-    """Return how likely a Poisson variable is at most a count."""
-    terms = [i * math.log(mean) - mean - math.lgamma(i + 1) for i in range(int(count) + 1)]
-    return min(1.0, sum(map(math.exp, terms)))
 
 
 def region(density: KernelMixture, level: float, fill: float = 1.0) -> tuple[Tensor, Tensor]:

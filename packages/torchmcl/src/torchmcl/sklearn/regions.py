@@ -1,7 +1,7 @@
-"""Joint regions of several outputs: where the density of a row is at least a calibrated level."""
+"""Prediction sets of single outputs, and joint regions of several."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,10 +10,42 @@ from numpy.typing import NDArray
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.density import KernelMixture
 
-__all__ = ["PredictionRegions"]
+__all__ = ["PredictionIntervals", "PredictionRegions"]
 
 # Draws times kernels of all rows that are held at a time.
 _AT_ONCE = 2**24
+
+
+class PredictionIntervals(NamedTuple):
+    """Prediction sets as unions of intervals, one union for each row and output.
+
+    Attributes:
+        lower: [rows, pieces], or [rows, outputs, pieces] for several outputs; NaN where a row has fewer pieces.
+        upper: the same shape, where each piece ends.
+    """
+
+    lower: NDArray[Any]
+    upper: NDArray[Any]
+
+    @property
+    def hull(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """One interval for each row (and output), from the first lower end to the last upper end."""
+        return np.nanmin(self.lower, axis=-1), np.nanmax(self.upper, axis=-1)
+
+    @property
+    def width(self) -> NDArray[Any]:
+        """The total length of the pieces, [rows] or [rows, outputs]."""
+        return np.nansum(self.upper - self.lower, axis=-1)
+
+    @property
+    def n_pieces(self) -> NDArray[Any]:
+        """How many pieces each union has, [rows] or [rows, outputs]."""
+        return np.isfinite(self.lower).sum(axis=-1) + np.isinf(self.lower).sum(axis=-1)
+
+    def contains(self, y: Any) -> NDArray[np.bool_]:
+        """Return whether each target lies in its set; y is [rows] or [rows, outputs]."""
+        values = np.asarray(y, dtype=float)[..., None]
+        return np.asarray(((self.lower <= values) & (values <= self.upper)).any(axis=-1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,33 +1,15 @@
-"""An estimator without the rows that it learned from: for people who may not see them."""
+"""Forests that answer with means of several rows, for people who may not see single ones."""
 
-import copy
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from torchmcl_tables.estimators._forest import Forest
+from torchmcl_tables.estimators.forest import Forest
 
-__all__ = ["without_rows"]
+__all__ = ["blurred"]
 
 # A leaf answers with the mean of at least so many rows.
 _FEWEST_ROWS = 5
-
-
-def without_rows(estimator: Any) -> Any:
-    """Return a copy of a fitted estimator that holds no row of the table.
-
-    Held-out rows, which only `partial_fit` needs, are left out. The trees of a forest are grown to the last row, so
-    that their leaves hold targets of single rows: each then answers with the mean of at least five. Means, quantiles,
-    bounds, categories and the values of targets with few of them stay.
-    """
-    bare = copy.copy(estimator)
-    if hasattr(bare, "_held_out"):
-        bare._held_out = ()
-    blend = getattr(bare, "_blend", None)
-    if blend is not None and blend.forest is not None:
-        bare._blend = replace(blend, forest=blurred(blend.forest))
-    return bare
 
 
 def blurred(forest: Forest) -> Forest:

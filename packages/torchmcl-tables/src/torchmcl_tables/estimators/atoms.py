@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmcl_tables.estimators._kernels import Kernels
+from torchmcl_tables.estimators.kernels import Kernels
 
 __all__ = ["at_atoms", "atoms_of", "best_atoms", "masses_above", "pieces_of_atoms"]
 
