@@ -34,7 +34,7 @@ from torchmcl_tables.estimators.judging import CRPS_WEIGHT
 from torchmcl_tables.estimators.places import run_lengths
 from torchmcl_tables.estimators.weighing import BACKGROUND_WEIGHT, reweighed, weighed
 
-__all__ = ["blend_further", "blend_of"]
+__all__ = ["blend_further", "blend_of", "cooled"]
 
 _WEIGHT_DECAY = 0.05
 # Kernels of one network. Answers are points of the density of all, so their number is another.
@@ -66,11 +66,11 @@ def blend_of(
     check_parameters(estimator)
     owner, seed = type(estimator).__name__, seed_of(estimator.random_state)
     frame, table = _checked(estimator, X, y, sample_weight, None, None, n_needed=2)
-    check_targets_vary(owner, y, table.y)
+    check_targets_vary(owner, table)
     together = checked_groups(owner, groups, len(table.X))
     shares = held_out_shares(estimator.validation_fraction)
     split = split_rows(table.X, table.y, table.weights, seed=seed, groups=together, **shares)
-    targets = Targets.fit(owner, y, split.train, split.train.joined(split.selection))
+    targets = Targets.fit(owner, table, split.train, split.train.joined(split.selection))
     encoders = _encoders(estimator, split.train)
     blend, attributes = _trained(estimator, encoders, targets, split, seed, checkpoint)
     blend = replace(blend, values=atoms_of(split.train.targets, split.selection.targets))
@@ -175,7 +175,7 @@ def _trained_kind(
     network, examples = partial(_network, estimator, encoder, n_outputs, n_rows), preprocessor(split.train)
     validation = trainer.watching(preprocessor(split.selection), None if patience is None else int(patience))
     trained = trainer(network, examples.for_all(n_restarts), validation)
-    return _cooled(trainer, trained, examples) if keeps and validation is not None else trained
+    return cooled(trainer, trained, examples) if keeps and validation is not None else trained
 
 
 def _trainer(estimator: Any, rate: Any, n_epochs: int, batch: int) -> Trainer:
@@ -184,15 +184,15 @@ def _trainer(estimator: Any, rate: Any, n_epochs: int, batch: int) -> Trainer:
     return Trainer(WTA(), rate, decay, n_epochs, batch, (), cost, estimator.device, score_weight=0.0)
 
 
-def _cooled(trainer: Trainer, trained: Trained, train: Examples) -> Trained:
+def cooled(trainer: Trainer, trained: Trained, train: Examples) -> Trained:
     """Return networks that were still learning when held-out rows stopped them, after some epochs at a small rate."""
     stopped = float((trained.best_epochs + 1).double().median()) / trainer.n_epochs
     earliest, latest = _STILL_LEARNING
     if not earliest <= stopped <= latest:
         return trained
-    cooled = trainer.further(trained.modules, train, epochs=_COOLING_EPOCHS, rate=_COOLING_RATE, name="cooling")
-    history = trained.history._replace(seconds=trained.history.seconds + cooled.history.seconds)
-    return replace(trained, modules=cooled.modules, history=history, moments=cooled.moments)
+    further = trainer.further(trained.modules, train, epochs=_COOLING_EPOCHS, rate=_COOLING_RATE, name="cooling")
+    history = trained.history._replace(seconds=trained.history.seconds + further.history.seconds)
+    return replace(trained, modules=further.modules, history=history, moments=further.moments)
 
 
 def _default_epochs(n_rows: int, batch: int) -> int:
@@ -229,7 +229,7 @@ def blend_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[st
     split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=state.borders)
     if before is None and not len(split.train):
         split = split_rows(table.X, table.y, table.weights, seed=state.seed)
-    blend = _new_blend(estimator, y, split.train, state.seed) if before is None else _widened(before, table)
+    blend = _new_blend(estimator, table, split.train, state.seed) if before is None else _widened(before, table)
     state = state.holding_out(split)
     if len(split.train):
         blend, state, moments = _one_epoch(estimator, blend, split.train, state, moments)
@@ -245,10 +245,10 @@ def blend_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[st
     return {**fitted, "_continuation": state, "_moments": moments}
 
 
-def _new_blend(estimator: Any, y: Any, train: Rows, seed: int) -> Blend:
+def _new_blend(estimator: Any, table: RegressionTable, train: Rows, seed: int) -> Blend:
     """Return untrained networks of one kind."""
     encoder = fit_encoder(train, estimator.n_bins, default=0)
-    targets = Targets.fit(type(estimator).__name__, y, train, None)
+    targets = Targets.fit(type(estimator).__name__, table, train, None)
     n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
     factory = partial(_network, estimator, encoder, targets.n_outputs, 0)
     networks = build_modules(factory, seeds_of(seed, n_networks))

@@ -71,9 +71,7 @@ def checked_groups(owner: str, groups: Any, n_rows: int) -> NDArray[Any] | None:
 
 
 def set_fitted(estimator: Any, attributes: dict[str, Any]) -> None:
-    """Replace all fitted attributes of an estimator at once; settings of scikit-learn stay."""
-    parameters = estimator.get_params(deep=False)
-    stale = [name for name in vars(estimator) if name not in parameters and not name.startswith("_sklearn")]
-    for name in stale:
+    """Replace all fitted attributes of an estimator at once; private ones of scikit-learn stay."""
+    for name in [name for name in vars(estimator) if name.endswith("_")]:
         delattr(estimator, name)
     vars(estimator).update(attributes)

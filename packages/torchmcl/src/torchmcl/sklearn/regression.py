@@ -43,12 +43,12 @@ def fitted_by_rule(
     check_parameters(estimator)
     owner, seed = type(estimator).__name__, seed_of(estimator.random_state)
     table = checked_regression(estimator, X, y, sample_weight, targets=None, n_needed=2)
-    check_targets_vary(owner, y, table.y)
+    check_targets_vary(owner, table)
     together = checked_groups(owner, groups, len(table.X))
     shares = held_out_shares(estimator.validation_fraction)
     split = split_rows(table.X, table.y, table.weights, seed=seed, groups=together, **shares)
     encoder = fit_encoder(split.train, estimator.n_bins)
-    targets = Targets.fit(owner, y, split.train, split.train.joined(split.selection))
+    targets = Targets.fit(owner, table, split.train, split.train.joined(split.selection))
     preprocessor = Preprocessor(encoder, targets)
     trainer, trained, found = _trained(estimator, preprocessor, split, seed, checkpoint)
     kept = trained.not_failed() if estimator.ensemble else [trained.best()]
@@ -146,7 +146,7 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
         split = split_rows(table.X, table.y, table.weights, seed=state.seed)
     if before is None:
         encoder = fit_encoder(split.train, estimator.n_bins, default=0)
-        targets = Targets.fit(type(estimator).__name__, y, split.train, None)
+        targets = Targets.fit(type(estimator).__name__, table, split.train, None)
         n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
         modules = build_modules(partial(_network, estimator, encoder, targets), seeds_of(state.seed, n_networks))
     else:

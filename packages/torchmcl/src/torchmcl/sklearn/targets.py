@@ -15,7 +15,7 @@ from torchmcl.sklearn.columns import checked_table, checked_weights
 from torchmcl.sklearn.preprocessing import Scaler
 from torchmcl.sklearn.rows import Rows
 
-__all__ = ["RegressionTable", "Targets", "check_targets_vary", "checked_regression", "target_names"]
+__all__ = ["RegressionTable", "Targets", "check_targets_vary", "checked_regression"]
 
 # Squares of targets, and of the narrowest kernels, are numbers in double precision within these.
 _LEAST_SPREAD, _MOST_SPREAD = 1e-120, 1e120
@@ -40,20 +40,19 @@ class Targets:
     bounds: NDArray[np.float64]
 
     @classmethod
-    def fit(cls, owner: str, y: Any, train: Rows, bounding: Rows | None) -> "Targets":
+    def fit(cls, owner: str, table: "RegressionTable", train: Rows, bounding: Rows | None) -> "Targets":
         """Return the targets of rows.
 
         Args:
             owner: the estimator.
-            y: as it was given.
+            table: that the rows are from.
             train: rows that decide on the units.
             bounding: rows that decide on the bounds; None for no bounds. Rows that calibrate must not be among them,
                 or sets would hold these more surely than others.
         """
-        n_outputs = train.targets.shape[1]
         scaler = Scaler.fit(train.targets, train.weights)
-        bounds = unbounded(n_outputs) if bounding is None else bounds_of(bounding.targets, bounding.weights)
-        return cls(owner, target_names(y, n_outputs), np.ndim(y) == 1, scaler, bounds)
+        bounds = unbounded(len(table.names)) if bounding is None else bounds_of(bounding.targets, bounding.weights)
+        return cls(owner, table.names, table.is_flat, scaler, bounds)
 
     @property
     def n_outputs(self) -> int:
@@ -93,7 +92,7 @@ class Targets:
         return replace(self, bounds=without_crossed(self.bounds, y))
 
 
-def target_names(y: Any, n_outputs: int) -> NDArray[Any]:
+def _target_names(y: Any, n_outputs: int) -> NDArray[Any]:
     """Return the column names of a data frame or series, and default names for others."""
     if hasattr(y, "columns"):
         return np.array([str(name) for name in y.columns], dtype=object)
@@ -102,9 +101,9 @@ def target_names(y: Any, n_outputs: int) -> NDArray[Any]:
     return np.array([name] if isinstance(name, str) and name else default, dtype=object)
 
 
-def check_targets_vary(owner: str, y: Any, columns: NDArray[np.float64]) -> None:
-    """Check that all outputs [rows, outputs] vary, by amounts whose squares are numbers."""
-    for name, column in zip(target_names(y, columns.shape[1]), columns.T, strict=True):
+def check_targets_vary(owner: str, table: "RegressionTable") -> None:
+    """Check that all outputs vary, by amounts whose squares are numbers."""
+    for name, column in zip(table.names, table.y.T, strict=True):
         if (column == column[0]).all():
             got, advice = (
                 f"the constant {column[0]:g} in column {name!r}",
@@ -119,11 +118,22 @@ def check_targets_vary(owner: str, y: Any, columns: NDArray[np.float64]) -> None
 
 
 class RegressionTable(NamedTuple):
-    """A checked table: X [rows, columns], y [rows, outputs], weights [rows] or None, and attributes of the columns."""
+    """A checked table.
+
+    Attributes:
+        X: [rows, columns]
+        y: [rows, outputs]
+        weights: [rows] or None.
+        names: of the outputs.
+        is_flat: whether y was [rows].
+        described: fitted attributes that describe the columns.
+    """
 
     X: NDArray[Any]
     y: NDArray[np.float64]
     weights: NDArray[np.float64] | None
+    names: NDArray[Any]
+    is_flat: bool
     described: dict[str, Any]
 
 
@@ -149,6 +159,7 @@ def checked_regression(
         reset: whether X decides on the columns; by default in a new fit.
     """
     how = {"multi_output": True, "y_numeric": True, "ensure_min_samples": n_needed}
+    given = y
     X, y, described = checked_table(estimator, X, y, reset=targets is None if reset is None else reset, **how)
     weights = checked_weights(sample_weight, X)
     y = np.asarray(y, dtype=np.float64)
@@ -156,4 +167,4 @@ def checked_regression(
     if targets is not None and columns.shape[1] != targets.n_outputs:
         rule = f"have {targets.n_outputs} columns, as in the first fit"
         raise ValueError(bad_value(targets.owner, "y", rule, columns.shape[1]))
-    return RegressionTable(X, columns, weights, described)
+    return RegressionTable(X, columns, weights, _target_names(given, columns.shape[1]), y.ndim == 1, described)

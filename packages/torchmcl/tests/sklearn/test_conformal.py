@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmcl.density import KernelMixture
-from torchmcl_tables.estimators import PredictionIntervals
-from torchmcl_tables.estimators._conformal import conformity, effective_counts, quantile, region, supported_fill
+from torchmcl.postprocess._quantiles import effective_counts, quantile
+from torchmcl.sklearn import PredictionIntervals
+from torchmcl.sklearn.conformal import conformity, region, supported_fill
 
 
 @given(n=st.integers(1, 200), alpha=st.floats(0.01, 0.99))

@@ -4,19 +4,18 @@ import numpy as np
 import pytest
 
 from tables import QUICK, noisy
-from torchmcl_tables.estimators import MCLRegressor
-from torchmcl_tables.estimators._bounds import never_left, still_never_left, unbounded
-from torchmcl_tables.estimators._rows import Rows
+from torchmcl.sklearn.bounds import bounds_of, unbounded, without_crossed
+from torchmcl.sklearn.calibration import Calibrator
+from torchmcl.sklearn.rows import Rows
+from torchmcl_tables import DensityRegressor
 
-SHORT = {**QUICK, "n_epochs": 5, "n_restarts": 1, "n_knots": 0}
+SHORT = {**QUICK, "n_epochs": 5, "n_restarts": 1, "n_bins": 0}
 
 
 def bounds(targets, weights=None):
     targets = np.asarray(targets, dtype=float)
     targets = targets[:, None] if targets.ndim == 1 else targets
-    n = len(targets)
-    weights = np.ones(n) if weights is None else np.asarray(weights, dtype=float)
-    return never_left(Rows(targets, targets, weights, np.arange(n)))
+    return bounds_of(targets, np.ones(len(targets)) if weights is None else np.asarray(weights, dtype=float))
 
 
 def test_targets_that_are_never_negative_stay_so():
@@ -58,29 +57,27 @@ def test_each_output_has_its_own():
 
 def test_bounds_that_further_targets_leave_are_given_up():
     known = np.array([[0.0, -1.0], [np.inf, 1.0]])
-    np.testing.assert_array_equal(still_never_left(known, np.array([[0.0, 1.0]])), known)
-    given_up = still_never_left(known, np.array([[-0.5, 2.0], [1.0, 0.0]]))
+    np.testing.assert_array_equal(without_crossed(known, np.array([[0.0, 1.0]])), known)
+    given_up = without_crossed(known, np.array([[-0.5, 2.0], [1.0, 0.0]]))
     np.testing.assert_array_equal(given_up, [[-np.inf, -1.0], [np.inf, np.inf]])
-    np.testing.assert_array_equal(still_never_left(unbounded(2), np.array([[-9.0, 9.0]])), unbounded(2))
+    np.testing.assert_array_equal(without_crossed(unbounded(2), np.array([[-9.0, 9.0]])), unbounded(2))
 
 
-@pytest.mark.parametrize("rule", [None, "annealed"])
-def test_answers_and_sets_of_counts_are_never_negative(rule):
+def test_answers_and_sets_of_counts_are_never_negative():
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(200, 2))
     y = rng.exponential(0.2 + X[:, 0])
-    model = MCLRegressor(**SHORT, rule=rule).fit(X, y)
+    model = DensityRegressor(**SHORT).fit(X, y)
     far = rng.normal(scale=5, size=(100, 2))
     assert (model.predict(far) >= 0).all()
     assert (model.predict_interval(far).hull[0] >= 0).all()
-    if rule is None:
-        assert (model.predict_hypotheses(far).values >= 0).all()
+    assert (model.predict_hypotheses(far).values >= 0).all()
 
 
 def test_a_censored_scale_is_not_left_at_its_end():
     X, y = noisy(300)
     y = np.minimum(y, 2.5)
-    model = MCLRegressor(**SHORT).fit(X, y)
+    model = DensityRegressor(**SHORT).fit(X, y)
     assert model.predict_hypotheses(X).values.max() <= 2.5
     sets = model.predict_interval(X)
     assert sets.upper.max() == 2.5
@@ -89,7 +86,7 @@ def test_a_censored_scale_is_not_left_at_its_end():
 
 def test_negative_targets_that_come_later_are_believed():
     X, y = noisy(100)
-    model = MCLRegressor(**{**SHORT, "learning_rate": 0.2}).fit(X, np.abs(y))
+    model = DensityRegressor(**{**SHORT, "learning_rate": 0.2}).fit(X, np.abs(y))
     assert model.predict_interval(X).hull[0].min() == pytest.approx(0, abs=1e-9)
     for _ in range(8):
         model.partial_fit(X, -np.abs(y))
@@ -103,7 +100,7 @@ def test_the_bound_itself_belongs_to_the_sets():
         rng = np.random.default_rng(5000 + seed)
         X = rng.normal(size=(200, 3))
         y = np.where(rng.uniform(size=200) < 0.4, 0.0, np.exp(X[:, 0] + rng.normal(size=200)))
-        sets = MCLRegressor(**{**SHORT, "random_state": seed}).fit(X, y).predict_interval(X)
+        sets = DensityRegressor(**{**SHORT, "random_state": seed}).fit(X, y).predict_interval(X)
         assert sets.contains(np.zeros(200))[sets.hull[0] <= 1e-9].all()
         covered.append(sets.contains(y).mean())
     assert np.mean(covered) > 0.8
@@ -111,14 +108,14 @@ def test_the_bound_itself_belongs_to_the_sets():
 
 def test_sets_of_too_few_calibrating_rows_hold_everything():
     X, y = noisy(60)
-    sets = MCLRegressor(**SHORT).fit(X, np.abs(y)).predict_interval(X, alpha=0.01)
+    sets = DensityRegressor(**SHORT).fit(X, np.abs(y)).predict_interval(X, coverage=0.99)
     assert np.isneginf(sets.lower).all()
     assert np.isposinf(sets.upper).all()
 
 
 def test_calibrating_rows_beyond_the_bounds_widen_the_sets():
     X, y = noisy(200)
-    model = MCLRegressor(**SHORT).fit(X, np.abs(y))
+    model = DensityRegressor(**SHORT).fit(X, np.abs(y))
     beyond = Rows(X[:40], -np.abs(y[:40, None]), np.ones(40), np.arange(40))
-    model._calibrate(beyond)
-    assert np.isinf(model.predict_interval(X).upper).all()
+    calibrator = Calibrator.fit(model._answers.predictive, beyond, np.ones(1))
+    assert np.isinf(calibrator(model._answers.predictive, X, 0.9)[1]).all()

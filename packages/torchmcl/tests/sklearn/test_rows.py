@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmcl_tables.estimators._rows import fixed_borders, n_calibrating, split_rows, units_of
+from torchmcl.sklearn.rows import fixed_borders, n_calibrating, split_rows
+from torchmcl.sklearn.units import units_of
 
 
 def table(n, seed=0):
@@ -18,7 +19,7 @@ def split(X, y, weights=None, *, share=0.1, seed=0, **options):
 
 
 def assert_same(left, right):
-    for a, b in zip(left.shares, right.shares, strict=True):
+    for a, b in zip(left[:3], right[:3], strict=True):
         np.testing.assert_array_equal(a.inputs, b.inputs)
         np.testing.assert_array_equal(a.targets, b.targets)
         np.testing.assert_array_equal(a.weights, b.weights)
@@ -29,7 +30,7 @@ def assert_same(left, right):
 def test_shares_are_disjoint_and_hold_every_row(n, share, seed):
     X, y = table(n)
     parts = split(X, y, share=share, seed=seed)
-    together = np.concatenate([part.inputs for part in parts.shares])
+    together = np.concatenate([part.inputs for part in parts[:3]])
     assert sorted(map(tuple, together)) == sorted(map(tuple, X))
     assert len(parts.train) >= 1
     assert len(parts.calibration) == pytest.approx(n_calibrating(n, share), abs=1.01)
@@ -67,12 +68,12 @@ def test_equal_weights_are_no_weights():
 def test_copies_of_a_row_are_in_one_share(weights, seed):
     X, y = table(30)
     parts = split(X, y, np.array(weights, dtype=float), share=0.2, seed=seed)
-    assert [len(part) for part in parts.shares] == [18, 6, 6]  # by the number of rows, whatever they weigh
+    assert [len(part) for part in parts[:3]] == [18, 6, 6]  # by the number of rows, whatever they weigh
 
 
 def test_a_table_of_two_different_rows_is_all_for_training():
     X = np.repeat([[0.0], [1.0]], 500, axis=0)
-    assert [len(part) for part in split(X, X).shares] == [2, 0, 0]
+    assert [len(part) for part in split(X, X)[:3]] == [2, 0, 0]
 
 
 @pytest.mark.parametrize("label", ["{}", "group {}"])
@@ -81,10 +82,10 @@ def test_rows_of_a_group_are_in_one_share(label):
     number = np.repeat(np.arange(30), 4)
     parts = split(X, y, groups=np.array([label.format(each) for each in number]), share=0.2)
     of_row = dict(zip(map(tuple, X), number, strict=True))
-    members = [{of_row[tuple(row)] for row in part.inputs} for part in parts.shares]
+    members = [{of_row[tuple(row)] for row in part.inputs} for part in parts[:3]]
     assert [len(each) for each in members] == [18, 6, 6]
     assert len(set.union(*members)) == 30
-    assert all(len(np.unique(part.units)) == len(each) for part, each in zip(parts.shares, members, strict=True))
+    assert all(len(np.unique(part.units)) == len(each) for part, each in zip(parts[:3], members, strict=True))
 
 
 def test_groups_that_share_a_row_are_one():
@@ -93,9 +94,9 @@ def test_groups_that_share_a_row_are_one():
     groups = np.arange(40) // 2
     groups[:2] = [0, 1]
     parts = split(X, y, groups=np.r_[0, 1, 0, 1, groups[4:]], share=0.25)
-    together = next(part for part in parts.shares if (part.inputs == X[0]).all(axis=1).any())
+    together = next(part for part in parts[:3] if (part.inputs == X[0]).all(axis=1).any())
     assert all((together.inputs == X[row]).all(axis=1).any() for row in (0, 2, 3))
-    assert sum(len(np.unique(part.units)) for part in parts.shares) == 19
+    assert sum(len(np.unique(part.units)) for part in parts[:3]) == 19
 
 
 def test_labels_of_groups_do_not_matter_and_rows_alone_are_no_groups():
@@ -115,24 +116,6 @@ def test_zero_and_minus_zero_are_the_same_row():
     assert len(split(X, y, share=0.0).train) == 2
 
 
-def test_strata_are_split_alike():
-    X, _ = table(100)
-    strata = np.repeat([0, 1], [80, 20])
-    parts = split(X, strata, strata=strata)
-    assert [np.bincount(part.targets).tolist() for part in parts.shares] == [[65, 16], [8, 2], [7, 2]]
-
-
-@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6), share=st.floats(0, 0.6), seed=st.integers(0, 5))
-def test_the_shares_of_all_strata_add_up_to_what_was_asked_for(sizes, share, seed):
-    X, _ = table(sum(sizes))
-    strata = np.repeat(np.arange(len(sizes)), sizes)
-    held = split_rows(X, strata, None, selecting=share, seed=seed, strata=strata).selection
-    counts = np.bincount(held.targets, minlength=len(sizes))
-    np.testing.assert_allclose(counts, share * np.array(sizes), atol=1 + 1e-6)
-    if min(sizes) > 5:  # none is so small that it cannot spare a row
-        assert counts.sum() == int(sum(sizes) * (share + 1e-9))
-
-
 def test_90_percent_is_a_step_of_the_quantile_of_the_rows_that_calibrate():
     assert [n_calibrating(n, 0.05) for n in (0, 10, 53, 54, 120, 300, 600, 2000)] == [0, 1, 8, 9, 19, 19, 29, 99]
     assert n_calibrating(1000, 0.0) == 0
@@ -141,7 +124,7 @@ def test_90_percent_is_a_step_of_the_quantile_of_the_rows_that_calibrate():
 
 def test_large_tables_hold_out_no_more_than_needed():
     X, y = table(200_000)
-    assert [len(part) for part in split(X, y).shares] == [185_001, 10_000, 4_999]
+    assert [len(part) for part in split(X, y)[:3]] == [185_001, 10_000, 4_999]
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -150,8 +133,8 @@ def test_the_borders_of_a_split_put_any_part_of_the_rows_into_the_same_shares(fi
     borders = fixed_borders(selecting=0.1, calibrating=0.1) if fixed else split(X, y).borders
     whole = split_rows(X, y, None, seed=0, borders=borders)
     part = split_rows(X[50:90], y[50:90], None, seed=0, borders=borders)
-    assert sum(map(len, part.shares)) == 40
-    for some, all_rows in zip(part.shares, whole.shares, strict=True):
+    assert sum(map(len, part[:3])) == 40
+    for some, all_rows in zip(part[:3], whole[:3], strict=True):
         assert set(map(tuple, some.inputs)) <= set(map(tuple, all_rows.inputs))
     assert 10 < len(whole.calibration) < 35
 
@@ -168,8 +151,8 @@ def coarse(n=600, seed=0):
 def test_rows_of_a_coarse_table_are_split_one_by_one():
     X, y = coarse()
     parts = split(X, y, share=0.2)
-    assert [len(part) for part in parts.shares] == [361, 120, 119]
-    for part in parts.shares:
+    assert [len(part) for part in parts[:3]] == [361, 120, 119]
+    for part in parts[:3]:
         assert len(np.unique(np.c_[part.inputs, part.targets], axis=0)) >= 17  # each holds about every kind of row
         assert not part.in_groups
         np.testing.assert_array_equal(part.weights, 1)
@@ -189,8 +172,8 @@ def test_other_weights_of_a_coarse_table_keep_the_weight_of_each_kind_of_row():
     X, y = coarse()
     weights = np.random.default_rng(0).uniform(0.1, 3, size=len(X))
     parts = split(X, y, weights)
-    assert sum(map(len, parts.shares)) == len(X)
-    found = sum((part.weights * (part.inputs[:, 0] == 1)).sum() for part in parts.shares) * parts.largest
+    assert sum(map(len, parts[:3])) == len(X)
+    found = sum((part.weights * (part.inputs[:, 0] == 1)).sum() for part in parts[:3]) * parts.largest
     assert found == pytest.approx(weights[X[:, 0] == 1].sum(), rel=1e-5)
 
 
@@ -198,21 +181,21 @@ def test_frequencies_of_millions_are_so_many_rows_as_settle_anything():
     X, y = coarse()
     rows, counts = np.unique(np.c_[X, y], axis=0, return_counts=True)
     parts = split(rows[:, :2], rows[:, 2:], 10_000.0 * counts + np.arange(18))
-    assert 90_000 < sum(map(len, parts.shares)) <= 100_000
+    assert 90_000 < sum(map(len, parts[:3])) <= 100_000
 
 
 def test_factors_of_weights_are_no_numbers_of_rows():
     X, y = coarse()
     parts = split(X, y, factors=np.where(y[:, 0] == 1, 3.0, 1.0))
-    assert sum(map(len, parts.shares)) == len(X)
+    assert sum(map(len, parts[:3])) == len(X)
     np.testing.assert_allclose(parts.train.weights, np.where(parts.train.targets[:, 0] == 1, 1, 1 / 3), rtol=1e-6)
 
 
 def test_groups_of_a_coarse_table_stay_apart():
     X, y = coarse()
     parts = split(X, y, groups=np.arange(600) // 10, share=0.2)
-    assert [len(np.unique(part.units)) for part in parts.shares] == [39, 12, 9]
-    assert sum(part.weights.sum() for part in parts.shares) * parts.largest == pytest.approx(600)
+    assert [len(np.unique(part.units)) for part in parts[:3]] == [39, 12, 9]
+    assert sum(part.weights.sum() for part in parts[:3]) * parts.largest == pytest.approx(600)
 
 
 def test_large_groups_are_held_out_as_often_as_small_ones():

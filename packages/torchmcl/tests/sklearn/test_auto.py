@@ -10,7 +10,7 @@ from tables import QUICK, forked
 from torchmcl import WTA, AnnealedWTA, Constant, Cosine, MultiHypothesisMLP, annealed
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.fleet import Candidate, FleetSearch
-from torchmcl_tables.estimators import MCLClassifier, MCLRegressor
+from torchmcl.sklearn import Cooling, MCLClassifier, MCLRegressor
 
 # Without a learning rate, which the search chooses.
 SEARCHED = {"n_epochs": 40, "hidden": (16,), "random_state": 0}
@@ -21,7 +21,7 @@ SEARCH = FleetSearch(
 
 def test_both_branches_are_found_without_a_temperature():
     X, y = forked()
-    model = MCLRegressor(n_hypotheses=2, rule="auto", **(QUICK | {"n_epochs": 150})).fit(X, y)
+    model = MCLRegressor(n_hypotheses=2, rule=AutoAnnealing(), **(QUICK | {"n_epochs": 150})).fit(X, y)
     values = np.sort(model.predict_hypotheses([[0.5, 0.5]]).values.ravel())
     np.testing.assert_allclose(values, [-1.5, 1.5], atol=0.15)
 
@@ -29,7 +29,7 @@ def test_both_branches_are_found_without_a_temperature():
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_the_scale_of_the_target_changes_nothing_but_the_scale(scale):
     X, y = forked()
-    options = {"n_hypotheses": 2, "rule": "auto", "n_restarts": 2, **(QUICK | {"n_epochs": 150})}
+    options = {"n_hypotheses": 2, "rule": AutoAnnealing(), "n_restarts": 2, **(QUICK | {"n_epochs": 150})}
     distortions = []
     for factor in (1.0, scale):
         values = MCLRegressor(**options).fit(X, factor * y).predict_hypotheses(X).values[..., 0] / factor
@@ -43,7 +43,7 @@ def test_a_classifier_can_anneal_by_itself():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2))
     y = np.where(rng.uniform(size=200) < 0.5, "up", np.where(X[:, 0] > 0, "right", "left"))
-    model = MCLClassifier(n_hypotheses=2, rule="auto", **(QUICK | {"n_epochs": 60})).fit(X, y)
+    model = MCLClassifier(n_hypotheses=2, rule=AutoAnnealing(), **(QUICK | {"n_epochs": 60})).fit(X, y)
     assert model.oracle_score(X, y) > 0.85
 
 
@@ -66,9 +66,7 @@ def test_a_search_has_64_candidates_by_default():
     assert len(model.trials_) == 64
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("rule", "mcl"), ("rule", WTA()), ("learning_rate", 0.05), ("weight_decay", 0.0)]
-)
+@pytest.mark.parametrize(("name", "value"), [("rule", WTA()), ("learning_rate", 0.05), ("weight_decay", 0.0)])
 @pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])
 def test_what_a_search_chooses_cannot_be_given_too(kind, name, value):
     X, y = forked(40)
@@ -93,7 +91,7 @@ def test_a_policy_of_your_own_is_used_kept_and_searched_over(tmp_path):
     assert model.rule_ == clone(model).rule == policy
     model.save(tmp_path / "model")
     assert MCLRegressor.load(tmp_path / "model").rule == policy
-    grid = {"rule": [policy, "auto", annealed(AnnealedWTA, temperature=Constant(0.1))]}
+    grid = {"rule": [policy, None, annealed(AnnealedWTA, temperature=Constant(0.1))]}
     search = GridSearchCV(clone(model).set_params(n_restarts=1), grid, cv=2, error_score="raise").fit(X, y)
     assert len(search.cv_results_["params"]) == 3
 
@@ -156,7 +154,9 @@ def test_a_table_of_groups_is_searched_by_groups():
 
 
 def test_more_rows_are_annealed_on_the_way_by_themselves(tmp_path):
-    model = MCLRegressor(n_hypotheses=2, rule="auto", n_epochs=40, hidden=(32,), learning_rate=0.05, random_state=0)
+    model = MCLRegressor(
+        n_hypotheses=2, rule=AutoAnnealing(), n_epochs=40, hidden=(32,), learning_rate=0.05, random_state=0
+    )
     for seed in range(20):
         model.partial_fit(*forked(100, seed=seed))
     model.save(tmp_path / "model")
@@ -168,7 +168,7 @@ def test_more_rows_are_annealed_on_the_way_by_themselves(tmp_path):
 
 def test_what_was_annealed_by_itself_goes_on_cold():
     X, y = forked()
-    model = MCLRegressor(n_hypotheses=2, rule="auto", **(QUICK | {"n_epochs": 150})).fit(X, y)
+    model = MCLRegressor(n_hypotheses=2, rule=AutoAnnealing(), **(QUICK | {"n_epochs": 150})).fit(X, y)
     for seed in range(3):
         model.partial_fit(*forked(100, seed=seed))
     assert model.distortion(X, y) < 0.05
@@ -179,21 +179,20 @@ def test_what_was_annealed_by_itself_goes_on_cold():
 
 def test_the_course_of_a_schedule_is_kept():
     X, y = forked(60)
-    model = MCLRegressor(**(QUICK | {"n_epochs": 10}), rule="annealed").fit(X, y)
+    model = MCLRegressor(**(QUICK | {"n_epochs": 10}), rule=Cooling()).fit(X, y)
     expected = [float(model.rule_(epoch).temperature) for epoch in range(10)]
     np.testing.assert_array_equal(model.temperature_curve_, expected)
     assert expected[0] == 0.5
     np.testing.assert_allclose(model.learning_rate_curve_, [Cosine(0.05, 0.0, 10)(epoch) for epoch in range(10)])
-    hard = MCLRegressor(**(QUICK | {"n_epochs": 10}), rule="mcl").fit(X, y)
+    hard = MCLRegressor(**(QUICK | {"n_epochs": 10}), rule=WTA()).fit(X, y)
     assert hard.temperature_curve_ is None
     assert hard.rule_ == WTA()
     default = MCLRegressor(**(QUICK | {"n_epochs": 3})).fit(X, y)
-    assert default.rule_ is None
-    assert default.temperature_curve_ is None
+    assert default.rule_ == AutoAnnealing()
 
 
 @pytest.mark.parametrize(
-    "options", [{"rule": "auto", "learning_rate": 0.05}, {"search": SEARCH}], ids=["auto", "search"]
+    "options", [{"rule": AutoAnnealing(), "learning_rate": 0.05}, {"search": SEARCH}], ids=["auto", "search"]
 )
 def test_the_course_that_was_decided_in_training_is_kept(options, tmp_path):
     X, y = forked()

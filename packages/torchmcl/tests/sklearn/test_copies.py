@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torchmcl_tables.estimators._copies import coincide_by_chance
+from torchmcl.sklearn.copies import coincide_by_chance
 
 N = 600
 

@@ -1,4 +1,6 @@
-"""What MCLClassifier promises."""
+"""MCLClassifier: guesses, probabilities, folds, weights, and bad input."""
+
+import copy
 
 import numpy as np
 import pytest
@@ -6,10 +8,10 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 from tables import QUICK
-from torchmcl_tables.estimators import Guesses, MCLClassifier
-from torchmcl_tables.estimators._class_training import best_temperature
-from torchmcl_tables.estimators._folds import dealt_folds
-from torchmcl_tables.estimators._rows import split_rows
+from torchmcl.sklearn import Cooling, MCLClassifier, TopClasses
+from torchmcl.sklearn.class_mixture import best_temperature
+from torchmcl.sklearn.folds import dealt_folds
+from torchmcl.sklearn.rows import split_rows
 
 
 def ambiguous(n=400, seed=0):
@@ -22,7 +24,8 @@ def ambiguous(n=400, seed=0):
 
 @pytest.fixture(scope="module")
 def model():
-    return MCLClassifier(**{**QUICK, "n_epochs": 100}, n_hypotheses=2).fit(*ambiguous())
+    likelihood = Cooling(5.0, 1.0, share=0.5, linear=True)
+    return MCLClassifier(**{**QUICK, "n_epochs": 100}, rule=likelihood, n_hypotheses=2).fit(*ambiguous())
 
 
 def test_two_guesses_hold_the_truth_where_one_cannot(model):
@@ -30,7 +33,7 @@ def test_two_guesses_hold_the_truth_where_one_cannot(model):
     assert model.oracle_score(X, y) > 0.95
     assert model.score(X, y) < 0.7
     values, probabilities = guesses = model.predict_hypotheses(X)
-    assert isinstance(guesses, Guesses)
+    assert isinstance(guesses, TopClasses)
     assert values.shape == probabilities.shape == (400, 2)
     assert set(values.ravel()) <= set(model.classes_)
     assert (values[:, 0] != values[:, 1]).all()
@@ -47,10 +50,10 @@ def test_there_are_no_more_guesses_than_classes():
 
 def test_probabilities_mix_hypotheses_and_networks(model):
     X, _ = ambiguous(20, seed=1)
-    inputs = torch.from_numpy(model._inputs(X, np.float64))
+    inputs = torch.from_numpy(model._mixture.encoder(X, np.float64))
     expected = 0
     for module in model.modules_:
-        hypotheses, scores = module.double()(inputs)
+        hypotheses, scores = copy.deepcopy(module).double()(inputs)
         mixed = (hypotheses.softmax(-1) * scores.softmax(-1)[..., None]).sum(1)
         expected += (mixed.log() / model.temperature_).softmax(-1).detach().numpy() / len(model.modules_)
     np.testing.assert_allclose(model.predict_proba(X), expected, rtol=1e-9)
