@@ -29,15 +29,15 @@ from _tree_rivals import (
 )
 from torchmcl import Cosine, MultiHypothesisMLP
 from torchmcl.fleet import Fleet, FleetData, default_batch_size, even_batch_size
-from torchmcl_tables import MCLRegressor
+from torchmcl_tables import DensityRegressor
 
 # The trunk of all networks, and the optimizer steps of the mixture density network.
 HIDDEN, N_STEPS = (64, 64), 1500
 
 
 def ours(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
-    """MCLRegressor with its defaults, five networks: its five points are its hypotheses."""
-    model = MCLRegressor(n_hypotheses=N_POINTS, random_state=seed).fit(inputs, targets)
+    """DensityRegressor with its defaults, five networks: its five points are its hypotheses."""
+    model = DensityRegressor(n_hypotheses=N_POINTS, random_state=seed).fit(inputs, targets)
 
     def predict(rows: np.ndarray) -> Forecast:
         density = model.predict_distribution(rows)
@@ -75,7 +75,9 @@ def mixture_density_network(inputs: np.ndarray, targets: np.ndarray, seed: int) 
     parts = train_test_split(inputs, targets, test_size=0.1, random_state=seed)
     train_x, held_x, train_y, held_y = (torch.from_numpy(part).float() for part in parts)
     batch = even_batch_size(len(train_x), default_batch_size(len(train_x)))
-    n_epochs = max(20, min(1000, round(N_STEPS / math.ceil(len(train_x) / batch))))  # as MCLRegressor
+    n_epochs = max(
+        20, min(1000, round(N_STEPS / math.ceil(len(train_x) / batch)))
+    )  # as MCLRegressor of torchmcl.sklearn
     fleet = Fleet(
         lambda: MultiHypothesisMLP(inputs.shape[1], 3, N_POINTS, hidden=HIDDEN, scores=False),
         1,

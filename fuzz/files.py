@@ -17,7 +17,7 @@ import numpy as np
 
 import torchmcl as mcl
 from fuzz.feed import Feed
-from torchmcl_tables import MCLClassifier, MCLRegressor
+from torchmcl.sklearn import MCLClassifier, MCLRegressor, load_estimator
 
 __all__ = ["checkpoints", "configurations", "models", "records", "speech", "tables"]
 
@@ -159,7 +159,6 @@ def _model_folders() -> list[tuple[dict[str, bytes], Callable[[Path], Any]]]:
     from torchmcl.annealing import Snapshots
     from torchmcl_speech.nn import DPRNN, load_model, save_model
     from torchmcl_tables.data import Table
-    from torchmcl_tables.estimators import load_estimator
     from torchmcl_tables.model import TableFit, fit_table, load_table_model, save_table_model, table_records
 
     torch.manual_seed(0)

@@ -260,7 +260,7 @@ def test_a_file_that_another_process_took_for_abandoned_is_made_again(tmp_path, 
 def test_estimators_save_through_links_and_from_several_threads(tmp_path):
     pytest.importorskip("sklearn")
     pytest.importorskip("safetensors")
-    from torchmcl_tables.estimators import MCLRegressor
+    from torchmcl.sklearn import MCLRegressor
 
     x = torch.linspace(0, 1, 20)[:, None].numpy()
     model = MCLRegressor(n_hypotheses=2, hidden=(4,), n_epochs=1).fit(x, x[:, 0])

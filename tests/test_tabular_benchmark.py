@@ -16,7 +16,7 @@ from _forecasts import FINE_LEVELS, Forecast, Mixture, best_points, measures, on
 from _rivals import METHODS, PACKAGES, WEIGHTS
 from _tree_rivals import QuantileForest
 from tabular import MEASURES, Records, complete, overall, run, summary, table_of
-from torchmcl_tables import MCLRegressor
+from torchmcl_tables import DensityRegressor
 
 
 def mixture():
@@ -86,7 +86,7 @@ def test_quantile_forest_of_one_leaf_gives_the_quantiles_of_the_table():
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_each_method_gives_finite_measures(method, tmp_path, monkeypatch):
     monkeypatch.setattr(_rivals, "N_STEPS", 60)  # about 30 epochs of this small table
-    monkeypatch.setattr(_rivals, "MCLRegressor", functools.partial(MCLRegressor, n_epochs=30))
+    monkeypatch.setattr(_rivals, "DensityRegressor", functools.partial(DensityRegressor, n_epochs=30))
     if method in PACKAGES:
         reason = f"{PACKAGES[method]} is a rival: pip install 'torchmcl[rivals]'"
         pytest.importorskip(PACKAGES[method], reason=reason)

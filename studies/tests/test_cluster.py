@@ -163,7 +163,7 @@ def test_a_study_loses_nothing_and_repeats_nothing_when_a_worker_is_killed(clust
 def test_a_search_comes_to_the_same_scores_when_a_worker_is_killed(cluster, log):
     from sklearn.model_selection import GridSearchCV
 
-    from torchmcl_tables.estimators import MCLRegressor
+    from torchmcl.sklearn import MCLRegressor
 
     random = np.random.default_rng(1)
     X = random.uniform(size=(120, 1))

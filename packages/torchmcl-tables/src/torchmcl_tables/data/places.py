@@ -10,7 +10,7 @@ __all__ = ["MODEL_FORMAT", "MODEL_KIND", "check_file", "check_folder", "check_mo
 
 MODEL_KIND = "torchmcl table model"
 #: Of what is in a model's folder; increased when the schema of tables changes.
-MODEL_FORMAT = 2
+MODEL_FORMAT = 3
 
 
 def check_model(owner: str, folder: Path) -> None:

@@ -48,7 +48,7 @@ def evaluated_classes(
         "n_without_target": len(table) - len(known),
         "classes": names,
         "shares": [float((truth == place).mean()) for place in range(len(names))],
-        "measures": measures_of_classes(probabilities, truth, model.n_answers),
+        "measures": measures_of_classes(probabilities, truth, int(model.classifier.n_hypotheses)),
         "constant": _against_constant(probabilities, truth),
         "first": _first_guesses(probabilities, truth, names),
         "over_time": over_time(model, rows, 1.0 - (probabilities.argmax(axis=1) == truth)[:, None], "share of errors"),
@@ -174,7 +174,7 @@ def _ambiguous(
     names = model.classifier.classes_
     made = []
     for place in np.argsort(-entropy, kind="stable")[:_N_AMBIGUOUS]:
-        order = np.argsort(-probabilities[place], kind="stable")[: model.n_answers]
+        order = np.argsort(-probabilities[place], kind="stable")[: int(model.classifier.n_hypotheses)]
         cells = table.frame.select(list(model.schema.features)).row(int(place), named=True)
         made.append(
             {
