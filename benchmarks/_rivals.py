@@ -75,9 +75,7 @@ def mixture_density_network(inputs: np.ndarray, targets: np.ndarray, seed: int) 
     parts = train_test_split(inputs, targets, test_size=0.1, random_state=seed)
     train_x, held_x, train_y, held_y = (torch.from_numpy(part).float() for part in parts)
     batch = even_batch_size(len(train_x), default_batch_size(len(train_x)))
-    n_epochs = max(
-        20, min(1000, round(N_STEPS / math.ceil(len(train_x) / batch)))
-    )  # as MCLRegressor of torchmcl.sklearn
+    n_epochs = max(20, min(1000, round(N_STEPS / math.ceil(len(train_x) / batch))))  # as MCLRegressor
     fleet = Fleet(
         lambda: MultiHypothesisMLP(inputs.shape[1], 3, N_POINTS, hidden=HIDDEN, scores=False),
         1,
