@@ -10,10 +10,8 @@ from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from torchmcl.density import KernelMixture
 from torchmcl.schedules import Schedule
-from torchmcl.sklearn import Hypotheses, PredictionIntervals, PredictionRegions
-from torchmcl.sklearn.answers import Answers
+from torchmcl.sklearn import answers
 from torchmcl.sklearn.columns import checked_table, set_fitted
 from torchmcl_tables.data.schema import TableSchema
 from torchmcl_tables.estimators.blending import blend_further, blend_of
@@ -161,97 +159,26 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ answers
 
-    def _on(self, X: Any) -> tuple[Answers, NDArray[Any]]:
-        """Return the fitted parts on the device of the parameters, and X as numbers."""
-        check_is_fitted(self)
+    predict = answers.predict
+    predict_hypotheses = answers.predict_hypotheses
+    predict_distribution = answers.predict_distribution
+    predict_interval = answers.predict_interval
+    predict_region = answers.predict_region
+    sample = answers.sample
+    log_prob = answers.log_prob
+    distortion = answers.distortion
+    transform = answers.transform
+    get_feature_names_out = answers.get_feature_names_out
+
+    def _numbers(self, X: Any) -> NDArray[Any]:
+        """Return a checked table as numbers, [rows, columns]."""
         frame, X = read_frame(type(self).__name__, X, self._frame, reset=False)
-        return self._answers.on(self.device), checked_table(self, X, reset=frame is not None)[0]
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the conditional mean of each row, [rows] or [rows, outputs]."""
-        answers, X = self._on(X)
-        return answers.mean(X)
-
-    def predict_hypotheses(self, X: Any, n_hypotheses: int | None = None) -> Hypotheses:
-        """Return the answers for each row and their probabilities.
-
-        Args:
-            X: [rows, features]
-            n_hypotheses: how many answers; by default as many as the model was fitted for. They are points that
-                represent the density, so any number can be had of one fit. A target that takes few values is answered
-                by different ones of them, at most by all.
-        """
-        answers, X = self._on(X)
-        return answers.hypotheses(X, n_hypotheses)
-
-    def predict_distribution(self, X: Any) -> KernelMixture:
-        """Return the density of y at each row: a torch distribution with batch shape [rows], events [outputs]."""
-        answers, X = self._on(X)
-        density = answers.density(X)
-        assert isinstance(density, KernelMixture)
-        return density
-
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> PredictionIntervals:
-        """Return sets that hold y with a probability of `coverage`, on average over rows.
-
-        They are highest-density sets, calibrated by split conformal prediction on rows that were used for nothing
-        else: unions of intervals where the density has several modes. For several outputs each has its own. With
-        too few calibration rows (fewer than 1 / (1 - coverage) - 1) they are infinite; copies of a row count as one,
-        and so do the rows of a group. After a fit with weights they hold for rows drawn in proportion to those. A set
-        reaches to the mean of its row if next to nothing lies between; that of a skewed density may lie outside.
-
-        Args:
-            X: [rows, features]
-            coverage: in (0, 1).
-        """
-        answers, X = self._on(X)
-        return answers.intervals(X, coverage)
-
-    def predict_region(self, X: Any, coverage: float = 0.9) -> PredictionRegions:
-        """Return regions that hold all outputs of a row together with a probability of `coverage`.
-
-        They are where the density is at least a level, which is calibrated like `predict_interval`: outputs that go
-        together have regions that are smaller than the product of their intervals.
-
-        Args:
-            X: [rows, features]
-            coverage: in (0, 1).
-        """
-        answers, X = self._on(X)
-        return answers.regions(X, coverage)
-
-    def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> NDArray[Any]:
-        """Return draws from the density of each row, [rows, samples] or [rows, samples, outputs]."""
-        answers, X = self._on(X)
-        return answers.sample(X, n_samples, random_state)
-
-    def log_prob(self, X: Any, y: Any) -> NDArray[Any]:
-        """Return the log density of y at each row, [rows]."""
-        answers, X = self._on(X)
-        return answers.log_prob(X, y)
-
-    def distortion(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the mean squared distance of y to the nearest hypothesis, in the units of y."""
-        answers, X = self._on(X)
-        return answers.distortion(X, y, sample_weight)
-
-    def transform(self, X: Any) -> NDArray[Any]:
-        """Return hypotheses and probabilities as columns, [rows, hypotheses * outputs + hypotheses].
-
-        The answers of several networks are sorted (one output) or in no order: a column says nothing across rows.
-        `get_feature_names_out` has their names, and `set_output(transform="pandas")` makes a data frame of them.
-        """
-        answers, X = self._on(X)
-        return answers.columns(X)
-
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the names of the columns of `transform`."""
-        check_is_fitted(self)
-        return self._answers.column_names()
+        numbers: NDArray[Any] = checked_table(self, X, reset=frame is not None)[0]
+        return numbers
 
     # ------------------------------------------------------------------ fitted parts
 
-    _answers: Answers = field(init=False)
+    _answers: answers.Answers = field(init=False)
     _frame: FrameColumns | None = field(init=False)
 
     @property

@@ -22,7 +22,7 @@ from torchmcl.fleet import Candidate, FleetSearch
 from torchmcl.rules.winners import AnnealedWTA
 from torchmcl.schedules import Cosine, Exponential, Linear, Schedule, annealed
 
-__all__ = ["Cooling", "as_given", "check_coverage", "check_parameters", "rule_of", "seed_of"]
+__all__ = ["Cooling", "as_given", "check_parameters", "rule_of", "seed_of"]
 
 _COUNTS = ("n_hypotheses", "n_restarts", "n_epochs", "batch_size", "patience")
 # Parameters that a search chooses.
@@ -122,13 +122,6 @@ def _check_search(owner: str, kind: type[Any], given: dict[str, Any]) -> None:
             rule = "be left at its default with `search`, which chooses it"
             advice = "Leave out one of the two, or give FleetSearch candidates of your own."
             raise ValueError(bad_value(owner, name, rule, repr(given[name]), advice))
-
-
-def check_coverage(owner: str, coverage: float) -> None:
-    """Check the probability with which sets hold the truth."""
-    check_real(owner, "coverage", coverage)
-    if not 0 < coverage < 1:
-        raise ValueError(bad_value(owner, "coverage", "lie in (0, 1)", repr(coverage), "0.9 is for 90 % intervals."))
 
 
 def _plain(value: Any) -> Any:
