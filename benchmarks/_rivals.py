@@ -29,15 +29,15 @@ from _tree_rivals import (
 )
 from torchmcl import Cosine, MultiHypothesisMLP
 from torchmcl.fleet import Fleet, FleetData, default_batch_size, even_batch_size
-from torchmcl_tables import MCLRegressor
+from torchmcl_tables import DensityRegressor
 
 # The trunk of all networks, and the optimizer steps of the mixture density network.
 HIDDEN, N_STEPS = (64, 64), 1500
 
 
 def ours(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
-    """MCLRegressor with its defaults, five networks: its five points are its hypotheses."""
-    model = MCLRegressor(n_hypotheses=N_POINTS, random_state=seed).fit(inputs, targets)
+    """DensityRegressor with its defaults, five networks: its five points are its hypotheses."""
+    model = DensityRegressor(n_hypotheses=N_POINTS, random_state=seed).fit(inputs, targets)
 
     def predict(rows: np.ndarray) -> Forecast:
         density = model.predict_distribution(rows)

@@ -17,9 +17,9 @@ import torchmcl as mcl
 from _common import parser, report
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.data import three_gaussians
+from torchmcl.sklearn import MCLRegressor
 from torchmcl_studies.figures.settings import unconditional
 from torchmcl_studies.figures.training import held_out_points, train_without_input
-from torchmcl_tables import MCLRegressor
 
 N_HELD_OUT = 25_000
 N_ESTIMATORS = 4  # with each scale of the targets; which rows are held out depends on their values
@@ -52,7 +52,7 @@ def main(parts: list[str], n_seeds: int, device: str) -> list[dict[str, object]]
 
 def distortion_of_estimator(points: np.ndarray, held_out: np.ndarray, scale: float, seed: int) -> float:
     """Return the distortion of `MCLRegressor` on points times `scale`, in units of the points."""
-    model = MCLRegressor(n_hypotheses=49, rule="auto", n_restarts=1, random_state=seed)
+    model = MCLRegressor(n_hypotheses=49, n_restarts=1, random_state=seed)
     model.fit(np.ones((len(points), 1)), scale * points)
     return model.distortion(np.ones((len(held_out), 1)), scale * held_out) / scale**2
 

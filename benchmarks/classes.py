@@ -27,7 +27,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from _common import parser, report
-from torchmcl_tables import MCLClassifier
+from torchmcl.sklearn import MCLClassifier
+from torchmcl_tables.model.classes import CLASS_RULE
 
 _MAX_ROWS = 10_000
 _CUT_TABLES = {"airfoil": 6, "autompg": 4, "bike": 8, "pendulum": 4, "skillcraft": 5, "sml": 8, "stock": 5}
@@ -71,8 +72,8 @@ def tables(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 def rivals(seed: int) -> dict[str, object]:
     """Return the classifiers by name."""
     return {
-        "MCLClassifier": MCLClassifier(random_state=seed),
-        "one softmax": MCLClassifier(n_hypotheses=1, random_state=seed),
+        "MCLClassifier": MCLClassifier(rule=CLASS_RULE, random_state=seed),
+        "one softmax": MCLClassifier(n_hypotheses=1, rule=CLASS_RULE, random_state=seed),
         "logistic regression": make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
         "MLP": make_pipeline(StandardScaler(), MLPClassifier(random_state=seed)),
         "boosted trees": HistGradientBoostingClassifier(random_state=seed),

@@ -5,7 +5,7 @@ python benchmarks/coarse_tables.py [--seeds 3] [--coverage 50] [--sets Titanic,g
 Log-loss: cross tables that were published with their counts (Titanic, Berkeley admissions, hair and eyes) and simulated
 ones: survey answers, grades, counts, rare events. Categories are one-hot columns for all; each seed holds out a quarter
 of the rows. For the published tables that is another quarter of the same persons. Everything has its defaults, logistic
-regression on standardised inputs. `regressor` is MCLRegressor on the classes as numbers, scored by the mass of each.
+regression on standardised inputs. `regressor` is DensityRegressor on classes as numbers, scored by the mass of each.
 
 Coverage: each simulated table has 300 rows and 2000 fresh ones. The sets should hold 90 %; the networks are trained
 for a short while, as coverage does not depend on how good they are.
@@ -24,7 +24,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from _common import parser, report
-from torchmcl_tables import MCLClassifier, MCLRegressor
+from torchmcl.sklearn import MCLClassifier
+from torchmcl_tables import DensityRegressor
+from torchmcl_tables.model.classes import CLASS_RULE
 
 Table = tuple[np.ndarray, np.ndarray]
 _TITANIC = [  # class by (survived, age, sex), as in R's `Titanic`
@@ -196,16 +198,16 @@ TIED: dict[str, Callable[[np.random.Generator, int], Table]] = {
 def rivals(seed: int) -> dict[str, object]:
     """Return the classifiers by name."""
     return {
-        "MCLClassifier": MCLClassifier(random_state=seed),
+        "MCLClassifier": MCLClassifier(rule=CLASS_RULE, random_state=seed),
         "logistic regression": make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
         "boosted trees": HistGradientBoostingClassifier(random_state=seed),
     }
 
 
 def loss_of_numbers(split: list[np.ndarray], classes: np.ndarray, seed: int) -> float:
-    """Return the log-loss of the masses that MCLRegressor gives to the classes as numbers."""
+    """Return the log-loss of the masses that DensityRegressor gives to the classes as numbers."""
     train, test, labels, truth = split
-    density = MCLRegressor(random_state=seed).fit(train, labels.astype(float)).predict_distribution(test)
+    density = DensityRegressor(random_state=seed).fit(train, labels.astype(float)).predict_distribution(test)
     places, masses = density.hypotheses[..., 0].numpy(), density.probabilities.numpy()
     nearest = np.abs(places[..., None] - classes).argmin(axis=-1)
     shares = np.stack([(masses * (nearest == k)).sum(axis=1) for k in range(len(classes))], axis=1)
@@ -239,7 +241,7 @@ def coverage(name: str, n_tables: int) -> dict[str, object]:
         rng = np.random.default_rng(5000 + seed)
         X, y = TIED[name](rng, 300)
         fresh, truth = TIED[name](rng, 2000)
-        model = MCLRegressor(random_state=seed, **_QUICK).fit(X, y)
+        model = DensityRegressor(random_state=seed, **_QUICK).fit(X, y)
         sets = model.predict_interval(fresh)
         low, high = sets.hull
         inside = sets.contains(truth)

@@ -1,4 +1,4 @@
-"""MCLRegressor with its defaults against distributional rivals on 17 tables: nine of UCI and eight others.
+"""DensityRegressor with its defaults against distributional rivals on 17 tables: nine of UCI and eight others.
 
 python benchmarks/contest.py --data FOLDER --records results/contest-records-cpu.csv --out results/contest-cpu.json
 

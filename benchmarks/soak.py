@@ -55,14 +55,14 @@ def answered(answers: Callable[[], list[np.ndarray]]) -> int:
 
 def estimator_round(number: int, folder: Path) -> int:
     """Fit, save, load, answer; return how many answers were checked."""
-    from torchmcl_tables.estimators import MCLRegressor
+    from torchmcl_tables import DensityRegressor
 
     rng = np.random.default_rng(number)
     X = rng.uniform(size=(200, 2))
     y = np.where(rng.uniform(size=200) < 0.5, X[:, 0], -X[:, 0])
-    model = MCLRegressor(n_hypotheses=3, n_epochs=30, hidden=(16,), random_state=number)
+    model = DensityRegressor(n_hypotheses=3, n_epochs=30, hidden=(16,), random_state=number)
     model.fit(X, y, checkpoint=folder / f"checkpoint-{number}").save(folder / "estimator")
-    loaded = MCLRegressor.load(folder / "estimator")
+    loaded = DensityRegressor.load(folder / "estimator")
     return answered(lambda: [*loaded.predict_hypotheses(X[:50]), *loaded.predict_interval(X[:10])])
 
 

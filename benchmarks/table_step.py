@@ -2,9 +2,9 @@
 
 python benchmarks/table_step.py [--repeats 5] [--load "..."] [--out results/table-step-cpu.json]
 
-Five networks (64-64 units, five kernels with shares and widths) are trained by `MixtureNLLWithCRPS(3.0)` as
-`MCLRegressor` trains them. Their products are counted, not their score, Adam or the gather of rows, which take part of
-the time. The baselines, in the same rounds: large products by torch, which is the bar, and the same products alone, at
+Five networks (64-64 units, five kernels with shares and widths) are trained by `MixtureNLLWithCRPS(3.0)`, as by
+`DensityRegressor`. Their products are counted, not their score, Adam or the gather of rows, which take part of the
+time. The baselines, in the same rounds: large products by torch, which is the bar, and the same products alone, at
 which torch is slow because they are small. Seconds are those of the processor, as others may use the machine.
 """
 

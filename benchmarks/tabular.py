@@ -1,4 +1,4 @@
-"""MCLRegressor against what users would pick instead, on the official UCI splits and an inverse problem.
+"""DensityRegressor against what users would pick instead, on the official UCI splits and an inverse problem.
 
 python benchmarks/tabular.py --data FOLDER --records results/tabular-records-cpu.csv --out results/tabular-cpu.json
 

@@ -6,7 +6,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "benchmarks" / "results" / "contest-cpu.json"
 NAMES = {
-    "ours": "MCLRegressor",
+    "ours": "DensityRegressor",
     "mdn-ensemble": "five mixture density networks",
     "mdn": "mixture density network",
     "quantile-forest": "quantile forest",
@@ -84,14 +84,14 @@ def contest(results=RESULTS):
         return ABSENT
     rows = json.loads(results.read_text(encoding="utf-8"))["rows"]
     methods = sorted((row for row in rows if "method" in row), key=lambda row: list(NAMES).index(row["method"]))
-    title = "Rival divided by MCLRegressor, geometric mean over sets (above 1: MCLRegressor is lower)"
+    title = "Rival divided by DensityRegressor, geometric mean over sets (above 1: DensityRegressor is lower)"
     densities = "The densities: CRPS and RMSE by ours; of the log-likelihood, ours minus the rival's"
     return "\n".join(
         [
             best([row for row in rows if "measure" in row]),
             ratios(methods, [f"distortion_{k}" for k in (1, 2, 5, 10)], title),
             ratios(methods, ["crps", "log_likelihood", "rmse"], densities),
-            ratios(methods, ["fit_seconds", "predict_seconds"], "Time, rival divided by MCLRegressor"),
+            ratios(methods, ["fit_seconds", "predict_seconds"], "Time, rival divided by DensityRegressor"),
             sets(methods),
         ]
     )

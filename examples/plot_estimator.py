@@ -3,7 +3,7 @@ A table with several right answers
 ==================================
 
 Going back from an effect to its cause often has several answers. Here the effect is a wavy function of the cause, and
-a table of (effect, cause) pairs is all there is. :class:`~torchmcl_tables.estimators.MCLRegressor` gives a handful of
+a table of (effect, cause) pairs is all there is. :class:`~torchmcl_tables.DensityRegressor` gives a handful of
 causes for each effect, how likely each of them is, a density, and intervals that hold the cause as often as they say.
 """
 
@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.neural_network import MLPRegressor
 
-from torchmcl_tables import MCLRegressor
+from torchmcl_tables import DensityRegressor
 
 rng = np.random.default_rng(0)
 
@@ -33,21 +33,21 @@ X_test, y_test = draw(1000)
 # Networks of two kinds and a forest are fitted, and held-out rows say how much each counts; the answers are the six
 # points that stand best for the density of all. The rival gives one answer, the mean.
 
-model = MCLRegressor(n_hypotheses=6, n_epochs=100, random_state=0).fit(X, y)
+model = DensityRegressor(n_hypotheses=6, n_epochs=100, random_state=0).fit(X, y)
 single = MLPRegressor(hidden_layer_sizes=(64, 64), learning_rate_init=0.01, early_stopping=True, random_state=0)
 single.fit(X, y)
 print(
     f"mean squared distance of the truth to the only answer:    {np.mean((single.predict(X_test) - y_test) ** 2):.5f}"
 )
 print(f"mean squared distance of the truth to the nearest of six: {model.distortion(X_test, y_test):.5f}")
-print({name: round(share, 2) for name, share in model.shares_.items()})
+print({name: round(weight, 2) for name, weight in model.member_weights_.items()})
 
 # %%
 # The intervals are unions: where three causes are possible there may be three pieces, if held-out rows support the gaps
 # between them. They are calibrated on 150 rows that were used for nothing else: on average over such tables 90 % means
 # 90 %, for one table give or take three.
 
-intervals = model.predict_interval(X_test, alpha=0.1)
+intervals = model.predict_interval(X_test, coverage=0.9)
 print(f"covered: {intervals.contains(y_test).mean():.1%}, mean total length {intervals.width.mean():.2f}")
 print(f"in pieces: {(intervals.n_pieces > 1).mean():.1%}")
 print(f"mean log density of the truth: {model.log_prob(X_test, y_test).mean():.2f}")
@@ -70,7 +70,7 @@ at = np.array([[0.57]])
 line = np.linspace(0, 1, 400)
 density = np.exp(model.log_prob(np.repeat(at, len(line), axis=0), line))
 right.plot(line, density, color="#0072B2", lw=2, label="density")
-pieces = model.predict_interval(at, alpha=0.1)
+pieces = model.predict_interval(at, coverage=0.9)
 for number, (low, high) in enumerate(zip(pieces.lower[0], pieces.upper[0], strict=True)):
     label = "90 % interval" if number == 0 else None
     right.axvspan(low, high, color="#0072B2", alpha=0.15, label=label)

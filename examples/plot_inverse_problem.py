@@ -16,7 +16,7 @@ import torch
 from sklearn.neural_network import MLPRegressor
 
 from torchmcl.data import folded_response
-from torchmcl_tables import MCLRegressor
+from torchmcl_tables import DensityRegressor
 
 effects, causes, *_ = folded_response(2500, torch.Generator().manual_seed(0))
 X, y = effects.double().numpy(), causes.double().numpy().ravel()
@@ -27,14 +27,14 @@ X, X_test, y, y_test = X[:2000], X[2000:], y[:2000], y[2000:]
 
 mean = MLPRegressor(hidden_layer_sizes=(64, 64), learning_rate_init=0.01, early_stopping=True, random_state=0).fit(X, y)
 deviation = np.std(y - mean.predict(X))
-model = MCLRegressor(n_hypotheses=5, n_epochs=120, random_state=0).fit(X, y)
+model = DensityRegressor(n_hypotheses=5, n_epochs=120, random_state=0).fit(X, y)
 
 quantiles = mean.predict(X_test)[:, None] + deviation * np.array([-1.28, -0.52, 0.0, 0.52, 1.28])
 print(f"nearest of five quantiles of the normal: {np.mean(np.min((quantiles - y_test[:, None]) ** 2, axis=1)):.5f}")
 print(f"nearest of five hypotheses:              {model.distortion(X_test, y_test):.5f}")
 normal = -0.5 * ((y_test - mean.predict(X_test)) / deviation) ** 2 - np.log(deviation * np.sqrt(2 * np.pi))
 print(f"mean log density: normal {normal.mean():.2f}, hypotheses {model.log_prob(X_test, y_test).mean():.2f}")
-intervals = model.predict_interval(X_test, alpha=0.1)
+intervals = model.predict_interval(X_test, coverage=0.9)
 print(f"total length of 90 % intervals: normal {2 * 1.645 * deviation:.2f}, hypotheses {intervals.width.mean():.2f}")
 
 # %%

@@ -11,7 +11,7 @@ import torch
 
 import torchmcl as mcl
 from torchmcl.cli import _parser, main
-from torchmcl_tables import MCLRegressor
+from torchmcl_tables import DensityRegressor
 
 
 def test_without_a_command_the_help_is_shown(capsys):
@@ -85,19 +85,17 @@ def test_the_defaults_of_fit_are_those_of_the_estimator():
     options = vars(_parser().parse_args(["fit", "houses.csv", "--target", "price", "-o", "model"]))
     same = {
         "hypotheses": "n_hypotheses",
-        "rule": "rule",
         "hidden": "hidden",
-        "learning_rate": "learning_rate",
         "weight_decay": "weight_decay",
         "restarts": "n_restarts",
     }
-    estimator = MCLRegressor().get_params()
+    estimator = DensityRegressor().get_params()
     assert {name: options[name] for name in same} == {name: estimator[there] for name, there in same.items()}
 
 
 def test_the_rules_of_fit_are_those_that_the_estimators_have_names_for():
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    from torchmcl_tables.estimators._parameters import NAMED_RULES
+    from torchmcl_tables.cli.rules import NAMED_RULES
 
     for name in NAMED_RULES:
         assert _parser().parse_args(["fit", "t.csv", "--target", "y", "-o", "m", "--rule", name]).rule == name

@@ -21,7 +21,7 @@ SMALL = "--epochs 1 --hidden 4 --restarts 1 --quiet"
 FIT = f"fit houses.csv --target price {SMALL}"
 # In this order: the later ones use what the earlier ones wrote.
 RUNS = [
-    f"{FIT} -o model --drop days --categorical rooms --hypotheses 2 --knots 3 --batch-size 16 --learning-rate 0.01 "
+    f"{FIT} -o model --drop days --categorical rooms --hypotheses 2 --bins 3 --batch-size 16 --learning-rate 0.01 "
     "--weight-decay 0.1 --validation 0.3 --test 0.2 --seed 7 --device cpu",
     f"{FIT} --out model --overwrite --restart --rule mcl",
     f"{FIT} -o relaxed --rule relaxed --split random --private",

@@ -17,7 +17,7 @@ BELOW = {
 MODELS = ("nn", "model", "estimators", "fleet", "loop")
 # A page of the demonstration shows this program as users write it.
 AS_USERS = {"torchmcl.demo.conditional_example"}
-STREET_PRIVATE = {"torchmcl.lightning._backend", "torchmcl.postprocess._quantiles"}
+STREET_PRIVATE = {"torchmcl.lightning._backend"}
 MOST_FLOORS = 12
 
 

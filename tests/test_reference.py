@@ -32,7 +32,7 @@ def documented():
 
 def test_links_of_the_pages_lead_to_the_reference():
     known = documented()
-    assert "torchmcl_tables.estimators.MCLRegressor" in known
+    assert "torchmcl.sklearn.MCLRegressor" in known
     lost = {}
     for path in [*DOCS.glob("*.rst"), *DOCS.glob("developer/*.rst"), *(ROOT / "examples").glob("*.py")]:
         for name in ROLE.findall(path.read_text()):
@@ -56,7 +56,7 @@ html_theme = "basic"
     (tmp_path / "conf.py").write_text(conf)
     (tmp_path / "index.rst").write_text(
         "Reference\n=========\n\n"
-        ".. autoclass:: torchmcl_tables.estimators.MCLRegressor\n\n"
+        ".. autoclass:: torchmcl.sklearn.MCLRegressor\n\n"
         ".. autoclass:: torchmcl.fleet.Fleet\n\n"
         ".. autoclass:: torchmcl_tables.model.TableFit\n\n"
         ".. autofunction:: torchmcl.mcl_step\n"

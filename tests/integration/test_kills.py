@@ -191,7 +191,7 @@ def test_a_full_disk_ends_fit_with_a_clear_message_and_room_lets_it_go_on(tmp_pa
         write_table(tmp_path / "table.csv")
         command = fit_command(tmp_path, "disk/model", n_epochs=50)
         command[command.index("8")] = "200"
-        command += ["--knots", "0"]  # one save fits on the disk, the next does not
+        command += ["--bins", "0"]  # one save fits on the disk, the next does not
         assert main(command) == 2
         message = capsys.readouterr().err
         assert "No space left on device" in message

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchmcl as mcl
-from torchmcl.annealing import AnnealingRecords, Snapshots
+from torchmcl.annealing import AnnealingRecords, WeightHistory
 from torchmcl.persistence import read_checkpoint, write_checkpoint
 
 pl = pytest.importorskip("polars")
@@ -20,10 +20,9 @@ pytest.importorskip("safetensors")
 pytest.importorskip("sklearn")
 soundfile = pytest.importorskip("soundfile")
 
+from torchmcl.sklearn import MCLRegressor, load_estimator  # noqa: E402
 from torchmcl_speech.data import AudioPack, read_audio  # noqa: E402
-from torchmcl_tables import MCLRegressor  # noqa: E402
 from torchmcl_tables.data import infer_schema, read_table  # noqa: E402
-from torchmcl_tables.estimators import load_estimator  # noqa: E402
 
 
 @st.composite
@@ -104,7 +103,7 @@ def save_estimator(folder):
 
 
 def save_snapshots(folder):
-    snapshots = Snapshots(SMALL)
+    snapshots = WeightHistory(SMALL)
     snapshots.add(1.0, SMALL)
     snapshots.save(folder)
 
@@ -116,7 +115,7 @@ def save_checkpoint(folder):
 SMALL = mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,))
 MODELS = {
     "estimator": (save_estimator, load_estimator),
-    "snapshots": (save_snapshots, lambda folder: Snapshots.load(folder, SMALL)),
+    "snapshots": (save_snapshots, lambda folder: WeightHistory.load(folder, SMALL)),
     "checkpoint": (save_checkpoint, lambda folder: read_checkpoint(folder / "model.safetensors")),
 }
 

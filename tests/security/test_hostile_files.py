@@ -17,17 +17,17 @@ from forged import forge
 from torchmcl.annealing import AnnealingRecords, WeightHistory
 from torchmcl.persistence import limits as _limits
 from torchmcl.persistence.limits import LIMITS, limit
+from torchmcl.sklearn import MCLRegressor
 from torchmcl_studies.uci.records import Records
-from torchmcl_tables import MCLRegressor
 
 polars = pytest.importorskip("polars")
 pytest.importorskip("safetensors")
 pytest.importorskip("sklearn")
 
+from torchmcl.sklearn import load_estimator  # noqa: E402
 from torchmcl_speech.nn import DPRNN  # noqa: E402
 from torchmcl_speech.nn.saving import load_model, save_model  # noqa: E402
 from torchmcl_tables.data import read_table  # noqa: E402
-from torchmcl_tables.estimators import load_estimator  # noqa: E402
 from torchmcl_tables.model import load_table_model  # noqa: E402
 
 
@@ -293,7 +293,8 @@ def test_an_estimator_cannot_replace_its_methods(estimator, name):
 def test_an_estimator_larger_than_its_weights_takes_no_memory(estimator):
 
     def enlarge(state):
-        state["fitted"]["modules_"][0]["$network"]["sizes"]["out_features"] = 100_000_000_000
+        predictive = state["fitted"]["_answers"]["$Answers"]["predictive"]["$Predictive"]
+        predictive["modules"][0]["$network"]["sizes"]["out_features"] = 100_000_000_000
 
     forge(estimator, enlarge)
     with pytest.raises(ValueError, match="have other shapes than its description"):

@@ -10,7 +10,7 @@ __all__ = ["MODEL_FORMAT", "MODEL_KIND", "check_folder", "check_model"]
 
 MODEL_KIND = "torchmcl table model"
 #: Of the contents of a model's folder; increased when the schema of tables changes.
-MODEL_FORMAT = 2
+MODEL_FORMAT = 3
 
 
 def check_model(folder: Path) -> None:

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from tables import QUICK
-from torchmcl_tables.estimators import MCLRegressor
-from torchmcl_tables.estimators._atoms import best_atoms, masses_above, pieces_of_atoms
-from torchmcl_tables.estimators._conformal import reaching
+from torchmcl.sklearn.conformal import reaching
+from torchmcl.sklearn.rows import Rows
+from torchmcl_tables import DensityRegressor
+from torchmcl_tables.estimators.atom_calibration import AtomCalibrator
+from torchmcl_tables.estimators.atoms import best_atoms, masses_above, pieces_of_atoms
 
-SHORT = {**QUICK, "n_epochs": 10, "n_restarts": 1, "n_knots": 0}
+SHORT = {**QUICK, "n_epochs": 10, "n_restarts": 1, "n_bins": 0}
 
 
 @pytest.mark.parametrize("n_points", [1, 2, 3, 6, 9])
@@ -52,7 +54,7 @@ def test_few_values_are_answered_by_these_values_and_each_once(values):
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(300, 2))
     y = np.array(values)[rng.binomial(len(values) - 1, X[:, 0])]
-    model = MCLRegressor(**SHORT).fit(X, y)
+    model = DensityRegressor(**SHORT).fit(X, y)
     answers, probabilities = model.predict_hypotheses(X)
     assert answers.shape == (300, min(5, len(values)), 1)
     assert np.isin(answers, values).all()  # to the last bit
@@ -70,7 +72,7 @@ def test_a_target_without_noise_has_means_inside_of_its_sets():
     rng = np.random.default_rng(0)
     X = rng.integers(0, [4, 5], size=(400, 2)).astype(float)
     y = 9 + 3.1 * X[:, 0] + 0.7 * X[:, 1]
-    model = MCLRegressor(**{**SHORT, "n_epochs": 60}).fit(X, y)
+    model = DensityRegressor(**{**SHORT, "n_epochs": 60}).fit(X, y)
     sets, mean = model.predict_interval(X), model.predict(X)
     low, high = sets.hull
     assert ((low <= mean) & (mean <= high)).all()
@@ -80,6 +82,7 @@ def test_a_target_without_noise_has_means_inside_of_its_sets():
 def test_a_value_that_calibrates_and_is_none_of_the_few_is_in_no_set():
     rng = np.random.default_rng(0)
     X, y = rng.uniform(size=(400, 2)), rng.integers(0, 3, size=400).astype(float)
-    model = MCLRegressor(**SHORT).fit(X, y)
-    assert model._scores_of_few(X[:3], np.array([0.0, 0.5, 7.0])).tolist()[1:] == [np.inf, np.inf]
+    model = DensityRegressor(**SHORT).fit(X, y)
+    rows = Rows(X[:3], np.array([[0.0], [0.5], [7.0]]), np.ones(3), np.arange(3))
+    assert AtomCalibrator.fit(model._answers.predictive, rows).scores.tolist()[1:] == [np.inf, np.inf]
     assert not model.predict_interval(X).contains(np.full(400, 0.5)).all()

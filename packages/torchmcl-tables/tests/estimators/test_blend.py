@@ -1,17 +1,13 @@
-"""How members share a blend, how wide their kernels are, and what few values make of it; on simulated densities."""
+"""Weights of members, widths of their kernels, and targets with few values; on simulated densities."""
 
 import numpy as np
 import pytest
 import torch
 
-from tables import QUICK, forked, noisy
-from torchmcl_tables.estimators import MCLRegressor
-from torchmcl_tables.estimators._atoms import at_atoms, atoms_of
-from torchmcl_tables.estimators._blend import Blend, forest_kernels, ignorant, known, mixed
-from torchmcl_tables.estimators._judging import blended, fitted_stretch, fitted_trim, fitted_widths, log_density
-from torchmcl_tables.estimators._kernels import Kernels
-
-SHORT = {**QUICK, "n_epochs": 4, "n_restarts": 1, "n_knots": 0}
+from torchmcl_tables.estimators.atoms import at_atoms, atoms_of
+from torchmcl_tables.estimators.judging import blended, fitted_stretch, fitted_trim, fitted_widths, log_density
+from torchmcl_tables.estimators.kernels import Kernels
+from torchmcl_tables.estimators.members import background, forest_kernels, informed, mixed
 
 
 def normal(means, width=1.0):
@@ -41,7 +37,7 @@ def loss_of(shares, members, targets, weights):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_shares_minimise_log_score_and_crps(weighted):
     centres, targets = drawn(30)
-    members = [normal(centres + 0.4, 0.3), normal(centres - 0.2, 0.6), ignorant(normal(centres))]
+    members = [normal(centres + 0.4, 0.3), normal(centres - 0.2, 0.6), background(normal(centres))]
     weights = torch.linspace(0.1, 2, 30, dtype=torch.float64) if weighted else torch.ones(30, dtype=torch.float64)
     found = blended(members, targets, weights)
     assert found.sum() == pytest.approx(1)
@@ -63,7 +59,7 @@ def test_shares_do_not_depend_on_how_easily_targets_are_foreseen():
 def test_a_member_that_is_far_better_gets_nearly_everything():
     centres, targets = drawn(500)
     shares = blended(
-        [normal(np.zeros(500), 0.3), normal(centres, 0.3), ignorant(normal(centres))], targets, torch.ones(500)
+        [normal(np.zeros(500), 0.3), normal(centres, 0.3), background(normal(centres))], targets, torch.ones(500)
     )
     assert shares[1] > 0.95
 
@@ -91,41 +87,11 @@ def test_weights_are_copies_for_shares():
     np.testing.assert_allclose(shares(some, np.tile(counts, 100)), shares(many, np.ones(len(many))), atol=2e-3)
 
 
-def test_ignorance_gets_nearly_everything_where_the_others_are_wrong():
+def test_the_background_gets_nearly_everything_where_the_others_are_wrong():
     rng = np.random.default_rng(0)
     wrong = [normal(rng.normal(size=300), 0.2), normal(rng.normal(size=300), 0.5)]
     targets = torch.from_numpy(rng.normal(size=(300, 1)))
-    assert blended([*wrong, ignorant(wrong[0])], targets, torch.ones(300, dtype=torch.float64))[-1] > 0.85
-
-
-def test_where_there_is_nothing_to_learn_answers_are_not_worse_than_the_mean():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(600, 5)), rng.normal(size=600)
-    model = MCLRegressor(n_epochs=60, n_restarts=2, random_state=0).fit(X, y)
-    fresh, truth = rng.normal(size=(2000, 5)), rng.normal(size=2000)
-    of_mean = np.mean((truth - y.mean()) ** 2)
-    assert np.mean((truth - model.predict(fresh)) ** 2) < 1.05 * of_mean
-    best_possible = -0.5 * np.log(2 * np.pi * np.e)
-    assert model.log_prob(fresh, truth).mean() > best_possible - 0.1
-
-
-def test_what_knows_nothing_is_left_out_of_answers_only_where_its_share_is_small():
-    knowing = normal(np.linspace(1, 2, 5), 0.1)
-
-    class Fixed(Blend):
-        def members(self, networks, X, device):
-            return [knowing, ignorant(knowing)]
-
-    blend = Fixed([], [], np.array([0.8, 0.2]))
-    assert blend.kernels([], np.zeros((5, 1)), "cpu").values.shape == (5, 3, 1)
-    alone = blend.kernels([], np.zeros((5, 1)), "cpu", knowing=True)
-    torch.testing.assert_close(alone.values, knowing.values)
-    torch.testing.assert_close(alone.probabilities.sum(dim=1), torch.ones(5, dtype=torch.float64))
-    assert Fixed([], [], np.array([0.5, 0.5])).kernels([], np.zeros((5, 1)), "cpu", knowing=True).values.shape == (
-        5,
-        3,
-        1,
-    )
+    assert blended([*wrong, background(wrong[0])], targets, torch.ones(300, dtype=torch.float64))[-1] > 0.85
 
 
 @pytest.mark.parametrize("said", [0.1, 0.3, 0.6])
@@ -188,152 +154,6 @@ def test_atoms_have_the_mass_of_what_is_nearest():
     assert near.widths.max() <= 1e-5
 
 
-@pytest.mark.parametrize("n_hypotheses", [5, 7])
-def test_integer_targets_are_answered_by_integers(n_hypotheses):
-    rng = np.random.default_rng(0)
-    X = rng.uniform(size=(400, 2))
-    y = rng.binomial(4, X[:, 0]).astype(float)
-    model = MCLRegressor(n_hypotheses=n_hypotheses, **SHORT).fit(X, y)
-    values, probabilities = model.predict_hypotheses(X)
-    likely = values[probabilities > 1e-3]
-    np.testing.assert_allclose(likely, likely.round(), atol=0.02)
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
-    density = model.predict_distribution(X[:5])
-    np.testing.assert_allclose(np.unique(density.hypotheses.numpy().round(9)), np.arange(5), atol=1e-6)
-    samples = model.sample(X, 20, random_state=0)
-    np.testing.assert_allclose(samples, samples.round(), atol=0.05)
-    assert model.predict_interval(X).contains(y).mean() > 0.85
-    assert model.score(X, y) > 0.3
-
-
-def test_a_value_between_that_comes_later_ends_the_atoms():
-    rng = np.random.default_rng(0)
-    X, y = rng.uniform(size=(200, 2)), rng.integers(0, 3, size=200).astype(float)
-    model = MCLRegressor(**SHORT).fit(X, y)
-    assert model._blend.atoms is not None
-    assert model.partial_fit(X, y)._blend.atoms is not None
-    assert model.partial_fit(X[:5], y[:5] + 0.5)._blend.atoms is None
-    assert np.isfinite(model.predict(X)).all()
-
-
-# ---------------------------------------------------------------------- the estimator
-
-
-def test_kinds_shares_and_numbers_of_networks():
-    X, y = forked(100)
-    quick = {**SHORT, "n_restarts": 2}
-    every = MCLRegressor(**{**quick, "n_knots": None}).fit(X, y)
-    assert list(every.shares_) == ["networks", "networks with knots", "forest", "ignorance"]
-    assert sum(every.shares_.values()) == pytest.approx(1)
-    assert len(every.modules_) == 4
-    assert every.predict_distribution(X).probabilities.shape == (100, 4 * 5 + 50 + 2)
-    for n_knots in (0, 10):
-        one_kind = MCLRegressor(**{**quick, "n_knots": n_knots}).fit(X, y)
-        assert list(one_kind.shares_) == ["networks", "forest", "ignorance"]
-        assert one_kind._inputs.has_knots == (n_knots > 0)
-    single = MCLRegressor(**{**quick, "n_knots": None}, ensemble=False).fit(X, y)
-    assert list(single.shares_) == ["networks", "ignorance"]
-    assert len(single.modules_) == 1
-
-
-@pytest.mark.parametrize("integers", [False, True])
-def test_order_copies_and_equal_weights_do_not_matter_to_the_last_bit(integers):
-    X, y = forked(80)
-    y = np.maximum(np.round(2 * y), -3) if integers else np.maximum(y, -1.8)  # piled up at an end
-    quick = {**SHORT, "n_knots": None}
-    counts = np.random.default_rng(0).integers(0, 4, size=80)
-    order = np.random.default_rng(1).permutation(int(counts.sum()))
-    weighted = MCLRegressor(**quick).fit(X, y, sample_weight=0.7 * counts)
-    repeated = MCLRegressor(**quick).fit(X.repeat(counts, axis=0)[order], y.repeat(counts)[order])
-    for one, two in [
-        (weighted, repeated),
-        (MCLRegressor(**quick).fit(X, y), MCLRegressor(**quick).fit(X, y, np.full(80, 3))),
-    ]:
-        assert one.shares_ == two.shares_
-        np.testing.assert_array_equal(one._limits, two._limits)
-        np.testing.assert_array_equal(one.transform(X), two.transform(X))
-        for left, right in zip(one.predict_interval(X), two.predict_interval(X), strict=True):
-            np.testing.assert_array_equal(left, right)
-
-
-def test_without_held_out_rows_all_members_count_alike():
-    model = MCLRegressor(**SHORT, validation_fraction=0.0).fit(*forked(60))
-    assert model.shares_ == pytest.approx({"networks": 0.475, "forest": 0.475, "ignorance": 0.05})
-    assert np.isinf(model.predict_interval([[0.5, 0.5]]).lower).all()
-
-
-def test_large_tables_have_one_network_and_no_forest(monkeypatch):
-    monkeypatch.setattr("torchmcl_tables.estimators._blending.MANY_ROWS", 50)
-    monkeypatch.setattr("torchmcl_tables.estimators._base.MANY_ROWS", 50)
-    model = MCLRegressor(hidden=(4,), n_epochs=2, random_state=0).fit(*noisy(100))
-    assert list(model.shares_) == ["networks", "ignorance"]
-    assert len(model.modules_) == 1
-    assert model.modules_[0].head.n_hypotheses == 8
-
-
-def test_partial_fit_chooses_shares_again_and_keeps_the_forest(tmp_path):
-    X, y = forked(300)
-    model = MCLRegressor(**SHORT).fit(X, y)
-    before, forest = model.shares_, model._blend.forest
-    model.partial_fit(*forked(300, seed=1))
-    assert model.shares_.keys() == before.keys()
-    assert model.shares_ != before
-    assert list(model.shares_.values()) == model._blend.shares.tolist()
-    assert model._blend.forest is forest
-    fresh = MCLRegressor(**SHORT).partial_fit(X[:1], y[:1])
-    assert fresh.shares_ == {"networks": 0.95, "ignorance": 0.05}
-    fresh.save(tmp_path / "model")
-    assert MCLRegressor.load(tmp_path / "model").partial_fit(X, y).shares_ == fresh.partial_fit(X, y).shares_
-
-
-@pytest.mark.parametrize(("first", "then"), [(None, "annealed"), ("annealed", None)])
-def test_more_rows_are_learned_in_the_way_of_the_first(first, then):
-    X, y = forked(60)
-    for begin in ("fit", "partial_fit"):
-        model = getattr(MCLRegressor(**SHORT, rule=first), begin)(X, y)
-        with pytest.raises(ValueError, match=r"MCLRegressor: `rule` must be as in the first fit: .* Clone the model"):
-            model.set_params(rule=then).partial_fit(X, y)
-
-
-@pytest.mark.parametrize("n_rows", [*range(2, 8), 12, 20])
-def test_a_handful_of_rows_is_enough_for_answers(n_rows):
-    X, y = forked(n_rows)
-    model = MCLRegressor(**{**SHORT, "n_knots": None}).fit(X, y)
-    assert np.isfinite(model.predict(X)).all()
-    assert np.isfinite(model.transform(X)).all()
-    assert np.isfinite(model.log_prob(X, y)).all()
-    assert not np.isnan(model.predict_interval(X).hull).any()
-
-
-def test_forks_keep_two_pieces_and_one_peak_keeps_one():
-    X, y = forked(800)
-    quick = {"n_restarts": 1, "n_epochs": 60, "n_knots": 0, "random_state": 0}
-    two = MCLRegressor(**quick).fit(X, y).predict_interval(X)
-    assert (two.n_pieces == 2).mean() > 0.9
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(800, 3))
-    one = MCLRegressor(**quick).fit(X, X @ [1, 2, 3] + rng.normal(size=800)).predict_interval(X)
-    assert (one.n_pieces > 1).mean() < 0.05
-    X, y = noisy(800)
-    assert (MCLRegressor(**quick).fit(X, y).predict_interval(X).n_pieces > 1).mean() < 0.05
-
-
-def test_any_number_of_answers_comes_of_one_fit():
-    rng = np.random.default_rng(0)
-    inputs = rng.normal(size=(80, 2))
-    model = MCLRegressor(n_epochs=5, n_restarts=1, random_state=0).fit(inputs, inputs[:, 0] + rng.normal(size=80))
-    for n in (1, 2, 9):
-        values, probabilities = model.predict_hypotheses(inputs[:4], n)
-        assert values.shape == (4, n, 1)
-        np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
-    np.testing.assert_array_equal(model.predict_hypotheses(inputs, 5).values, model.predict_hypotheses(inputs).values)
-    alone = MCLRegressor(rule="mcl", n_epochs=2, n_restarts=1, random_state=0).fit(inputs, inputs[:, 0])
-    with pytest.raises(ValueError, match=r"n_hypotheses.*be 5, got 3.*The one network has been trained"):
-        alone.predict_hypotheses(inputs, 3)
-    with pytest.raises(ValueError, match=r"n_hypotheses.*must be"):
-        model.predict_hypotheses(inputs, 0)
-
-
 # ---------------------------------------------------------------------- what answers leave out
 
 
@@ -368,15 +188,7 @@ def test_a_few_rows_do_not_decide_what_answers_leave_out():
     assert fitted_trim(stray(2), targets, torch.ones(2, dtype=torch.float64), 3) == 0.01
 
 
-def test_what_knows_nothing_is_left_out_unless_the_others_learned_little():
-    members = [normal([0.0, 1.0]), ignorant(normal([0.0, 1.0]))]
-    torch.testing.assert_close(known(members, np.array([0.9, 0.1])), members[0])
-    torch.testing.assert_close(known(members, np.array([0.5, 0.5])), mixed(members, np.array([0.5, 0.5])))
-
-
-def test_the_mean_leaves_out_what_the_answers_leave_out():
-    model = MCLRegressor(**SHORT).fit(*noisy(200))
-    assert model._blend.trim > 0
-    X = noisy(20)[0]
-    values, probabilities = model.predict_hypotheses(X)
-    np.testing.assert_allclose((values[..., 0] * probabilities).sum(axis=1), model.predict(X), atol=1e-4)
+def test_the_background_is_left_out_unless_the_others_learned_little():
+    members = [normal([0.0, 1.0]), background(normal([0.0, 1.0]))]
+    torch.testing.assert_close(informed(members, np.array([0.9, 0.1])), members[0])
+    torch.testing.assert_close(informed(members, np.array([0.5, 0.5])), mixed(members, np.array([0.5, 0.5])))

@@ -4,20 +4,19 @@ import numpy as np
 import pytest
 
 from tables import QUICK
-from torchmcl_tables.estimators import MCLRegressor
+from torchmcl_tables import DensityRegressor
 
 # Networks that learn their rows by heart: rows that were trained on say nothing of fresh ones.
 BY_HEART = {
     **QUICK,
     "n_epochs": 30,
     "batch_size": 512,
-    "final_fit_on_all_rows": False,
     "n_restarts": 1,
     "n_hypotheses": 3,
     "hidden": (32,),
     "weight_decay": 0.0,
     "validation_fraction": 0.4,
-    "n_knots": 0,
+    "n_bins": 0,
 }
 N_TABLES = 10
 
@@ -61,7 +60,7 @@ def test_nine_of_ten_fresh_rows_are_covered(make):
     for seed in range(N_TABLES):
         rng = np.random.default_rng(seed)
         X, y, weights, groups = make(rng)
-        model = MCLRegressor(**{**BY_HEART, "random_state": seed}).fit(X, y, sample_weight=weights, groups=groups)
+        model = DensityRegressor(**{**BY_HEART, "random_state": seed}).fit(X, y, sample_weight=weights, groups=groups)
         fresh, truth = rough(rng, 300)
         covered.append(model.predict_interval(fresh).contains(truth).mean())
     assert 0.86 < np.mean(covered) < 0.96
@@ -75,7 +74,9 @@ def test_weights_that_say_where_fresh_rows_lie_are_believed():
         X, y = rough(rng, 240)
         noisy = X[:, 1] > 0
         y[noisy] += 4 * rng.normal(size=noisy.sum())
-        model = MCLRegressor(**{**BY_HEART, "random_state": seed}).fit(X, y, sample_weight=np.where(noisy, 4.0, 1.0))
+        model = DensityRegressor(**{**BY_HEART, "random_state": seed}).fit(
+            X, y, sample_weight=np.where(noisy, 4.0, 1.0)
+        )
         fresh, truth = rough(rng, 500)
         noisy = fresh[:, 1] > 0
         truth[noisy] += 4 * rng.normal(size=noisy.sum())
@@ -88,49 +89,40 @@ def test_weights_that_say_where_fresh_rows_lie_are_believed():
 def test_weights_times_a_constant_change_nothing(factor):
     rng = np.random.default_rng(0)
     X, y, weights, _ = real_weights(rng)
-    once = MCLRegressor(**{**BY_HEART, "n_epochs": 5}).fit(X, y, weights)
-    more = MCLRegressor(**{**BY_HEART, "n_epochs": 5}).fit(X, y, factor * weights)
+    once = DensityRegressor(**{**BY_HEART, "n_epochs": 5}).fit(X, y, weights)
+    more = DensityRegressor(**{**BY_HEART, "n_epochs": 5}).fit(X, y, factor * weights)
     np.testing.assert_array_equal(once.predict(X), more.predict(X))
     np.testing.assert_array_equal(once.predict_interval(X).lower, more.predict_interval(X).lower)
-
-
-@pytest.mark.parametrize("factor", [5, 0.3])
-def test_equal_weights_are_no_weights(factor):
-    X, y = rough(np.random.default_rng(0), 100)
-    without = MCLRegressor(**{**BY_HEART, "n_epochs": 5}).fit(X, y)
-    equal = MCLRegressor(**{**BY_HEART, "n_epochs": 5}).fit(X, y, np.full(100, factor))
-    np.testing.assert_array_equal(without.predict(X), equal.predict(X))
-    np.testing.assert_array_equal(without.predict_interval(X).lower, equal.predict_interval(X).lower)
 
 
 def test_a_row_that_comes_again_in_another_batch_is_in_the_same_share():
     rng = np.random.default_rng(0)
     X, y = rough(rng, 200)
-    model = MCLRegressor(**BY_HEART)
+    model = DensityRegressor(**BY_HEART)
     held_out = []
     for _ in range(3):
         for batch in np.array_split(rng.permutation(200), 2):
             model.partial_fit(X[batch], y[batch])
-        held_out.append({tuple(row) for row in model._held_out[1].inputs})
+        held_out.append({tuple(row) for row in model._continuation.held_out[1].inputs})
     assert 20 < len(held_out[0]) < 60
     assert held_out[0] == held_out[1] == held_out[2]
-    assert model._conformity_weights.sum() == pytest.approx(len(held_out[0]))  # copies are no further rows
+    assert model._answers.calibrator.counts.sum() == pytest.approx(len(held_out[0]))  # copies are no further rows
 
 
 def test_one_row_at_a_time_is_held_out_or_trained_on():
     rng = np.random.default_rng(0)
     X, y = rough(rng, 30)
-    model = MCLRegressor(**BY_HEART)
+    model = DensityRegressor(**BY_HEART)
     for row in range(30):
         model.partial_fit(X[row : row + 1], y[row : row + 1])
-    n_held_out = sum(map(len, model._held_out))
+    n_held_out = sum(map(len, model._continuation.held_out))
     assert 4 < n_held_out == 30 - model.n_epochs_
 
 
 def test_groups_that_do_not_fit_are_named():
     X, y = rough(np.random.default_rng(0), 20)
-    with pytest.raises(ValueError, match=r"MCLRegressor: `groups` must have a label for each of 20 rows, got"):
-        MCLRegressor(**QUICK).fit(X, y, groups=np.arange(19))
+    with pytest.raises(ValueError, match=r"DensityRegressor: `groups` must have a label for each of 20 rows, got"):
+        DensityRegressor(**QUICK).fit(X, y, groups=np.arange(19))
 
 
 def zero_inflated(rng, n):
@@ -153,7 +145,7 @@ def test_targets_with_ties_are_covered_as_often_as_others(make):
     covered = []
     for seed in range(N_TABLES):
         rng = np.random.default_rng(seed)
-        model = MCLRegressor(**{**BY_HEART, "n_epochs": 5, "random_state": seed}).fit(*make(rng, 250))
+        model = DensityRegressor(**{**BY_HEART, "n_epochs": 5, "random_state": seed}).fit(*make(rng, 250))
         fresh, truth = make(rng, 300)
         sets = model.predict_interval(fresh)
         assert np.isfinite(sets.hull).all()

@@ -7,9 +7,9 @@ import pytest
 from sklearn.tree import DecisionTreeRegressor
 
 from tables import QUICK, forked
-from torchmcl_tables.estimators import MCLRegressor, load_estimator
-from torchmcl_tables.estimators import _trees as trees
-from torchmcl_tables.estimators._forest import Forest
+from torchmcl_tables import DensityRegressor
+from torchmcl_tables.estimators import trees
+from torchmcl_tables.estimators.forest import Forest
 
 
 def table(n_rows=200, n_columns=3, n_outputs=1, seed=0):
@@ -145,9 +145,9 @@ def test_a_forest_that_asks_for_further_columns_is_refused(grown):
 
 
 def test_a_file_with_a_forged_forest_is_not_loaded(tmp_path):
-    model = MCLRegressor(**{**QUICK, "n_epochs": 1, "n_restarts": 1}).fit(*forked(60))
-    forest = model._blend.forest
+    model = DensityRegressor(**{**QUICK, "n_epochs": 1, "n_restarts": 1}).fit(*forked(60))
+    forest = model._answers.predictive.forest
     object.__setattr__(forest, "children", changed(forest.children, 0, 10**6))
     model.save(tmp_path / "model")
     with pytest.raises(ValueError, match=r"`folder` must be as `save` wrote it.*of a forest"):
-        load_estimator(tmp_path / "model")
+        DensityRegressor.load(tmp_path / "model")

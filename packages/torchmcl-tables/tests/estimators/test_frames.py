@@ -6,13 +6,11 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from sklearn.compose import ColumnTransformer
-from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from tables import QUICK
-from torchmcl_tables.estimators import MCLClassifier, MCLRegressor, load_estimator
+from torchmcl.sklearn import MCLClassifier
+from torchmcl_tables import DensityRegressor, TableEncoder
 
 FAST = {**QUICK, "n_epochs": 4, "n_restarts": 2}
 N = 80
@@ -53,11 +51,10 @@ def arrow_table():
     return polars_frame().to_arrow()
 
 
-@pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])
 @pytest.mark.parametrize("frame", [pandas_frame, polars_frame, arrow_table])
-def test_frames_are_taken_as_they_are(kind, frame, tmp_path):
-    X, y = frame(), PRICE if kind is MCLRegressor else np.where(PRICE > 300, "dear", "cheap")
-    model = kind(**FAST).fit(X, y)
+def test_frames_are_taken_as_they_are(frame, tmp_path):
+    X, y = frame(), PRICE
+    model = DensityRegressor(**FAST).fit(X, y)
     kinds = {column.name: column.kind for column in model.schema_.columns}
     assert kinds["area"] == kinds["rooms"] == "number"
     assert kinds["town"] == kinds["mixed"] == "category"
@@ -66,7 +63,7 @@ def test_frames_are_taken_as_they_are(kind, frame, tmp_path):
     assert model.feature_names_in_.tolist() == ["area", "rooms", "town", "sold", "pool", "mixed"]
     answers = model.predict(X)
     model.save(tmp_path / "model")
-    again = load_estimator(tmp_path / "model")
+    again = DensityRegressor.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict(X), answers)
     # A frame of another package with the same cells, in another order.
     other = polars_frame().select("mixed", "town", "sold", "pool", "area", "rooms")
@@ -76,19 +73,19 @@ def test_frames_are_taken_as_they_are(kind, frame, tmp_path):
 @pytest.mark.parametrize("frame", [pandas_frame, polars_frame])
 def test_frames_of_numbers_with_gaps_are_arrays(frame):
     X = frame()[["area", "rooms"]]
-    model = MCLClassifier(**FAST).fit(X, PRICE > 300)
+    model = DensityRegressor(**FAST).fit(X, PRICE)
     assert not hasattr(model, "schema_")
     assert model.feature_names_in_.tolist() == ["area", "rooms"]
     array = np.array(
         [[np.nan if cell is None else cell for cell in row] for row in polars_frame()["area", "rooms"].rows()]
     )
-    same = MCLClassifier(**FAST).fit(array, PRICE > 300)
-    np.testing.assert_array_equal(model.predict_proba(X), same.predict_proba(array))
+    same = DensityRegressor(**FAST).fit(array, PRICE)
+    np.testing.assert_array_equal(model.predict(X), same.predict(array))
 
 
 def test_arrow_tables_of_numbers_are_arrays():
     X = polars_frame().select("area", "rooms").to_arrow()
-    model = MCLRegressor(**FAST).fit(X, PRICE)
+    model = DensityRegressor(**FAST).fit(X, PRICE)
     assert not hasattr(model, "schema_")
     assert model.predict(X).shape == (N,)
 
@@ -98,41 +95,36 @@ def test_missing_numbers_are_told_to_the_regressor():
     X = rng.normal(size=(300, 2))
     y = rng.choice([-5.0, 5.0], size=300)
     X[y > 0, 1] = np.nan
-    model = MCLRegressor(**{**QUICK, "n_epochs": 60}).fit(X, y)
+    model = DensityRegressor(**{**QUICK, "n_epochs": 60}).fit(X, y)
     assert np.abs(model.predict(X) - y).mean() < 2.5  # 5 without
 
 
 def test_another_fit_forgets_the_frame():
-    model = MCLClassifier(**FAST).fit(pandas_frame(), PRICE > 300)
-    with pytest.raises(ValueError, match=r"MCLClassifier: `X` must be a data frame with the columns 'area', .*ndarray"):
+    model = DensityRegressor(**FAST).fit(pandas_frame(), PRICE)
+    with pytest.raises(
+        ValueError, match=r"DensityRegressor: `X` must be a data frame with the columns 'area', .*ndarray"
+    ):
         model.predict(np.zeros((2, 6)))
-    model.fit(RANDOM.normal(size=(N, 2)), PRICE > 300)
+    model.fit(RANDOM.normal(size=(N, 2)), PRICE)
     assert not hasattr(model, "schema_")
     assert not hasattr(model, "feature_names_in_")
 
 
 def test_all_that_is_wrong_with_a_frame_is_in_one_message():
-    model = MCLRegressor(**FAST).fit(pandas_frame(), PRICE)
+    model = DensityRegressor(**FAST).fit(pandas_frame(), PRICE)
     other = pandas_frame().rename(columns={"town": "Town"}).drop(columns="rooms").assign(area="wide")
     with pytest.raises(ValueError, match=r"(?s)X has 3 problems:.*'area'.*'wide'.*'rooms'.*Rename 'Town' to 'town'"):
         model.predict(other)
     useless = pd.DataFrame({"a": ["x"] * N, "b": [f"name {i}" for i in range(N)]})
     with pytest.raises(ValueError, match=r"(?s)besides the targets .*'a' is dropped.*'b' is dropped.*ColumnTran"):
-        MCLRegressor(**FAST).fit(useless, PRICE)
+        DensityRegressor(**FAST).fit(useless, PRICE)
 
 
-def test_a_pipeline_with_a_column_transformer_is_as_before():
-    X = pandas_frame()[["area", "town"]].fillna({"area": 100.0})
-    columns = ColumnTransformer(
-        [("n", StandardScaler(), ["area"]), ("c", OneHotEncoder(), ["town"])], sparse_threshold=0
-    )
-    pipeline = make_pipeline(columns, MCLClassifier(**FAST))
-    assert len(cross_val_score(pipeline, X, PRICE > 300, cv=2)) == 2
-    assert not hasattr(pipeline.fit(X, PRICE > 300)[-1], "schema_")
-
-
-def test_polars_is_asked_for_by_name_when_it_is_not_there(monkeypatch):
-    monkeypatch.setattr("torchmcl._optional._is_installed", lambda module: False)
-    with pytest.raises(ImportError, match=r"MCLRegressor, for columns .* not numbers, needs polars: pip install"):
-        MCLRegressor(**FAST).fit(pandas_frame(), PRICE)
-    assert MCLRegressor(**FAST).fit(pandas_frame()[["area"]], PRICE).n_features_in_ == 1
+@pytest.mark.parametrize("frame", [pandas_frame, polars_frame, arrow_table])
+def test_an_encoder_makes_numbers_of_frames_for_other_estimators(frame):
+    model = make_pipeline(TableEncoder(), MCLClassifier(**FAST)).fit(frame(), PRICE > 300)
+    np.testing.assert_array_equal(model.predict_proba(polars_frame()), model.predict_proba(frame()))
+    assert {column.name: column.kind for column in model[0].schema_.columns}["town"] == "category"
+    assert len(model[0].get_feature_names_out()) == model[1].n_features_in_
+    with pytest.raises(TypeError, match="TableEncoder: `X` must be a data frame, got ndarray"):
+        TableEncoder().fit(np.zeros((3, 2)))

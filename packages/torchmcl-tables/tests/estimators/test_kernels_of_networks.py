@@ -6,27 +6,24 @@ import torch
 
 from tables import QUICK, forked, two_outputs
 from torchmcl import MultiHypothesisMLP
-from torchmcl_tables.estimators import MCLRegressor
-from torchmcl_tables.estimators._inputs import Bends, Gaps, Scaler
-from torchmcl_tables.estimators._kernels import Kernels, network_kernels
+from torchmcl.sklearn.preprocessing import fit_encoder
+from torchmcl.sklearn.rows import Rows
+from torchmcl_tables import DensityRegressor
+from torchmcl_tables.estimators.kernels import Kernels, network_kernels
 
 
 def table(n=50, seed=0, *, missing=False):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 4))
     X[:, 1] = rng.integers(0, 6, size=n)
-    X[:, 3] = 2.5  # constant: no knots
+    X[:, 3] = 2.5  # constant: no bins
     if missing:
         X[rng.uniform(size=X.shape) < 0.2] = np.nan
     return X
 
 
-def encoder(X, n_knots):
-    weights = np.ones(len(X))
-    filled, gaps = Gaps.filled(X, weights)
-    scaler = Scaler.of(filled, weights)
-    made = Bends.of(scaler, filled, weights, n_knots) if n_knots else scaler
-    return made if gaps is None else gaps.before(made)
+def encoder(X, n_bins):
+    return fit_encoder(Rows(X, X, np.ones(len(X)), np.arange(len(X))), n_bins)
 
 
 def networks(inputs, n, hidden=(7, 5), n_outputs=2):
@@ -35,11 +32,11 @@ def networks(inputs, n, hidden=(7, 5), n_outputs=2):
 
 
 @pytest.mark.parametrize("missing", [False, True], ids=["whole", "gaps"])
-@pytest.mark.parametrize("n_knots", [0, 2, 9])
+@pytest.mark.parametrize("n_bins", [0, 2, 9])
 @pytest.mark.parametrize(("n_networks", "hidden"), [(3, (7, 5)), (1, (4,)), (2, ())])
-def test_kernels_are_the_outputs_of_the_modules(missing, n_knots, n_networks, hidden):
+def test_kernels_are_the_outputs_of_the_modules(missing, n_bins, n_networks, hidden):
     X = table(missing=missing)
-    inputs = encoder(X, n_knots)
+    inputs = encoder(X, n_bins)
     nets = networks(inputs, n_networks, hidden)
     asked = np.vstack([table(30, seed=1, missing=missing), 100 * table(5, seed=2)])
     kernels = network_kernels(nets, inputs, asked, "cpu")
@@ -56,10 +53,10 @@ def test_kernels_are_the_outputs_of_the_modules(missing, n_knots, n_networks, hi
     torch.testing.assert_close(kernels.probabilities.sum(dim=1), torch.ones(35, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("n_knots", [0, 9])
-def test_a_row_has_the_same_kernels_in_whatever_company(n_knots):
+@pytest.mark.parametrize("n_bins", [0, 9])
+def test_a_row_has_the_same_kernels_in_whatever_company(n_bins):
     X = table(2500)
-    inputs = encoder(X, n_knots)
+    inputs = encoder(X, n_bins)
     nets = networks(inputs, 2)
     together = network_kernels(nets, inputs, X, "cpu")
     for rows in (slice(0, 1), slice(1023, 1026), slice(2400, None), np.random.default_rng(0).permutation(2500)):
@@ -86,7 +83,7 @@ def test_kernels_move_stretch_and_join():
 
 
 def everything(model, X):
-    sets = model.predict_interval(X, 0.2)
+    sets = model.predict_interval(X, 0.8)
     density = model.predict_distribution(X)
     return {
         "mean": model.predict(X),
@@ -104,8 +101,8 @@ def everything(model, X):
 def test_no_answer_depends_on_other_rows(make):
     X, y = forked(150) if make == "integers" else make(150)
     y = np.round(2 * y) if make == "integers" else y
-    model = MCLRegressor(**{**QUICK, "n_epochs": 3, "n_restarts": 2}).fit(X, y)
-    assert (model._blend.atoms is not None) == (make == "integers")
+    model = DensityRegressor(**{**QUICK, "n_epochs": 3, "n_restarts": 2}).fit(X, y)
+    assert (model.target_values_ is not None) == (make == "integers")
     fresh = forked(1100, seed=1)[0]
     together = everything(model, fresh)
     for rows in ([0], [1099], [3, 1, 2], list(range(1000, 1100))):

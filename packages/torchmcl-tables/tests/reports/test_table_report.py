@@ -9,6 +9,7 @@ import pytest
 from browser import console_errors, opened
 from house_tables import houses, write_csv
 from torchmcl.cli import main
+from torchmcl.sklearn import Cooling
 from torchmcl_tables.data import Table, read_table
 from torchmcl_tables.model import TableFit, fit_table
 from torchmcl_tables.model.verdicts import records_of
@@ -72,9 +73,9 @@ def test_the_page_shows_every_part_without_console_errors(page, records):
         assert verdict_on(records).word in driver.find_element("css selector", ".verdict b").text
         assert [row.text for row in driver.find_elements("css selector", "#members td:first-child")] == [
             "networks",
-            "networks with knots",
+            "networks with bins",
             "forest",
-            "ignorance",
+            "background",
         ]
         assert f"{records['evaluation']['measures']['rmse'][0]:.4g}" in text
         assert len(driver.find_elements("css selector", ".row svg")) == len(records["evaluation"]["ambiguous"]) == 8
@@ -153,7 +154,7 @@ def test_the_page_begins_with_the_verdict_and_names_forks_once_they_are_supporte
 
 
 def test_networks_of_a_rule_have_no_shares_and_a_temperature(tmp_path):
-    how = TableFit(["price"], parameters={"n_epochs": 4, "hidden": (8,), "n_restarts": 1, "rule": "annealed"})
+    how = TableFit(["price"], parameters={"n_epochs": 4, "hidden": (8,), "n_restarts": 1, "rule": Cooling()})
     found = records_of(fit_table("test", Table("houses.csv", pl.DataFrame(houses(120))), how))
     assert found["shares"] is None
     text = write_page(found, tmp_path / "page.html").read_text(encoding="utf-8")

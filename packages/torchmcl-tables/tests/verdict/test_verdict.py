@@ -28,7 +28,7 @@ def records(n_rows=200, n_answers=5, spread=0.2, covered=0.9, seed=0):
         "set_apart": True,
         "metrics": {"rows": {"learned_from": 1800}},
         "schema": {"suspicious": []},
-        "shares": {"networks": 0.9, "ignorance": 0.1},
+        "shares": {"networks": 0.9, "background": 0.1},
         "evaluation": {
             "source": "houses.csv",
             "n_rows": n_rows,
@@ -89,7 +89,7 @@ REASONS = [
         "its rows are dated by day and were set apart at random, which says nothing about later rows "
         "(--split time does)",
     ),
-    (("shares", "ignorance"), 0.41, "it knows little: 41 % of its density is the same for every row"),
+    (("shares", "background"), 0.41, "it knows little: 41 % of its density is the same for every row"),
     (
         ("schema", "suspicious"),
         [{"name": "row", "reason": "it counts the rows"}],
@@ -202,7 +202,7 @@ def test_fit_prints_the_verdict_and_writes_it_as_json(tmp_path, capsys):
     assert line.startswith("Verdict: careful, because it learned from 54 rows only; it was measured on 6 rows only")
     assert metrics["verdict"]["word"] == "careful"
     assert all(reason in line for reason in metrics["verdict"]["reasons"])
-    assert list(metrics["shares"]) == ["networks", "networks with knots", "forest", "ignorance"]
+    assert list(metrics["shares"]) == ["networks", "networks with bins", "forest", "background"]
     assert sum(metrics["shares"].values()) == pytest.approx(1)
     assert isinstance(metrics["forks"], str)
     assert main(["report", str(tmp_path / "model")]) == 0

@@ -25,14 +25,12 @@ from torchmcl_tables.cli.unfinished import UnfinishedTraining
 __all__ = ["add_fit_command"]
 
 _OWNER = "torchmcl fit"
-# Options of `fit` that are parameters of `MCLRegressor` and `MCLClassifier`, with their names there.
+# Options of `fit` that are parameters of the estimators, with their names there.
 _PARAMETERS = {
     **{name: name for name in ("rule", "hidden", "batch_size", "learning_rate", "weight_decay", "device")},
-    **{"hypotheses": "n_hypotheses", "knots": "n_knots", "epochs": "n_epochs", "restarts": "n_restarts"},
+    **{"hypotheses": "n_hypotheses", "bins": "n_bins", "epochs": "n_epochs", "restarts": "n_restarts"},
     "validation": "validation_fraction",
 }
-# None stands for the default, which is None for the regressor and another value for the classifier.
-_OF_NUMBERS = ("n_knots", "rule", "learning_rate")
 
 
 def add_fit_command(commands: Commands) -> None:
@@ -78,10 +76,10 @@ def _add_parameters(fit: argparse.ArgumentParser) -> None:
     )
     fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
     fit.add_argument(
-        "--knots",
+        "--bins",
         type=natural,
-        help="places in a column where answers may bend (default: networks with 0 and with 33 below 50,000 rows, else "
-        "0; with a rule 33 where values repeat)",
+        help="bins of each column, between which answers may bend (default: networks with 0 and with 32 below 50,000 "
+        "rows, else 0; with a rule 32 where values repeat)",
     )
     fit.add_argument(
         "--epochs",
@@ -130,7 +128,7 @@ Missing values (empty cells, NA, NaN, null, ?) are fine. A tenth of the rows is 
 last ones where a column has dates, since a model is used on later rows, else some at random (--split). Of
 the others a tenth decides when to stop and how far to trust each member, and another tenth calibrates the sets.
 
-By default numbers are answered by a blend: networks on the columns, networks on the columns with knots, and a forest,
+By default numbers are answered by a blend: networks on the columns, networks on the columns with bins, and a forest,
 each as far as held-out rows support it. With --rule or --search hypotheses are trained by multiple choice learning. It
 ends with a verdict, good or careful and why; that is in metrics.json too, and `torchmcl report` draws a page.
 
@@ -226,9 +224,9 @@ def _verdict_line(verdict: dict[str, Any] | None) -> str:
 
 
 def _parameters(options: argparse.Namespace) -> dict[str, Any]:
+    from torchmcl_tables.cli.rules import CLASS_RULES, NAMED_RULES
+
     given = {there: getattr(options, here) for here, there in _PARAMETERS.items()}
-    if given["validation_fraction"] is None:
-        del given["validation_fraction"]
-    if options.schema.classes:
-        return {name: value for name, value in given.items() if name not in _OF_NUMBERS or value is not None}
-    return given
+    if options.rule is not None:
+        given["rule"] = (CLASS_RULES if options.schema.classes else NAMED_RULES)[options.rule]
+    return {name: value for name, value in given.items() if value is not None}

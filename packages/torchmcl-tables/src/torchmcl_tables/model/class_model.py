@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmcl.sklearn import MCLClassifier
 from torchmcl_tables.data import ColumnEncoder, TableSchema
-from torchmcl_tables.estimators.classifier import MCLClassifier
 from torchmcl_tables.model.answering import Answering, word_for_probability
 
 __all__ = ["ClassModel", "likely_sets"]
@@ -44,7 +44,7 @@ class ClassModel(Answering):
     @property
     def n_answers(self) -> int:
         """How many classes are named for a row."""
-        return min(int(self.classifier.n_hypotheses), len(self.classifier.classes_))
+        return self.classifier.n_answers_
 
     def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
         probabilities = self.classifier.predict_proba(inputs)

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmcl.sklearn import Cooling, MCLClassifier
 from torchmcl_tables.data import Table, TableSchema
-from torchmcl_tables.estimators.classifier import MCLClassifier
 from torchmcl_tables.model.class_evaluation import class_trajectory, evaluated_classes
 from torchmcl_tables.model.class_model import ClassModel
 
-__all__ = ["class_summary", "fitted_classifier", "measured_classes", "set_apart_words"]
+__all__ = ["CLASS_RULE", "class_summary", "fitted_classifier", "measured_classes", "set_apart_words"]
+
+#: The rule of classes by default. A temperature of 1 is the likelihood of the mixture.
+CLASS_RULE = Cooling(5.0, 1.0, share=0.5, linear=True)
 
 
 def fitted_classifier(
@@ -24,6 +27,8 @@ def fitted_classifier(
 ) -> MCLClassifier:
     """Return a classifier of the classes of a schema, given by their places in it."""
     labels = np.array(schema.classes)[codes.astype(np.int64)]
+    if parameters.get("rule") is None and parameters.get("search") is None:
+        parameters = parameters | {"rule": CLASS_RULE}
     classifier = MCLClassifier(**parameters).fit(inputs, labels, checkpoint=checkpoint)
     classifier.progress = False
     return classifier

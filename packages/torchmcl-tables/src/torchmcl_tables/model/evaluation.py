@@ -46,7 +46,7 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
     inputs = model.inputs(owner, rows)
     values, probabilities = model.regressor.predict_hypotheses(inputs)
     # Outputs of different units count alike: distances are in deviations of each target, as in training.
-    scale = np.asarray(model.regressor._targets.scale)
+    scale = model.regressor.target_scale_
     means = np.einsum("rk,rko->ro", probabilities, values)
     costs = (((values - targets[:, None]) / scale) ** 2).sum(axis=-1)  # [rows, hypotheses]
     winners = costs.argmin(axis=1)
@@ -94,7 +94,7 @@ def _measures(
         "rmse": _lists(np.sqrt((off_mean**2).mean(axis=0))),
         "nearest_rmse": _lists(np.sqrt((off_nearest**2).mean(axis=0))),
         "distortion": float(costs.min(axis=1).mean()),
-        "mean_distortion": float(((off_mean / model.regressor._targets.scale) ** 2).sum(axis=1).mean()),
+        "mean_distortion": float(((off_mean / model.regressor.target_scale_) ** 2).sum(axis=1).mean()),
         "constant_rmse": _lists(targets.std(axis=0)),
         "constant_nearest_rmse": constant_nearest_rmse(targets, costs.shape[1]),
         "log_likelihood": float(model.regressor.log_prob(inputs[some].astype(np.float64), targets[some]).mean()),
@@ -187,8 +187,10 @@ def _by_number(
     made: dict[str, Any] = {"numbers": numbers, "distortion": _lists(kept.mean(axis=0)), "floor": None}
     if len(model.schema.targets) == 1:
         some = _spread(len(inputs), 20_000)
-        density = model.regressor._standardised_density(inputs[some], KernelMixture)
-        made["floor"] = least_distortions(density, numbers)
+        density, scale = model.regressor.predict_distribution(inputs[some]), model.regressor.target_scale_[0]
+        widths = density.widths.squeeze(-1) / scale
+        standardised = KernelMixture(density.hypotheses / scale, density.probabilities, widths)
+        made["floor"] = least_distortions(standardised, numbers)
     return made
 
 
@@ -232,7 +234,7 @@ def _coverage(model: TableModel, inputs: NDArray[np.float32], targets: NDArray[n
     made = []
     truth = targets[some, 0] if len(model.schema.targets) == 1 else targets[some]
     for level in _LEVELS:
-        sets = model.regressor.predict_interval(inputs[some], alpha=1 - level)
+        sets = model.regressor.predict_interval(inputs[some], coverage=level)
         inside, width = (part.reshape(len(some), -1) for part in (sets.contains(truth), sets.width))
         entry = {
             "level": level,
@@ -254,7 +256,7 @@ def _ambiguous(
     probabilities: NDArray[np.float64],
 ) -> list[dict[str, Any]]:
     """Return the rows whose answers lie furthest apart, in deviations of the targets."""
-    scale = np.asarray(model.regressor._targets.scale)
+    scale = model.regressor.target_scale_
     weights = probabilities[..., None]
     centre = (weights * values).sum(axis=1, keepdims=True)
     apart = np.sqrt((weights * ((values - centre) / scale) ** 2).sum(axis=(1, 2)))

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from torchmcl._messages import bad_value, number_text
+from torchmcl.sklearn import MCLClassifier, MCLRegressor
+from torchmcl.sklearn.saving import without_rows
+from torchmcl.sklearn.units import units_of
 from torchmcl_tables.data import ColumnEncoder, Table, TableSchema, infer_schema
 from torchmcl_tables.data.dates import moment_text
 from torchmcl_tables.data.inference import MIN_ROWS, check_rows
 from torchmcl_tables.data.splits import Split, choose_split, times_of
-from torchmcl_tables.estimators._rows import units_of
-from torchmcl_tables.estimators.classifier import MCLClassifier
-from torchmcl_tables.estimators.regressor import MCLRegressor
+from torchmcl_tables.estimators import DensityRegressor
 from torchmcl_tables.model.class_evaluation import class_trajectory, evaluated_classes
 from torchmcl_tables.model.class_model import ClassModel
 from torchmcl_tables.model.classes import class_summary, fitted_classifier, measured_classes, set_apart_words
@@ -44,7 +46,7 @@ class TableFit:
         task: what to predict, "classes" or "numbers"; by default decided by the cells of the targets.
         split: how rows are set apart, "time", "group" or "random"; by default the last ones where a column dates them.
         split_column: that orders or groups the rows; by default the column of dates.
-        parameters: of `MCLRegressor` or `MCLClassifier`.
+        parameters: of `DensityRegressor`; with a rule or a search those of `MCLRegressor`; of classes `MCLClassifier`.
     """
 
     targets: Sequence[str]
@@ -125,7 +127,7 @@ def train_table(
     del values  # of a large table they are as large as the inputs
     parameters = {"random_state": how.seed, "progress": progress, **how.parameters}
     begin = time.perf_counter()
-    estimator: MCLRegressor | MCLClassifier
+    estimator: DensityRegressor | MCLRegressor | MCLClassifier
     if schema.classes:
         estimator = fitted_classifier(schema, inputs, targets[train, 0], parameters, checkpoint)
         validation = {"validation_log_loss": _finite_or_none(float(estimator.validation_losses_.mean()))}
@@ -154,13 +156,17 @@ def _fitted_regressor(
     targets: NDArray[np.float64],
     parameters: dict[str, Any],
     checkpoint: Path | None,
-) -> MCLRegressor:
-    regressor = MCLRegressor(**parameters)
-    regressor.fit(inputs, targets[:, 0] if len(how.targets) == 1 else targets, checkpoint=checkpoint)
+) -> DensityRegressor | MCLRegressor:
+    """Return a regressor without rows of the table, which have no place in a model's folder."""
+    by_rule = any(parameters.get(name) is not None for name in ("rule", "search"))
+    if not by_rule:
+        parameters = {name: value for name, value in parameters.items() if name not in ("rule", "search")}
+    y = pl.DataFrame(targets, schema=list(how.targets))
+    regressor = (MCLRegressor if by_rule else DensityRegressor)(**parameters)
+    regressor.fit(inputs, y.to_series() if len(how.targets) == 1 else y, checkpoint=checkpoint)
     regressor.progress = False
-    regressor._held_out = ()  # rows of the table, for partial_fit: they have no place in a model's folder
-    regressor.target_names_ = np.array(list(how.targets), dtype=object)
-    return regressor
+    fitted: DensityRegressor | MCLRegressor = without_rows(regressor)
+    return fitted
 
 
 def _rows(
@@ -232,7 +238,7 @@ def table_records(owner: str, model: TableModel | ClassModel, data: Table | None
         "schema": asdict(model.schema),
         "decisions": model.schema.decisions(),
         "warnings": model.schema.warnings(),
-        "parameters": {"n_hypotheses": model.n_answers, "rule": str(model.estimator.rule)},
+        "parameters": {"n_hypotheses": model.n_answers, "rule": str(getattr(model.estimator, "rule", None))},
         "metrics": model.metrics,
         "columns": stored.get("columns", []),
         "training": stored.get("training")

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl.persistence.checkpoints import digest_of_json, read_saved, write_checkpoint
-from torchmcl.persistence.codec import FORMS, Codec, record_form
 from torchmcl.persistence.headers import MODEL_FILE
 from torchmcl.persistence.reading import as_written, read_json
 from torchmcl.persistence.writing import write_atomically
+from torchmcl.sklearn import MCLClassifier, MCLRegressor
+from torchmcl.sklearn.saving import from_state, to_state
 from torchmcl_tables.data import ColumnEncoder, TableSchema
 from torchmcl_tables.data.problems import speaking_for
-from torchmcl_tables.data.schema import RECORDS
-from torchmcl_tables.estimators._private import without_rows
-from torchmcl_tables.estimators.classifier import MCLClassifier
-from torchmcl_tables.estimators.regressor import MCLRegressor
-from torchmcl_tables.estimators.saving import from_state, to_state
+from torchmcl_tables.estimators import DensityRegressor
+from torchmcl_tables.estimators.saving import CODEC, without_rows
 from torchmcl_tables.model.class_model import ClassModel
 from torchmcl_tables.model.model import TableModel
 from torchmcl_tables.saved_model import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
@@ -29,8 +27,7 @@ __all__ = ["load_table_model", "save_table_model"]
 
 _METRICS, _EVALUATION = "metrics.json", "evaluation.json"
 _WITHOUT = "the model works without it: remove it, and report with --data"
-_KINDS: dict[str, type[Any]] = {"MCLRegressor": MCLRegressor, "MCLClassifier": MCLClassifier}
-_CODEC = Codec({**FORMS, **{kind: record_form(kind) for kind in RECORDS}})
+_KINDS = (DensityRegressor, MCLRegressor, MCLClassifier)
 
 
 def save_table_model(model: TableModel | ClassModel, folder: Path, *, private: bool = False) -> None:
@@ -46,7 +43,7 @@ def save_table_model(model: TableModel | ClassModel, folder: Path, *, private: b
         OSError: if it cannot be written.
     """
     check_folder(folder)
-    estimator, weights = to_state(without_rows(model.estimator) if private else model.estimator)
+    estimator, weights = to_state(without_rows(model.estimator) if private else model.estimator, CODEC)
     model = replace(model, evaluation=None) if private else model
     evaluation, metrics = _json(model.evaluation), _json(model.metrics)
     content = {
@@ -57,7 +54,7 @@ def save_table_model(model: TableModel | ClassModel, folder: Path, *, private: b
         "metrics": model.metrics,
         "evaluation": digest_of_json(json.loads(evaluation)),
     }
-    state, tensors = _CODEC.encode(content)
+    state, tensors = CODEC.encode(content)
     write_checkpoint(
         folder / MODEL_FILE, MODEL_KIND, state=state | {_word(model): estimator}, tensors=weights | tensors
     )
@@ -85,8 +82,10 @@ def load_table_model(owner: str, folder: Path, *, records: bool = True) -> Table
     kept = records and (folder / _EVALUATION).is_file()
     evaluation = _read_evaluation(owner, folder) if kept else None
     with as_written(owner, "folder", "`torchmcl fit`"):
-        estimator = from_state(state.pop("classifier" if "classifier" in state else "regressor"), tensors, _KINDS)
-        content = _CODEC.decode(state, tensors)
+        estimator = from_state(
+            state.pop("classifier" if "classifier" in state else "regressor"), tensors, _KINDS, CODEC
+        )
+        content = CODEC.decode(state, tensors)
         schema, metrics = content["schema"], content["metrics"]
         if not isinstance(schema, TableSchema) or not isinstance(metrics, dict):
             raise TypeError("the schema or the metrics are missing")

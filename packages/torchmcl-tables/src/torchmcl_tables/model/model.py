@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmcl._messages import number_text
+from torchmcl.sklearn import MCLRegressor, PredictionIntervals
 from torchmcl_tables.data import ColumnEncoder, TableSchema
-from torchmcl_tables.estimators._conformal import PredictionIntervals
-from torchmcl_tables.estimators.regressor import MCLRegressor
+from torchmcl_tables.estimators import DensityRegressor
 from torchmcl_tables.model.answering import Answering, word_for_probability
 
 __all__ = ["TableModel"]
@@ -39,26 +39,26 @@ class TableModel(Answering):
 
     schema: TableSchema
     encoder: ColumnEncoder
-    regressor: MCLRegressor
+    regressor: DensityRegressor | MCLRegressor
     source: str = ""
     metrics: dict[str, Any] = field(default_factory=dict)
     evaluation: dict[str, Any] | None = None
 
     @property
-    def estimator(self) -> MCLRegressor:
+    def estimator(self) -> DensityRegressor | MCLRegressor:
         """What gives the answers."""
         return self.regressor
 
     @property
     def n_answers(self) -> int:
         """How many answers a row has: fewer than were asked for if the target takes fewer values."""
-        return self.regressor._n_answers()
+        return self.regressor.n_answers_
 
     def means(
         self, inputs: NDArray[np.float32], values: NDArray[np.float64], probabilities: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return the mean of each row, [rows, targets]: that of its answers, unless these are some of few values."""
-        if self.regressor._few is not None:
+        if getattr(self.regressor, "target_values_", None) is not None:
             return self.regressor.predict(inputs).reshape(len(values), -1)
         return np.einsum("rk,rko->ro", probabilities, values)
 
@@ -69,9 +69,9 @@ class TableModel(Answering):
         probabilities = np.take_along_axis(probabilities, order, axis=1)
         probabilities = probabilities.round(_PROBABILITY_DIGITS)
         made: dict[str, Any] = {}
-        sets = None if interval is None else self.regressor.predict_interval(inputs, alpha=1 - interval)
+        sets = None if interval is None else self.regressor.predict_interval(inputs, coverage=interval)
         for place, target in enumerate(self.schema.targets):
-            scale = float(self.regressor._targets.scale[place])
+            scale = float(self.regressor.target_scale_[place])
             own = rounded(np.take_along_axis(values[..., place], order, axis=1), scale)
             made[f"{target}_mean"] = rounded(means[:, place], scale)
             made |= {f"{target}_{k + 1}": own[:, k] for k in range(own.shape[1])}
@@ -84,7 +84,7 @@ class TableModel(Answering):
         return made | {f"{word}_{k + 1}": probabilities[:, k] for k in range(probabilities.shape[1])}
 
     def _notices(self, answers: Any, interval: float) -> list[str]:
-        n_rows = self.regressor._conformity.shape[1]
+        n_rows = self.regressor.n_calibrating_
         notices = []
         for target in self.schema.targets:
             ends = (answers.get_column(f"{target}_{end}").is_infinite() for end in ("low", "high"))

@@ -22,14 +22,14 @@ def records_of(model: TableModel | ClassModel, data: Table | None = None) -> dic
     Raises:
         ValueError: if there are no records of either, or the table cannot be used.
     """
-    return table_records("records_of", model, data) | {"shares": getattr(model.estimator, "shares_", None)}
+    return table_records("records_of", model, data) | {"shares": getattr(model.estimator, "member_weights_", None)}
 
 
 def with_verdict(model: TableModel | ClassModel) -> TableModel | ClassModel:
     """Return a model with a verdict and, of numbers, whether sets fork and the shares of its members in the metrics."""
     found: dict[str, Any] = {"verdict": None}
     if not model.schema.classes:
-        found |= {"shares": getattr(model.estimator, "shares_", None), "forks": None}
+        found |= {"shares": getattr(model.estimator, "member_weights_", None), "forks": None}
     if model.metrics.get("set_apart"):
         records = records_of(model)
         verdict = verdict_on(records)

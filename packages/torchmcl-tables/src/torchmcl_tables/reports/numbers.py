@@ -23,9 +23,9 @@ __all__ = ["number_page"]
 # What the members of a blend are.
 _MEMBERS = {
     "networks": "smooth in all columns",
-    "networks with knots": "can bend at 33 places of each column",
+    "networks with bins": "can bend between 32 bins of each column",
     "forest": "of trees, which can jump",
-    "ignorance": "the same for every row: what is left when nothing is known",
+    "background": "the same for every row: what is left when nothing is known",
 }
 
 

@@ -153,7 +153,7 @@ def _upside_down(found: dict[str, Any]) -> list[str]:
 
 
 def _ignorant(records: dict[str, Any]) -> list[str]:
-    share = (records.get("shares") or {}).get("ignorance", 0.0)
+    share = (records.get("shares") or {}).get("background", 0.0)
     if share <= _MOSTLY_IGNORANT:
         return []
     return [f"it knows little: {percent(share)} of its density is the same for every row"]

@@ -1,0 +1,280 @@
+"""Fitting a blend: from a table to the fitted attributes, without a change to the estimator."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchmcl.costs import MixtureNLLWithCRPS
+from torchmcl.fleet import default_batch_size
+from torchmcl.fleet.models import build_modules
+from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.rules.winners import WTA
+from torchmcl.schedules import Cosine
+from torchmcl.sklearn.answers import Answers, check_converged
+from torchmcl.sklearn.columns import checked_groups
+from torchmcl.sklearn.continuing import PARTIAL_EPOCHS, Continuation
+from torchmcl.sklearn.examples import Examples, Preprocessor, default_n_epochs, seeds_of
+from torchmcl.sklearn.parameters import check_parameters, seed_of
+from torchmcl.sklearn.preprocessing import MANY_ROWS, N_BINS, Encoder, fit_encoder
+from torchmcl.sklearn.regression import answer_attributes, held_out_shares
+from torchmcl.sklearn.rows import Rows, Split, fixed_borders, split_rows
+from torchmcl.sklearn.targets import RegressionTable, Targets, check_targets_vary, checked_regression
+from torchmcl.sklearn.trained import Trained
+from torchmcl.sklearn.training import Trainer
+from torchmcl_tables.estimators.atom_calibration import calibrated, supported_gaps
+from torchmcl_tables.estimators.atoms import atoms_of
+from torchmcl_tables.estimators.blend import Blend
+from torchmcl_tables.estimators.frames import FrameColumns, read_frame
+from torchmcl_tables.estimators.judging import CRPS_WEIGHT
+from torchmcl_tables.estimators.places import run_lengths
+from torchmcl_tables.estimators.weighing import BACKGROUND_WEIGHT, reweighed, weighed
+
+__all__ = ["blend_further", "blend_of", "cooled"]
+
+_WEIGHT_DECAY = 0.05
+# Kernels of one network. Answers are points of the density of all, so their number is another.
+_N_KERNELS, _N_KERNELS_OF_MANY_ROWS = 5, 8
+# Large tables need fewer networks.
+_N_RESTARTS, _MEDIUM_ROWS, _N_RESTARTS_OF_MEDIUM = 5, 10_000, 3
+# Optimizer steps at most, by the number of rows; held-out rows end most trainings earlier.
+_STEPS = ((3_000, 2_500), (MANY_ROWS, 3_000))
+_EPOCHS_OF_MANY_ROWS = 12
+# A training ends after this share of its epochs without a better score on held-out rows.
+_PATIENCE = 0.4
+# Networks with bins have more weights and learn at this share of the rate.
+_RATE_WITH_BINS = 0.5
+# A network whose held-out score is this much worse than the median has failed.
+_FAILED = 1.0
+# Held-out likelihood stops most trainings at a high rate, whose noise the networks keep. Those that stop within these
+# shares of their epochs are cooled, by some more at a small share of the rate. Those that stop earlier would overfit,
+# and to those that stop later the rate was small already.
+_STILL_LEARNING, _COOLING_EPOCHS, _COOLING_RATE = (0.1, 0.8), 0.1, 0.1
+_N_TREES = 50
+# With fewer held-out rows, partial_fit keeps the weights and gaps that earlier rows selected.
+_ENOUGH_TO_SELECT = 20
+
+
+def blend_of(
+    estimator: Any, X: Any, y: Any, sample_weight: Any, groups: Any, checkpoint: str | Path | None
+) -> dict[str, Any]:
+    """Return the fitted attributes of `DensityRegressor.fit`."""
+    check_parameters(estimator)
+    owner, seed = type(estimator).__name__, seed_of(estimator.random_state)
+    frame, table = _checked(estimator, X, y, sample_weight, None, None, n_needed=2)
+    check_targets_vary(owner, table)
+    together = checked_groups(owner, groups, len(table.X))
+    shares = held_out_shares(estimator.validation_fraction)
+    split = split_rows(table.X, table.y, table.weights, seed=seed, groups=together, **shares)
+    targets = Targets.fit(owner, table, split.train, split.train.joined(split.selection))
+    encoders = _encoders(estimator, split.train)
+    blend, attributes = _trained(estimator, encoders, targets, split, seed, checkpoint)
+    blend = replace(blend, values=atoms_of(split.train.targets, split.selection.targets))
+    n_trees = _N_TREES if estimator.ensemble and len(split.train) < MANY_ROWS else 0
+    blend = weighed(blend, split.train, split.selection, n_trees, seed)
+    fill = supported_gaps(blend, split.selection)
+    check_converged(blend, split.train, estimator.learning_rate)
+    answers = Answers(blend, calibrated(blend, split.calibration, fill))
+    state = Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
+    moments: list[Any] = [None] * len(blend.encoders)
+    return {**attributes, **_attributes(table, frame, answers), "_continuation": state, "_moments": moments}
+
+
+def _checked(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    frame: FrameColumns | None,
+    targets: Targets | None,
+    *,
+    n_needed: int,
+) -> tuple[FrameColumns | None, RegressionTable]:
+    """Return what reads the columns of X, None for numbers, and the checked table."""
+    frame, X = read_frame(type(estimator).__name__, X, frame, reset=targets is None)
+    reset = targets is None or frame is not None
+    table = checked_regression(estimator, X, y, sample_weight, targets=targets, n_needed=n_needed, reset=reset)
+    return frame, table if frame is None else table._replace(described=frame.described)
+
+
+def _attributes(table: RegressionTable, frame: FrameColumns | None, answers: Answers) -> dict[str, Any]:
+    blend: Blend = answers.predictive
+    found = {"_frame": frame, "member_weights_": blend.member_weights, "target_values_": blend.values}
+    return {**table.described, **found, **answer_attributes(answers)}
+
+
+def _encoders(estimator: Any, train: Rows) -> list[Encoder]:
+    """Return the encoder of each kind of networks."""
+    if estimator.n_bins is not None or len(train) >= MANY_ROWS:
+        return [fit_encoder(train, estimator.n_bins, default=0)]
+    plain, binned = (fit_encoder(train, None, default=n_bins) for n_bins in (0, N_BINS))
+    return [plain, binned] if run_lengths(binned) else [plain]
+
+
+def _network(estimator: Any, encoder: Encoder, n_outputs: int, n_rows: int) -> nn.Module:
+    return MultiHypothesisMLP(
+        encoder.n_columns,
+        n_outputs,
+        _N_KERNELS_OF_MANY_ROWS if n_rows >= MANY_ROWS else _N_KERNELS,
+        hidden=tuple(int(size) for size in estimator.hidden),
+        scales=True,
+    )
+
+
+def _trained(
+    estimator: Any, encoders: list[Encoder], targets: Targets, split: Split, seed: int, checkpoint: Any
+) -> tuple[Blend, dict[str, Any]]:
+    """Return the networks of each kind, all with the same weight, and the attributes of the training."""
+    networks: list[list[nn.Module]] = []
+    best_scores, attributes = [], None
+    for place, encoder in enumerate(encoders):
+        folder = None if checkpoint is None else Path(checkpoint) / f"kind-{place}"
+        trained = _trained_kind(estimator, Preprocessor(encoder, targets), split, seed + place, folder)
+        kept = _not_failed(trained.distortions) if estimator.ensemble else [trained.best()]
+        networks.append([trained.modules[i] for i in kept])
+        best_scores.append(float(trained.distortions[kept[0]]))
+        if attributes is None:
+            attributes = trained.attributes(WTA())
+        else:
+            attributes["seconds_"] += float(trained.history.seconds)
+    assert attributes is not None
+    del attributes["rule_"], attributes["temperature_curve_"]  # nothing is assigned, and nothing cooled
+    if not estimator.ensemble:
+        best = int(torch.tensor(best_scores).nan_to_num(torch.inf).argmin())
+        encoders, networks = [encoders[best]], [networks[best]]
+    equal = np.full(len(encoders) + 1, 1 / (len(encoders) + 1))
+    return Blend(encoders, networks, equal, targets, int(estimator.n_hypotheses), estimator.device), attributes
+
+
+def _trained_kind(
+    estimator: Any, preprocessor: Preprocessor, split: Split, seed: int, checkpoint: Path | None
+) -> Trained:
+    """Return the networks of one kind; each keeps the epoch with the best score on the selecting rows."""
+    n_rows, encoder = len(split.train), preprocessor.encoder
+    batch = int(estimator.batch_size or default_batch_size(n_rows))
+    n_epochs = int(estimator.n_epochs or _default_epochs(n_rows, batch))
+    rate = estimator.learning_rate
+    if not callable(rate):
+        rate = Cosine(rate * (_RATE_WITH_BINS if encoder.has_bins else 1.0), 0.0, n_epochs)
+    keeps, patience = bool(estimator.keep_best), estimator.patience
+    if keeps and patience is None:
+        patience = max(1, round(_PATIENCE * n_epochs))
+    n_restarts = _default_restarts(n_rows) if estimator.n_restarts is None else int(estimator.n_restarts)
+    trainer = replace(
+        _trainer(estimator, rate, n_epochs, batch),
+        seeds=seeds_of(seed, n_restarts),
+        keep_best=keeps,
+        checkpoint=checkpoint,
+        progress=type(estimator).__name__ if estimator.progress else False,
+    )
+    n_outputs = split.train.targets.shape[1]
+    network, examples = partial(_network, estimator, encoder, n_outputs, n_rows), preprocessor(split.train)
+    validation = trainer.watching(preprocessor(split.selection), None if patience is None else int(patience))
+    trained = trainer(network, examples.for_all(n_restarts), validation)
+    return cooled(trainer, trained, examples) if keeps and validation is not None else trained
+
+
+def _trainer(estimator: Any, rate: Any, n_epochs: int, batch: int) -> Trainer:
+    decay = _WEIGHT_DECAY if estimator.weight_decay is None else float(estimator.weight_decay)
+    cost = MixtureNLLWithCRPS(CRPS_WEIGHT)  # one cost for each target: the rule has nothing to assign
+    return Trainer(WTA(), rate, decay, n_epochs, batch, (), cost, estimator.device, score_weight=0.0)
+
+
+def cooled(trainer: Trainer, trained: Trained, train: Examples) -> Trained:
+    """Return networks that were still learning when held-out rows stopped them, after some epochs at a small rate."""
+    stopped = float((trained.best_epochs + 1).double().median()) / trainer.n_epochs
+    earliest, latest = _STILL_LEARNING
+    if not earliest <= stopped <= latest:
+        return trained
+    further = trainer.further(trained.modules, train, epochs=_COOLING_EPOCHS, rate=_COOLING_RATE, name="cooling")
+    history = trained.history._replace(seconds=trained.history.seconds + further.history.seconds)
+    return replace(trained, modules=further.modules, history=history, moments=further.moments)
+
+
+def _default_epochs(n_rows: int, batch: int) -> int:
+    for most, n_steps in _STEPS:
+        if n_rows < most:
+            return default_n_epochs(n_rows, batch, n_steps)
+    return _EPOCHS_OF_MANY_ROWS
+
+
+def _default_restarts(n_rows: int) -> int:
+    if n_rows >= MANY_ROWS:
+        return 1
+    return _N_RESTARTS if n_rows < _MEDIUM_ROWS else _N_RESTARTS_OF_MEDIUM
+
+
+def _not_failed(scores: Tensor) -> list[int]:
+    """Return the networks but for those that are far worse than most on held-out rows."""
+    bound = scores.nanmedian() + _FAILED
+    kept = [place for place, value in enumerate(scores) if value <= bound]
+    return kept or list(range(len(scores)))  # without held-out rows nothing is known
+
+
+def blend_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
+    """Return the fitted attributes of `DensityRegressor.partial_fit`."""
+    check_parameters(estimator)
+    before: Answers | None = getattr(estimator, "_answers", None)
+    targets = None if before is None else before.targets
+    frame, table = _checked(estimator, X, y, sample_weight, getattr(estimator, "_frame", None), targets, n_needed=1)
+    if before is None:
+        shares = held_out_shares(estimator.validation_fraction)
+        state, moments = Continuation(seed_of(estimator.random_state), 0, fixed_borders(**shares)), [None]
+    else:
+        state, moments = estimator._continuation, estimator._moments
+    split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=state.borders)
+    if before is None and not len(split.train):
+        split = split_rows(table.X, table.y, table.weights, seed=state.seed)
+    blend = _new_blend(estimator, table, split.train, state.seed) if before is None else _widened(before, table)
+    state = state.holding_out(split)
+    if len(split.train):
+        blend, state, moments = _one_epoch(estimator, blend, split.train, state, moments)
+    selection, calibration = state.held_out
+    if before is None or len(selection) >= _ENOUGH_TO_SELECT:
+        blend = reweighed(blend, selection)
+        fill = supported_gaps(blend, selection)
+    else:
+        fill = before.calibrator.fill
+    answers = Answers(blend, calibrated(blend, calibration, fill))
+    kept = {} if before is None else {name: value for name, value in vars(estimator).items() if name.endswith("_")}
+    fitted = {**kept, **_attributes(table, frame, answers), "n_epochs_": state.n_epochs}
+    return {**fitted, "_continuation": state, "_moments": moments}
+
+
+def _new_blend(estimator: Any, table: RegressionTable, train: Rows, seed: int) -> Blend:
+    """Return untrained networks of one kind."""
+    encoder = fit_encoder(train, estimator.n_bins, default=0)
+    targets = Targets.fit(type(estimator).__name__, table, train, None)
+    n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
+    factory = partial(_network, estimator, encoder, targets.n_outputs, 0)
+    networks = build_modules(factory, seeds_of(seed, n_networks))
+    weights = np.array([1 - BACKGROUND_WEIGHT, BACKGROUND_WEIGHT])
+    return Blend([encoder], [networks], weights, targets, int(estimator.n_hypotheses), estimator.device)
+
+
+def _widened(before: Answers, table: RegressionTable) -> Blend:
+    """Return a blend without the bounds, and the few values, that further targets contradict."""
+    blend: Blend = before.predictive
+    contradicted = blend.values is not None and not np.isin(table.y, blend.values).all()
+    targets = blend.targets.without_bounds_crossed_by(table.y)
+    return replace(blend, targets=targets, values=None if contradicted else blend.values)
+
+
+def _one_epoch(
+    estimator: Any, blend: Blend, train: Rows, state: Continuation, moments: list[Any]
+) -> tuple[Blend, Continuation, list[Any]]:
+    """Return a blend whose networks of every kind were trained for one more epoch, and the state then."""
+    batch = int(estimator.batch_size or default_batch_size(len(train)))
+    trainer = _trainer(estimator, estimator.learning_rate, int(estimator.n_epochs or PARTIAL_EPOCHS), batch)
+    networks, states = [], []
+    for encoder, modules, own in zip(blend.encoders, blend.networks, moments, strict=True):
+        examples = Preprocessor(encoder, blend.targets)(train)
+        trained, after = replace(state, moments=own).one_epoch(trainer, modules, examples)
+        networks.append(trained)
+        states.append(after)
+    after = replace(state, n_epochs=state.n_epochs + 1)
+    return replace(blend, networks=networks), after, [each.moments for each in states]

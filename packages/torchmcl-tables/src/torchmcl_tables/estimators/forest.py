@@ -1,0 +1,160 @@
+"""A forest of regression trees as arrays: what the nearest rows of the training had for answers."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.tree import DecisionTreeRegressor
+
+from torchmcl_tables.estimators.trees import NODE, leaves
+
+__all__ = ["Forest"]
+
+# Each tree sees this share of the rows, as many as a bootstrap sample has different ones, and at most so many.
+_SHARE, _MAX_ROWS = 0.632, 20_000
+# Type and number of axes of each array.
+_KINDS: dict[str, tuple[type[Any], int]] = {
+    **{"thresholds": (np.float32, 1), "columns": (np.int32, 1), "children": (np.int32, 1)},
+    **{"roots": (np.int32, 1), "depths": (np.int32, 1), "values": (np.float64, 2), "spreads": (np.float64, 1)},
+}
+# What a leaf without rows of its own to judge by is given for a spread, in standardised units.
+_NO_SPREAD = 0.0
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Trees that are grown to the last row, each on another part of the rows.
+
+    Attributes:
+        thresholds: [nodes], `columns` and `children`: see `torchmcl_tables.estimators.trees.NODE`.
+        columns: [nodes]
+        children: [nodes]
+        roots: [trees], places among the nodes.
+        depths: [trees]
+        values: [nodes, outputs], the mean of the rows of a node.
+        spreads: [nodes], how far the rows of its parent are from theirs, root mean square over outputs.
+    """
+
+    thresholds: NDArray[np.float32]
+    columns: NDArray[np.int32]
+    children: NDArray[np.int32]
+    roots: NDArray[np.int32]
+    depths: NDArray[np.int32]
+    values: NDArray[np.float64]
+    spreads: NDArray[np.float64]
+
+    @classmethod
+    def grown(
+        cls,
+        inputs: NDArray[np.float32],
+        targets: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        n_trees: int,
+        seed: int,
+        units: NDArray[np.int64] | None = None,
+    ) -> "tuple[Forest, NDArray[np.bool_]]":
+        """Return a forest, and which rows each tree has seen, [rows, trees].
+
+        Args:
+            inputs: [rows, columns], without NaN.
+            targets: [rows, outputs]
+            weights: [rows], how much each row counts.
+            n_trees: how many.
+            seed: decides which rows each tree sees.
+            units: [rows], those of rows that belong together, which a tree sees all or none of; by default none do.
+        """
+        unit_of = np.arange(len(inputs)) if units is None else np.unique(units, return_inverse=True)[1].ravel()
+        n_units = int(unit_of.max()) + 1
+        n_seen = max(1, min(round(_SHARE * n_units), _MAX_ROWS))
+        seen = np.zeros((len(inputs), n_trees), dtype=bool)
+        states = [np.random.RandomState((seed + tree) % 2**32) for tree in range(n_trees)]
+        for tree, state in enumerate(states):
+            seen[:, tree] = np.isin(unit_of, state.permutation(n_units)[:n_seen])
+
+        def grow(tree: int) -> DecisionTreeRegressor:
+            own = np.flatnonzero(seen[:, tree])[:_MAX_ROWS]
+            grower = DecisionTreeRegressor(random_state=states[tree])
+            return grower.fit(inputs[own], targets[own], sample_weight=weights[own])
+
+        with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:  # scikit-learn's growing needs no lock
+            trees = list(pool.map(grow, range(n_trees)))
+        return cls._joined([_renumbered(tree.tree_) for tree in trees]), seen
+
+    @classmethod
+    def _joined(cls, trees: "list[Forest]") -> "Forest":
+        """Return the trees of several forests as one."""
+        starts = np.cumsum([0, *(len(tree.columns) for tree in trees[:-1])])
+        names = ("thresholds", "columns", "depths", "values", "spreads")
+        parts = {name: np.concatenate([getattr(tree, name) for tree in trees]) for name in names}
+        for name in ("children", "roots"):
+            moved = [getattr(tree, name) + start for tree, start in zip(trees, starts, strict=True)]
+            parts[name] = np.concatenate(moved).astype(np.int32)
+        return cls(**parts)
+
+    def __post_init__(self) -> None:
+        """Check that no row can leave the nodes: a file may have been written by others."""
+        for name, (kind, n_axes) in _KINDS.items():  # C reads the memory as it is
+            array = getattr(self, name)
+            if array.dtype != kind or array.ndim != n_axes:
+                raise ValueError(f"the {name} of a forest are numbers of another kind")
+        n_nodes = len(self.columns)
+        lengths = {len(getattr(self, name)) for name in ("thresholds", "columns", "children", "values", "spreads")}
+        if lengths != {n_nodes} or not len(self.roots) == len(self.depths) > 0:
+            raise ValueError("the arrays of a forest have different lengths")
+        leaf = self.children == np.arange(n_nodes)
+        inner = self.children[~leaf]
+        inside = ((inner >= 0) & (inner < n_nodes - 1)).all() and ((self.roots >= 0) & (self.roots < n_nodes)).all()
+        shallow = ((self.depths >= 0) & (self.depths < n_nodes)).all()
+        if not (inside and shallow and (self.columns >= 0).all() and np.isposinf(self.thresholds[leaf]).all()):
+            raise ValueError("the nodes of a forest do not lead to one another")
+
+    @property
+    def n_trees(self) -> int:
+        """How many trees there are."""
+        return len(self.roots)
+
+    def answers(self, inputs: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the value [rows, trees, outputs] and the spread [rows, trees] that each tree gives to rows."""
+        if self.columns.max(initial=0) >= inputs.shape[1]:
+            raise ValueError("the nodes of a forest ask for more columns than the rows have")
+        nodes = np.empty(len(self.columns), dtype=NODE)
+        nodes["threshold"], nodes["column"], nodes["child"] = self.thresholds, self.columns, self.children
+        found = leaves(inputs, nodes, self.roots, self.depths)
+        return self.values[found], self.spreads[found]
+
+
+def _renumbered(tree: Any) -> Forest:
+    """Return a tree of scikit-learn with the two children of a node side by side."""
+    left, right = tree.children_left, tree.children_right
+    order, level, depth = [np.zeros(1, dtype=np.int64)], np.zeros(1, dtype=np.int64), -1
+    while len(level):
+        inner = level[left[level] >= 0]
+        level = np.stack([left[inner], right[inner]], axis=1).ravel()
+        order.append(level)
+        depth += 1
+    places = np.concatenate(order)
+    place_of = np.empty(len(places), dtype=np.int64)
+    place_of[places] = np.arange(len(places))
+    leaf = left[places] < 0
+    children = np.where(leaf, np.arange(len(places)), place_of[left[places]])
+    parent = np.zeros(len(places), dtype=np.int64)
+    parent[children[~leaf]] = parent[children[~leaf] + 1] = np.flatnonzero(~leaf)
+    return Forest(
+        np.where(leaf, np.inf, _not_above(tree.threshold[places])).astype(np.float32),
+        np.where(leaf, 0, tree.feature[places]).astype(np.int32),
+        children.astype(np.int32),
+        np.zeros(1, dtype=np.int32),
+        np.array([depth], dtype=np.int32),
+        tree.value[places, :, 0].astype(np.float64),
+        np.sqrt(np.maximum(tree.impurity[places], 0))[parent] if len(places) > 1 else np.full(1, _NO_SPREAD),
+    )
+
+
+def _not_above(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return thresholds in single precision that part single-precision values in the same way."""
+    rounded = thresholds.astype(np.float32)
+    return np.where(rounded > thresholds, np.nextafter(rounded, np.float32(-math.inf)), rounded)

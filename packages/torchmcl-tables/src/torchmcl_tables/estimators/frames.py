@@ -1,0 +1,122 @@
+"""Data frames of pandas, polars or Arrow with any columns, as numbers.
+
+The kind of each column is decided as `torchmcl fit` decides it, by `torchmcl_tables.data`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from torchmcl._checks import bad_value
+from torchmcl_tables.data.encoder import ColumnEncoder
+from torchmcl_tables.data.frames import as_polars, has_only_numbers, is_data_frame
+from torchmcl_tables.data.inference import infer_schema
+from torchmcl_tables.data.problems import TableError, speaking_for
+from torchmcl_tables.data.schema import TableSchema
+from torchmcl_tables.data.table import Table
+
+__all__ = ["FrameColumns", "TableEncoder", "read_frame"]
+
+_WAY_OUT = "Or make numbers of the columns first: sklearn.compose.ColumnTransformer with OneHotEncoder in a Pipeline."
+
+
+@dataclass(frozen=True)
+class FrameColumns:
+    """The columns of a data frame.
+
+    Attributes:
+        schema: the kind of each column.
+        state: of the encoder that makes numbers of them.
+        names: of the columns of the frame.
+    """
+
+    schema: TableSchema
+    state: dict[str, NDArray[np.float64]]
+    names: NDArray[Any]
+
+    @classmethod
+    def fit(cls, owner: str, X: Any) -> "FrameColumns":
+        """Return the columns of a data frame."""
+        table = Table("X", as_polars(X))
+        try:
+            with speaking_for(owner):
+                schema = infer_schema(table, [])
+        except TableError as error:
+            raise ValueError(f"{error}\n{_WAY_OUT}") from error
+        state = ColumnEncoder(schema).fit(schema.values(table)).state()
+        return cls(schema, state, np.array(table.columns, dtype=object))
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The attributes of an estimator that describe the columns."""
+        return {"n_features_in_": len(self.names), "feature_names_in_": self.names}
+
+    @property
+    def encoder(self) -> ColumnEncoder:
+        """The encoder that makes numbers of the columns."""
+        return ColumnEncoder.from_state(self.schema, self.state)
+
+    def __call__(self, owner: str, X: Any) -> NDArray[Any]:
+        """Return a data frame as numbers [rows, columns], NaN where one is missing."""
+        with speaking_for(owner):
+            return self.encoder(self.schema.values(Table("X", as_polars(X))))
+
+
+def read_frame(owner: str, X: Any, frame: FrameColumns | None, *, reset: bool) -> tuple[FrameColumns | None, Any]:
+    """Return the columns of X, None if they are numbers, and X as an array or frame of numbers.
+
+    Args:
+        owner: named in messages.
+        X: an array or a data frame.
+        frame: the columns of an earlier fit.
+        reset: whether X decides on the columns; otherwise it must have those of the fit.
+    """
+    frame = None if reset else frame
+    if is_data_frame(X):
+        X = as_polars(X) if type(X).__module__.partition(".")[0] == "pyarrow" else X
+        if reset and not has_only_numbers(X):
+            frame = FrameColumns.fit(owner, X)
+        return (None, X) if frame is None else (frame, frame(owner, X))
+    if frame is not None:
+        names = ", ".join(map(repr, frame.schema.features[:8])) + (" ..." if len(frame.schema.features) > 8 else "")
+        raise ValueError(bad_value(owner, "X", f"be a data frame with the columns {names}", type(X).__name__))
+    return None, X
+
+
+class TableEncoder(TransformerMixin, BaseEstimator):
+    """Numbers of the columns of any data frame: numbers, dates, categories; for a Pipeline with `MCLRegressor`.
+
+    Attributes:
+        schema_: the kind of each column.
+
+    Example:
+        >>> import pandas
+        >>> X = pandas.DataFrame({"size": [30.0, 50.0, None] * 4, "city": ["Ulm", "Bonn", "Ulm"] * 4})
+        >>> TableEncoder().fit(X).get_feature_names_out()
+        array(['size', 'size is missing', 'city is Bonn', 'city is Ulm'], dtype=object)
+    """
+
+    def fit(self, X: Any, y: Any = None) -> "TableEncoder":
+        """Decide on the kind of each column of a data frame."""
+        if not is_data_frame(X):
+            raise TypeError(bad_value(type(self).__name__, "X", "be a data frame", type(X).__name__))
+        columns = FrameColumns.fit(type(self).__name__, X)
+        for name, value in {**columns.described, "_columns": columns, "schema_": columns.schema}.items():
+            setattr(self, name, value)
+        return self
+
+    def transform(self, X: Any) -> NDArray[Any]:
+        """Return a data frame as numbers, [rows, columns]; NaN where one is missing."""
+        check_is_fitted(self)
+        return self._columns(type(self).__name__, X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Return the names of the columns of `transform`."""
+        check_is_fitted(self)
+        return np.array(self._columns.encoder.names, dtype=object)
+
+    _columns: FrameColumns

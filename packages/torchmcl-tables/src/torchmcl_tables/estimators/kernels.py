@@ -1,0 +1,144 @@
+"""Outputs of networks as normal kernels: one matrix product for all networks of a kind, in single precision.
+
+Rows are computed in blocks of one size, the last one filled up, so that the answer to a row does not depend on how many
+others come with it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from torchmcl.density import KernelMixture
+from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.sklearn.preprocessing import Encoder
+from torchmcl_tables.estimators.places import places, run_lengths
+
+__all__ = ["Kernels", "network_kernels"]
+
+_BLOCK = 1024
+
+
+class Kernels(NamedTuple):
+    """Normal kernels for each row: values and widths [rows, kernels, outputs], probabilities [rows, kernels]."""
+
+    values: Tensor
+    probabilities: Tensor
+    widths: Tensor
+
+    def density(self) -> KernelMixture:
+        """Return them as a density."""
+        if self.values.shape[-1] == 1:
+            return KernelMixture(self.values, self.probabilities, self.widths.squeeze(-1))
+        return KernelMixture(self.values, self.probabilities, 1.0, self.widths)
+
+    def times(self, share: float) -> "Kernels":
+        """Return them with a share of the probability."""
+        return self._replace(probabilities=self.probabilities * share)
+
+    def stretched(self, factor: float) -> "Kernels":
+        """Return them with other widths."""
+        return self._replace(widths=self.widths * factor)
+
+    def moved(self, scale: Tensor, mean: Tensor) -> "Kernels":
+        """Return them in other units: values are multiplied by a scale [outputs] and moved by a mean [outputs]."""
+        return Kernels(self.values * scale + mean, self.probabilities, self.widths * scale)
+
+    def trimmed(self, share: float) -> "Kernels":
+        """Return them without a share of the probability at each end of the line, each kernel counted at its value.
+
+        Args:
+            share: below 1/2; what is left sums to 1 again.
+        """
+        order = self.values.squeeze(-1).argsort(dim=1)
+        own = self.probabilities.gather(1, order)
+        above = own.cumsum(dim=1)
+        whole = above[:, -1:]
+        kept = torch.minimum(above, (1 - share) * whole) - torch.maximum(above - own, share * whole)
+        left = torch.zeros_like(own).scatter(1, order, kept.clamp_min(0))
+        return self._replace(probabilities=left / left.sum(dim=1, keepdim=True))
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Kernels]") -> "Kernels":
+        """Return all kernels of several parts, whose probabilities must sum to 1 together."""
+        return cls(*(torch.cat(each, dim=1) for each in zip(*parts, strict=True)))
+
+
+@torch.no_grad()
+def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X: NDArray[Any], device: Any) -> Kernels:
+    """Return the kernels of all networks, which share the probability equally, in double precision.
+
+    Args:
+        networks: of one shape, with scales.
+        encoder: of their inputs.
+        X: [rows, columns]
+        device: where to compute.
+    """
+    at = torch.device(device)
+    layers = [layer for layer in (*networks[0].trunk, networks[0].head.linear) if isinstance(layer, nn.Linear)]
+    chosen = [place for place, layer in enumerate((*networks[0].trunk, networks[0].head.linear)) if layer in layers]
+    stacked = [_stacked([(*net.trunk, net.head.linear)[place] for net in networks], at) for place in chosen]
+    dense, lower, between = places(encoder, X)
+    n_given = dense.shape[1]
+    first, rest = stacked[0], stacked[1:]
+    table = _table(first[0][:, n_given:], run_lengths(encoder)).to(at)  # [places, networks * units]
+    given = first[0][:, :n_given], first[1]
+    head = networks[0].head
+    parts = []
+    for start in range(0, max(1, len(dense)), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        n_rows = len(dense[rows])
+        x = _filled(dense[rows]).to(at)
+        hidden = torch.baddbmm(given[1], x.expand(len(networks), -1, -1), given[0])
+        if lower.shape[1]:
+            climbed = _climbed(table, _filled(lower[rows]).to(at), _filled(between[rows]).to(at))
+            hidden += climbed.unflatten(1, (len(networks), -1)).transpose(0, 1)
+        for weight, bias in rest:
+            hidden = torch.baddbmm(bias, hidden.relu_(), weight)
+        parts.append(hidden[:, :n_rows].cpu())
+    return _read(torch.cat(parts, dim=1), head)
+
+
+def _stacked(layers: Sequence[Any], at: torch.device) -> tuple[Tensor, Tensor]:
+    """Return weights [networks, in, out] and biases [networks, 1, out] of the same layer of all networks."""
+    weights = torch.stack([layer.weight.detach().T for layer in layers])
+    return weights.to(at).contiguous(), torch.stack([layer.bias.detach() for layer in layers]).unsqueeze(1).to(at)
+
+
+def _table(weights: Tensor, run_lengths: Sequence[int]) -> Tensor:
+    """Return what each place on each run adds to the first layer: sums over the columns that have been climbed.
+
+    Args:
+        weights: [networks, columns of all runs, units]
+        run_lengths: columns of each run.
+    """
+    flat = weights.transpose(0, 1).flatten(1)  # [columns, networks * units]
+    sums = [torch.cat([run.new_zeros(1, run.shape[1]), run.cumsum(dim=0)]) for run in flat.split(list(run_lengths))]
+    return torch.cat(sums) if sums else flat
+
+
+def _climbed(table: Tensor, lower: Tensor, between: Tensor) -> Tensor:
+    """Return the rows of a table at places between two of its rows, summed over runs."""
+    places = torch.cat([lower, lower + 1], dim=1)
+    shares = torch.cat([1 - between, between], dim=1)
+    return nn.functional.embedding_bag(places, table, per_sample_weights=shares, mode="sum")
+
+
+def _filled(rows: NDArray[Any]) -> Tensor:
+    """Return a block of rows, filled up with rows of zeros."""
+    block = np.zeros((_BLOCK, *rows.shape[1:]), dtype=rows.dtype)
+    block[: len(rows)] = rows
+    return torch.from_numpy(block)
+
+
+def _read(outputs: Tensor, head: Any) -> Kernels:
+    """Return kernels from what the last layers give, [networks, rows, ...]."""
+    n_networks = len(outputs)
+    values, logits, raw = outputs.transpose(0, 1).split(head.output_sizes, dim=-1)
+    scale = nn.functional.softplus(raw) + head.min_scale
+    values, scale = (x.unflatten(-1, (head.n_hypotheses, *head.event)).flatten(1, 2).double() for x in (values, scale))
+    probabilities = logits.double().softmax(dim=-1).flatten(1) / n_networks
+    return Kernels(values, probabilities, scale)

@@ -1,0 +1,193 @@
+"""Answers of fitted regressors: the public methods that `MCLRegressor` and `DensityRegressor` have in common.
+
+They are functions whose first argument is the estimator, and part of it as `predict = answers.predict`. An estimator
+has `_answers`, the fitted parts, and `_numbers(X)`, a checked table as numbers.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from torchmcl._checks import bad_value, check_positive_int, check_real
+from torchmcl.density import HypothesisDensity, KernelMixture
+from torchmcl.sklearn.calibration import blocks
+from torchmcl.sklearn.predictive import Hypotheses
+from torchmcl.sklearn.regions import PredictionIntervals, PredictionRegions
+from torchmcl.sklearn.rows import Rows
+from torchmcl.sklearn.targets import Targets
+
+__all__ = [
+    "Answers",
+    "check_converged",
+    "distortion",
+    "get_feature_names_out",
+    "log_prob",
+    "predict",
+    "predict_distribution",
+    "predict_hypotheses",
+    "predict_interval",
+    "predict_region",
+    "sample",
+    "transform",
+]
+
+# Means this many deviations away are those of networks that diverged, judged by this many rows.
+_DIVERGED, _JUDGED_ROWS = 1e4, 256
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The fitted parts of a regressor.
+
+    Attributes:
+        predictive: `Predictive`, or an object with the same methods.
+        calibrator: `Calibrator`, or an object with the same methods.
+    """
+
+    predictive: Any
+    calibrator: Any
+
+    @property
+    def targets(self) -> Targets:
+        """Names, units and bounds of the targets."""
+        targets: Targets = self.predictive.targets
+        return targets
+
+
+def check_converged(predictive: Any, rows: Rows, learning_rate: Any) -> None:
+    """Check that means of rows that trained are finite and near the targets.
+
+    Raises:
+        ValueError: if all networks diverged.
+    """
+    means = predictive.means(rows.head(_JUDGED_ROWS).inputs.astype(np.float64)).abs().median()
+    if not means < _DIVERGED:
+        rule, advice = "let the training converge", "All networks diverged; try 0.01."
+        raise ValueError(bad_value(predictive.targets.owner, "learning_rate", rule, repr(learning_rate), advice))
+
+
+def _asked(estimator: Any, X: Any) -> tuple[Any, NDArray[Any]]:
+    """Return the predictive on the device of the parameters, and X as numbers [rows, columns]."""
+    check_is_fitted(estimator)
+    return replace(estimator._answers.predictive, device=estimator.device), estimator._numbers(X)
+
+
+def predict(self: Any, X: Any) -> NDArray[Any]:
+    """Return the conditional mean of each row, [rows] or [rows, outputs]."""
+    predictive, X = _asked(self, X)
+    means: NDArray[Any] = np.concatenate([predictive.mean(rows) for rows in blocks(X)])
+    return predictive.targets.like_y(means)
+
+
+def predict_hypotheses(self: Any, X: Any, n_hypotheses: int | None = None) -> Hypotheses:
+    """Return the answers for each row and their probabilities.
+
+    Args:
+        self: the estimator.
+        X: [rows, features]
+        n_hypotheses: how many answers; by default as many as the model was fitted for. Points that represent a density
+            can be had in any number of one fit, but a single network of `MCLRegressor` answers for itself. A target of
+            `DensityRegressor` that takes few values is answered by different ones of them, at most by all.
+    """
+    if n_hypotheses is not None:
+        check_positive_int(type(self).__name__, "n_hypotheses", n_hypotheses)
+    predictive, X = _asked(self, X)
+    parts = [predictive.hypotheses(rows, n_hypotheses) for rows in blocks(X)]
+    return Hypotheses(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def predict_distribution(self: Any, X: Any) -> HypothesisDensity:
+    """Return the density of y at each row: a torch distribution with batch shape [rows], events [outputs]."""
+    predictive, X = _asked(self, X)
+    density: HypothesisDensity = predictive.density(X)
+    return density
+
+
+def predict_interval(self: Any, X: Any, coverage: float = 0.9) -> PredictionIntervals:
+    """Return sets that hold y with a probability of `coverage`, on average over rows.
+
+    They are highest-density sets, calibrated by split conformal prediction on rows that were used for nothing
+    else: unions of intervals where the density has several modes. For several outputs each has its own. With
+    too few calibration rows (fewer than 1 / (1 - coverage) - 1) they are infinite; copies of a row count as one,
+    and so do the rows of a group. After a fit with weights they hold for rows drawn in proportion to those. A set
+    reaches to the mean of its row if next to nothing lies between; that of a skewed density may lie outside.
+
+    Args:
+        self: the estimator.
+        X: [rows, features]
+        coverage: in (0, 1).
+    """
+    _check_coverage(type(self).__name__, coverage)
+    predictive, X = _asked(self, X)
+    return PredictionIntervals(*map(predictive.targets.like_y, self._answers.calibrator(predictive, X, coverage)))
+
+
+def predict_region(self: Any, X: Any, coverage: float = 0.9) -> PredictionRegions:
+    """Return regions that hold all outputs of a row together with a probability of `coverage`.
+
+    They are where the density is at least a level, which is calibrated like `predict_interval`: outputs that go
+    together have regions that are smaller than the product of their intervals.
+
+    Args:
+        self: the estimator.
+        X: [rows, features]
+        coverage: in (0, 1).
+    """
+    _check_coverage(type(self).__name__, coverage)
+    predictive, X = _asked(self, X)
+    in_units_of_y = float(np.log(predictive.targets.scaler.scale).sum())
+    level = -self._answers.calibrator.surprise_at(coverage) - in_units_of_y
+    return PredictionRegions(predictive.density(X, KernelMixture), level)
+
+
+def sample(self: Any, X: Any, n_samples: int = 1, random_state: Any = None) -> NDArray[Any]:
+    """Return draws from the density of each row, [rows, samples] or [rows, samples, outputs]."""
+    check_positive_int(type(self).__name__, "n_samples", n_samples)
+    predictive, X = _asked(self, X)
+    generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
+    samples: NDArray[Any] = predictive.sample(X, n_samples, generator)
+    return samples[..., 0] if predictive.targets.is_flat else samples
+
+
+def log_prob(self: Any, X: Any, y: Any) -> NDArray[Any]:
+    """Return the log density of y at each row, [rows]."""
+    predictive, X = _asked(self, X)
+    logs: NDArray[Any] = predictive.density(X).log_prob(torch.from_numpy(predictive.targets.checked(y, len(X)))).numpy()
+    return logs
+
+
+def distortion(self: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+    """Return the mean squared distance of y to the nearest hypothesis, in the units of y."""
+    values = predict_hypotheses(self, X).values
+    targets = self._answers.targets.checked(y, len(values))
+    nearest = ((values - targets[:, None]) ** 2).sum(axis=-1).min(axis=1)
+    return float(np.average(nearest, weights=sample_weight))
+
+
+def transform(self: Any, X: Any) -> NDArray[Any]:
+    """Return hypotheses and probabilities as columns, [rows, hypotheses * outputs + hypotheses].
+
+    The answers of several networks are sorted (one output) or in no order: a column says nothing across rows.
+    `get_feature_names_out` has their names, and `set_output(transform="pandas")` makes a data frame of them.
+    """
+    values, probabilities = predict_hypotheses(self, X)
+    return np.concatenate([values.reshape(len(values), -1), probabilities], axis=1)
+
+
+def get_feature_names_out(self: Any, input_features: Any = None) -> NDArray[Any]:
+    """Return the names of the columns of `transform`."""
+    check_is_fitted(self)
+    numbers, targets = range(self.n_answers_), self._answers.targets.names
+    names = [f"{target}_hypothesis{k}" for k in numbers for target in targets]
+    return np.array([*names, *(f"probability{k}" for k in numbers)], dtype=object)
+
+
+def _check_coverage(owner: str, coverage: float) -> None:
+    check_real(owner, "coverage", coverage)
+    if not 0 < coverage < 1:
+        raise ValueError(bad_value(owner, "coverage", "lie in (0, 1)", repr(coverage), "0.9 is for 90 % intervals."))

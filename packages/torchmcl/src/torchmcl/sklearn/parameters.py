@@ -1,0 +1,129 @@
+"""Parameters of the estimators: their checks, and the way to train that they describe."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from torchmcl._checks import (
+    available_device,
+    bad_value,
+    check_non_negative,
+    check_non_negative_int,
+    check_positive_int,
+    check_real,
+)
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.annealing.course import RuleLike, check_rule_like
+from torchmcl.density import KernelMixture, VoronoiKernels
+from torchmcl.fleet import Candidate, FleetSearch
+from torchmcl.rules.winners import AnnealedWTA
+from torchmcl.schedules import Cosine, Exponential, Linear, Schedule, annealed
+
+__all__ = ["Cooling", "as_given", "check_parameters", "rule_of", "seed_of"]
+
+_COUNTS = ("n_hypotheses", "n_restarts", "n_epochs", "batch_size", "patience")
+# Parameters that a search chooses.
+_SEARCHED = ("rule", "learning_rate", "weight_decay")
+
+
+@dataclass(frozen=True)
+class Cooling:
+    """`AnnealedWTA` with a temperature that falls over a share of the training, whatever its number of epochs.
+
+    Attributes:
+        start: the first temperature. Of a regressor it is in units of the variance of the targets.
+        end: the last one. An exponential cooling continues with 0 from there on, a linear one stays.
+        share: of the epochs, after which `end` is reached.
+        linear: fall linearly instead of exponentially.
+    """
+
+    start: float = 0.5
+    end: float = 5e-4
+    share: float = 0.7
+    linear: bool = False
+
+    def __call__(self, n_epochs: int) -> RuleLike:
+        """Return the function epoch -> rule of a training."""
+        n_cooling = max(1, round(self.share * n_epochs))
+        if self.linear:
+            return annealed(AnnealedWTA, temperature=Linear(self.start, self.end, n_cooling))
+        decay = (self.end / self.start) ** (1 / n_cooling)
+        return annealed(AnnealedWTA, temperature=Exponential(self.start, decay, cutoff=self.end))
+
+
+def rule_of(rule: RuleLike | Cooling | None, n_epochs: int) -> RuleLike:
+    """Return the rule, the function epoch -> rule or the `AutoAnnealing` of a training."""
+    if rule is None:
+        return AutoAnnealing()
+    return rule(n_epochs) if isinstance(rule, Cooling) else rule
+
+
+def as_given(
+    rule: Any, learning_rate: float | Schedule, weight_decay: float | None, default_decay: float, n_epochs: int
+) -> Candidate:
+    """Return the way to train that the parameters describe."""
+    rule = rule_of(rule, n_epochs)
+    if isinstance(rule, AutoAnnealing):  # it decides on the tail of the rate, and on the decay from 0 on
+        default_decay = 0.0
+    elif not callable(learning_rate):
+        learning_rate = Cosine(learning_rate, 0.0, n_epochs)
+    return Candidate("as given", rule, learning_rate, default_decay if weight_decay is None else float(weight_decay))
+
+
+def seed_of(random_state: Any) -> int:
+    """Return a seed drawn from a `random_state`."""
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def check_parameters(estimator: Any) -> None:
+    """Check the parameters of an estimator, as far as it has them."""
+    owner, given = type(estimator).__name__, estimator.get_params(deep=False)
+    for name in _COUNTS:
+        if name == "n_hypotheses" or given[name] is not None:
+            check_positive_int(owner, name, _plain(given[name]))
+    if given["n_bins"] is not None:
+        check_non_negative_int(owner, "n_bins", _plain(given["n_bins"]))
+    if isinstance(given["hidden"], (str, bytes)) or not isinstance(given["hidden"], Sequence | np.ndarray):
+        advice = "One layer of 64 units is (64,)."
+        raise TypeError(bad_value(owner, "hidden", "be a sequence of sizes", repr(given["hidden"]), advice))
+    for size in given["hidden"]:
+        check_positive_int(owner, "hidden", _plain(size))
+    check_real(owner, "validation_fraction", given["validation_fraction"])
+    if not 0 <= given["validation_fraction"] < 1:
+        rule = "lie in [0, 1)"
+        raise ValueError(bad_value(owner, "validation_fraction", rule, repr(given["validation_fraction"])))
+    available_device(owner, given["device"])
+    if not callable(given["learning_rate"]):
+        check_non_negative(owner, "learning_rate", given["learning_rate"])
+    if given["weight_decay"] is not None:
+        check_non_negative(owner, "weight_decay", given["weight_decay"])
+    if given.get("rule") is not None and not isinstance(given["rule"], Cooling):
+        check_rule_like(owner, given["rule"])
+    if given.get("density", KernelMixture) not in (KernelMixture, VoronoiKernels):
+        rule = "be KernelMixture or VoronoiKernels"
+        raise ValueError(bad_value(owner, "density", rule, repr(given["density"])))
+    if given.get("search") is not None:
+        _check_search(owner, type(estimator), given)
+    class_weight = given.get("class_weight")
+    if not (class_weight is None or isinstance(class_weight, Mapping) or class_weight == "balanced"):
+        rule = "be None, 'balanced' or a dictionary of weights by label"
+        raise ValueError(bad_value(owner, "class_weight", rule, repr(class_weight)))
+
+
+def _check_search(owner: str, kind: type[Any], given: dict[str, Any]) -> None:
+    if not isinstance(given["search"], FleetSearch):
+        rule, advice = "be None or a FleetSearch", "torchmcl.fleet.FleetSearch() tries 64 ways to train."
+        raise TypeError(bad_value(owner, "search", rule, repr(given["search"]), advice))
+    for name in _SEARCHED:
+        if given[name] != getattr(kind, name):
+            rule = "be left at its default with `search`, which chooses it"
+            advice = "Leave out one of the two, or give FleetSearch candidates of your own."
+            raise ValueError(bad_value(owner, name, rule, repr(given[name]), advice))
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy's integers, which grid searches hand out, as Python's."""
+    return int(value) if isinstance(value, np.integer) else value

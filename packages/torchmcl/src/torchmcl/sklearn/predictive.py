@@ -1,0 +1,167 @@
+"""The predictive of networks that a rule trained: hypotheses with probabilities, and the density around them."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from torchmcl._checks import bad_value
+from torchmcl.density import Bandwidth, HypothesisDensity, KernelMixture, VoronoiKernels, best_points, fit_bandwidth
+from torchmcl.nn import MultiHypothesisHead
+from torchmcl.scoring import normalized_scores
+from torchmcl.sklearn.preprocessing import Encoder
+from torchmcl.sklearn.rows import Rows
+from torchmcl.sklearn.targets import Targets
+from torchmcl.types import Predictions
+
+__all__ = ["Hypotheses", "Predictive", "network_answers"]
+
+# A bandwidth has two numbers: this many rows settle them.
+_BANDWIDTH_ROWS, _VORONOI_ROWS = 4096, 512
+_ROWS_AT_ONCE = 65_536
+
+
+class Hypotheses(NamedTuple):
+    """Several answers for each row.
+
+    Attributes:
+        values: [rows, hypotheses, outputs], in the units of y.
+        probabilities: [rows, hypotheses], summing to 1.
+    """
+
+    values: NDArray[Any]
+    probabilities: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """From the columns of rows to hypotheses and densities.
+
+    One network answers for itself. The answers of several are the points that best represent the mixture of kernels
+    around all of their hypotheses.
+
+    Attributes:
+        modules: the networks, on encoded columns and standardised targets.
+        encoder: of the columns.
+        targets: their units.
+        kind: of density.
+        bandwidth: of the kernels around all hypotheses, in standardised units.
+        bandwidth_of_kind: of the density around the answers.
+        device: where to compute.
+    """
+
+    modules: list[nn.Module]
+    encoder: Encoder
+    targets: Targets
+    kind: type[HypothesisDensity]
+    bandwidth: Bandwidth
+    bandwidth_of_kind: Bandwidth
+    device: str | torch.device
+
+    @classmethod
+    def fit(
+        cls,
+        modules: list[nn.Module],
+        encoder: Encoder,
+        targets: Targets,
+        kind: type[HypothesisDensity],
+        rows: Rows,
+        device: str | torch.device,
+    ) -> "Predictive":
+        """Return networks with the bandwidths that make rows most likely; rows that did not train are best."""
+
+        def fitted(to: type[HypothesisDensity], rows: Rows, answers: tuple[Tensor, Tensor]) -> Bandwidth:
+            return fit_bandwidth(to, *answers, targets.standardised(rows.targets), torch.from_numpy(rows.weights))
+
+        rows = rows.head(_BANDWIDTH_ROWS)
+        answers = network_answers(modules, encoder(rows.inputs.astype(np.float64), np.float64), device)
+        bandwidth = fitted(KernelMixture, rows, answers)
+        predictive = cls(modules, encoder, targets, kind, bandwidth, bandwidth, device)
+        if kind is VoronoiKernels:
+            rows = rows.head(_VORONOI_ROWS)
+            points = predictive._answers(rows.inputs.astype(np.float64))[:2]
+            predictive = replace(predictive, bandwidth_of_kind=fitted(VoronoiKernels, rows, points))
+        return predictive
+
+    @property
+    def n_answers(self) -> int:
+        """The number of answers for a row."""
+        head: MultiHypothesisHead = self.modules[0].head  # type: ignore[assignment]
+        return head.n_hypotheses
+
+    def _hypotheses(self, X: NDArray[Any]) -> tuple[Tensor, Tensor]:
+        """Return the standardised hypotheses of all networks, and their probabilities."""
+        return network_answers(self.modules, self.encoder(X, X.dtype), self.device)
+
+    def _answers(self, X: NDArray[Any], n_answers: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return standardised answers [rows, answers, outputs], probabilities, and the deviation around each."""
+        values, probabilities = self._hypotheses(X)
+        widths = self.bandwidth(values, probabilities)
+        if len(self.modules) == 1:
+            if n_answers not in (None, self.n_answers):
+                rule, advice = f"be {self.n_answers}", "The one network has been trained to give this many answers."
+                raise ValueError(bad_value(self.targets.owner, "n_hypotheses", rule, n_answers, advice))
+            return values, probabilities, widths
+        if values.shape[-1] == 1:
+            kernels = KernelMixture(values, probabilities, widths)
+        else:
+            kernels = KernelMixture(values, probabilities, 1.0, widths.unsqueeze(-1).expand_as(values))
+        points, masses, deviations = best_points(kernels, n_answers or self.n_answers)
+        return self.targets.bounded(points), masses, deviations
+
+    def means(self, X: NDArray[Any]) -> Tensor:
+        """Return the standardised mean of each row, [rows, outputs]."""
+        values, probabilities = self._hypotheses(X)
+        return (probabilities.unsqueeze(-1) * values).sum(dim=1)
+
+    def mean(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the mean of each row in the units of y, [rows, outputs]."""
+        return self.targets.restored(self.means(X).numpy())
+
+    def hypotheses(self, X: NDArray[Any], n_hypotheses: int | None = None) -> Hypotheses:
+        """Return answers in the units of y."""
+        values, probabilities, _ = self._answers(X, n_hypotheses)
+        return Hypotheses(self.targets.restored(values.numpy()), probabilities.numpy())
+
+    def standardised(self, X: NDArray[Any], kind: type[HypothesisDensity] = KernelMixture) -> Any:
+        """Return the density of each row in standardised units."""
+        values, probabilities, widths = self._answers(X)
+        if kind is VoronoiKernels:
+            widths = self.bandwidth_of_kind(values, probabilities)
+        return kind(values, probabilities, widths)
+
+    def density(self, X: NDArray[Any], kind: type[HypothesisDensity] | None = None) -> HypothesisDensity:
+        """Return the density of each row in the units of y."""
+        density: HypothesisDensity = self.standardised(X, kind or self.kind)
+        scale, mean = (torch.from_numpy(part) for part in (self.targets.scaler.scale, self.targets.scaler.mean))
+        return type(density)(density.hypotheses * scale + mean, density.probabilities, density.bandwidth, scale)
+
+    def sample(self, X: NDArray[Any], n_samples: int, generator: torch.Generator) -> NDArray[np.float64]:
+        """Return draws in the units of y, [rows, samples, outputs]."""
+        drawn: NDArray[np.float64] = self.density(X).sample((n_samples,), generator).movedim(0, 1).numpy()
+        return drawn
+
+
+@torch.no_grad()
+def network_answers(
+    modules: Sequence[nn.Module], inputs: NDArray[Any], device: str | torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return hypotheses [rows, hypotheses, dim] and probabilities [rows, hypotheses] of all modules together.
+
+    Several modules share the probability equally. The networks compute in the dtype of the inputs; the results are
+    float64, so that answers far from zero are not rounded to the few numbers that float32 has there.
+    """
+    at, rows = torch.device(device), torch.from_numpy(inputs)
+    movable = [copy.deepcopy(module).to(at, rows.dtype) for module in modules]  # others may be predicting, in threads
+    parts = []
+    for block in rows.split(_ROWS_AT_ONCE):
+        given: list[Predictions] = [module(block.to(at)) for module in movable]
+        values = torch.cat([one.hypotheses.cpu().double() for one in given], dim=1)
+        logits = [one.score_logits.cpu().double() for one in given if one.score_logits is not None]
+        parts.append((values, torch.cat([normalized_scores(one) for one in logits], dim=1) / len(given)))
+    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])

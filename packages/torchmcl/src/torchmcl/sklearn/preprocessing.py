@@ -1,0 +1,206 @@
+"""Encoders that turn the columns of a table into inputs of a network."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmcl.sklearn.rows import Rows
+
+__all__ = ["MANY_ROWS", "N_BINS", "Encoder", "MissingIndicators", "PiecewiseLinear", "Scaler", "fit_encoder"]
+
+# Clip standardised inputs here: larger squares overflow in float32.
+_MOST_DEVIATIONS = 1e12
+#: Tables with at least this many rows have no bins by default, and one network learns enough from them.
+MANY_ROWS = 50_000
+#: Bins of each column, by default, in tables whose values repeat.
+N_BINS = 32
+# No bins by default if more columns than these take more than two values: networks would have too many inputs.
+_MAX_BINNED = 128
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """Mean and scale of each column; the scale of a constant is 1. The mean stands for a missing value (NaN)."""
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+    has_bins = False
+
+    @classmethod
+    def fit(cls, rows: NDArray[Any], weights: NDArray[np.float64]) -> "Scaler":
+        """Return the weighted statistics of rows [rows, columns], column by column to save memory."""
+        shares = weights / weights.sum()
+        mean, scale = np.array([_mean_and_scale(column.astype(np.float64), shares) for column in rows.T]).T
+        return cls(mean, scale)
+
+    @property
+    def n_columns(self) -> int:
+        """The number of encoded columns."""
+        return len(self.mean)
+
+    def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
+        """Return standardised rows."""
+        standardised = (filled(rows, self.mean) - self.mean) / self.scale
+        if dtype == np.float32:
+            standardised = np.clip(standardised, -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+        return standardised.astype(dtype)
+
+    def inverse(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return standardised rows in the units of the columns."""
+        return rows * self.scale + self.mean
+
+
+def _mean_and_scale(column: NDArray[np.float64], shares: NDArray[np.float64]) -> tuple[float, float]:
+    """Return mean and standard deviation, exact however far from zero the column lies and however narrow it is.
+
+    Measured from one of the values, in units of the largest difference, nothing cancels and no square overflows.
+    """
+    offsets = column - column[0]
+    unit = np.abs(offsets).max()
+    if unit == 0:
+        return float(column[0]), 1.0
+    offsets /= unit
+    mean = shares @ offsets
+    deviation = np.sqrt(shares @ (offsets - mean) ** 2)
+    return float(column[0] + unit * mean), float(unit * deviation) or 1.0
+
+
+@dataclass(frozen=True)
+class PiecewiseLinear:
+    """Standardised columns, and for each bin of a column how far a value has passed through it, in [0, 1].
+
+    A network is smooth in its inputs. With these it can bend at any edge without large weights, as trees do.
+
+    Attributes:
+        scaler: of the columns.
+        edges: of the bins of each column, increasing, in its units; fewer than three add nothing to the column itself.
+
+    Reference:
+        Gorishniy, Rubachev, Babenko: On embeddings for numerical features in tabular deep learning, 2022.
+    """
+
+    scaler: Scaler
+    edges: list[NDArray[np.float64]]
+
+    has_bins = True
+
+    @classmethod
+    def fit(cls, scaler: Scaler, rows: NDArray[Any], weights: NDArray[np.float64], n_bins: int) -> "PiecewiseLinear":
+        """Return bins between quantiles of weighted rows [rows, columns], or between all values if those are as few."""
+        return cls(scaler, [_edges(column.astype(np.float64), weights, n_bins + 1) for column in rows.T])
+
+    @property
+    def n_columns(self) -> int:
+        """The number of encoded columns."""
+        return len(self.edges) + sum(len(edges) - 1 for edges in self.edges if len(edges) > 2)
+
+    def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
+        """Return [rows, n_columns]: the standardised columns, then the bins of each."""
+        rows = filled(rows, self.scaler.mean)
+        out = np.empty((len(rows), self.n_columns), dtype=dtype)
+        out[:, : len(self.edges)] = self.scaler(rows, dtype)
+        start = len(self.edges)
+        for column, edges in zip(rows.T, self.edges, strict=True):
+            if len(edges) > 2:
+                stop = start + len(edges) - 1
+                passed = (column[:, None].astype(np.float64) - edges[:-1]) / np.diff(edges)
+                np.clip(passed, 0.0, 1.0, out=out[:, start:stop], casting="same_kind")
+                start = stop
+        return out
+
+
+def _edges(column: NDArray[np.float64], weights: NDArray[np.float64], n_edges: int) -> NDArray[np.float64]:
+    values, places = np.unique(column, return_inverse=True)
+    if len(values) <= n_edges:
+        return values
+    upto = np.cumsum(np.bincount(places.ravel(), weights))
+    chosen = np.searchsorted(upto, np.linspace(0.0, upto[-1], n_edges))
+    return values[np.unique(np.minimum(chosen, len(values) - 1))]
+
+
+@dataclass(frozen=True)
+class MissingIndicators:
+    """The mean in the place of each missing value (NaN), and an indicator in front for each column that had any.
+
+    Attributes:
+        means: of each column, 0 for one without values.
+        columns: that had missing values in the training; elsewhere the mean alone stands for one.
+        encoder: of the filled columns.
+    """
+
+    means: NDArray[np.float64]
+    columns: NDArray[np.int64]
+    encoder: Scaler | PiecewiseLinear
+
+    @property
+    def has_bins(self) -> bool:
+        """Whether columns are encoded with bins."""
+        return self.encoder.has_bins
+
+    @property
+    def n_columns(self) -> int:
+        """The number of encoded columns."""
+        return self.encoder.n_columns + len(self.columns)
+
+    def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
+        """Return [rows, n_columns]."""
+        return np.concatenate([self.indicators(rows, dtype), self.encoder(filled(rows, self.means), dtype)], axis=1)
+
+    def indicators(self, rows: NDArray[Any], dtype: Any) -> NDArray[Any]:
+        """Return which values are missing, [rows, columns with missing values]."""
+        return np.isnan(rows[:, self.columns]).astype(dtype)
+
+
+Encoder = Scaler | PiecewiseLinear | MissingIndicators
+
+
+def fit_encoder(rows: Rows, n_bins: int | None, default: int | None = None) -> Encoder:
+    """Return an encoder of the inputs of rows.
+
+    Args:
+        rows: to learn from.
+        n_bins: of each column, 0 for none; None for the default.
+        default: the default; None for 32 in tables below 50 000 rows whose values repeat, and 0 in others.
+    """
+    inputs, missing = rows.inputs, np.isnan(rows.inputs)
+    means = _means(inputs, missing, rows.weights) if missing.any() else None
+    if means is not None:
+        inputs = filled(inputs, means)
+    if n_bins is None:
+        n_bins = default
+        if n_bins is None:
+            n_bins = N_BINS if len(rows) < MANY_ROWS and _values_repeat(inputs) else 0
+        if n_bins and _n_not_binary(inputs) > _MAX_BINNED:
+            n_bins = 0
+    scaler = Scaler.fit(inputs, rows.weights)
+    encoder = PiecewiseLinear.fit(scaler, inputs, rows.weights, n_bins) if n_bins else scaler
+    return encoder if means is None else MissingIndicators(means, np.flatnonzero(missing.any(axis=0)), encoder)
+
+
+def filled(rows: NDArray[Any], means: NDArray[np.float64]) -> NDArray[Any]:
+    """Return rows [rows, columns] with a mean in the place of each NaN."""
+    missing = np.isnan(rows)
+    return np.where(missing, means.astype(rows.dtype), rows) if missing.any() else rows
+
+
+def _means(rows: NDArray[Any], missing: NDArray[np.bool_], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    known = weights[:, None] * ~missing
+    sums = (np.where(missing, 0.0, rows) * known).sum(axis=0, dtype=np.float64)
+    return np.asarray(sums / np.maximum(known.sum(axis=0), 1e-300))
+
+
+def _values_repeat(rows: NDArray[Any]) -> bool:
+    """Return whether at least half of the columns have at most half as many values as there are different rows."""
+    repeat = [2 * len(np.unique(column)) <= len(rows) for column in rows.T]
+    return 2 * sum(repeat) >= len(repeat)
+
+
+def _n_not_binary(rows: NDArray[Any]) -> int:
+    """Return how many columns take more than two values; at most so many where that is all that matters."""
+    if rows.shape[1] <= _MAX_BINNED:
+        return rows.shape[1]
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    return int(((rows > low) & (rows < high)).any(axis=0).sum())

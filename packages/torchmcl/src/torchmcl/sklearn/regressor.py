@@ -1,0 +1,227 @@
+"""MCLRegressor: several plausible outcomes for each row of a table, by multiple choice learning."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from torchmcl.density import Bandwidth, HypothesisDensity, KernelMixture
+from torchmcl.fleet import FleetSearch
+from torchmcl.schedules import Schedule
+from torchmcl.sklearn import answers
+from torchmcl.sklearn.columns import checked_table, set_fitted
+from torchmcl.sklearn.regression import fitted_by_rule, fitted_further
+from torchmcl.sklearn.saving import read_estimator, save_estimator
+
+__all__ = ["MCLRegressor"]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
+class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
+    """Several plausible outcomes for each row, their probabilities, a density and calibrated intervals.
+
+    Networks are trained by multiple choice learning: each gives `n_hypotheses` answers with scores, and one bandwidth
+    makes a density of all of them. `torchmcl_tables.DensityRegressor` is another method, a blend of mixture density
+    networks and a forest, with better likelihoods on most tables.
+
+    A part of the rows trains nothing: two thirds of it select (the bandwidth, gaps of the sets, the best network), the
+    others calibrate the intervals and are used for nothing else. The fit does not depend on the order of the rows,
+    weighting a row with 2 is the same as having it twice, and weighting all rows alike is the same as not weighting
+    them. Copies of a row are held out together. In a table so coarse that rows coincide by chance, each is a row of its
+    own: the values of different rows decide which of the two it is.
+
+    Args:
+        n_hypotheses: how many answers to give for each row.
+        rule: an assignment rule, a function epoch -> rule as `annealed` makes it, `Cooling(...)`, or
+            `AutoAnnealing(...)`, the default, which has no temperature to choose: it decides in training when to cool,
+            from where and how fast, on the tail of the learning rate and on the weight decay. Temperatures are in units
+            of the variance of the targets.
+        hidden: sizes of the hidden layers.
+        n_bins: bins of the piecewise linear encoding of each column, between its quantiles; 0 for none. By default 32,
+            if there are fewer than 50 000 rows, at most 128 columns that take more than two values, and in half of the
+            columns or more values repeat (each stands in two different rows on average), else none. None for
+            `partial_fit`.
+        n_epochs: passes over the rows, at most. By default about 1500 steps (750 with bins), in 20 to 1000 epochs.
+        batch_size: at most this many rows in an optimizer step, split evenly; by default three times the square root of
+            their number, between 64 and 1024.
+        learning_rate: of Adam: a number to begin with, brought to 0 along a cosine, or a schedule by epoch.
+        weight_decay: decoupled weight decay; by default 0.05, and by the noise per row with `AutoAnnealing`.
+        keep_best: keep the epoch with the lowest distortion on the selecting rows instead of the last one.
+        validation_fraction: share of the rows that is held out of the training: two thirds select, the others calibrate
+            (9, 19, 29 ... rows, of a small table more than a third), at most 10 000 and 5 000 rows.
+        patience: end the training of a network after this many epochs without improvement on the selecting rows; choose
+            it longer than the cooling. By default every network is trained to the end.
+        n_restarts: networks that begin with different weights, trained together as a fleet. By default 5, and 1 from
+            50 000 rows to train on.
+        ensemble: let all networks answer together instead of the best one on the selecting rows. One that failed there
+            is left out.
+        final_fit_on_all_rows: when the selecting rows have served, continue the training with them for another 30 % of
+            the epochs, from a quarter of the learning rate down to 0. Rows that calibrate are never trained on.
+        search: a `torchmcl.fleet.FleetSearch`: its candidates (64 by default) are trained at once on a part of the
+            training rows, and the best on the others is used. It chooses `rule`, `learning_rate` and `weight_decay`,
+            which must be left at their defaults.
+        device: where to train and predict, "cpu" or "cuda".
+        random_state: of the initial weights, the shuffles and the held-out rows.
+        progress: show a progress bar.
+        density: `KernelMixture` or `VoronoiKernels`: the density of `predict_distribution`, `sample` and `log_prob`.
+
+    Attributes:
+        modules_: the networks that were kept, ordinary torch modules on standardised inputs and targets; with bins
+            the encoding of each column comes after the columns.
+        n_features_in_: columns of X; `feature_names_in_` has their names where X had any.
+        n_outputs_: columns of y; `target_names_` has their names, `target_scale_` their deviations.
+        n_answers_: the number of answers for a row.
+        bandwidth_: the rule for the bandwidth, in units of the deviation of y.
+        loss_curve_: training loss of each epoch, of the best network.
+        temperature_curve_: the temperature of each epoch, whether a schedule, the search or the training itself decided
+            on it; None for a rule without any. `learning_rate_curve_` has the learning rates.
+        rule_: the rule, the function epoch -> rule or the `AutoAnnealing` that was used.
+        best_restart_: which restart was best; `validation_distortions_` has the values, in standardised units.
+        best_epoch_: the epoch that was kept, -1 if the last one was.
+        n_epochs_: epochs that were trained, those on all rows aside.
+        trials_: the trials of `search`, a record for each; `best_candidate_` is the name of the chosen one.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(size=(300, 1))
+        >>> y = np.where(rng.uniform(size=300) < 0.5, X[:, 0], -X[:, 0])  # two branches
+        >>> model = MCLRegressor(n_hypotheses=2, n_epochs=100, random_state=0).fit(X, y)
+        >>> values, probabilities = model.predict_hypotheses([[0.8]])
+        >>> np.sort(values[0, :, 0]).round(1), probabilities.shape
+        (array([-0.8,  0.8]), (1, 2))
+        >>> model.predict_interval([[0.8]], coverage=0.9).n_pieces  # the answer forks
+        array([2])
+    """
+
+    n_hypotheses: int = 5
+    rule: Any = None
+    hidden: Any = (64, 64)
+    n_bins: int | None = None
+    n_epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | Schedule = 0.02
+    weight_decay: float | None = None
+    keep_best: bool = False
+    validation_fraction: float = 0.15
+    patience: int | None = None
+    n_restarts: int | None = None
+    ensemble: bool = True
+    final_fit_on_all_rows: bool = True
+    search: FleetSearch | None = None
+    device: str | torch.device = "cpu"
+    random_state: Any = None
+    progress: bool = False
+    density: type[HypothesisDensity] = KernelMixture
+
+    def __sklearn_tags__(self) -> Any:
+        """Return the capabilities of the estimator."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.target_tags.multi_output = True
+        tags.target_tags.required = True
+        tags.transformer_tags.preserves_dtype = ["float64"]  # answers are in the units of y, not of X
+        return tags
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
+    ) -> "MCLRegressor":
+        """Train on a table. A fit that fails leaves the estimator as it was.
+
+        Args:
+            X: [rows, features], an array or data frame of numbers; NaN where one is missing.
+            y: [rows], or [rows, outputs] for several outputs.
+            sample_weight: [rows], how often each row occurs relative to the others; only the ratios matter.
+            groups: [rows], labels of rows that belong together (of one patient, one place, one scene): they are held
+                out together, in every split, and the intervals hold for rows of fresh groups.
+            checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
+
+        Raises:
+            ValueError: for a parameter out of range, a table with infinite values, a target that is missing, constant,
+                or as small as 1e-120 or as large as 1e120, or a learning rate at which all networks diverge.
+        """
+        set_fitted(self, fitted_by_rule(self, X, y, sample_weight, groups, checkpoint))
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
+        """Train for one epoch on some more rows, from where the last call (or `fit`) ended.
+
+        Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, 200 by default; the learning rate
+        stays at its first value if it is not a schedule. Inputs and targets are standardised as in the first
+        call. The held-out share of each call joins the rows that select and calibrate, of which the latest 4096 are
+        kept. A row that comes again is in the same share again; a call of nothing but held-out rows trains nothing. One
+        network is trained, or `n_restarts` of them where that is given with `ensemble`; after `fit` those that it kept.
+
+        Args:
+            X: [rows, features]
+            y: [rows] or [rows, outputs]
+            sample_weight: [rows], how much each row counts.
+        """
+        set_fitted(self, fitted_further(self, X, y, sample_weight))
+        return self
+
+    # ------------------------------------------------------------------ answers
+
+    predict = answers.predict
+    predict_hypotheses = answers.predict_hypotheses
+    predict_distribution = answers.predict_distribution
+    predict_interval = answers.predict_interval
+    predict_region = answers.predict_region
+    sample = answers.sample
+    log_prob = answers.log_prob
+    distortion = answers.distortion
+    transform = answers.transform
+    get_feature_names_out = answers.get_feature_names_out
+
+    def _numbers(self, X: Any) -> NDArray[Any]:
+        """Return a checked table as numbers, [rows, columns]."""
+        numbers: NDArray[Any] = checked_table(self, X, reset=False)[0]
+        return numbers
+
+    # ------------------------------------------------------------------ fitted parts
+
+    _answers: answers.Answers = field(init=False)
+
+    @property
+    def modules_(self) -> list[nn.Module]:
+        """The networks that were kept."""
+        modules: list[nn.Module] = self._answers.predictive.modules
+        return modules
+
+    @property
+    def bandwidth_(self) -> Bandwidth:
+        """The rule for the bandwidth, in units of the deviation of y."""
+        bandwidth: Bandwidth = self._answers.predictive.bandwidth
+        return bandwidth
+
+    def save(self, folder: str | Path, *, private: bool = False) -> None:
+        """Write the fitted estimator to a folder: `model.safetensors`.
+
+        A saved model in it is replaced; nothing half-written is ever left. By default the file holds the rows that were
+        held out, for `partial_fit`.
+
+        Args:
+            folder: new, empty or with a saved model.
+            private: leave these rows out. Means, quantiles and bounds stay.
+
+        Raises:
+            ValueError: if the folder holds something else, or a parameter is not of the kind that JSON can hold.
+            OSError: if it cannot be written.
+        """
+        check_is_fitted(self)
+        save_estimator(self, Path(folder), private=private)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "MCLRegressor":
+        """Return the estimator that `save` wrote.
+
+        Raises:
+            ValueError: if the folder holds no such model, or one of another version.
+        """
+        loaded: MCLRegressor = read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
+        return loaded
