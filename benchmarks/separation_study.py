@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from torchmcl._files import write_atomically
-from torchmcl_studies.separation.study_records import joined_study, packed_study, read_packed_study, read_study
+from torchmcl_studies.separation_records import joined_study, packed_study, read_packed_study, read_study
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from torchmcl._checks import available_device, bad_value, check_non_negative
 from torchmcl._files import write_atomically
+from torchmcl._optional import optional_import
 from torchmcl._reading import read_json
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_neg_si_sdr
@@ -29,7 +30,6 @@ from torchmcl.lightning import (
     RuleLogger,
     launcher_options,
 )
-from torchmcl.lightning._backend import pl
 from torchmcl.rules.transport import PIT
 from torchmcl.rules.winners import WTA
 from torchmcl.scoring import PresenceScores
@@ -50,6 +50,8 @@ from torchmcl_speech.objectives import (
 )
 
 __all__ = ["differing_options", "train_separator"]
+
+pl = optional_import("lightning.pytorch", extra="lightning", needed_by="torchmcl_speech.train")
 
 _CHECKPOINTS = "checkpoints"
 _MONITOR = "val_pit_si_sdr"
