@@ -16,7 +16,7 @@ from torchmcl_studies.reports.separation_study import (
     method_rows,
     transition_rows,
 )
-from torchmcl_studies.separation.study_records import read_packed_study
+from torchmcl_studies.separation_records import read_packed_study
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "benchmarks" / "results"

@@ -36,7 +36,7 @@ from torchmcl_studies.reports.separation_study import (  # noqa: E402
     write_separation_study_page,
 )
 from torchmcl_studies.separation.study import PARTS, run_separation_study, study_runs  # noqa: E402
-from torchmcl_studies.separation.study_records import (  # noqa: E402
+from torchmcl_studies.separation_records import (  # noqa: E402
     StudyRecords,
     joined_study,
     packed_study,

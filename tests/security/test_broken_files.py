@@ -99,7 +99,7 @@ def test_damaged_tables_are_read_or_refused(suffix, tmp_path):
 
 def save_estimator(folder):
     inputs = np.random.default_rng(0).normal(size=(40, 2))
-    MCLRegressor(n_hypotheses=2, hidden=(3,), n_epochs=1, rule="mcl").fit(inputs, inputs[:, 0]).save(folder)
+    MCLRegressor(n_hypotheses=2, hidden=(3,), n_epochs=1, rule=mcl.WTA()).fit(inputs, inputs[:, 0]).save(folder)
 
 
 def save_snapshots(folder):

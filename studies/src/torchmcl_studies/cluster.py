@@ -66,7 +66,7 @@ def results_from(
 
     futures = {future: item for item, future in zip(items, client.map(work, items, pure=False), strict=True)}
     try:
-        for future in as_completed(list(futures)):
+        for future in as_completed(list(futures), loop=client.loop):
             yield futures.pop(future), future.result()
             future.release()
     except KilledWorker as error:

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from torchmcl._checks import bad_value
-from torchmcl.lightning._backend import pl
+from torchmcl._optional import optional_import
 from torchmcl.types import Batch
 from torchmcl_speech.config import DataConfig, TrainingConfig
 from torchmcl_speech.data import DeviceMixtures, DrawSampler, DynamicMixing, SpeechMixtures
@@ -14,6 +14,8 @@ from torchmcl_speech.data.augment import Augmentation
 from torchmcl_speech.mixture_lists import audio_store, first_mixtures, listed_mixtures
 
 __all__ = ["SpeechData"]
+
+pl = optional_import("lightning.pytorch", extra="lightning", needed_by="torchmcl_speech.datamodule")
 
 
 class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]

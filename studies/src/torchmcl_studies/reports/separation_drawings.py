@@ -5,7 +5,7 @@ from typing import Any
 
 from torchmcl._pages.pictures import AMCL, INK, MCL, PALETTE, method_colour, new_figure
 from torchmcl_studies.reports.separation_numbers import LABELS, METHODS
-from torchmcl_studies.separation.study_records import RunRecords
+from torchmcl_studies.separation_records import RunRecords
 
 __all__ = ["draw_automatic", "draw_hypotheses", "draw_learning_curves", "draw_transition"]
 

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from torchmcl._pages.numbers import Spread, spread_of
-from torchmcl_studies.separation.study_records import RunRecords, StudyRecords
+from torchmcl_studies.separation_records import RunRecords, StudyRecords
 
 __all__ = [
     "LABELS",

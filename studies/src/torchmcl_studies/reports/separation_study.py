@@ -10,7 +10,7 @@ from torchmcl._pages.page import escape, image, page, side_by_side, table
 from torchmcl.persistence.writing import write_atomically
 from torchmcl_studies.reports import separation_drawings as drawings
 from torchmcl_studies.reports.separation_numbers import LABELS, METHODS, by_genders, over_seeds, seeds_apart
-from torchmcl_studies.separation.study_records import RunRecords, StudyRecords, published_separation, read_study
+from torchmcl_studies.separation_records import RunRecords, StudyRecords, published_separation, read_study
 
 __all__ = [
     "automatic_rows",

@@ -18,7 +18,7 @@ from torchmcl_speech import (
     train_separator,
 )
 from torchmcl_studies.common import check_known
-from torchmcl_studies.separation.study_records import PARTS, SPEAKERS_FILE
+from torchmcl_studies.separation_records import PARTS, SPEAKERS_FILE
 
 __all__ = ["PARTS", "StudyRun", "run_separation_study", "study_runs"]
 
