@@ -610,9 +610,8 @@ def test_a_batch_that_is_not_finite_leaves_no_trace_in_the_statistics():
     assert n_steps.tolist() == [12, 8]
 
 
-@pytest.mark.parametrize("options", [{"models_at_once": 2}, {"device": ["cpu", "cpu"]}], ids=["chunks", "shards"])
-def test_chunks_and_shards_keep_the_statistics(options, tmp_path):
-    device = options.pop("device", "cpu")
+def test_chunks_on_several_devices_keep_the_statistics(tmp_path):
+    device, options = ["cpu", "cpu"], {"models_at_once": 2}
     data, held_out = FleetData.shared(*rows(12), 5), FleetData.shared(*rows(9, seed=5), 5)
     shared = {"batch_size": 4, "validation": Validation(held_out, patience=2), "progress": False}
     whole = Fleet(batch_norm, 5, learning_rate=[0.0, 0.01, 0.02, 0.03, 0.04])

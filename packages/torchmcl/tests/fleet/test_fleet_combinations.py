@@ -76,7 +76,7 @@ WEIGHTED = FleetData.shared(INPUTS, TARGETS, 4, weights=torch.linspace(0.5, 1.5,
 
 @pytest.mark.parametrize(
     ("factory", "cut", "device"),
-    [(small_mlp, (7, 3), "cpu"), (Normalised, (7, 0), ["cpu", "cpu"]), (CountsSteps, (7, 3), ["cpu", "cpu"])],
+    [(small_mlp, (7, 3), "cpu"), (Normalised, (7, 0), ["cpu", "cpu"])],
 )
 def test_everything_at_once_goes_on_to_the_same_bits(factory, cut, device, tmp_path):
     def new():
