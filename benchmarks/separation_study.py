@@ -9,13 +9,8 @@ trainings of the folder join those that the files have, with separate notes.
 import argparse
 from pathlib import Path
 
-<<<<<<< HEAD
-from torchmcl.persistence.writing import write_atomically
-from torchmcl_studies.separation.study_records import joined_study, packed_study, read_packed_study, read_study
-=======
 from torchmcl.persistence.writing import write_atomically
 from torchmcl_studies.separation_records import joined_study, packed_study, read_packed_study, read_study
->>>>>>> s-spe
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

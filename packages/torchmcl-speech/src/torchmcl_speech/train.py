@@ -16,12 +16,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from torchmcl._checks import available_device, bad_value, check_non_negative
-<<<<<<< HEAD
-=======
-from torchmcl.persistence.writing import write_atomically
 from torchmcl._optional import optional_import
-from torchmcl.persistence.reading import read_json
->>>>>>> s-spe
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.lightning import (
@@ -33,12 +28,8 @@ from torchmcl.lightning import (
     RuleLogger,
     launcher_options,
 )
-<<<<<<< HEAD
-from torchmcl.lightning._backend import pl
 from torchmcl.persistence.reading import read_json
 from torchmcl.persistence.writing import write_atomically
-=======
->>>>>>> s-spe
 from torchmcl.rules.transport import PIT
 from torchmcl.rules.winners import WTA
 from torchmcl.scoring import PresenceScores
