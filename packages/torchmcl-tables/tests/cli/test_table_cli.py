@@ -34,16 +34,17 @@ def torchmcl(*arguments, cwd=None):
 
 
 def test_a_table_goes_in_and_several_answers_come_out(tmp_path):
-    write_csv(tmp_path / "houses.csv", houses(400))
+    write_csv(tmp_path / "houses.csv", houses(150))
     new = [{k: v for k, v in row.items() if k not in ("price", "days")} for row in houses(30, seed=1)]
     write_csv(tmp_path / "new.csv", new)
-    fit = torchmcl("fit", "houses.csv", "--target", "price,days", "--epochs", 10, "-o", "model/", cwd=tmp_path)
+    small = ["--epochs", 5, "--hidden", 8, "--restarts", 1]
+    fit = torchmcl("fit", "houses.csv", "--target", "price,days", *small, "-o", "model/", cwd=tmp_path)
     assert fit.returncode == 0, fit.stderr
     assert "90 % sets hold" in fit.stdout
     assert "MiB at most" in fit.stdout
     assert "%|" in fit.stderr  # the progress bar
     metrics = json.loads((tmp_path / "model" / "metrics.json").read_text())
-    assert metrics["rows"] == {"learned_from": 360, "set_apart": 40, "without_target": 0}
+    assert metrics["rows"] == {"learned_from": 135, "set_apart": 15, "without_target": 0}
     predict = torchmcl("predict", "model/", "new.csv", "-o", "answers.csv", "--interval", "0.9", cwd=tmp_path)
     assert predict.returncode == 0, predict.stderr
     assert "Answers for 30 rows" in predict.stdout
