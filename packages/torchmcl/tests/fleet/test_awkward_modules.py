@@ -13,7 +13,7 @@ import torchmcl as mcl
 from plain_loop import rows, small_mlp, train_alone
 from torchmcl.fleet import Checkpointing, Fleet, FleetData, Validation
 
-N_EPOCHS = 4
+N_EPOCHS = 2
 
 
 class Net(nn.Module):

@@ -35,10 +35,13 @@ def distortions(module):
 def course():
     """The weights [epochs, models, parameters] and the distortions [epochs, models] of a plain training."""
     weights, values = [], []
-    for n_epochs in range(1, N_EPOCHS + 1):
-        fleet, _ = trained(n_epochs)
-        weights.append(torch.stack([weights_of(module) for module in fleet.models]))
-        values.append(torch.stack([distortions(module)[i] for i, module in enumerate(fleet.models)]))
+
+    def note(end):
+        modules = [end.stacked.module(i) for i in range(3)]
+        weights.append(torch.stack([weights_of(module) for module in modules]))
+        values.append(torch.stack([distortions(module)[i] for i, module in enumerate(modules)]))
+
+    trained(after_epoch=note)
     return torch.stack(weights), torch.stack(values)
 
 
