@@ -24,10 +24,9 @@ from torchmcl.sklearn.columns import checked_groups, checked_table, checked_weig
 from torchmcl.sklearn.continuing import PARTIAL_EPOCHS, Continuation
 from torchmcl.sklearn.examples import Examples, Preprocessor, default_n_epochs, seeds_of
 from torchmcl.sklearn.folds import dealt_folds, fold_data, watched_folds
-from torchmcl.sklearn.parameters import as_given, check_parameters, seed_of
+from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of
 from torchmcl.sklearn.preprocessing import MANY_ROWS, Encoder, fit_encoder
 from torchmcl.sklearn.rows import Rows, split_rows
-from torchmcl.sklearn.searching import searched
 from torchmcl.sklearn.training import Trainer
 
 __all__ = ["classifier_by_rule", "classifier_further"]
