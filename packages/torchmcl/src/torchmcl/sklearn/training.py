@@ -20,10 +20,8 @@ __all__ = ["Trained", "Trainer"]
 
 # A network with this many times the lowest distortion on held-out rows has failed: its hypotheses collapsed.
 _FAILED = 2.0
-# A save takes about 15 ms, a training at least a second.
-_N_SAVES = 5
-# Evaluations on held-out rows that only draw a curve.
-_N_EVALUATIONS = 100
+# A save takes about 15 ms, a training at least a second. Evaluations on held-out rows may only draw a curve.
+_N_SAVES, _N_EVALUATIONS = 5, 100
 # The final training on all rows: this share of the epochs, from this share of the learning rate down to 0.
 _FINAL_EPOCHS, _FINAL_RATE = 0.3, 0.25
 
@@ -95,12 +93,10 @@ class Trainer:
         rule: an assignment rule, a function epoch -> rule or `AutoAnnealing`.
         learning_rate: a number or a schedule by epoch.
         weight_decay: one for all networks, or one for each.
-        n_epochs: passes over the rows.
-        batch_size: at most this many rows in a step.
+        n_epochs: passes over the rows, at most `batch_size` of them in a step.
         seeds: one for each network.
-        cost_fn: of hypotheses and targets.
+        cost_fn: of hypotheses and targets; `score_weight` is that of the loss of the scores.
         device: where to train.
-        score_weight: of the loss of the scores.
         keep_best: keep each network's best epoch on the validation rows instead of the last.
         checkpoint: folder for checkpoints, or None.
         moments: of the optimizer, where a training is continued.
