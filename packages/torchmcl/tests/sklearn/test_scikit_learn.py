@@ -1,6 +1,8 @@
 """The estimators among scikit-learn's tools."""
 
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import joblib
@@ -163,3 +165,13 @@ def test_columns_in_another_order_are_refused():
     fitted = MCLRegressor(**{**QUICK, "n_epochs": 5}).fit(table, y)
     with pytest.raises(ValueError, match="same order"):
         fitted.predict(table[["height", "width"]])
+
+
+def test_the_extra_is_named_where_scikit_learn_is_missing():
+    program = (
+        "import sys; sys.modules['sklearn'] = None\n"
+        "try: import torchmcl.sklearn\n"
+        "except ImportError as error: print(error)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "torchmcl.sklearn needs sklearn: pip install 'torchmcl[sklearn]'."

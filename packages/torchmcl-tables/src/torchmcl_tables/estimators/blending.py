@@ -21,11 +21,10 @@ from torchmcl.sklearn.continuing import PARTIAL_EPOCHS, Continuation
 from torchmcl.sklearn.examples import Examples, Preprocessor, default_n_epochs, seeds_of
 from torchmcl.sklearn.parameters import check_parameters, seed_of
 from torchmcl.sklearn.preprocessing import MANY_ROWS, N_BINS, Encoder, fit_encoder
-from torchmcl.sklearn.regression import answer_attributes, held_out_shares
-from torchmcl.sklearn.rows import Rows, Split, fixed_borders, split_rows
+from torchmcl.sklearn.regression import answer_attributes, further_split, held_out_shares
+from torchmcl.sklearn.rows import Rows, Split, split_rows
 from torchmcl.sklearn.targets import RegressionTable, Targets, check_targets_vary, checked_regression
-from torchmcl.sklearn.trained import Trained
-from torchmcl.sklearn.training import Trainer
+from torchmcl.sklearn.training import Trained, Trainer
 from torchmcl_tables.estimators.atom_calibration import calibrated, supported_gaps
 from torchmcl_tables.estimators.atoms import atoms_of
 from torchmcl_tables.estimators.blend import Blend
@@ -221,16 +220,9 @@ def blend_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[st
     before: Answers | None = getattr(estimator, "_answers", None)
     targets = None if before is None else before.targets
     frame, table = _checked(estimator, X, y, sample_weight, getattr(estimator, "_frame", None), targets, n_needed=1)
-    if before is None:
-        shares = held_out_shares(estimator.validation_fraction)
-        state, moments = Continuation(seed_of(estimator.random_state), 0, fixed_borders(**shares)), [None]
-    else:
-        state, moments = estimator._continuation, estimator._moments
-    split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=state.borders)
-    if before is None and not len(split.train):
-        split = split_rows(table.X, table.y, table.weights, seed=state.seed)
+    state, split = further_split(estimator, table)
+    moments = [None] if before is None else estimator._moments
     blend = _new_blend(estimator, table, split.train, state.seed) if before is None else _widened(before, table)
-    state = state.holding_out(split)
     if len(split.train):
         blend, state, moments = _one_epoch(estimator, blend, split.train, state, moments)
     selection, calibration = state.held_out

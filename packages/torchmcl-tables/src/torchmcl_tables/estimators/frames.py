@@ -96,8 +96,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     Example:
         >>> import pandas
         >>> X = pandas.DataFrame({"size": [30.0, 50.0, None] * 4, "city": ["Ulm", "Bonn", "Ulm"] * 4})
-        >>> TableEncoder().fit(X).get_feature_names_out()
-        array(['size', 'size is missing', 'city is Bonn', 'city is Ulm'], dtype=object)
+        >>> TableEncoder().fit(X).get_feature_names_out().tolist()
+        ['size', 'size is missing', 'city = Ulm', 'city = Bonn']
     """
 
     def fit(self, X: Any, y: Any = None) -> "TableEncoder":

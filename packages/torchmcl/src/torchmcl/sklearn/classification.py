@@ -1,17 +1,12 @@
 """Fitting a classifier by a rule: from a table to the fitted attributes, without a change to the estimator."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value
@@ -20,14 +15,14 @@ from torchmcl.fleet import MixtureLogLoss, default_batch_size
 from torchmcl.fleet.models import build_modules
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.sklearn.class_mixture import ClassMixture, fitted_temperature, log_shares
-from torchmcl.sklearn.columns import checked_groups, checked_table, checked_weights
+from torchmcl.sklearn.columns import checked_groups
 from torchmcl.sklearn.continuing import PARTIAL_EPOCHS, Continuation
 from torchmcl.sklearn.examples import Examples, Preprocessor, default_n_epochs, seeds_of
 from torchmcl.sklearn.folds import dealt_folds, fold_data, watched_folds
-from torchmcl.sklearn.parameters import as_given, check_parameters, seed_of
+from torchmcl.sklearn.labels import checked_classes, ids_and_factors
+from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of
 from torchmcl.sklearn.preprocessing import MANY_ROWS, Encoder, fit_encoder
 from torchmcl.sklearn.rows import Rows, split_rows
-from torchmcl.sklearn.searching import searched
 from torchmcl.sklearn.training import Trainer
 
 __all__ = ["classifier_by_rule", "classifier_further"]
@@ -49,28 +44,15 @@ _N_EVALUATIONS = 100
 _JUDGED_ROWS = 256
 
 
-class _ClassTable(NamedTuple):
-    X: NDArray[Any]
-    y: NDArray[Any]
-    weights: NDArray[np.float64] | None
-    described: dict[str, Any]
-
-
-def _checked(estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset: bool, n_needed: int) -> _ClassTable:
-    X, y, described = checked_table(estimator, X, y, reset=reset, ensure_min_samples=n_needed)
-    check_classification_targets(y)
-    return _ClassTable(X, column_or_1d(y, warn=True), checked_weights(sample_weight, X), described)
-
-
 def classifier_by_rule(
     estimator: Any, X: Any, y: Any, sample_weight: Any, groups: Any, checkpoint: str | Path | None
 ) -> dict[str, Any]:
     """Return the fitted attributes of `MCLClassifier.fit`."""
     check_parameters(estimator)
     owner, seed = type(estimator).__name__, seed_of(estimator.random_state)
-    table = _checked(estimator, X, y, sample_weight, reset=True, n_needed=2)
+    table = checked_classes(estimator, X, y, sample_weight, reset=True, n_needed=2)
     classes = np.unique(table.y if table.weights is None else table.y[table.weights > 0])
-    ids, factors = _ids_and_factors(estimator, table, classes)
+    ids, factors = ids_and_factors(estimator, table, classes)
     together = checked_groups(owner, groups, len(table.X))
     rows = split_rows(table.X, ids, table.weights, seed=seed, groups=together, factors=factors).train
     encoder = fit_encoder(rows, estimator.n_bins)
@@ -152,7 +134,7 @@ def classifier_further(estimator: Any, X: Any, y: Any, classes: Any, sample_weig
     """Return the fitted attributes of `MCLClassifier.partial_fit`."""
     check_parameters(estimator)
     before: ClassMixture | None = getattr(estimator, "_mixture", None)
-    table = _checked(estimator, X, y, sample_weight, reset=before is None, n_needed=1)
+    table = checked_classes(estimator, X, y, sample_weight, reset=before is None, n_needed=1)
     if before is not None:
         state, classes = estimator._continuation, estimator.classes_
     elif classes is None:
@@ -160,7 +142,7 @@ def classifier_further(estimator: Any, X: Any, y: Any, classes: Any, sample_weig
         raise ValueError(bad_value(type(estimator).__name__, "classes", "be given in the first call", None, advice))
     else:
         state, classes = Continuation(seed_of(estimator.random_state), 0), np.unique(classes)
-    ids, factors = _ids_and_factors(estimator, table, classes)
+    ids, factors = ids_and_factors(estimator, table, classes)
     rows = split_rows(table.X, ids, table.weights, seed=state.seed, factors=factors).train
     if before is None:
         encoder = fit_encoder(rows, estimator.n_bins, default=0)
@@ -201,24 +183,3 @@ def _log_loss(logs: Tensor, held_out: Examples) -> float:
         return float("inf")
     losses = -logs.gather(1, held_out.targets).squeeze(1).numpy()
     return float(np.average(losses, weights=held_out.weights))
-
-
-def _ids_and_factors(
-    estimator: Any, table: _ClassTable, classes: NDArray[Any]
-) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-    """Return the class of each row as a place, and what `class_weight` multiplies its weight by; None for nothing."""
-    y, weights, given = table.y, table.weights, estimator.class_weight
-    ids = np.minimum(np.searchsorted(classes, y), len(classes) - 1).astype(np.int64)
-    counted = classes[ids] == y  # rows without weight may have other labels
-    unknown = ~counted if weights is None else ~counted & (weights > 0)
-    if unknown.any():
-        rule = f"hold classes among {classes.tolist()}"
-        raise ValueError(bad_value(type(estimator).__name__, "y", rule, repr(y[unknown][0])))
-    if given is None:
-        return ids, None
-    present = np.unique(y[counted])
-    counts = None if weights is None else weights[counted]
-    given = dict(given) if isinstance(given, Mapping) else given
-    found = compute_class_weight(given, classes=present, y=y[counted], sample_weight=counts)
-    factor_of = dict(zip(present, found, strict=True))
-    return ids, np.array([factor_of.get(label, 0.0) for label in classes])[ids]

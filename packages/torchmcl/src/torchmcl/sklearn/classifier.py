@@ -43,9 +43,7 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
     A network gives `n_hypotheses` distributions over the classes and a score for each, and is trained by multiple
     choice learning with the cost -log(score p(class)). Below 50 000 rows there are five networks, each of which holds
     out another fifth of the rows. The epoch with the lowest log-loss on all held-out rows is kept, and the temperature
-    that makes the probabilities fit those rows. The fit does not depend on the order of the rows, and weighting a row
-    with 2 is the same as having it twice. Copies of a row are held out together, but for tables so coarse that rows
-    coincide by chance: there each is a row of its own.
+    that makes the probabilities fit those rows. Order, weights and copies of rows count as for `MCLRegressor`.
 
     The parameters and attributes are those of `MCLRegressor`, except for these:
 
@@ -141,8 +139,6 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
         set_fitted(self, classifier_further(self, X, y, classes, sample_weight))
         return self
 
-    # ------------------------------------------------------------------ answers
-
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probability of each class, [rows, classes]."""
         check_is_fitted(self)
@@ -168,8 +164,6 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(bad_value(type(self).__name__, "y", f"have {len(values)} rows", len(truth)))
         right = (values == truth[:, None]).any(axis=1)
         return float(np.average(right, weights=sample_weight))
-
-    # ------------------------------------------------------------------ fitted parts
 
     classes_: NDArray[Any] = field(init=False)
     _mixture: ClassMixture = field(init=False)
@@ -197,10 +191,6 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | Path) -> "MCLClassifier":
-        """Return the estimator that `save` wrote.
-
-        Raises:
-            ValueError: if the folder holds no such model, or one of another version.
-        """
+        """Return the estimator that `save` wrote; a ValueError names a folder without one."""
         loaded: MCLClassifier = read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
         return loaded

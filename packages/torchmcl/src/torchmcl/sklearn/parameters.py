@@ -1,11 +1,13 @@
 """Parameters of the estimators: their checks, and the way to train that they describe."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.utils import check_random_state
+from torch import nn
 
 from torchmcl._checks import (
     available_device,
@@ -21,8 +23,10 @@ from torchmcl.density import KernelMixture, VoronoiKernels
 from torchmcl.fleet import Candidate, FleetSearch
 from torchmcl.rules.winners import AnnealedWTA
 from torchmcl.schedules import Cosine, Exponential, Linear, Schedule, annealed
+from torchmcl.sklearn.examples import Examples, mean_one
+from torchmcl.sklearn.rows import Rows
 
-__all__ = ["Cooling", "as_given", "check_parameters", "rule_of", "seed_of"]
+__all__ = ["Cooling", "as_given", "check_parameters", "rule_of", "searched", "seed_of"]
 
 _COUNTS = ("n_hypotheses", "n_restarts", "n_epochs", "batch_size", "patience")
 # Parameters that a search chooses.
@@ -127,3 +131,44 @@ def _check_search(owner: str, kind: type[Any], given: dict[str, Any]) -> None:
 def _plain(value: Any) -> Any:
     """Return numpy's integers, which grid searches hand out, as Python's."""
     return int(value) if isinstance(value, np.integer) else value
+
+
+def searched(
+    estimator: Any,
+    factory: Callable[[], nn.Module],
+    rows: Rows,
+    examples: Examples,
+    *,
+    seed: int,
+    n_epochs: int,
+    batch_size: int,
+    **options: Any,
+) -> tuple[Candidate, dict[str, Any]]:
+    """Return the best of many ways to train, by rows held out inside the training rows, and the attributes of it.
+
+    Args:
+        estimator: with the `FleetSearch`.
+        factory: makes an untrained network.
+        rows: to train on.
+        examples: the same as tensors.
+        seed: of the search.
+        n_epochs: of each training.
+        batch_size: of each training.
+        **options: further options of `FleetSearch.run`.
+    """
+    units = np.unique(rows.units, return_inverse=True)[1].ravel()
+    trials = estimator.search.run(
+        factory,
+        examples.inputs,
+        examples.targets,
+        n_epochs,
+        batch_size=batch_size,
+        seed=seed % 2**31,
+        device=estimator.device,
+        progress=bool(estimator.progress),
+        weights=mean_one(rows.weights),
+        groups=torch.from_numpy(units) if rows.in_groups else None,
+        **options,
+    )
+    best = trials.candidates[trials.best]
+    return best, {"trials_": trials.records(), "best_candidate_": best.name}

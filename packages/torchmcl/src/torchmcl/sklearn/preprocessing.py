@@ -12,10 +12,8 @@ __all__ = ["MANY_ROWS", "N_BINS", "Encoder", "MissingIndicators", "PiecewiseLine
 
 # Clip standardised inputs here: larger squares overflow in float32.
 _MOST_DEVIATIONS = 1e12
-#: Tables with at least this many rows have no bins by default, and one network learns enough from them.
-MANY_ROWS = 50_000
-#: Bins of each column, by default, in tables whose values repeat.
-N_BINS = 32
+#: By default, tables with at least so many rows have no bins and one network; others so many bins where values repeat.
+MANY_ROWS, N_BINS = 50_000, 32
 # No bins by default if more columns than these take more than two values: networks would have too many inputs.
 _MAX_BINNED = 128
 
@@ -54,10 +52,7 @@ class Scaler:
 
 
 def _mean_and_scale(column: NDArray[np.float64], shares: NDArray[np.float64]) -> tuple[float, float]:
-    """Return mean and standard deviation, exact however far from zero the column lies and however narrow it is.
-
-    Measured from one of the values, in units of the largest difference, nothing cancels and no square overflows.
-    """
+    """Return mean and standard deviation, from one of the values in units of the largest difference: no overflow."""
     offsets = column - column[0]
     unit = np.abs(offsets).max()
     if unit == 0:
@@ -70,9 +65,7 @@ def _mean_and_scale(column: NDArray[np.float64], shares: NDArray[np.float64]) ->
 
 @dataclass(frozen=True)
 class PiecewiseLinear:
-    """Standardised columns, and for each bin of a column how far a value has passed through it, in [0, 1].
-
-    A network is smooth in its inputs. With these it can bend at any edge without large weights, as trees do.
+    """Standardised columns, and the share of each bin that a value has passed: a network can bend at any edge.
 
     Attributes:
         scaler: of the columns.
@@ -162,8 +155,8 @@ def fit_encoder(rows: Rows, n_bins: int | None, default: int | None = None) -> E
 
     Args:
         rows: to learn from.
-        n_bins: of each column, 0 for none; None for the default.
-        default: the default; None for 32 in tables below 50 000 rows whose values repeat, and 0 in others.
+        n_bins: of each column, 0 for none; None for `default`, and if that is None for 32 where values repeat.
+        default: for estimators that decide otherwise.
     """
     inputs, missing = rows.inputs, np.isnan(rows.inputs)
     means = _means(inputs, missing, rows.weights) if missing.any() else None
@@ -193,13 +186,13 @@ def _means(rows: NDArray[Any], missing: NDArray[np.bool_], weights: NDArray[np.f
 
 
 def _values_repeat(rows: NDArray[Any]) -> bool:
-    """Return whether at least half of the columns have at most half as many values as there are different rows."""
+    """Return whether half of the columns have at most half as many values as there are different rows."""
     repeat = [2 * len(np.unique(column)) <= len(rows) for column in rows.T]
     return 2 * sum(repeat) >= len(repeat)
 
 
 def _n_not_binary(rows: NDArray[Any]) -> int:
-    """Return how many columns take more than two values; at most so many where that is all that matters."""
+    """Return how many columns take more than two values, or all of them if they are few enough."""
     if rows.shape[1] <= _MAX_BINNED:
         return rows.shape[1]
     low, high = rows.min(axis=0), rows.max(axis=0)

@@ -16,16 +16,14 @@ from torchmcl.sklearn.calibration import Calibrator, supported_gaps
 from torchmcl.sklearn.columns import checked_groups
 from torchmcl.sklearn.continuing import PARTIAL_EPOCHS, Continuation
 from torchmcl.sklearn.examples import Examples, Preprocessor, default_n_epochs, seeds_of
-from torchmcl.sklearn.parameters import as_given, check_parameters, seed_of
+from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of
 from torchmcl.sklearn.predictive import Predictive
 from torchmcl.sklearn.preprocessing import MANY_ROWS, Encoder, fit_encoder
 from torchmcl.sklearn.rows import Rows, Split, fixed_borders, split_rows
-from torchmcl.sklearn.searching import searched
-from torchmcl.sklearn.targets import Targets, check_targets_vary, checked_regression
-from torchmcl.sklearn.trained import Trained
-from torchmcl.sklearn.training import Trainer
+from torchmcl.sklearn.targets import RegressionTable, Targets, check_targets_vary, checked_regression
+from torchmcl.sklearn.training import Trained, Trainer
 
-__all__ = ["answer_attributes", "fitted_by_rule", "fitted_further", "held_out_shares"]
+__all__ = ["answer_attributes", "fitted_by_rule", "fitted_further", "further_split", "held_out_shares"]
 
 _WEIGHT_DECAY = 0.05
 # Networks by default; one learns enough from a table of `MANY_ROWS`, and predicts faster.
@@ -136,14 +134,7 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
     before: Answers | None = getattr(estimator, "_answers", None)
     targets = None if before is None else before.targets
     table = checked_regression(estimator, X, y, sample_weight, targets=targets, n_needed=1)
-    if before is None:
-        shares = held_out_shares(estimator.validation_fraction)
-        state = Continuation(seed_of(estimator.random_state), 0, fixed_borders(**shares))
-    else:
-        state = estimator._continuation
-    split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=state.borders)
-    if before is None and not len(split.train):
-        split = split_rows(table.X, table.y, table.weights, seed=state.seed)
+    state, split = further_split(estimator, table)
     if before is None:
         encoder = fit_encoder(split.train, estimator.n_bins, default=0)
         targets = Targets.fit(type(estimator).__name__, table, split.train, None)
@@ -153,7 +144,6 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
         encoder, modules = before.predictive.encoder, before.predictive.modules
     assert targets is not None
     targets = targets.without_bounds_crossed_by(table.y)
-    state = state.holding_out(split)
     if len(split.train):
         trainer = _epoch_trainer(estimator, len(split.train))
         examples = Preprocessor(encoder, targets)(split.train)
@@ -162,6 +152,20 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
     kept = {} if before is None else {name: value for name, value in vars(estimator).items() if name.endswith("_")}
     fitted = {**kept, **table.described, **answer_attributes(answers)}
     return {**fitted, "n_epochs_": state.n_epochs, "_continuation": state}
+
+
+def further_split(estimator: Any, table: RegressionTable) -> tuple[Continuation, Split]:
+    """Return the state of a training that further rows continue, with these held out, and the split of the rows."""
+    state: Continuation | None = getattr(estimator, "_continuation", None)
+    if state is not None:
+        split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=state.borders)
+        return state.holding_out(split), split
+    borders = fixed_borders(**held_out_shares(estimator.validation_fraction))
+    state = Continuation(seed_of(estimator.random_state), 0, borders)
+    split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=borders)
+    if not len(split.train):  # the first rows must train
+        split = split_rows(table.X, table.y, table.weights, seed=state.seed)
+    return state.holding_out(split), split
 
 
 def _epoch_trainer(estimator: Any, n_rows: int) -> Trainer:

@@ -30,10 +30,9 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     networks and a forest, with better likelihoods on most tables.
 
     A part of the rows trains nothing: two thirds of it select (the bandwidth, gaps of the sets, the best network), the
-    others calibrate the intervals and are used for nothing else. The fit does not depend on the order of the rows,
-    weighting a row with 2 is the same as having it twice, and weighting all rows alike is the same as not weighting
-    them. Copies of a row are held out together. In a table so coarse that rows coincide by chance, each is a row of its
-    own: the values of different rows decide which of the two it is.
+    others calibrate the intervals and are used for nothing else. The fit does not depend on the order of the rows, and
+    weighting a row with 2 is the same as having it twice. Copies of a row are held out together; in a table so coarse
+    that rows coincide by chance, each is a row of its own.
 
     Args:
         n_hypotheses: how many answers to give for each row.
@@ -44,22 +43,17 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
         hidden: sizes of the hidden layers.
         n_bins: bins of the piecewise linear encoding of each column, between its quantiles; 0 for none. By default 32,
             if there are fewer than 50 000 rows, at most 128 columns that take more than two values, and in half of the
-            columns or more values repeat (each stands in two different rows on average), else none. None for
-            `partial_fit`.
+            columns or more values repeat, else none; none for `partial_fit`.
         n_epochs: passes over the rows, at most. By default about 1500 steps (750 with bins), in 20 to 1000 epochs.
-        batch_size: at most this many rows in an optimizer step, split evenly; by default three times the square root of
-            their number, between 64 and 1024.
+        batch_size: at most this many rows in a step; by default 3 times the root of their number, from 64 to 1024.
         learning_rate: of Adam: a number to begin with, brought to 0 along a cosine, or a schedule by epoch.
         weight_decay: decoupled weight decay; by default 0.05, and by the noise per row with `AutoAnnealing`.
         keep_best: keep the epoch with the lowest distortion on the selecting rows instead of the last one.
         validation_fraction: share of the rows that is held out of the training: two thirds select, the others calibrate
             (9, 19, 29 ... rows, of a small table more than a third), at most 10 000 and 5 000 rows.
-        patience: end the training of a network after this many epochs without improvement on the selecting rows; choose
-            it longer than the cooling. By default every network is trained to the end.
-        n_restarts: networks that begin with different weights, trained together as a fleet. By default 5, and 1 from
-            50 000 rows to train on.
-        ensemble: let all networks answer together instead of the best one on the selecting rows. One that failed there
-            is left out.
+        patience: end a training after this many epochs without improvement on the selecting rows; never by default.
+        n_restarts: networks, trained together as a fleet. By default 5, and 1 from 50 000 rows to train on.
+        ensemble: let all networks that did not fail answer together instead of the best one on the selecting rows.
         final_fit_on_all_rows: when the selecting rows have served, continue the training with them for another 30 % of
             the epochs, from a quarter of the learning rate down to 0. Rows that calibrate are never trained on.
         search: a `torchmcl.fleet.FleetSearch`: its candidates (64 by default) are trained at once on a part of the
@@ -71,15 +65,13 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
         density: `KernelMixture` or `VoronoiKernels`: the density of `predict_distribution`, `sample` and `log_prob`.
 
     Attributes:
-        modules_: the networks that were kept, ordinary torch modules on standardised inputs and targets; with bins
-            the encoding of each column comes after the columns.
+        modules_: the networks that were kept, ordinary torch modules on encoded inputs and standardised targets.
         n_features_in_: columns of X; `feature_names_in_` has their names where X had any.
         n_outputs_: columns of y; `target_names_` has their names, `target_scale_` their deviations.
         n_answers_: the number of answers for a row.
         bandwidth_: the rule for the bandwidth, in units of the deviation of y.
-        loss_curve_: training loss of each epoch, of the best network.
-        temperature_curve_: the temperature of each epoch, whether a schedule, the search or the training itself decided
-            on it; None for a rule without any. `learning_rate_curve_` has the learning rates.
+        loss_curve_: training loss of each epoch, of the best network; `learning_rate_curve_` has the learning rates.
+        temperature_curve_: the temperature of each epoch; None for a rule without any.
         rule_: the rule, the function epoch -> rule or the `AutoAnnealing` that was used.
         best_restart_: which restart was best; `validation_distortions_` has the values, in standardised units.
         best_epoch_: the epoch that was kept, -1 if the last one was.
@@ -142,8 +134,8 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
             checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
 
         Raises:
-            ValueError: for a parameter out of range, a table with infinite values, a target that is missing, constant,
-                or as small as 1e-120 or as large as 1e120, or a learning rate at which all networks diverge.
+            ValueError: for a parameter out of range, infinite values, targets that are missing or constant, or a
+                learning rate at which all networks diverge.
         """
         set_fitted(self, fitted_by_rule(self, X, y, sample_weight, groups, checkpoint))
         return self
@@ -152,20 +144,12 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
         """Train for one epoch on some more rows, from where the last call (or `fit`) ended.
 
         Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, 200 by default; the learning rate
-        stays at its first value if it is not a schedule. Inputs and targets are standardised as in the first
-        call. The held-out share of each call joins the rows that select and calibrate, of which the latest 4096 are
-        kept. A row that comes again is in the same share again; a call of nothing but held-out rows trains nothing. One
-        network is trained, or `n_restarts` of them where that is given with `ensemble`; after `fit` those that it kept.
-
-        Args:
-            X: [rows, features]
-            y: [rows] or [rows, outputs]
-            sample_weight: [rows], how much each row counts.
+        stays at its first value if it is not a schedule. The held-out share of each call joins the rows that select and
+        calibrate, of which the latest 4096 are kept; a row that comes again is in the same share again. One network is
+        trained, or `n_restarts` of them where that is given with `ensemble`; after `fit` those that it kept.
         """
         set_fitted(self, fitted_further(self, X, y, sample_weight))
         return self
-
-    # ------------------------------------------------------------------ answers
 
     predict = answers.predict
     predict_hypotheses = answers.predict_hypotheses
@@ -182,8 +166,6 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
         """Return a checked table as numbers, [rows, columns]."""
         numbers: NDArray[Any] = checked_table(self, X, reset=False)[0]
         return numbers
-
-    # ------------------------------------------------------------------ fitted parts
 
     _answers: answers.Answers = field(init=False)
 
@@ -202,26 +184,18 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     def save(self, folder: str | Path, *, private: bool = False) -> None:
         """Write the fitted estimator to a folder: `model.safetensors`.
 
-        A saved model in it is replaced; nothing half-written is ever left. By default the file holds the rows that were
-        held out, for `partial_fit`.
-
         Args:
-            folder: new, empty or with a saved model.
-            private: leave these rows out. Means, quantiles and bounds stay.
+            folder: new, empty or with a saved model, which is replaced; nothing half-written is ever left.
+            private: leave out the held-out rows, which `partial_fit` uses. Means, quantiles and bounds stay.
 
         Raises:
             ValueError: if the folder holds something else, or a parameter is not of the kind that JSON can hold.
-            OSError: if it cannot be written.
         """
         check_is_fitted(self)
         save_estimator(self, Path(folder), private=private)
 
     @classmethod
     def load(cls, folder: str | Path) -> "MCLRegressor":
-        """Return the estimator that `save` wrote.
-
-        Raises:
-            ValueError: if the folder holds no such model, or one of another version.
-        """
+        """Return the estimator that `save` wrote; a ValueError names a folder without one."""
         loaded: MCLRegressor = read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
         return loaded

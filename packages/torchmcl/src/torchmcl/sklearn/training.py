@@ -5,25 +5,84 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import rule_at
-from torchmcl.fleet import Checkpointing, Fleet, FleetData, Validation, even_batch_size
+from torchmcl.fleet import Checkpointing, Fleet, FleetData, FleetHistory, Validation, even_batch_size
 from torchmcl.rules.winners import WTA
 from torchmcl.schedules import Cosine, Schedule
 from torchmcl.sklearn.examples import Examples, seeds_of
-from torchmcl.sklearn.trained import Trained, last_values
 
-__all__ = ["Trainer"]
+__all__ = ["Trained", "Trainer"]
 
-# A save takes about 15 ms, a training at least a second.
-_N_SAVES = 5
-# Evaluations on held-out rows that only draw a curve.
-_N_EVALUATIONS = 100
+# A network with this many times the lowest distortion on held-out rows has failed: its hypotheses collapsed.
+_FAILED = 2.0
+# A save takes about 15 ms, a training at least a second. Evaluations on held-out rows may only draw a curve.
+_N_SAVES, _N_EVALUATIONS = 5, 100
 # The final training on all rows: this share of the epochs, from this share of the learning rate down to 0.
 _FINAL_EPOCHS, _FINAL_RATE = 0.3, 0.25
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The networks of all restarts and the record of their training.
+
+    Attributes:
+        modules: one network for each restart.
+        history: of their training.
+        distortions: [restarts], on held-out rows; infinite without any.
+        best_epochs: [restarts], the epoch that was kept, -1 where it is the last.
+        moments: of the optimizer, to continue with.
+    """
+
+    modules: list[nn.Module]
+    history: FleetHistory
+    distortions: Tensor
+    best_epochs: Tensor
+    moments: dict[str, Tensor]
+
+    def best(self) -> int:
+        """Return the restart with the lowest validation distortion, or the lowest last loss without validation."""
+        values = self.distortions
+        if not torch.isfinite(values).any():
+            values = self.history.losses[-1]
+        return int(torch.where(values.isnan(), torch.inf, values).argmin())
+
+    def not_failed(self) -> list[int]:
+        """Return the restarts but for those that are far worse than the best one, and so have lost modes."""
+        known = self.distortions[self.distortions.isfinite()]
+        bound = _FAILED * known.min() if len(known) else torch.nan
+        kept = [place for place, value in enumerate(self.distortions) if value <= bound]
+        return kept or list(range(len(self.modules)))  # without held-out rows nothing is known
+
+    def moments_of(self, kept: list[int]) -> dict[str, Tensor]:
+        """Return the moments of some restarts."""
+        return {name: value[kept] for name, value in self.moments.items()}
+
+    def attributes(self, rule: Any) -> dict[str, Any]:
+        """Return the fitted attributes of an estimator that describe the training of the best network."""
+        history, best = self.history, self.best()
+        stopped = int(history.stopped_epoch[best])
+        if history.temperatures is not None:  # as `AutoAnnealing` decided on them
+            temperatures = history.temperatures[:, best].tolist()
+        else:
+            rules = [rule_at(rule, epoch) for epoch in range(len(history.losses))]
+            temperatures = [getattr(each, "temperature", None) for each in rules]
+        return {
+            "rule_": rule,
+            "best_restart_": best,
+            "loss_curve_": history.losses[:, best].double().numpy(),
+            "validation_curve_": history.watched[:, best].double().numpy(),
+            "learning_rate_curve_": history.learning_rates[:, best].double().numpy(),
+            "temperature_curve_": None if None in temperatures else np.array(temperatures, dtype=np.float64),
+            "seconds_": float(history.seconds),
+            "validation_distortions_": self.distortions.double().numpy(),
+            "best_epoch_": int(self.best_epochs[best]),
+            "n_epochs_": stopped + 1 if stopped >= 0 else len(history.losses),
+        }
 
 
 @dataclass(frozen=True)
@@ -34,12 +93,10 @@ class Trainer:
         rule: an assignment rule, a function epoch -> rule or `AutoAnnealing`.
         learning_rate: a number or a schedule by epoch.
         weight_decay: one for all networks, or one for each.
-        n_epochs: passes over the rows.
-        batch_size: at most this many rows in a step.
+        n_epochs: passes over the rows, at most `batch_size` of them in a step.
         seeds: one for each network.
-        cost_fn: of hypotheses and targets.
+        cost_fn: of hypotheses and targets; `score_weight` is that of the loss of the scores.
         device: where to train.
-        score_weight: of the loss of the scores.
         keep_best: keep each network's best epoch on the validation rows instead of the last.
         checkpoint: folder for checkpoints, or None.
         moments: of the optimizer, where a training is continued.
@@ -92,7 +149,7 @@ class Trainer:
         keeps = validation is not None and self.keep_best
         modules = fleet.best_models if keeps else fleet.models
         assert fleet.optimizer_state is not None  # a continued training leaves it
-        values = history.best_value if keeps else last_values(history)
+        values = history.best_value if keeps else _last_values(history)
         best_epochs = history.best_epoch if keeps else torch.full_like(history.best_epoch, -1)
         return Trained([module.eval() for module in modules], history, values, best_epochs, fleet.optimizer_state)
 
@@ -131,3 +188,11 @@ class Trainer:
         seeds, at_once = seeds_of(self.seeds[0], len(modules)), self.models_at_once and len(modules)
         last = replace(self, rule=rule, seeds=seeds, moments=moments, models_at_once=at_once)
         return last.further(modules, data, epochs=_FINAL_EPOCHS, rate=_FINAL_RATE, name="all rows")
+
+
+def _last_values(history: FleetHistory) -> Tensor:
+    """Return the last value of each model on held-out rows, infinity where there is none."""
+    values = torch.full_like(history.best_value, torch.inf)
+    for evaluated in history.watched:
+        values = torch.where(evaluated.isnan(), values, evaluated)
+    return values
