@@ -17,7 +17,7 @@ ROLE = re.compile(r":(?:py:)?(?:class|func|meth|attr|obj|mod|data|exc):`(?:[^`<]
 def documented():
     """Return the full names of everything that the reference lists."""
     names, module, listing = set(), "", False
-    for line in (DOCS / "reference" / "index.rst").read_text().splitlines():
+    for line in "\n".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.rst"))).splitlines():
         if found := re.match(r"\.\. (current)?module:: (\S+)", line):
             module = found[2]
             names |= set() if found[1] else {module}

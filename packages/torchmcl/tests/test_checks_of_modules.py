@@ -102,7 +102,7 @@ BAD_CALLS = {
     "lifted nothing": (
         lambda: mcl.Pairwise(3),
         TypeError,
-        r"pairwise: `loss` must be callable, got 3\. For example torchmcl\.pairwise\(",
+        r"Pairwise: `loss` must be callable, got 3\. For example torchmcl\.Pairwise\(",
     ),
     "lifted with a bad number of axes": (
         lambda: mcl.Pairwise(torch.dist, target_dims=-1),

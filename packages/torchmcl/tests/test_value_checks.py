@@ -26,7 +26,7 @@ def test_value_checks_name_the_first_offending_index_of_the_cost():
     with (
         mcl.debug_checks(),
         pytest.raises(
-            ValueError, match=r"match: `cost` must be finite, got nan at index \(1, 0, 2\)\. Look at the step"
+            ValueError, match=r"assign: `cost` must be finite, got nan at index \(1, 0, 2\)\. Look at the step"
         ),
     ):
         mcl.assign(cost, mcl.WTA())

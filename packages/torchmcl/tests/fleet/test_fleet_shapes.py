@@ -36,7 +36,7 @@ CASES = {
 def alone(seed, rule, options, data):
     """Train one network in a plain loop."""
     torch.manual_seed(seed)
-    model = network(scales="mixture" in str(options) or "laplace" in str(options))
+    model = network(scales="MixtureNLL" in str(options) or "laplace" in str(options))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(N_EPOCHS):
         optimizer.zero_grad()
@@ -48,7 +48,7 @@ def alone(seed, rule, options, data):
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("ragged", [False, True])
 def test_model_i_is_the_model_trained_alone(options, ragged):
-    scales = "mixture" in str(options) or "laplace" in str(options)
+    scales = "MixtureNLL" in str(options) or "laplace" in str(options)
     rules = [mcl.WTA(), mcl.AnnealedWTA(0.5)]
     sets = [rows(0), tuple(part[:17] for part in rows(1))] if ragged else [rows(0), rows(1)]
     fleet = Fleet(functools.partial(network, scales), 2, rule=rules, **options)
@@ -65,7 +65,7 @@ def test_model_i_is_the_model_trained_alone(options, ragged):
     assert evaluated["distortion"].isfinite().all()
     for i, (inputs, targets, mask) in enumerate(sets):
         given = mcl.Predictions(*fleet.models[i](inputs)[:2])
-        scores = mcl.SoftmaxScores() if "mixture" in str(options) else options.get("scores")
+        scores = mcl.SoftmaxScores() if "MixtureNLL" in str(options) else options.get("scores")
         expected = mcl.metrics.rmse_of_mean(given, targets, mask, scores=scores)
         torch.testing.assert_close(evaluated["rmse"][i], expected.detach())
 

@@ -19,8 +19,8 @@ class Centre:
     """The centre of a group under a cost.
 
     Args:
-        from_means: a function of events [rows, hypotheses, *event], the weight of each in each group [rows, groups,
-            hypotheses] and the means of the groups [rows, groups, *event], that returns better centres of the shape of
+        from_means: a function of events [rows, hypotheses, ...], the weight of each in each group [rows, groups,
+            hypotheses] and the means of the groups [rows, groups, ...], that returns better centres of the shape of
             the means. None where no centre is better than the mean.
     """
 
