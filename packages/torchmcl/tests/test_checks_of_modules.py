@@ -107,22 +107,22 @@ BAD_CALLS = {
     "lifted with a bad number of axes": (
         lambda: mcl.Pairwise(torch.dist, target_dims=-1),
         ValueError,
-        "pairwise: `target_dims` must be a small number of axes >= 0, got -1",
+        "Pairwise: `target_dims` must be a small number of axes >= 0, got -1",
     ),
     "lifted loss that is no scalar": (
         lambda: mcl.Pairwise(lambda h, t: h - t)(hypotheses=POINTS, targets=POINTS),
         ValueError,
-        r"pairwise: `loss` must return a scalar tensor for one pair, got \(2,\)\. Sum or average",
+        r"Pairwise: `loss` must return a scalar tensor for one pair, got \(2,\)\. Sum or average",
     ),
     "lifted with too few axes": (
         lambda: mcl.Pairwise(torch.dist)(hypotheses=POINTS, targets=torch.rand(2)),
         ValueError,
-        r"pairwise: `targets` must have shape \[\.\.\., targets\] followed by 1 axes, got \(2,\)",
+        r"Pairwise: `targets` must have shape \[\.\.\., targets\] followed by 1 axes, got \(2,\)",
     ),
     "lifted of a list": (
         lambda: mcl.Pairwise(torch.dist)(hypotheses=[1.0], targets=POINTS),
         TypeError,
-        r"pairwise: `hypotheses` must be a torch\.Tensor, got list",
+        r"Pairwise: `hypotheses` must be a torch\.Tensor, got list",
     ),
     # step
     "model that returns a tensor": (
@@ -144,7 +144,7 @@ BAD_CALLS = {
     "step with a schedule": (
         lambda: step(rule=mcl.Constant(1.0)),
         TypeError,
-        "match: `rule` must be an assignment rule",
+        "assign: `rule` must be an assignment rule",
     ),
     "step with numbers as mask": (
         lambda: step(batch=masked(torch.ones(2, 1))),
