@@ -226,7 +226,7 @@ def test_compressed_content_that_does_not_say_so_is_never_unpacked(tmp_path, nam
         ),
         ("a.csv", b'a,b\n1,x\n2,"6" pipe\n3,y\n', r"got a stray one in line 3. Write a quote inside a field twice"),
         ("a.csv", b'a,b\n1,"two\nlines"\n2,"pipe\n3,y\n', r"got a stray one in line 4"),
-        ("a.csv", gzip.compress(b"a,b\n1,2\n", mtime=0), r"which is compressed with gzip. Name it a.csv.gz, or unpack it"),
+        ("a.csv", gzip.compress(b"a,b\n1,2\n", mtime=0), r"compressed with gzip. Name it a.csv.gz, or unpack it"),
         ("a.csv", b"PK\x03\x04 a sheet", r"a ZIP archive or a spreadsheet. Unpack it, or save the sheet as CSV"),
         ("a.xlsx", b"", r"`file` must end in .csv, .tsv"),
         ("a.parquet.gz", b"", r"`file` must end in"),
