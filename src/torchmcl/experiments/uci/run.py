@@ -96,10 +96,10 @@ def _own_stream(device: torch.device) -> AbstractContextManager[Any]:
 def _result_of(awaited: Future[_Rows], others: Sequence[Future[_Rows]]) -> _Rows:
     """Return what a unit gave, or raise what ended any of them, without a wait for the rest."""
     while not awaited.done():
-        wait([future for future in others if not future.done()], return_when=FIRST_COMPLETED)
-        for future in others:
+        for future in others:  # before the wait: one may have ended already
             if future.done() and (error := future.exception()) is not None:
                 raise error
+        wait([future for future in others if not future.done()], return_when=FIRST_COMPLETED)
     return awaited.result()
 
 
