@@ -1,6 +1,7 @@
 """Annealing that decides for itself, and its traces: records, phase transitions, and the tree of hypotheses."""
 
 from torchmcl.annealing.auto import AutoAnnealing, AutoValues, CostScale, cost_scale
+from torchmcl.annealing.changes import move_hypotheses, part_hypotheses
 from torchmcl.annealing.course import RuleLike
 from torchmcl.annealing.drawing import draw_dendrogram, draw_tree
 from torchmcl.annealing.measure import Measurement, measure
@@ -23,6 +24,8 @@ __all__ = [
     "draw_dendrogram",
     "draw_tree",
     "measure",
+    "move_hypotheses",
     "network_tolerance",
+    "part_hypotheses",
     "phase_transitions",
 ]

@@ -17,7 +17,7 @@ from torchmcl.nn import MultiHypothesisHead
 from torchmcl.rules.winners import AnnealedWTA, AssignmentRule
 from torchmcl.types import Batch, Predictions, StepOutput
 
-__all__ = ["LoopAnnealing", "RuleLike", "check_rule_like", "described_rule", "rule_at"]
+__all__ = ["LoopAnnealing", "OptimizerWeights", "RuleLike", "check_rule_like", "described_rule", "rule_at"]
 
 RuleLike = AssignmentRule | Callable[[float], AssignmentRule] | AutoAnnealing
 """The type of `rule` everywhere: an assignment rule, a function step -> rule, or `AutoAnnealing`."""
@@ -129,7 +129,7 @@ class LoopAnnealing:
             return Samples(*map(partial(torch.cat, dim=1), zip(*collected, strict=True))) if collected else None
 
         head = None if self._driver.head is None else self._driver.head[1]
-        weights = _OptimizerWeights(optimizer, head, self._initial)
+        weights = OptimizerWeights(optimizer, head, self._initial)
         self._driver.end_epoch(measured, epoch, n_epochs, weights, samples)
         if self._initial is not None and float(self.state["begun"]) >= 0:
             self._initial = None
@@ -224,7 +224,7 @@ class LoopAnnealing:
             self._collected.append(samples)
 
 
-class _OptimizerWeights:
+class OptimizerWeights:
     """The weights of a model under an optimizer of torch, see `TrainedWeights`.
 
     Args:
