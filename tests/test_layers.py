@@ -18,7 +18,7 @@ MODELS = ("nn", "model", "estimators", "fleet", "loop")
 # A page of the demonstration shows this program as users write it.
 AS_USERS = {"torchmcl.demo.conditional_example"}
 STREET_PRIVATE = {"torchmcl.lightning._backend"}
-MOST_FLOORS = 12
+MOST_FLOORS = 10
 
 
 def module_of(path, source):
