@@ -221,7 +221,7 @@ class TrainingFacts:
 
 
 def why_not_usual(training: TrainingFacts) -> str | None:
-    """Return why no fast backend serves a training, whatever its models; None if one may."""
+    """Return the first reason that most backends share not to serve a training, None if there is none."""
     spec = training.spec
     if training.rows.is_sampled:
         return "It serves rows that stay the same in all epochs."

@@ -36,7 +36,8 @@ class AssignmentRule(ABC):
     A subclass is a frozen dataclass (`eq=False`: equality is here) whose fields are floats or
     tensors that broadcast against the cost, with one method `_assign`. It gets a detached cost of
     at least float32 whose padded rows are 0 and returns rows that sum to 1; padded rows are zeroed
-    afterwards. It must not read values on the host or change its input.
+    afterwards. It must not read values on the host or change its input. `as_operand` brings a field
+    into the form that arithmetic with the cost takes.
     """
 
     def __call__(self, cost: Tensor, mask: Tensor | None = None) -> Tensor:
