@@ -68,4 +68,4 @@ audit: install
 	$(BIN)/pip-audit --requirement out/audit.txt --no-deps --disable-pip --strict --progress-spinner off
 
 clean:
-	rm -rf $(VENV) out build dist docs/_build docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) out dist packages/*/build packages/*/src/*.egg-info studies/build studies/src/*.egg-info docs/_build docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache

@@ -11,7 +11,7 @@ hypothesis.settings.load_profile("torchmcl")
 
 # Files and folders that only `make test-all` runs; single slow tests of other files have the marker themselves.
 SLOW = (
-    *("contracts/test_compiled_schedules", "estimators/test_combinations", "estimators/test_coverage"),
+    *("contracts/test_compiled_schedules", "estimators/test_coverage"),
     *("fleet/test_awkward_modules", "fleet/test_fleet_combinations", "integration/"),
     *("triton/", "test_cluster", "test_demo", "test_fine_tuning", "test_every_flag", "test_missing_packages"),
     *("test_figures", "test_gallery", "test_kernels", "test_lightning_nodes", "test_numerical_soak"),

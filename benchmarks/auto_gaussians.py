@@ -3,7 +3,7 @@
 python benchmarks/auto_gaussians.py [--parts fleet] [--device cuda] [--out results/auto-gaussians-cpu.json]
 
 Fleet: `AutoAnnealing()` as it comes, in the network of the quick figures, beside the figure's own schedule. k-means is
-fitted to fresh points, and all are measured on 25 000 others. Estimator: `rule="auto"` on 10 000 points, and on the
+fitted to fresh points, and all are measured on 25 000 others. Estimator: `MCLRegressor()` on 10 000 points, and on the
 same times 1e-3 and 1e3; a fleet takes targets as they are, and its learning rate is for targets of the size of 1.
 """
 

@@ -1,8 +1,8 @@
-"""Training networks whose inputs climb (the knots of the estimators): sums of weights against a product.
+"""Training networks whose inputs climb (the bins of the estimators): sums of weights against a product.
 
 python benchmarks/ladders.py [--out results/ladders-cpu.json]
 
-Five networks on a table of 13 columns with 26 knots each, batches of 64 and 128 rows, on one core: CPU time of a
+Five networks on a table of 13 columns with 26 bins each, batches of 64 and 128 rows, on one core: CPU time of a
 training, median of rounds in turns. With its columns in random order a table does not climb, so the first layer is a
 product of matrices ("product"); in order, the compiled step adds up weights instead ("sums"). The floor is what the
 other layers take: the 13 columns alone.

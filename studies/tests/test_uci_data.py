@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from places import ROOT
+import places
 from torchmcl_studies.data import uci
 from torchmcl_studies.data.downloads import checksums
 from torchmcl_studies.data.uci import UCI_SETS, load_uci, official_splits, synthetic_year
 
-SHARED = ROOT.parent / "shared/data/uci"
+SHARED = places.SHARED / "uci"
 NINE = [name for name in UCI_SETS if name != "year"]
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the UCI files are not in ../shared/data/uci")
 

@@ -14,6 +14,7 @@ import pytest
 
 import torchmcl as mcl
 from forged import forge
+from places import PACKAGES
 from torchmcl.annealing import AnnealingRecords, WeightHistory
 from torchmcl.persistence import limits as _limits
 from torchmcl.persistence.limits import LIMITS, limit
@@ -434,13 +435,14 @@ def test_every_limit_stands_in_the_documentation():
 
 
 def test_the_sources_run_nothing_that_they_read():
-    """No eval, no exec, no pickle, no unsafe loader anywhere in the package (ruff's S rules see most of it too)."""
+    """No eval, no exec, no pickle, no unsafe loader anywhere in the packages (ruff's S rules see most of it too)."""
     import ast
 
-    root = Path(mcl.__file__).parent
-    for path in root.rglob("*.py"):
+    for path in (path for package in PACKAGES for path in package.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
+                if "Loader=_PlainLoader" in ast.unparse(node):  # a SafeLoader, tested above
+                    continue
                 called = ast.unparse(node.func)
                 assert called not in ("eval", "exec", "compile", "__import__", "yaml.load", "torch.load"), path
             if isinstance(node, ast.Import | ast.ImportFrom):

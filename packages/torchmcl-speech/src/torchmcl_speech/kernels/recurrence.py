@@ -1,4 +1,4 @@
-"""Bidirectional LSTMs in C, for inference on CPUs: `native/lstm.h`.
+"""Bidirectional LSTMs in C, for inference on CPUs: `lstm.h` in the extension of torchmcl.
 
 What it computes is defined by `nn.LSTM`. Sequences are shared among as many threads as torch has; the calls release the
 interpreter's lock.

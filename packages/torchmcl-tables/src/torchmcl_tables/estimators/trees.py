@@ -1,4 +1,4 @@
-"""Rows down the trees of a forest: in C (`native/trees.h`), or level by level in NumPy where that was not built."""
+"""Rows down the trees of a forest: in C (torchmcl's `trees.h`), or level by level in NumPy where it was not built."""
 
 import ctypes
 from ctypes import Structure, c_int64, c_void_p

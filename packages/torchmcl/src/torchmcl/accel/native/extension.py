@@ -1,6 +1,6 @@
 """The extension in C: whether it was built when the package was installed, and its functions.
 
-The sources are in the folder `native`; `native/native.h` declares the structures that Python declares again. Where the
+The sources are in the folder `c`; `c/native.h` declares the structures that Python declares again. Where the
 extension could not be built everything takes the plain way, and `torchmcl --version --verbose` says so.
 """
 

@@ -1,4 +1,4 @@
-"""Inputs whose columns climb, as knots of a table do: the compiled step replaces their product by sums of weights."""
+"""Inputs whose columns climb, as bins of a table do: the compiled step replaces their product by sums of weights."""
 
 import itertools
 from typing import NamedTuple

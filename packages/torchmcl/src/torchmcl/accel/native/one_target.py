@@ -1,4 +1,4 @@
-"""The step of one target per sample in C: `native/one_target.h`.
+"""The step of one target per sample in C: `c/one_target.h`.
 
 `mcl_step` defines what it computes. One pass over memory gives the cost, the weights, both losses and, where they may
 be needed, the gradients of these, which the backward pass hands out.

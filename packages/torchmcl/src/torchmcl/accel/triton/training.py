@@ -47,7 +47,7 @@ def train_epochs(
     FEATURES: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
     ABSOLUTE: tl.constexpr
 ):  # fmt: skip
-    """Train all models from `first_epoch` up to but not including `last_epoch`; `fleet/fused.py` says what is what."""
+    """Train all models from `first_epoch` up to but not including `last_epoch`; `fleet/backends/fused.py` explains."""
     model = tl.program_id(0)
     # Where the weights of this model lie.
     n_outputs = K * D + K * scored

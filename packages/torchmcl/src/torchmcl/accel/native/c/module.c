@@ -1,4 +1,4 @@
-/* An extension module without Python functions: `torchmcl.backends` calls what follows through ctypes, which
+/* An extension module without Python functions: `torchmcl.accel.native` calls what follows through ctypes, which
    releases the interpreter's lock. The instruction set is chosen when the module is loaded. */
 
 #define PY_SSIZE_T_CLEAN

@@ -1,4 +1,5 @@
-/* What Python hands to compiled functions. `torchmcl.backends` declares the same structures, field by field. */
+/* What Python hands to compiled functions. Python declares the same structures again, field by field:
+   `torchmcl.accel.native`, and where torchmcl-tables and torchmcl-speech call them. */
 
 #ifndef TORCHMCL_NATIVE_H
 #define TORCHMCL_NATIVE_H
