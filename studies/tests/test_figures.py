@@ -165,7 +165,8 @@ def test_the_page_shows_all_figures_and_the_film(figures):
         first = driver.execute_script(pixels)
         driver.execute_script(move, 10)
         assert driver.execute_script(pixels) != first
-        assert driver.execute_script("return film.methods.map(m => m.label)") == ["MCL", "Relaxed-WTA", "annealed MCL"]
+        labels = "return document.getElementById('film').film.methods.map(m => m.label)"
+        assert driver.execute_script(labels) == ["MCL", "Relaxed-WTA", "annealed MCL"]
         assert console_errors(driver) == []
 
 

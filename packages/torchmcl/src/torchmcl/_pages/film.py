@@ -32,6 +32,7 @@ def film_script(film: dict[str, Any], name: str = "film") -> str:
 _SCRIPT = """
 const part = (suffix) => document.getElementById(name + suffix);
 const canvas = part(""), context = canvas.getContext("2d");
+canvas.film = film; // to look at from a console
 const slider = part("-frame"), button = part("-play");
 const label = part("-label"), side = canvas.width / film.methods.length;
 const head = 50; // pixels for the names of the methods
