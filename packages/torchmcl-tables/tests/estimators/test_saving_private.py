@@ -1,10 +1,12 @@
-"""Saved estimators without the rows that they learned from."""
+"""Saved estimators without the rows that they learned from, and models whose numbers no fit writes."""
 
 import numpy as np
 import pytest
+import torch
 
+from forged import forge
 from tables import QUICK
-from torchmcl.persistence import read_checkpoint
+from torchmcl.persistence import read_checkpoint, write_checkpoint
 from torchmcl_tables import DensityRegressor
 
 RNG = np.random.default_rng(0)
@@ -38,3 +40,49 @@ def test_a_private_model_holds_no_row_and_answers_nearly_the_same(regressor, tmp
     assert np.corrcoef(answers, regressor.predict(X))[0, 1] > 0.95
     np.testing.assert_array_equal(DensityRegressor.load(tmp_path / "plain").predict(X), regressor.predict(X))
     assert DensityRegressor.load(tmp_path / "private").predict_interval(X[:3]).lower.shape[0] == 3
+
+
+BLEND = "fitted___answers__$Answers__predictive__$Blend__"
+FORGERIES = [
+    ({f"{BLEND}n_points": 10**8}, "must be an integer from 1 to 10,000"),
+    ({f"{BLEND}n_points": "5"}, "must be an integer from 1 to 10,000"),
+    ({"parameters__n_hypotheses": 10**8}, "must be an integer from 1 to 10,000"),
+    ({f"{BLEND}factor": {"$float": "nan"}}, "the widths of a blend must be finite"),
+    ({f"{BLEND}floor": 0.0}, "the widths of a blend must be finite and positive"),
+    ({f"{BLEND}trim": 0.7}, r"the trim of a blend must lie in \[0, 0.5\)"),
+    ({f"{BLEND}networks": []}, "must have networks for each encoder"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), FORGERIES)
+def test_counts_and_numbers_that_no_fit_writes_are_refused_when_a_model_is_read(regressor, tmp_path, values, message):
+    regressor.save(tmp_path / "model")
+    forge(tmp_path / "model", **values)
+    with pytest.raises(ValueError, match=message):
+        DensityRegressor.load(tmp_path / "model")
+
+
+ARRAYS = [
+    ("forest.roots", lambda roots: np.resize(roots, 3_000_000), "forest.depths"),
+    ("forest.values", lambda values: np.full_like(values, np.inf), None),
+    ("predictive.weights", lambda weights: weights * np.nan, None),
+    ("predictive.weights", lambda weights: weights * 3, None),
+    ("targets.scaler.scale", lambda scale: scale * np.inf, None),
+    ("targets.scaler.scale", lambda scale: scale * 0, None),
+    ("encoders.0.mean", lambda mean: mean * np.nan, None),
+    ("networks.0.0.head.linear.weight", lambda weight: weight * np.nan, None),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "also"), ARRAYS)
+def test_arrays_that_no_fit_writes_are_refused_when_a_model_is_read(regressor, tmp_path, name, change, also):
+    regressor.save(tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    kind, state, tensors, _ = read_checkpoint(path)
+    chosen = [key for key in tensors if key.endswith(name) or (also and key.endswith(also))]
+    assert chosen, sorted(tensors)
+    for key in chosen:
+        tensors[key] = torch.from_numpy(np.ascontiguousarray(change(tensors[key].numpy())))
+    write_checkpoint(path, kind, state=state, tensors=tensors)
+    with pytest.raises(ValueError, match="must be as `save` wrote it"):
+        DensityRegressor.load(tmp_path / "model")

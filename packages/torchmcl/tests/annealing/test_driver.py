@@ -15,13 +15,13 @@ class Changes:
     """Weights that only note what is changed."""
 
     def __init__(self):
-        self.rewound, self.fanned, self.moved = [], [], []
+        self.rewound, self.parted, self.moved = [], [], []
 
     def rewind(self, models):
         self.rewound.append(models.tolist())
 
-    def fan_out(self, factors):
-        self.fanned.append((factors > 0).tolist())
+    def part(self, factors):
+        self.parted.append((factors > 0).tolist())
 
     def move(self, moves):
         self.moved.append(moves.source.tolist())
@@ -55,18 +55,18 @@ def model():
     return mcl.MultiHypothesisMLP(1, 1, 3, hidden=(4,))
 
 
-def test_a_probe_without_gain_is_rewound_and_a_hold_is_fanned_out(model):
+def test_a_probe_without_gain_is_rewound_and_a_hold_is_parted_out(model):
     changes = driven(1.0, 3.0, model=model)
     assert changes.rewound == [[True, False]]
-    assert changes.fanned == [[False, True]]
+    assert changes.parted == [[False, True]]
     assert changes.moved[0] == [[0, 1, 0], [0, 1, 2]]  # the first one cools earlier
 
 
 def test_models_that_are_not_active_are_left_alone(model):
     changes = driven(1.0, 3.0, model=model, active=torch.tensor([False, False]))
-    assert [changes.rewound, changes.fanned, changes.moved] == [[], [], []]
+    assert [changes.rewound, changes.parted, changes.moved] == [[], [], []]
 
 
 def test_a_model_without_a_head_is_not_changed():
     changes = driven(1.0, 3.0)
-    assert [changes.rewound, changes.fanned, changes.moved] == [[], [], []]
+    assert [changes.rewound, changes.parted, changes.moved] == [[], [], []]

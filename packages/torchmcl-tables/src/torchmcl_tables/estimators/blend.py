@@ -10,7 +10,8 @@ from torch import Tensor
 
 from torchmcl.density import KernelMixture, best_points
 from torchmcl.sklearn import Hypotheses
-from torchmcl.sklearn.preprocessing import Encoder
+from torchmcl.sklearn.preprocessing import Encoder, check_numbers
+from torchmcl.sklearn.saving import check_n_answers
 from torchmcl.sklearn.targets import Targets
 from torchmcl_tables.estimators.atoms import at_atoms, best_atoms
 from torchmcl_tables.estimators.forest import Forest
@@ -52,6 +53,21 @@ class Blend:
     stretches: NDArray[np.float64] | None = None
     trim: float = 0.0
     values: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers: a file may have been written by others."""
+        n_members = len(self.encoders) + (self.forest is not None) + 1
+        check_numbers("the weights of a blend", self.weights)
+        if self.weights.shape != (n_members,) or (self.weights < 0).any() or abs(self.weights.sum() - 1) > 1e-6:
+            raise ValueError(f"the weights of a blend must be {n_members}, one per member, and sum to 1")
+        if len(self.networks) != len(self.encoders):
+            raise ValueError("a blend must have networks for each encoder")
+        stretches = [] if self.stretches is None else self.stretches
+        check_numbers("the widths of a blend", [self.factor, self.floor, *stretches], positive=True)
+        check_numbers("the values of a blend", [] if self.values is None else self.values)
+        if not 0 <= self.trim < 0.5:
+            raise ValueError(f"the trim of a blend must lie in [0, 0.5), got {self.trim!r}")
+        check_n_answers(self.n_points)
 
     @property
     def atoms(self) -> Tensor | None:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeRegressor
 
+from torchmcl.sklearn.preprocessing import check_numbers
 from torchmcl_tables.estimators.trees import NODE, leaves
 
 __all__ = ["Forest"]
@@ -23,6 +24,7 @@ _KINDS: dict[str, tuple[type[Any], int]] = {
 }
 # What a leaf without rows of its own to judge by is given for a spread, in standardised units.
 _NO_SPREAD = 0.0
+_MOST_TREES = 1000
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,9 @@ class Forest:
         shallow = ((self.depths >= 0) & (self.depths < n_nodes)).all()
         if not (inside and shallow and (self.columns >= 0).all() and np.isposinf(self.thresholds[leaf]).all()):
             raise ValueError("the nodes of a forest do not lead to one another")
+        if self.n_trees > _MOST_TREES:  # every row asks for memory in proportion to it
+            raise ValueError(f"a forest must have at most {_MOST_TREES:,} trees, got {self.n_trees:,}")
+        check_numbers("the values and spreads of a forest", np.append(self.values, self.spreads))
 
     @property
     def n_trees(self) -> int:

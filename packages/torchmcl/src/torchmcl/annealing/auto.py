@@ -6,10 +6,12 @@ A training has up to four phases, at a pace that each model sets:
    2 lambda_max of the conditional covariance (Eq. (14)), and all hypotheses learn one answer. If that answer does not
    divide its distortion by e, the targets of an input differ for other reasons than ignorance. The model is then set
    back to its first weights and cools at once.
-2. *Hold*: otherwise it goes on as long as doubling its time still pays. Then the hypotheses are fanned out around the
-   answer: equal ones would never part.
+2. *Hold*: otherwise it goes on as long as doubling its time still pays.
 3. *Cool*: from half of the distortion per coordinate, the paper's 0.5 for standardized targets, to a 500th of it,
    evenly in the logarithm. That begins below the critical temperature, so that hypotheses which differ stay apart.
+   Before it, the hypotheses are set to their mean plus a random constant each: equal ones would never part, and
+   differences that depend on the input would make hypotheses exchange their modes somewhere between two inputs. The
+   network would have to jump there. Weight decay keeps it smooth until the modes are found.
 4. *Tail*: hard winner-takes-all, while the learning rate falls to 0 along a cosine. In its first half hypotheses that
    are of little use are moved to where one of them serves two modes, see `torchmcl.annealing.moves`.
 
@@ -39,12 +41,16 @@ class PolicyConstants(NamedTuple):
         hold: temperature of the hold, relative to the mean cost.
         begin: temperature at which cooling begins, relative to the mean cost of a coordinate.
         begin_spread: the same for costs without a natural zero, relative to their spread.
-        probe: share of the training after which the gain of the hold is judged. A training in which that is less than
-            an epoch has no hold.
+        probe: share of the training after which the gain of the hold is judged, at the next end of an epoch. A training
+            in which that is less than half an epoch has no hold.
         probe_gain: logarithm by which the distortion must have fallen by then.
         shortest: share of the training that a hold takes at least: slow starters need it.
         longest: share of the training that it takes at most: cooling and tail need their time.
-        fan: size of the fan-out, relative to the initial weights of the head and the root of the remaining distortion.
+        fan: size of the constants by which hypotheses are parted, relative to the initial biases of the head and the
+            root of the remaining distortion.
+        stiffness: weight decay while cooling, relative to the share of the distortion that is left: the less a hold
+            has learned, the less there is to spoil.
+        least_cooling: epochs that the cooling takes at least.
         settling: share of the time after the hold after which the learning rate begins to fall.
         last_move: share of the time after the hold after which hypotheses are no longer moved.
         gap: excess of the held-out distortion over that of the training rows, as a logarithm, at which weight decay
@@ -60,8 +66,10 @@ class PolicyConstants(NamedTuple):
     probe_gain: float = 1.0
     shortest: float = 0.1
     longest: float = 0.75
-    fan: float = 0.3
-    settling: float = 0.4
+    fan: float = 1.4
+    stiffness: float = 0.4
+    least_cooling: float = 2.0
+    settling: float = 0.5
     last_move: float = 0.7
     gap: tuple[float, float] = (0.2, 0.4)
     warm_up: float = 0.1
@@ -91,12 +99,13 @@ class AutoDecision(NamedTuple):
 
     Attributes:
         rewinds: set these models back to their first weights, with fresh moments of the optimizer.
-        fans_out: factor on random differences between the hypotheses, drawn as initial weights are; 0 for none.
+        parts: set the hypotheses of these models to their mean plus random constants, drawn as initial biases are,
+            times this factor; 0 for models to be left as they are.
         moves: move hypotheses of these models, where that lowers the distortion.
     """
 
     rewinds: Tensor
-    fans_out: Tensor
+    parts: Tensor
     moves: Tensor
 
 
@@ -193,7 +202,7 @@ class AutoAnnealing:
         """
         scale = measured.scale.float()  # NaN, and cold, where no cost is finite
         holds = measured.has_zero & (scale > 0)
-        if not may_hold or POLICY_CONSTANTS.probe * n_epochs < 1:
+        if not may_hold or POLICY_CONSTANTS.probe * n_epochs < 0.5:
             holds = torch.zeros_like(holds)
         start, unit = _temperatures(scale, measured.has_zero, n_coordinates)
         zeros = torch.zeros_like(scale)
@@ -207,6 +216,11 @@ class AutoAnnealing:
             "overfit": zeros.clone(),
             "has_zero": measured.has_zero.float(),
         }
+
+    def first_parts(self, state: Mapping[str, Tensor]) -> Tensor:
+        """Return `AutoDecision.parts` before the training: of models that cool from the beginning."""
+        cools = (state["begun"] == 0) & (state["has_zero"] > 0) & (state["first"] > 0)
+        return torch.where(cools, POLICY_CONSTANTS.fan, torch.zeros_like(state["begun"]))
 
     def update(
         self,
@@ -268,10 +282,10 @@ class AutoAnnealing:
         }
         for name, value in new.items():
             state[name].copy_(value)
-        fan = numbers.fan * (scale / state["first"].clamp_min(_TINY)).sqrt()
+        fan = numbers.fan * (scale / state["first"].clamp_min(_TINY)).sqrt().clamp(max=1)
         return AutoDecision(
             rewinds,
-            torch.where(ends, fan, 0.0),
+            torch.where(begins, fan, 0.0),
             self.moves(state, epoch, n_epochs),
         )
 
@@ -295,7 +309,7 @@ class AutoAnnealing:
         """Return whether hypotheses may be moved after `epoch` epochs: in the first half of the tail."""
         after = self._after_hold(state, epoch, n_epochs)
         may = (state["begun"] >= 0) & (state["has_zero"] > 0)
-        return may & (after >= self.cooling) & (after < POLICY_CONSTANTS.last_move)
+        return may & (after >= self._cooling(state, n_epochs)) & (after < POLICY_CONSTANTS.last_move)
 
     def value(
         self,
@@ -314,14 +328,14 @@ class AutoAnnealing:
             state: from `init`, changed by `update`.
             epoch: counted from 0; fractions are fine.
             n_epochs: of the whole training.
-            n_rows: of the training data, for the weight decay; None for no decay.
+            n_rows: of the training data, for the weight decay against noise; None for none.
             n_steps: of the optimizer in the whole training, for the learning rate; None leaves it as given.
             n_hypotheses: of the model, for the weight decay.
             n_coordinates: of a hypothesis, for the weight decay.
         """
         numbers, holds = POLICY_CONSTANTS, state["begun"] < 0
         after = self._after_hold(state, epoch, n_epochs)
-        cooled = after / self.cooling
+        cooled = after / self._cooling(state, n_epochs)
         ratio = self.end * state["unit"] / state["start"].clamp_min(_TINY)
         falling = state["start"] * ratio ** cooled.clamp(max=1)
         temperature = torch.where(holds, numbers.hold * state["scale"], torch.where(cooled < 1, falling, 0.0))
@@ -330,16 +344,25 @@ class AutoAnnealing:
         if n_steps is not None:
             share = torch.as_tensor(self.full_rate_steps / n_steps, dtype=rate.dtype, device=rate.device)
             rate = rate * share.clamp(max=1).sqrt()
+        first = state["first"].clamp_min(_TINY)
+        left = (state["lowest"] / first).clamp(max=1)
+        was_judged = (state["begun"] > 0) & (state["has_zero"] > 0)  # without a probe, ignorance may be all there is
+        stiff = torch.where(was_judged & (temperature > 0), numbers.stiffness * left, 0.0)
         if n_rows is None:
-            return AutoValues(temperature, rate, torch.zeros_like(rate))
+            return AutoValues(temperature, rate, stiff + torch.zeros_like(rate))
         # The distance between modes is not noise: n hypotheses divide the distortion of noise by n^(2 / coordinates)
         # (times 1 to 2.7), that of modes by more. The lowest one: a decay that spoils the answer must not ask for more.
         many = n_hypotheses ** (2 / n_coordinates) * state["best"]
-        first = state["first"].clamp_min(_TINY)
         noise = torch.where(holds, state["lowest"], torch.minimum(state["lowest"], many)) / first
         decay = state["overfit"] * self.noise_decay * noise * (1 - noise) / n_rows  # nothing learned, nothing known
         warm = torch.as_tensor(epoch, device=decay.device) >= numbers.warm_up * n_epochs
-        return AutoValues(temperature, rate, torch.where(warm, decay, 0.0).clamp(max=numbers.strongest))
+        decay = torch.where(warm, decay, 0.0).clamp(max=numbers.strongest)
+        return AutoValues(temperature, rate, torch.maximum(decay, stiff))
+
+    def _cooling(self, state: Mapping[str, Tensor], n_epochs: float) -> Tensor:
+        """Return the share of the time after the hold that the cooling takes."""
+        least = POLICY_CONSTANTS.least_cooling / (n_epochs - state["begun"]).clamp_min(1)
+        return torch.maximum(least.clamp(max=0.5), torch.as_tensor(self.cooling, dtype=least.dtype, device=least.device))
 
     def _after_hold(self, state: Mapping[str, Tensor], epoch: float | Tensor, n_epochs: float) -> Tensor:
         """Return the share of the time after the hold that has passed, in [0, 1]."""

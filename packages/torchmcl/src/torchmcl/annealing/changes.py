@@ -59,16 +59,18 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
     return int((moves.source != places).sum())
 
 
-def part_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: float = 0.3) -> None:
-    """Add differences between the hypotheses, as their initial weights have them, times a factor.
+def part_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: float = 1.4) -> None:
+    """Set the hypotheses to their mean plus a random constant each, drawn as initial biases are, times a factor.
 
-    Hypotheses that a high temperature has merged get the same gradients: nothing else parts them again.
+    Hypotheses that a high temperature has merged get the same gradients: nothing else parts them again. Differences
+    that do not depend on the input part them in the same way everywhere, so that none of them has to jump from one mode
+    to another between two inputs.
 
     Args:
         model: ending in a `MultiHypothesisHead`.
         optimizer: of the model.
-        factor: size of the differences relative to initial weights; the square root of the share of the cost that is
-            left is a good one.
+        factor: size of the constants relative to initial biases. After a training at a high temperature, multiply it by
+            the square root of the share of the cost that is left.
 
     Example:
         >>> import torchmcl as mcl
@@ -81,7 +83,7 @@ def part_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: 
     """
     check_positive("part_hypotheses", "factor", factor)
     head = _head("part_hypotheses", model)
-    OptimizerWeights(optimizer, head, None).fan_out(torch.full((1,), float(factor), device=head.linear.weight.device))
+    OptimizerWeights(optimizer, head, None).part(torch.full((1,), float(factor), device=head.linear.weight.device))
 
 
 def _head(owner: str, model: nn.Module) -> MultiHypothesisHead:

@@ -61,7 +61,7 @@ class LoopAnnealing:
 
     Args:
         policy: decides.
-        model: whose hypotheses are fanned out after a hold and moved in the tail. Without one, or one that does not end
+        model: whose hypotheses are parted before the cooling and moved in the tail. Without one, or one that does not end
             in a `MultiHypothesisHead`, cooling begins with the first batch and no hypothesis is moved.
     """
 
@@ -146,21 +146,26 @@ class LoopAnnealing:
     ) -> None:
         """Set the learning rate of every group of an optimizer, relative to the one it began with.
 
+        AdamW has more weight decay while cooling, in the groups that have some.
+
         Args:
             optimizer: any of `torch.optim`.
             epoch: that follows.
             n_epochs: of the whole training.
             n_steps: of the optimizer in the whole training. Where given, a long training has a lower rate.
         """
-        rate = self._driver.values(epoch, n_epochs, n_steps=n_steps).rate
+        values = self._driver.values(epoch, n_epochs, n_steps=n_steps)
         moves = self._driver.policy.moves(self.state, epoch + 1, n_epochs) & self.has_observed
-        rate, moves = torch.stack([rate, moves.to(rate)]).tolist()  # one transfer
+        rate, decay, moves = torch.stack([values.rate, values.weight_decay, moves.to(values.rate)]).tolist()  # one transfer
         is_due = int(epoch + 1) % max(1, int(n_epochs) // _N_MOVES) == 0
         self._collects = bool(moves) and is_due and self._driver.head is not None
         for group in optimizer.param_groups:
             if "initial_lr" not in group:
                 group["initial_lr"] = float(group["lr"])
             _set(group, "lr", rate * group["initial_lr"])
+            if group.get("decoupled_weight_decay"):  # AdamW; elsewhere its strength depends on the gradients
+                own = group.setdefault("initial_weight_decay", float(group["weight_decay"]))
+                group["weight_decay"] = max(own, decay) if own > 0 else own
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that resuming needs, as tensors."""
@@ -205,6 +210,9 @@ class LoopAnnealing:
         new = self._driver.initial(self._measured(), n_epochs)
         unknown = self.state["first"].isnan()
         self._driver.state = {name: torch.where(unknown, new[name], value) for name, value in self.state.items()}
+        if self._driver.head is not None and (head := _head_tensors(self._driver.head[1])) is not None:
+            parts = torch.where(unknown, self._driver.policy.first_parts(self.state), 0.0)
+            head.part(parts.view(-1).to(head.bias.device), head.drawn([0]))
 
     def _measured(self) -> CostScale:
         """Return the mean over the batches of this epoch; NaN where nothing is known."""
@@ -252,31 +260,35 @@ class OptimizerWeights:
                 elif isinstance(value, int | float):
                     state[parameter][name] = 0
 
-    def fan_out(self, factors: Tensor) -> None:
-        """Add differences between the hypotheses."""
-        if (head := self._head_tensors()) is not None:
-            head.fan_out(factors, head.drawn([0]))
+    def part(self, factors: Tensor) -> None:
+        """Set the hypotheses to their mean plus random constants."""
+        if (head := _head_tensors(self._head, self._optimizer)) is not None:
+            head.part(factors, head.drawn([0]))
 
     def move(self, moves: Moves) -> None:
         """Give hypotheses the weights of others, in all processes those that the first one decides on."""
-        if (head := self._head_tensors()) is None:
+        if (head := _head_tensors(self._head, self._optimizer)) is None:
             return
         if _is_distributed():
             for part in moves:
                 torch.distributed.broadcast(part, src=0)
         head.move(moves)
 
-    def _head_tensors(self) -> HeadTensors | None:
-        """Return the weights of the head and their moments; None where they are split across devices."""
-        assert self._head is not None
-        pair = (self._head.linear.weight, self._head.linear.bias)
-        if any(type(parameter.data) is not Tensor for parameter in pair):
-            return None
-        values = [value for parameter in pair for value in self._optimizer.state.get(parameter, {}).values()]
-        shapes = {parameter.shape for parameter in pair}
-        moments = [value.unsqueeze(0) for value in values if isinstance(value, Tensor) and value.shape in shapes]
-        weight, bias = (parameter.detach().unsqueeze(0) for parameter in pair)
-        return HeadTensors(self._head, weight, bias, moments)
+
+def _head_tensors(
+    head: MultiHypothesisHead | None, optimizer: torch.optim.Optimizer | None = None
+) -> HeadTensors | None:
+    """Return the weights of a head and their moments; None where they are split across devices."""
+    assert head is not None
+    pair = (head.linear.weight, head.linear.bias)
+    if any(type(parameter.data) is not Tensor for parameter in pair):
+        return None
+    states = {} if optimizer is None else optimizer.state
+    values = [value for parameter in pair for value in states.get(parameter, {}).values()]
+    shapes = {parameter.shape for parameter in pair}
+    moments = [value.unsqueeze(0) for value in values if isinstance(value, Tensor) and value.shape in shapes]
+    weight, bias = (parameter.detach().unsqueeze(0) for parameter in pair)
+    return HeadTensors(head, weight, bias, moments)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -25,8 +25,8 @@ class TrainedWeights(Protocol):
     def rewind(self, models: Tensor) -> None:
         """Set the models that are True back to their first weights, with fresh moments."""
 
-    def fan_out(self, factors: Tensor) -> None:
-        """Add differences between the hypotheses, times the factor of each model."""
+    def part(self, factors: Tensor) -> None:
+        """Set the hypotheses to their mean plus random constants, times the factor of each model; 0 for no change."""
 
     def move(self, moves: Moves) -> None:
         """Give each hypothesis the weights of its source, and shift its outputs."""
@@ -115,15 +115,15 @@ class AnnealingDriver:
             self.state, measured, epoch, n_epochs, n_coordinates=n_coordinates, trained=trained
         )
         if active is not None:
-            fans_out = torch.where(active, decision.fans_out, 0.0)
-            decision = AutoDecision(decision.rewinds & active, fans_out, decision.moves & active)
-        some_rewind, some_fan_out, some_move = self._needed(decision)
+            parts = torch.where(active, decision.parts, 0.0)
+            decision = AutoDecision(decision.rewinds & active, parts, decision.moves & active)
+        some_rewind, some_part, some_move = self._needed(decision)
         if some_rewind:
             weights.rewind(decision.rewinds)
         if self.head is None:
             return
-        if some_fan_out:
-            weights.fan_out(decision.fans_out.view(-1))
+        if some_part:
+            weights.part(decision.parts.view(-1))
         if some_move and (found := samples()) is not None:
             weights.move(planned_moves(found, decision.moves.view(-1)))
 
@@ -131,6 +131,6 @@ class AnnealingDriver:
         """Return which changes a model needs; all where values must not be read."""
         if not self.reads_values:
             return True, True, True
-        flags = torch.stack([decision.rewinds.any(), (decision.fans_out != 0).any(), decision.moves.any()])
-        rewinds, fans_out, moves = flags.tolist()  # one transfer
-        return rewinds, fans_out, moves
+        flags = torch.stack([decision.rewinds.any(), (decision.parts != 0).any(), decision.moves.any()])
+        rewinds, parts, moves = flags.tolist()  # one transfer
+        return rewinds, parts, moves

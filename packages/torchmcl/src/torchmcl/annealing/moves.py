@@ -208,24 +208,19 @@ class HeadTensors:
             tensor.copy_(tensor.gather(1, index))
         self.bias[:, self._values] += moves.shift.to(self.bias.dtype)
 
-    def drawn(self, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return differences of weight and bias as initial weights are drawn, a seed for each model."""
+    def drawn(self, seeds: Sequence[int]) -> Tensor:
+        """Return constants [models, hypotheses, coordinates] as initial biases are drawn, a seed for each model."""
         bound = 1 / math.sqrt(self.weight.shape[-1])
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        weight, bias = (
-            torch.stack([bound * (2 * torch.rand(tensor.shape[1:], generator=each) - 1) for each in generators])
-            for tensor in (self.weight, self.bias)
-        )
-        others = torch.ones(self.bias.shape[1:], dtype=torch.bool)
-        others[self._values.flatten().cpu()] = False  # scores and scales stay as they are
-        return weight.masked_fill(others.unsqueeze(-1), 0.0).to(self.weight), bias.masked_fill(others, 0.0).to(
-            self.bias
-        )
+        constants = [bound * (2 * torch.rand(self._values.shape, generator=each) - 1) for each in generators]
+        return torch.stack(constants).to(self.bias)
 
     @torch.no_grad()
-    def fan_out(self, factors: Tensor, differences: tuple[Tensor, Tensor]) -> None:
-        """Add differences between the hypotheses, times `factors` [models]; 0 leaves a model as it is."""
-        weight, bias = differences
-        factors = factors.to(weight.dtype)
-        self.weight.add_(factors.view(-1, 1, 1) * weight)
-        self.bias.add_(factors.unsqueeze(-1) * bias)
+    def part(self, factors: Tensor, constants: Tensor) -> None:
+        """Set the hypotheses to their mean plus `factors` [models] times constants; 0 leaves a model as it is."""
+        factors = factors.to(self.bias.dtype).view(-1, 1, 1)
+        for tensor in (self.weight, self.bias):
+            values = tensor[:, self._values]
+            parted = factors.view(-1, *[1] * (values.ndim - 1)) != 0
+            tensor[:, self._values] = torch.where(parted, values.mean(dim=1, keepdim=True), values)
+        self.bias[:, self._values] += factors * constants

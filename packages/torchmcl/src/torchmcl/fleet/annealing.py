@@ -17,7 +17,7 @@ from torchmcl.nn import MultiHypothesisHead
 __all__ = ["FleetAnnealing"]
 
 # A hundred measurements show when a hold goes flat; after it, a quarter as many do.
-_N_MEASUREMENTS, _LESS_OFTEN = 100, 4
+_N_MEASUREMENTS, _N_LATER = 100, 25
 
 
 class _Known(NamedTuple):
@@ -75,6 +75,8 @@ class FleetAnnealing:
         mean, best, spread = (value.nan_to_num(0.0) for value in (mean, best, spread))  # nothing is held for, then
         for name, value in self._driver.initial(CostScale(mean, best, spread, has_zero), self.n_epochs).items():
             self.state[name].copy_(value)
+        if self._driver.head is not None:
+            self._weights.part(torch.where(self.chosen, self._driver.policy.first_parts(self.state), 0.0))
         self.state["initial"].copy_(self._models.flat)
 
     def is_due(self, epoch: int) -> bool:
@@ -131,7 +133,8 @@ class FleetAnnealing:
         begun = self.state["begun"][self.chosen]
         if bool((begun < 0).any()):
             return True
-        return ended % (_LESS_OFTEN * self.every) == 0 and ended < _settled(float(begun.max()), self)
+        later = max(1, self.n_epochs // _N_LATER // self.every) * self.every
+        return ended % later == 0 and ended < _settled(float(begun.max()), self)
 
     def _known_around(self, epoch: int) -> _Known:
         """Return the values of the epochs around this one that are known together.
@@ -199,7 +202,7 @@ class _StackedWeights:
         views = [models.split(models.flat), *moments]
         (weight, bias), *others = [(view[f"{layer}.weight"], view[f"{layer}.bias"]) for view in views]
         self._head = HeadTensors(head[1], weight, bias, [tensor for pair in others for tensor in pair])
-        self._differences = self._head.drawn(seeds)
+        self._constants = self._head.drawn(seeds)
 
     def rewind(self, models: Tensor) -> None:
         """Set the models that are True back to their first weights, with fresh moments."""
@@ -207,9 +210,9 @@ class _StackedWeights:
         for value in self._optimizer.values():
             replace_where(models, value, torch.zeros_like(value))
 
-    def fan_out(self, factors: Tensor) -> None:
-        """Add differences between the hypotheses, times the factor of each model."""
-        self._head.fan_out(factors, self._differences)
+    def part(self, factors: Tensor) -> None:
+        """Set the hypotheses to their mean plus random constants, times the factor of each model."""
+        self._head.part(factors, self._constants)
 
     def move(self, moves: Moves) -> None:
         """Give each hypothesis the weights of its source, and shift its outputs."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from torchmcl.sklearn.examples import Examples
-from torchmcl.sklearn.preprocessing import Encoder
+from torchmcl.sklearn.preprocessing import Encoder, check_numbers
 from torchmcl.types import Predictions
 
 __all__ = ["ClassMixture", "fitted_temperature", "log_shares"]
@@ -37,6 +37,10 @@ class ClassMixture:
     encoder: Encoder
     temperature: float
     device: str | torch.device
+
+    def __post_init__(self) -> None:
+        """Check the temperature."""
+        check_numbers("the temperature of class probabilities", self.temperature, positive=True)
 
     def on(self, device: str | torch.device) -> "ClassMixture":
         """Return the same mixture, computed on another device."""

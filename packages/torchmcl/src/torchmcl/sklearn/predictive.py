@@ -14,7 +14,7 @@ from torchmcl._checks import bad_value
 from torchmcl.density import Bandwidth, HypothesisDensity, KernelMixture, VoronoiKernels, best_points, fit_bandwidth
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.scoring import normalized_scores
-from torchmcl.sklearn.preprocessing import Encoder
+from torchmcl.sklearn.preprocessing import Encoder, check_numbers
 from torchmcl.sklearn.rows import Rows
 from torchmcl.sklearn.targets import Targets
 from torchmcl.types import Predictions
@@ -62,6 +62,10 @@ class Predictive:
     bandwidth: Bandwidth
     bandwidth_of_kind: Bandwidth
     device: str | torch.device
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_numbers("the numbers of a bandwidth", [*self.bandwidth, *self.bandwidth_of_kind])
 
     @classmethod
     def fit(

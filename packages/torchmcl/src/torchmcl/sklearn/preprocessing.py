@@ -18,6 +18,17 @@ MANY_ROWS, N_BINS = 50_000, 32
 _MAX_BINNED = 128
 
 
+def check_numbers(name: str, numbers: Any, *, positive: bool = False) -> None:
+    """Check that the numbers of a fitted part are finite, and positive if asked.
+
+    Raises:
+        ValueError: if not.
+    """
+    numbers = np.asarray(numbers, dtype=np.float64)
+    if not np.isfinite(numbers).all() or (positive and not (numbers > 0).all()):
+        raise ValueError(f"{name} must be finite{' and positive' if positive else ''}")
+
+
 @dataclass(frozen=True)
 class Scaler:
     """Mean and scale of each column; the scale of a constant is 1. The mean stands for a missing value (NaN)."""
@@ -26,6 +37,13 @@ class Scaler:
     scale: NDArray[np.float64]
 
     has_bins = False
+
+    def __post_init__(self) -> None:
+        """Check the numbers: a file may have been written by others."""
+        check_numbers("the means of a scaler", self.mean)
+        check_numbers("the scales of a scaler", self.scale, positive=True)
+        if self.mean.shape != self.scale.shape:
+            raise ValueError("the means and scales of a scaler have different lengths")
 
     @classmethod
     def fit(cls, rows: NDArray[Any], weights: NDArray[np.float64]) -> "Scaler":
@@ -127,6 +145,10 @@ class MissingIndicators:
     means: NDArray[np.float64]
     columns: NDArray[np.int64]
     encoder: Scaler | PiecewiseLinear
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_numbers("the means of columns with missing values", self.means)
 
     @property
     def has_bins(self) -> bool:

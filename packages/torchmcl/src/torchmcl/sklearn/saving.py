@@ -32,9 +32,10 @@ from torchmcl.sklearn.preprocessing import MissingIndicators, PiecewiseLinear, S
 from torchmcl.sklearn.rows import Rows
 from torchmcl.sklearn.targets import Targets
 
-__all__ = ["CODEC", "estimator_codec", "from_state", "read_estimator", "save_estimator", "to_state", "without_rows"]
+__all__ = ["CODEC", "check_n_answers", "estimator_codec", "from_state", "read_estimator", "save_estimator", "to_state", "without_rows"]
 
 _KIND = "torchmcl estimator"
+_MOST_ANSWERS = 10_000
 # Values of parameters that are written by name: rules, schedules and densities.
 _KNOWN: dict[str, Any] = {
     name: getattr(module, name) for module in (assignment, transport, schedules, density) for name in module.__all__
@@ -55,6 +56,16 @@ def estimator_codec(*records: type[Any]) -> Codec:
             FunctionType: _BY_NAME,
         }
     )
+
+
+def check_n_answers(number: Any) -> None:
+    """Check a number of answers from a file: every row asks for memory in proportion to it.
+
+    Raises:
+        ValueError: if it is not an integer, or larger than any fit has use for.
+    """
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= _MOST_ANSWERS:
+        raise ValueError(f"the number of answers must be an integer from 1 to {_MOST_ANSWERS:,}, got {number!r}")
 
 
 def to_state(estimator: Any, codec: Codec) -> tuple[Any, dict[str, Tensor]]:
@@ -86,6 +97,7 @@ def from_state(state: Any, tensors: dict[str, Tensor], kinds: Sequence[type[Any]
     """Return the estimator of `to_state`, which must be of one of the classes."""
     content = codec.decode(state, tensors)
     estimator = {kind.__name__: kind for kind in kinds}[content["estimator"]](**content["parameters"])
+    check_n_answers(estimator.n_hypotheses)
     for name, value in content["fitted"].items():
         if name.startswith("__") or hasattr(type(estimator), name):  # data never replaces a method
             raise ValueError(f"{name!r} is not a fitted attribute")
@@ -150,6 +162,8 @@ def _decode_network(contents: Any, part: Any) -> MultiHypothesisMLP:
         expected = {name: value.shape for name, value in MultiHypothesisMLP(**sizes).state_dict().items()}
     if expected != {name: value.shape for name, value in weights.items()}:
         raise ValueError("the weights of a network have other shapes than its description")
+    if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
+        raise ValueError("the weights of a network are not finite")
     module = MultiHypothesisMLP(**sizes)
     module.load_state_dict(weights)
     return module.eval()

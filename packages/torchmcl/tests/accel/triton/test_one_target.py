@@ -139,10 +139,11 @@ def test_what_is_not_finite_gives_nan(rule, bad, kernel):
 def test_a_loss_may_be_changed_in_place(kernel):
     leaves = drawn(5, 4, 2, kernel.device)
     for score_weight in (0.0, 1.0):
-        output = step(kernel, leaves, mcl.WTA(), score_weight=score_weight)
-        loss = output.loss
-        loss += 1
-        loss.backward()
+        first, changed = (step(kernel, leaves, mcl.WTA(), score_weight=score_weight).loss for _ in range(2))
+        expected = torch.autograd.grad(first, leaves[0])
+        changed += 1
+        assert_close(changed.detach(), first.detach() + 1)
+        assert_close(torch.autograd.grad(changed, leaves[0]), expected)
 
 
 def test_everything_else_is_left_to_the_definition(kernel):
