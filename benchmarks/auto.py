@@ -116,7 +116,7 @@ def run_fleet(
         ),
         len(tasks),
         rule=[candidate.rule for _, candidate, _, _ in tasks],
-        learning_rate=[candidate.lr for _, candidate, _, _ in tasks],
+        learning_rate=[candidate.learning_rate for _, candidate, _, _ in tasks],
         weight_decay=[candidate.weight_decay for _, candidate, _, _ in tasks],
         seeds=[1_000_000 * seed + fold for _, _, fold, seed in tasks],
         device=device,

@@ -1,4 +1,4 @@
-"""Every parameter of every estimator with another value than its default: fitted, asked everything, saved, continued."""
+"""Every parameter of every estimator with another value than its default: fitted, used, saved, continued."""
 
 import inspect
 import pickle
@@ -74,21 +74,21 @@ def table(kind, case, n=80, seed=0):
     return X, y, how
 
 
-def answers(model, X, y):
+def answers(model, rows, y):
     """Return the results of all methods, by name."""
-    values, probabilities = model.predict_hypotheses(X)
-    found = {"values": values, "probabilities": probabilities, "mean": model.predict(X), "score": model.score(X, y)}
+    values, probabilities = model.predict_hypotheses(rows)
+    found = {"values": values, "probabilities": probabilities, "mean": model.predict(rows), "score": model.score(rows, y)}
     if isinstance(model, MCLClassifier):
-        return found | {"proba": model.predict_proba(X), "oracle": model.oracle_score(X, y)}
-    sets, density = model.predict_interval(X, 0.7), model.predict_distribution(X)
+        return found | {"proba": model.predict_proba(rows), "oracle": model.oracle_score(rows, y)}
+    sets, density = model.predict_interval(rows, 0.7), model.predict_distribution(rows)
     return found | {
         "lower": sets.lower,
         "upper": sets.upper,
         "density": density.log_prob(density.mean).numpy(),
-        "samples": model.sample(X, 2, random_state=0),
-        "log_prob": model.log_prob(X, y),
-        "distortion": model.distortion(X, y),
-        "features": model.transform(X),
+        "samples": model.sample(rows, 2, random_state=0),
+        "log_prob": model.log_prob(rows, y),
+        "distortion": model.distortion(rows, y),
+        "features": model.transform(rows),
     }
 
 

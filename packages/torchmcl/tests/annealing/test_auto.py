@@ -42,16 +42,16 @@ def test_a_probe_that_gains_nothing_is_undone_and_cooling_begins():
     assert values[34][0] == 0.0
 
 
-def test_an_answer_that_keeps_improving_is_waited_for_and_then_fanned_out():
+def test_an_answer_that_keeps_improving_is_waited_for_and_then_parted():
     policy = AutoAnnealing()
     state, fans = policy.init(sizes(1.0), 200), {}
     falling = [(1 + epoch) ** -1.0 for epoch in range(201)]  # a doubling always halves it
     for epoch in range(1, 201):
         decision = policy.update(state, sizes(falling[epoch]), epoch, 200)
         assert not decision.rewinds
-        if decision.fans_out > 0:
-            fans[epoch] = float(decision.fans_out)
-    assert fans == {150: pytest.approx(0.3 * math.sqrt(falling[150]), rel=1e-3)}  # the longest hold
+        if decision.parts > 0:
+            fans[epoch] = float(decision.parts)
+    assert fans == {150: pytest.approx(1.4 * math.sqrt(falling[150]), rel=1e-3)}  # the longest hold
     flat, _ = course(policy, [1.0] + [0.1] * 200, 200)
     assert 20 <= float(flat["begun"]) < 50
 
@@ -94,8 +94,8 @@ def test_whatever_is_measured_every_training_ends_cold_and_slow(scales, hold_gai
 
 def test_cooling_begins_from_the_distortion_of_a_coordinate():
     policy = AutoAnnealing()
-    state = policy.init(sizes(24.0), 10, n_coordinates=24)  # too short for a hold
-    assert float(policy.value(state, 0, 10).temperature) == pytest.approx(0.5)
+    state = policy.init(sizes(24.0), 8, n_coordinates=24)  # too short for a hold
+    assert float(policy.value(state, 0, 8).temperature) == pytest.approx(0.5)
     assert policy.init(sizes(1.0), 100, may_hold=False)["begun"] == 0
 
 
@@ -104,13 +104,30 @@ def test_there_is_no_decay_before_something_is_learned():
     for share, expected in ((0.3, 0.105), (0.1, 0.045), (1e-9, 0.0)):
         _, values = course(policy, [1.0, share], 100, n_rows=100, gap=10.0)
         assert values[9][2] == 0.0
-        assert values[10][2] == pytest.approx(expected, abs=1e-6)
+        assert values[-1][2] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_network_is_stiff_while_it_cools_as_far_as_there_is_nothing_to_spoil():
+    for share in (0.9, 0.3):  # without a gain, and with one
+        state, values = course(AutoAnnealing(noise_decay=0.0), [1.0, share], 100)
+        for epoch, (temperature, _, decay) in enumerate(values):
+            cools = epoch >= state["begun"] and temperature > 0
+            assert decay == pytest.approx(0.1 * share if cools else 0.0)
+    _, values = course(AutoAnnealing(noise_decay=0.0), [1.0, 0.9], 5)  # too short for a probe
+    assert all(decay == 0 for _, _, decay in values)
+
+
+def test_a_training_without_a_probe_begins_with_parted_hypotheses():
+    policy = AutoAnnealing()
+    for n_epochs, has_zero, parts in ((5, True, 1.4), (5, False, 0.0), (100, True, 0.0)):
+        state = policy.init(sizes(1.0, has_zero=has_zero), n_epochs)
+        assert float(policy.first_parts(state)) == pytest.approx(parts)
 
 
 @pytest.mark.parametrize(("gap", "share"), [(1.0, 0.0), (math.exp(0.2), 0.0), (math.exp(0.4), 0.5), (9.0, 1.0)])
 def test_only_a_network_that_overfits_is_decayed(gap, share):
     _, values = course(AutoAnnealing(noise_decay=50.0), [1.0, 0.1], 100, n_rows=100, gap=gap)
-    assert values[20][2] == pytest.approx(0.045 * share, abs=1e-5)
+    assert values[-1][2] == pytest.approx(0.045 * share, abs=1e-5)
 
 
 def test_the_distance_between_modes_is_not_taken_for_noise():
@@ -118,7 +135,7 @@ def test_the_distance_between_modes_is_not_taken_for_noise():
     for best, noise in ((1e-4, 1e-4 * 4), (0.5, 1.0 - 1e-7)):  # two hypotheses divide noise by about 4 at most
         state = policy.init(sizes(1.0), 10)
         policy.update(state, sizes(1.0, best), 5, 10, trained=sizes(0.1, 0.1 * best))
-        decay = policy.value(state, 5, 10, n_rows=1, n_hypotheses=2).weight_decay
+        decay = policy.value(state, 9, 10, n_rows=1, n_hypotheses=2).weight_decay
         assert float(decay) == pytest.approx(min(3.0, 50 * noise * (1 - noise)), rel=1e-2, abs=1e-4)
 
 
@@ -140,8 +157,11 @@ def test_a_short_training_ends_hard_too(n_epochs, cooling):
 
 def test_hypotheses_are_moved_in_the_first_half_of_the_tail():
     policy = AutoAnnealing()
-    state = policy.init(sizes(1.0), 10)
-    assert [bool(policy.moves(state, epoch, 10)) for epoch in range(10)] == [False] * 3 + [True] * 4 + [False] * 3
+    state = policy.init(sizes(1.0), 8)
+    assert [bool(policy.moves(state, epoch, 8)) for epoch in range(1, 8)] == [False] * 2 + [True] * 3 + [False] * 2
+    state = policy.init(sizes(1.0), 120)
+    moved = [epoch for epoch in range(1, 121) if policy.update(state, sizes(1.0), epoch, 120).moves]
+    assert moved == [50, 60, 70, 80]  # a twelfth of the training apart
 
 
 def test_costs_that_are_not_finite_have_no_scale():

@@ -55,10 +55,10 @@ def model():
     return mcl.MultiHypothesisMLP(1, 1, 3, hidden=(4,))
 
 
-def test_a_probe_without_gain_is_rewound_and_a_hold_is_parted_out(model):
+def test_a_probe_without_gain_is_rewound_and_hypotheses_are_parted_when_they_begin_to_cool(model):
     changes = driven(1.0, 3.0, model=model)
     assert changes.rewound == [[True, False]]
-    assert changes.parted == [[False, True]]
+    assert changes.parted == [[True, False], [False, True]]
     assert changes.moved[0] == [[0, 1, 0], [0, 1, 2]]  # the first one cools earlier
 
 

@@ -47,7 +47,7 @@ def fitted(n_epochs, folder=None, until=None, limits=None, **options):
 def test_a_training_ends_cold_and_slow():
     module = fitted(12)
     begun = int(module.course.state["begun"])
-    assert begun == 0  # too short for a hold
+    assert begun >= 1  # after a probe
     temperatures = [float(module.course.rule(epoch, 12).temperature) for epoch in range(begun, 12)]
     assert temperatures == sorted(temperatures, reverse=True)
     assert temperatures[-1] == 0

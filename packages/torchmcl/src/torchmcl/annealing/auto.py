@@ -52,6 +52,7 @@ class PolicyConstants(NamedTuple):
             has learned, the less there is to spoil.
         least_cooling: epochs that the cooling takes at least.
         settling: share of the time after the hold after which the learning rate begins to fall.
+        n_moves: times in a training at which hypotheses may be moved.
         last_move: share of the time after the hold after which hypotheses are no longer moved.
         gap: excess of the held-out distortion over that of the training rows, as a logarithm, at which weight decay
             begins, and the further excess at which it has its full strength.
@@ -67,9 +68,10 @@ class PolicyConstants(NamedTuple):
     shortest: float = 0.1
     longest: float = 0.75
     fan: float = 1.4
-    stiffness: float = 0.4
+    stiffness: float = 0.1
     least_cooling: float = 2.0
     settling: float = 0.5
+    n_moves: int = 12
     last_move: float = 0.7
     gap: tuple[float, float] = (0.2, 0.4)
     warm_up: float = 0.1
@@ -243,6 +245,7 @@ class AutoAnnealing:
             trained: costs on rows that are trained on, where `measured` is of held-out rows.
         """
         self.release(state, measured, epoch)
+        moves = self.moves(state, epoch, n_epochs)
         numbers, begun = POLICY_CONSTANTS, state["begun"]
         holds, known = begun < 0, measured.mean.isfinite()
         scale = torch.where(holds & known, measured.mean.float(), state["scale"])
@@ -283,11 +286,7 @@ class AutoAnnealing:
         for name, value in new.items():
             state[name].copy_(value)
         fan = numbers.fan * (scale / state["first"].clamp_min(_TINY)).sqrt().clamp(max=1)
-        return AutoDecision(
-            rewinds,
-            torch.where(begins, fan, 0.0),
-            self.moves(state, epoch, n_epochs),
-        )
+        return AutoDecision(rewinds, torch.where(begins, fan, 0.0), moves)
 
     def release(self, state: Mapping[str, Tensor], measured: CostScale, epoch: float | Tensor) -> None:
         """Let models cool from the spread of their costs once one is below 0: they have no natural zero then.
@@ -306,9 +305,11 @@ class AutoAnnealing:
             state[name].copy_(torch.where(released, value, state[name]))
 
     def moves(self, state: Mapping[str, Tensor], epoch: float | Tensor, n_epochs: float) -> Tensor:
-        """Return whether hypotheses may be moved after `epoch` epochs: in the first half of the tail."""
+        """Return whether hypotheses may be moved after `epoch` epochs: at a few times in the first half of the tail."""
         after = self._after_hold(state, epoch, n_epochs)
-        may = (state["begun"] >= 0) & (state["has_zero"] > 0)
+        every = max(1.0, n_epochs / POLICY_CONSTANTS.n_moves)
+        is_time = torch.floor(torch.zeros_like(after) + epoch / every) > torch.floor(state["seen"] / every)
+        may = (state["begun"] >= 0) & (state["has_zero"] > 0) & is_time
         return may & (after >= self._cooling(state, n_epochs)) & (after < POLICY_CONSTANTS.last_move)
 
     def value(
@@ -362,7 +363,7 @@ class AutoAnnealing:
     def _cooling(self, state: Mapping[str, Tensor], n_epochs: float) -> Tensor:
         """Return the share of the time after the hold that the cooling takes."""
         least = POLICY_CONSTANTS.least_cooling / (n_epochs - state["begun"]).clamp_min(1)
-        return torch.maximum(least.clamp(max=0.5), torch.as_tensor(self.cooling, dtype=least.dtype, device=least.device))
+        return torch.clamp(least.clamp(max=0.5), min=self.cooling)
 
     def _after_hold(self, state: Mapping[str, Tensor], epoch: float | Tensor, n_epochs: float) -> Tensor:
         """Return the share of the time after the hold that has passed, in [0, 1]."""

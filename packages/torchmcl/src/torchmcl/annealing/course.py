@@ -23,8 +23,8 @@ RuleLike = AssignmentRule | Callable[[float], AssignmentRule] | AutoAnnealing
 """The type of `rule` everywhere: an assignment rule, a function step -> rule, or `AutoAnnealing`."""
 
 _HOTTEST = torch.finfo(torch.float32).max
-# Moves are considered this often in a training, on at most so many numbers.
-_N_MOVES, _MOST_NUMBERS = 50, 1 << 26
+# Samples that moves are planned on have at most this many numbers.
+_MOST_NUMBERS = 1 << 26
 
 
 def check_rule_like(owner: str, rule: Any) -> None:
@@ -61,8 +61,8 @@ class LoopAnnealing:
 
     Args:
         policy: decides.
-        model: whose hypotheses are parted before the cooling and moved in the tail. Without one, or one that does not end
-            in a `MultiHypothesisHead`, cooling begins with the first batch and no hypothesis is moved.
+        model: its hypotheses are parted before the cooling and moved in the tail. Without one, or one that does not
+            end in a `MultiHypothesisHead`, cooling begins with the first batch and no hypothesis is moved.
     """
 
     def __init__(self, policy: AutoAnnealing, model: nn.Module | None = None) -> None:
@@ -156,9 +156,10 @@ class LoopAnnealing:
         """
         values = self._driver.values(epoch, n_epochs, n_steps=n_steps)
         moves = self._driver.policy.moves(self.state, epoch + 1, n_epochs) & self.has_observed
-        rate, decay, moves = torch.stack([values.rate, values.weight_decay, moves.to(values.rate)]).tolist()  # one transfer
-        is_due = int(epoch + 1) % max(1, int(n_epochs) // _N_MOVES) == 0
-        self._collects = bool(moves) and is_due and self._driver.head is not None
+        rate, decay, moves = torch.stack(
+            [values.rate, values.weight_decay, moves.to(values.rate)]
+        ).tolist()  # one transfer
+        self._collects = bool(moves) and self._driver.head is not None
         for group in optimizer.param_groups:
             if "initial_lr" not in group:
                 group["initial_lr"] = float(group["lr"])
@@ -210,9 +211,6 @@ class LoopAnnealing:
         new = self._driver.initial(self._measured(), n_epochs)
         unknown = self.state["first"].isnan()
         self._driver.state = {name: torch.where(unknown, new[name], value) for name, value in self.state.items()}
-        if self._driver.head is not None and (head := _head_tensors(self._driver.head[1])) is not None:
-            parts = torch.where(unknown, self._driver.policy.first_parts(self.state), 0.0)
-            head.part(parts.view(-1).to(head.bias.device), head.drawn([0]))
 
     def _measured(self) -> CostScale:
         """Return the mean over the batches of this epoch; NaN where nothing is known."""
@@ -275,16 +273,13 @@ class OptimizerWeights:
         head.move(moves)
 
 
-def _head_tensors(
-    head: MultiHypothesisHead | None, optimizer: torch.optim.Optimizer | None = None
-) -> HeadTensors | None:
+def _head_tensors(head: MultiHypothesisHead | None, optimizer: torch.optim.Optimizer) -> HeadTensors | None:
     """Return the weights of a head and their moments; None where they are split across devices."""
     assert head is not None
     pair = (head.linear.weight, head.linear.bias)
     if any(type(parameter.data) is not Tensor for parameter in pair):
         return None
-    states = {} if optimizer is None else optimizer.state
-    values = [value for parameter in pair for value in states.get(parameter, {}).values()]
+    values = [value for parameter in pair for value in optimizer.state.get(parameter, {}).values()]
     shapes = {parameter.shape for parameter in pair}
     moments = [value.unsqueeze(0) for value in values if isinstance(value, Tensor) and value.shape in shapes]
     weight, bias = (parameter.detach().unsqueeze(0) for parameter in pair)

@@ -40,8 +40,6 @@ class AnnealingDriver:
         model: the model, or one of the structure of all; None for one that the policy must not change.
         n_models: number of models side by side; None for one without an axis.
         device: of the state.
-        reads_values: whether values may be read on the host, to leave out changes of no model. A captured CUDA graph
-            must not.
 
     Attributes:
         head: name and module of the head. Without one, cooling begins at once and no hypothesis is moved.
@@ -57,9 +55,8 @@ class AnnealingDriver:
         *,
         n_models: int | None = None,
         device: torch.device | str = "cpu",
-        reads_values: bool = True,
     ) -> None:
-        self.policy, self.reads_values = policy, reads_values
+        self.policy = policy
         self.head = None if model is None else head_of(model)
         self.n_hypotheses = self.n_coordinates = 1
         unknown = torch.full(() if n_models is None else (n_models,), torch.nan, device=device)
@@ -117,7 +114,8 @@ class AnnealingDriver:
         if active is not None:
             parts = torch.where(active, decision.parts, 0.0)
             decision = AutoDecision(decision.rewinds & active, parts, decision.moves & active)
-        some_rewind, some_part, some_move = self._needed(decision)
+        flags = torch.stack([decision.rewinds.any(), (decision.parts != 0).any(), decision.moves.any()])
+        some_rewind, some_part, some_move = flags.tolist()  # one transfer
         if some_rewind:
             weights.rewind(decision.rewinds)
         if self.head is None:
@@ -126,11 +124,3 @@ class AnnealingDriver:
             weights.part(decision.parts.view(-1))
         if some_move and (found := samples()) is not None:
             weights.move(planned_moves(found, decision.moves.view(-1)))
-
-    def _needed(self, decision: AutoDecision) -> tuple[bool, bool, bool]:
-        """Return which changes a model needs; all where values must not be read."""
-        if not self.reads_values:
-            return True, True, True
-        flags = torch.stack([decision.rewinds.any(), (decision.parts != 0).any(), decision.moves.any()])
-        rewinds, parts, moves = flags.tolist()  # one transfer
-        return rewinds, parts, moves

@@ -79,7 +79,7 @@ class Moves(NamedTuple):
 
 @torch.no_grad()
 def planned_moves(samples: Samples, allowed: Tensor) -> Moves:
-    """Return the moves that lower the distortion, without a value read on the host.
+    """Return the moves that lower the distortion.
 
     Args:
         samples: some hundred per model, or more.
@@ -94,6 +94,13 @@ def planned_moves(samples: Samples, allowed: Tensor) -> Moves:
         ([[0, 1, 0]], [-1.0, 1.0, 5.0])
     """
     n_models, n_samples, n_hypotheses, n_coordinates = samples.hypotheses.shape
+    if not bool(allowed.all()):
+        source = torch.arange(n_hypotheses, device=allowed.device).expand(n_models, -1).clone()
+        shift = samples.targets.new_zeros(n_models, n_hypotheses, n_coordinates)
+        if bool(allowed.any()):
+            some = planned_moves(Samples(*(part[allowed] for part in samples)), allowed[allowed])
+            source[allowed], shift[allowed] = some
+        return Moves(source, shift)
     at_once = max(1, _MOST_NUMBERS // (n_samples * n_hypotheses * (n_coordinates + 2)))
     if n_models > at_once:
         parts = [
@@ -115,7 +122,7 @@ def planned_moves(samples: Samples, allowed: Tensor) -> Moves:
         split = gain.masked_fill(closed, -math.inf).argmax(dim=-1, keepdim=True)
         moved = loss.masked_fill(closed | (numbers == split), math.inf).argmin(dim=-1, keepdim=True)
         pays = gain.gather(1, split) > (1 + _MARGIN) * loss.gather(1, moved)
-        pays = pays & allowed.unsqueeze(-1) & ~closed.gather(1, split) & ~closed.gather(1, moved)
+        pays = pays & ~closed.gather(1, split) & ~closed.gather(1, moved)
         is_split, is_moved = pays & (numbers == split), pays & (numbers == moved)
         both = centers.gather(1, split.view(-1, 1, 1, 1).expand(-1, 1, *centers.shape[2:]))
         source = torch.where(is_moved, split, source)

@@ -4,6 +4,7 @@ Each problem draws targets for given inputs, so that the lowest distortion any m
 known: that of k-means on many draws at each of some inputs.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -206,6 +207,22 @@ def _uniform(x: Tensor, generator: Generator) -> Tensor:
     return (1.5 + x[:, :1]) * torch.rand(len(x), 1, generator=generator)
 
 
+def _random_branches(seed: int, n: int, dim: int, n_inputs: int) -> Draw:
+    """Smooth random functions around random places, which bend and cross."""
+    fixed = Generator().manual_seed(seed)
+    slopes = torch.randn(n, dim, 24, n_inputs, generator=fixed) / 0.6
+    phases = 2 * math.pi * torch.rand(n, dim, 24, generator=fixed)
+    heights = torch.randn(n, dim, 24, generator=fixed) * math.sqrt(2 / 24) * (0.5 if seed % 2 else 1.0)
+    places = torch.randn(n, dim, generator=fixed)
+
+    def draw(x: Tensor, generator: Generator) -> Tensor:
+        chosen = torch.randint(n, (len(x),), generator=generator)
+        waves = (torch.einsum("ri,rdfi->rdf", x, slopes[chosen]) + phases[chosen]).cos()
+        return places[chosen] + (heights[chosen] * waves).sum(dim=-1) + 0.05 * _noise(x, generator, dim)
+
+    return draw
+
+
 _THIRDS, _FIFTHS = [1 / 3] * 3, [0.2] * 5
 
 MODE_PROBLEMS: tuple[ModeProblem, ...] = (
@@ -242,6 +259,15 @@ MODE_PROBLEMS: tuple[ModeProblem, ...] = (
     ModeProblem("large rate", 5, _branches(_FIFTHS), learning_rate=0.05),
     ModeProblem("batches of 32", 9, _tree, batch_size=32),
     ModeProblem("batches of 1024", 9, _tree, batch_size=1024),
+    *(
+        ModeProblem(
+            f"random branches, {n} in {dim}-d, {n_inputs} input{'s' * (n_inputs > 1)}",
+            n,
+            _random_branches(201 + index, n, dim, n_inputs),
+            n_inputs=n_inputs,
+        )
+        for index, (n, dim, n_inputs) in enumerate(itertools.product((3, 5, 8), (1, 2, 4), (1, 2)))
+    ),
     *(
         ModeProblem(f"{name}, {n_epochs} epochs", n, draw, batch_size=64, n_epochs=n_epochs, n_inputs=n_inputs)
         for name, n, draw, n_inputs in (

@@ -16,8 +16,8 @@ from torchmcl.nn import MultiHypothesisHead
 
 __all__ = ["FleetAnnealing"]
 
-# A hundred measurements show when a hold goes flat; after it, a quarter as many do.
-_N_MEASUREMENTS, _N_LATER = 100, 25
+# Fifty measurements show when a hold goes flat; after it, half as many do.
+_N_MEASUREMENTS, _N_LATER = 50, 24
 
 
 class _Known(NamedTuple):
@@ -57,7 +57,6 @@ class FleetAnnealing:
             models.template,
             n_models=len(policies),
             device=device,
-            reads_values=self.on_cpu,
         )
         self._driver.n_hypotheses, *event = step.hypotheses_shape()
         self._driver.n_coordinates = math.prod(event)
@@ -103,10 +102,12 @@ class FleetAnnealing:
         known = self._known_around(int(epoch))
         return known.warm[int(epoch) - known.first]
 
-    def measure(self, epoch: Tensor, active: Tensor) -> None:
-        """Measure the models after an epoch, and change those that are active [models] if their policy asks for it."""
-        ended = epoch + 1
-        if self.on_cpu and not self._needs_measurement(int(ended)):
+    def measure(self, ended: int, active: Tensor) -> None:
+        """Measure the models after some epochs, and change those that are active [models] if their policy asks for it.
+
+        Values are read on the host: a device is waited for, some fifty times in a training.
+        """
+        if not self._needs_measurement(ended):
             return
         trained = None if self._measure_trained is None else self._measure_trained()
         self._driver.end_epoch(

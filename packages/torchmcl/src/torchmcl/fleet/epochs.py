@@ -70,7 +70,6 @@ class ChunkTraining:
         decays = bool(plan.weight_decays.any()) or bool(plan.policies)
         self._decay = self._given_decay.clone() if decays else None
         self._run_epoch: Callable[[Any], None] = self._epoch
-        self._run_measurement: Callable[[Any], None] = self._measure
 
     def run(
         self,
@@ -128,7 +127,7 @@ class ChunkTraining:
             self._rows.begin(epoch)
             self._run_epoch(self._due(epoch))
             if self._annealing is not None and self._annealing.is_due(epoch):
-                self._run_measurement(())
+                self._annealing.measure(epoch + 1, active=self.state.stopped_epoch < 0)
             after_epochs(epoch, epoch + 1)
             if epoch % 10 == 9 and self.all_stopped():
                 break
@@ -188,11 +187,6 @@ class ChunkTraining:
             with torch.no_grad():
                 self._update(self._step.gradient, batch)
             yield loss
-
-    def _measure(self, _: tuple[()]) -> None:
-        """Measure the models that decide themselves; apart from the epoch, so that this is captured once."""
-        assert self._annealing is not None
-        self._annealing.measure(self.state.epoch.view(1) - 1, active=self.state.stopped_epoch < 0)
 
     def _decide(self, annealing: FleetAnnealing, epoch: Tensor) -> None:
         """Apply the decisions of the policies for this epoch."""

@@ -51,13 +51,12 @@ class Backend:
 
 
 class CapturedTraining(ChunkTraining):
-    """A chunk whose epochs and measurements run as CUDA graphs, captured once and replayed from then on."""
+    """A chunk whose epochs run as CUDA graphs, captured once and replayed from then on."""
 
     def __init__(self, step: AutogradStep, plan: TrainingPlan) -> None:
         super().__init__(step, plan)
         changed, device = list(self.state.tensors().values()), self.models.flat.device
         self._run_epoch = CapturedEpochs(self._epoch, changed, device)
-        self._run_measurement = CapturedEpochs(self._measure, changed, device)
 
 
 def why_not_captured(training: TrainingFacts) -> str | None:

@@ -72,7 +72,7 @@ class FusedTraining(ChunkTraining):
             high = self._end_of_launch(low, min(low + at_once, last))
             self._launch(low, high)
             if self._annealing is not None and self._annealing.is_due(high - 1):
-                self._run_measurement(())
+                self._annealing.measure(high, active=self.state.stopped_epoch < 0)
             self._wait_for_the_launch_before()
             if one_by_one:
                 self._take_rule_of(low)
