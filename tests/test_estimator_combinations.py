@@ -77,7 +77,12 @@ def table(kind, case, n=80, seed=0):
 def answers(model, rows, y):
     """Return the results of all methods, by name."""
     values, probabilities = model.predict_hypotheses(rows)
-    found = {"values": values, "probabilities": probabilities, "mean": model.predict(rows), "score": model.score(rows, y)}
+    found = {
+        "values": values,
+        "probabilities": probabilities,
+        "mean": model.predict(rows),
+        "score": model.score(rows, y),
+    }
     if isinstance(model, MCLClassifier):
         return found | {"proba": model.predict_proba(rows), "oracle": model.oracle_score(rows, y)}
     sets, density = model.predict_interval(rows, 0.7), model.predict_distribution(rows)
