@@ -2,9 +2,9 @@
 Ensembles, quantiles, mixtures and hypotheses on a fork
 =======================================================
 
-The target lies on an upper or on a lower branch, independent of the input. A deep ensemble, quantile regression, a mixture
-density network and multiple choice learning predict five values each. All members of the ensemble lie between the
-branches; the other three methods have values on both.
+The target lies on an upper or on a lower branch, independent of the input. A deep ensemble, quantile regression, a
+mixture density network and multiple choice learning predict five values each. All members of the ensemble lie between
+the branches; the other three methods have values on both.
 """
 
 # %%
