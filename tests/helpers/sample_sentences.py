@@ -1,7 +1,7 @@
 """Draw random sentences of pages and docstring summaries for a review of the language.
 
-Run `python tests/helpers/sample_sentences.py --seed 1`. Judge each line as a native technical editor would; fewer than 5
-in 100 may read as odd.
+Run `python tests/helpers/sample_sentences.py --seed 1`. Judge each line as a native technical editor would; at
+most 4 in 100 may read as odd.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-n", type=int, default=100, help="sentences of each kind (default: %(default)s)")
     options = parser.parse_args()
-    draw = random.Random(options.seed)  # noqa: S311
+    draw = random.Random(options.seed)
     for name, found in (("Sentences of pages", page_sentences()), ("Docstring summaries", summaries())):
         print(f"\n{name}, {options.n} of {len(found)}")
         for number, (place, text) in enumerate(draw.sample(found, options.n), start=1):
