@@ -26,7 +26,7 @@ _HOMES = dict.fromkeys(("describe", "fit", "predict", "report"), _TABLES) | {
 
 
 def _missing() -> set[str]:
-    """Return the commands whose package is not installed."""
+    """Return the commands of packages that are not installed."""
     return _HOMES.keys() - {entry.name for entry in entry_points(group=_GROUP)}
 
 

@@ -1,4 +1,4 @@
-"""`torchmcl diagnose`: what is wrong with a network, from a file of its predictions."""
+"""`torchmcl diagnose`: the faults of a network, from a file of its predictions."""
 
 import argparse
 import zipfile

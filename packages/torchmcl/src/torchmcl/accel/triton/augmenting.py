@@ -23,7 +23,7 @@ _COLUMNS_PER_WARP = 128
 
 @triton.jit
 def _entry(vector, column, place):
-    """Return the entry of a vector at a place that is known only when the kernel runs."""
+    """Return the entry of a vector at an index known only at run time."""
     return tl.sum(tl.where(column == place, vector, 0), axis=0)
 
 
@@ -108,7 +108,7 @@ def _assign(cost, mask, weights, n_targets, n_hypotheses, MASKED: tl.constexpr, 
 
 
 def one_to_one_rows(cost: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the weights of the cheapest assignment of each sample, as `torchmcl.accel.eager.one_to_one` defines them.
+    """Return the weights of the cheapest assignment of each sample, as defined in `torchmcl.accel.eager.one_to_one`.
 
     Args:
         cost: [samples, targets, hypotheses], float32 or float64; neither side above `MAX_SIDE`.
