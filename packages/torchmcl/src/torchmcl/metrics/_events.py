@@ -1,4 +1,4 @@
-"""Preparation of the metrics of predictions: which axes are hypotheses, targets and the event, and which are real."""
+"""Preparation of the metrics of predictions: the axes of hypotheses, targets and events, and the mask."""
 
 from typing import NamedTuple
 
@@ -88,7 +88,7 @@ def _with_all_axes(
 
 
 def _of_real_steps(owner: str, hypotheses: Tensor, targets: Tensor, chances: Tensor, mask: Tensor, n: int) -> Compared:
-    """Return what a mask of steps leaves, with 0 on both sides elsewhere."""
+    """Return the real steps of both tensors, with 0 at masked steps."""
     check_mask(owner, mask, targets.shape[: mask.ndim])
     mask = mask.expand(targets.shape[: mask.ndim])
     padded = ~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim))
@@ -105,7 +105,7 @@ def _with_targets_axis(mask: Tensor | None, n: int, event: torch.Size) -> Tensor
 
 
 def _chances(owner: str, hypotheses: Tensor, logits: Tensor | None, n: int, scores: ScoreObjective | None) -> Tensor:
-    """Return normalised scores, uniform without score logits, [..., hypotheses]."""
+    """Return normalized scores, uniform without score logits, [..., hypotheses]."""
     reader = SigmoidScores() if scores is None else scores
     check_score_objective(owner, reader)
     if logits is not None:

@@ -12,7 +12,7 @@ __all__ = ["MultiHypothesisHead"]
 
 
 class MultiHypothesisHead(nn.Module):
-    """Features [..., in_features] in, Predictions with n_hypotheses answers out.
+    """A layer from features [..., in_features] to Predictions with `n_hypotheses` hypotheses.
 
     One linear layer serves all hypotheses and scores: their weights have the same initial
     distribution, as the number of inputs is the same, and one matrix product is faster than many
@@ -102,5 +102,5 @@ class MultiHypothesisHead(nn.Module):
         return Distributions(hypotheses, logits, scale.unflatten(-1, (self.n_hypotheses, *self.event)))
 
     def extra_repr(self) -> str:
-        """Return what `print` shows beyond the layers."""
+        """Return the additional text of `print`."""
         return f"n_hypotheses={self.n_hypotheses}, out_features={self.out_features}, detach_scores={self.detach_scores}"

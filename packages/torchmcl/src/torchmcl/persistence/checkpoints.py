@@ -1,4 +1,4 @@
-"""A checkpoint: tensors and JSON in one file that is checked when it is read. No pickle.
+"""A checkpoint: tensors and JSON in one file with a checksum. No pickle.
 
 The format is described in `torchmcl.persistence.headers`. The checksum covers the JSON and name, type, shape and bytes
 of every tensor. The same state gives the same bytes.
@@ -104,7 +104,7 @@ def read_saved(owner: str, folder: Path, kind: str, by: str) -> Checkpoint:
 
 
 def digest_of_json(value: Any) -> str:
-    """Return a checksum of what JSON can hold, independent of the order of keys and of the layout."""
+    """Return a checksum of a JSON value, independent of the order of keys and of the layout."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 

@@ -71,7 +71,7 @@ def append_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def change_records(owner: str, path: Path, change: Callable[[list[Record]], Iterable[Mapping[str, Any]]]) -> None:
-    """Replace the records of a file, which may not exist yet, by those that `change` returns for them.
+    """Replace the records of a file, which may not exist yet, by the result of `change`.
 
     Raises:
         ValueError: if a line is not a record.

@@ -1,4 +1,4 @@
-"""Conformal regions: sets that hold the target with a given probability, whatever the network is worth.
+"""Conformal regions: sets that contain the target with a given probability, for any network.
 
 The guarantee is for rows that are exchangeable with the calibration rows, which the network was not trained on: a fresh
 target lies in its region with probability at least `coverage`, on average over calibration rows and fresh rows.
@@ -33,7 +33,7 @@ __all__ = ["ConformalRegions", "conformal", "select_nonconformity"]
 
 @dataclass(frozen=True, eq=False)
 class ConformalRegions:
-    """Calibrated regions: where the nonconformity is at most a level. They can be pickled, and saved by `save_fitted`.
+    """Calibrated regions of bounded nonconformity. They can be pickled, and saved by `save_fitted`.
 
     Attributes:
         nonconformity: what was calibrated.
@@ -129,7 +129,7 @@ def conformal(
     units: Any = None,
     scores: Scores | None = None,
 ) -> ConformalRegions:
-    """Return regions that hold a fresh target with probability `coverage`, from rows that were not trained on.
+    """Return regions that contain a new target with probability `coverage`, calibrated on held-out rows.
 
     Args:
         predictions: hypotheses [rows, hypotheses, ...] and scores of the calibration rows.
@@ -189,7 +189,7 @@ def select_nonconformity(
     n_samples: int = 1000,
     generator: torch.Generator | None = None,
 ) -> Nonconformity:
-    """Return the nonconformity of the smallest regions, on rows other than those of the calibration.
+    """Return the nonconformity with the smallest regions, selected on rows other than the calibration rows.
 
     Levels come from every second row, volumes from the others. To choose on the calibration rows themselves would cost
     the guarantee.

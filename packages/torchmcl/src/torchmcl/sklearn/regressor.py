@@ -123,7 +123,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
     ) -> "MCLRegressor":
-        """Train on a table. A fit that fails leaves the estimator as it was.
+        """Train on a table. A failing fit leaves the estimator unchanged.
 
         Args:
             X: [rows, features], an array or data frame of numbers; NaN where one is missing.
@@ -141,7 +141,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
-        """Train for one epoch on some more rows, from where the last call (or `fit`) ended.
+        """Train for one more epoch on further rows, after the last call (or `fit`).
 
         Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, 200 by default; the learning rate
         stays at its first value if it is not a schedule. The held-out share of each call joins the rows that select and
@@ -196,6 +196,6 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | Path) -> "MCLRegressor":
-        """Return the estimator that `save` wrote; a ValueError names a folder without one."""
+        """Return the estimator written by `save`; a folder without one raises a ValueError."""
         loaded: MCLRegressor = read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
         return loaded

@@ -1,4 +1,4 @@
-"""Critical temperatures: where hypotheses that sat together part, predicted and observed.
+"""Predicted and observed critical temperatures, at which merged hypotheses split.
 
 All formulas are for the squared Euclidean cost. Covariances divide by the number of samples, not by
 one less: the samples themselves are the distribution whose hypotheses split, so on them the
@@ -52,7 +52,7 @@ class Trajectory(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """A split, seen between two records of a trajectory.
+    """A split between two records of a trajectory.
 
     Attributes:
         step: index of the first record after the split.
@@ -85,7 +85,7 @@ def covariance(samples: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return 2 lambda_max(Cov): above it all hypotheses sit at the mean, below it they part.
+    """Return 2 lambda_max(Cov): above it all hypotheses are at the mean, below it they split.
 
     Samples that are all the same never part, and have 0. Fewer samples than dimensions are fine:
     the largest eigenvalue of a singular covariance is as good as any.
@@ -109,7 +109,7 @@ def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> T
 
 
 def critical_temperature_of_residuals(residuals: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return 2 lambda_max of the residuals of a trained model, taken around 0.
+    """Return 2 lambda_max of the residuals of a trained model, around 0.
 
     With the residuals y - E[y | x] this is the critical temperature of the covariance averaged
     over x, E_x[C(x)]: that of each input where the noise is the same everywhere, and never above
@@ -133,7 +133,7 @@ def critical_temperature_of_residuals(residuals: Tensor, mask: Tensor | None = N
 
 
 def critical_temperature_bound(samples: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return 2 sup_x lambda_max(C(x)): above it the hypotheses of every input are together.
+    """Return 2 sup_x lambda_max(C(x)): above it the hypotheses of every input are merged.
 
     Args:
         samples: [..., inputs, samples, dim], for each input x samples of p(y | x).
@@ -206,7 +206,7 @@ def thermal_tolerance(temperature: float | Tensor) -> Tensor:
 
 
 def distinct_representatives(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
-    """Return which hypotheses represent a distinct place, [..., hypotheses], boolean.
+    """Return which hypotheses represent a distinct position, [..., hypotheses], boolean.
 
     Taken in order, a hypothesis represents its place unless it is within `tolerance` of an earlier representative.
     Every hypothesis is then within `tolerance` of a representative, and representatives are further
@@ -243,7 +243,7 @@ def distinct_representatives(hypotheses: Tensor, tolerance: float | Tensor = 0.0
 
 
 def n_distinct(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
-    """Return how many places the hypotheses occupy, counting those within `tolerance` once.
+    """Return the number of distinct positions of the hypotheses; those within `tolerance` count once.
 
     Args:
         hypotheses: [..., hypotheses, dim]
@@ -266,7 +266,7 @@ def n_distinct(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
 def observed_transitions(
     trajectory: Trajectory, tolerance: float | Tensor | None = None, *, lasting: bool = False
 ) -> list[Transition]:
-    """Return the splits in a recorded cooling: the steps at which more hypotheses are distinct than ever before.
+    """Return the splits in a recorded cooling: the steps with a new maximum of distinct hypotheses.
 
     Args:
         trajectory: temperatures [steps] from hot to cold, hypotheses [steps, hypotheses, dim].

@@ -181,7 +181,7 @@ def _infinitely_hot(cost: Tensor) -> Tensor:
 
 
 def hypothesis_masses(weights: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return q(f_k | x), the share of the targets that each hypothesis answers for.
+    """Return q(f_k | x), the share of the targets assigned to each hypothesis.
 
     Args:
         weights: [..., targets, hypotheses], real rows summing to 1.

@@ -1,4 +1,4 @@
-"""Shannon's lower bound of R(D), and the entropy of samples that it needs. In bits."""
+"""Shannon's lower bound of R(D), and the entropy of samples, in bits."""
 
 import math
 
@@ -49,7 +49,7 @@ def shannon_lower_bound(distortion: float | Tensor, *, entropy: float | Tensor, 
 
 
 def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:
-    """Return the entropy of the distribution that samples come from, in bits.
+    """Return the entropy of the distribution of samples, in bits.
 
     The estimator of Kozachenko and Leonenko, from the distance of each sample to its nearest
     neighbours. Samples that repeat come from a distribution with atoms, whose entropy is minus

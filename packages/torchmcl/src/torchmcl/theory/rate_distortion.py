@@ -56,7 +56,7 @@ class RatePoints(NamedTuple):
 
 
 def mutual_information(weights: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return I(hypothesis; target) of a soft assignment, in bits: how much the choice says about y.
+    """Return I(hypothesis; target) of a soft assignment in bits: the information of the choice about y.
 
     It is 0 when all targets have the same weights, and at most log2 of the number of hypotheses.
 
@@ -242,7 +242,7 @@ def distortion_at_rate(points: RatePoints, rate: float) -> Tensor:
 
 @full_precision
 def _quick_updates(q: Tensor, g: Tensor, c: Tensor, n_updates: int) -> Tensor:
-    """Return by how much log r changes in some more updates, without exponentials.
+    """Return the change of log r in some more updates, without exponentials.
 
     Args:
         q: [..., sources, reproductions], the assignment of the last update in the log domain.

@@ -1,4 +1,4 @@
-"""Densities on the line, as far as optimal scalar quantisers need them, in float64."""
+"""Densities on the line for optimal scalar quantizers, in float64."""
 
 import math
 from abc import ABC, abstractmethod

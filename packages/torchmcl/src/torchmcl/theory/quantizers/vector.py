@@ -1,4 +1,4 @@
-"""Quantisers of samples: Lloyd's algorithm, deterministic annealing and simulated annealing."""
+"""Quantizers of samples: Lloyd's algorithm, deterministic annealing and simulated annealing."""
 
 import math
 from typing import Any
@@ -75,7 +75,7 @@ class Lloyd(Quantizer):
 
 
 class DeterministicAnnealing(Quantizer):
-    """Deterministic annealing: the fixed points of the free energy, followed from hot to cold.
+    """Deterministic annealing: the fixed points of the free energy, from high to low temperature.
 
     At each temperature the points move to the soft barycentres of the Boltzmann weights until they
     rest; then it cools. All points begin at the mean, and what starts their parting at each critical
@@ -144,7 +144,7 @@ class DeterministicAnnealing(Quantizer):
         return points, n_done + n_steps
 
     def _rest(self, samples: Tensor, points: Tensor, temperature: float) -> tuple[Tensor, int]:
-        """Return the points at rest at a temperature, and the number of updates."""
+        """Return the equilibrium points at a temperature, and the number of updates."""
         still = self.tolerance * math.sqrt(temperature)
         for step in range(self.n_updates):
             weights = boltzmann_weights(pairwise_sq_euclidean(hypotheses=points, targets=samples), temperature)
