@@ -1,4 +1,4 @@
-"""The commands that run the paper's studies again, `torchmcl reproduce ...`: parsing and dispatch only."""
+"""The commands that reproduce the paper's studies, `torchmcl reproduce ...`: parsing and dispatch only."""
 
 import argparse
 import json
@@ -53,7 +53,7 @@ def _add_common(
     folder: str | None = None,
     seeds: str | None = None,
 ) -> None:
-    """Add the options that all studies have."""
+    """Add the common options of all studies."""
     out = Path("out") / (folder or study)
     command.add_argument("--out", type=Path, default=out, help="folder for the results (default: %(default)s)")
     command.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")

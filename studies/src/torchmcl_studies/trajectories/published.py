@@ -1,4 +1,4 @@
-"""What others report on ETH/UCY, mean over the five scenes, for 20 samples and 8 + 12 steps."""
+"""Published results on ETH/UCY, mean over the five scenes, for 20 samples and 8 + 12 steps."""
 
 from typing import NamedTuple
 

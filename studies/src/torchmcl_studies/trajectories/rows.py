@@ -1,4 +1,4 @@
-"""The rows of the study: windows with the nearest people, forwards and backwards in time, and how they are drawn.
+"""The rows of the study: windows with the nearest people, forwards and backwards in time, and their sampling.
 
 The networks are tested in a place that they have never seen, so that what they learn must not depend on where and how
 the training recordings were made. Rows are mirrored, scaled, run backwards in time, and their observed positions get
@@ -121,7 +121,7 @@ def _velocities(recording: pedestrians.Recording, direction: int) -> np.ndarray:
 
 
 class Drawing:
-    """Training rows drawn anew: call it with a number of rows and a generator, as `torchmcl.fleet.SampledData` does.
+    """Randomly drawn training rows, called with a number of rows and a generator by `torchmcl.fleet.SampledData`.
 
     Args:
         rows: forwards in time.

@@ -1,4 +1,4 @@
-"""What the study consists of, and running it: whatever is missing from the records is trained, a scene at a time.
+"""The parts of the study, and its run: missing records are trained, one scene at a time.
 
 Protocol. Each scene of ETH/UCY is tested on with networks trained on the training parts of all other recordings. The
 weights are those after the last step; nothing is selected on a test scene or on the validation parts.
@@ -81,7 +81,7 @@ class TrajectoryStudy:
 
 
 def run_study(study: TrajectoryStudy, out: Path, *, progress: bool = True) -> KeyedRecords:
-    """Train what `out/records.jsonl` does not hold yet, and return all records.
+    """Train the methods missing in `out/records.jsonl`, and return all records.
 
     What seed 0 says about a few sharp turns is in `out/forks.jsonl`, for pictures.
 
@@ -140,7 +140,7 @@ def _trained(
     study: TrajectoryStudy,
     progress: str | bool,
 ) -> Sequence[nn.Module | None]:
-    """Return a trained network for each model; None for what is not trained."""
+    """Return a trained network for each model; None for methods without training."""
     if kind == "none":
         return [None] * len(models)
     options: dict[str, Any] = {"batch_size": study.batch_size, "device": study.device, "progress": progress}

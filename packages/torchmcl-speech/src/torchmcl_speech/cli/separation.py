@@ -194,7 +194,7 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _trained_with(options: argparse.Namespace, changes: list[str]) -> Any:
-    """Return the configuration of a saved model, changed as asked."""
+    """Return the configuration of a saved model with the requested changes."""
     from torchmcl_speech.config import SeparationConfig
     from torchmcl_speech.pretrained import load_separator
 

@@ -66,7 +66,7 @@ def add_fit_command(commands: Commands) -> None:
 
 
 def _add_parameters(fit: argparse.ArgumentParser) -> None:
-    """Add what `_PARAMETERS` names, and `--search`."""
+    """Add the options of `_PARAMETERS`, and `--search`."""
     fit.add_argument("--hypotheses", type=positive, default=5, help="answers for each row (default: %(default)s)")
     fit.add_argument(
         "--rule",
@@ -148,7 +148,7 @@ examples:
 
 
 def _check_fit(options: argparse.Namespace) -> None:
-    """Check all that can be checked without torch, and read the table."""
+    """Check the options without torch, and read the table."""
     from torchmcl_tables.data import read_table
     from torchmcl_tables.data.example import EXAMPLE, EXAMPLE_TARGET, write_example
     from torchmcl_tables.data.inference import check_rows

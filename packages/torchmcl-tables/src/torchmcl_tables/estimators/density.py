@@ -122,7 +122,7 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
     ) -> "DensityRegressor":
-        """Train on a table. A fit that fails leaves the estimator as it was.
+        """Train on a table. A failing fit leaves the estimator unchanged.
 
         Args:
             X: [rows, features], an array of numbers (NaN where one is missing), or a data frame of pandas, polars or
@@ -141,7 +141,7 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "DensityRegressor":
-        """Train for one epoch on some more rows, from where the last call (or `fit`) ended.
+        """Train for one more epoch on further rows, after the last call (or `fit`).
 
         The learning rate stays at its first value if it is not a schedule. Inputs and targets are standardised as in
         the first call. Without a `fit` before there is no forest. The held-out share of each call joins the rows that
@@ -213,7 +213,7 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | Path) -> "DensityRegressor":
-        """Return the estimator that `save` wrote.
+        """Return the estimator written by `save`.
 
         Raises:
             ValueError: if the folder holds no such model, or one of another version.

@@ -1,4 +1,4 @@
-"""Samples of a recording: one person in consecutive frames, the first observed and the others to come."""
+"""Samples of a recording: one person in consecutive frames, first observed, then future ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Windows:
 
     @property
     def n_scenes(self) -> int:
-        """How many scenes there are."""
+        """The number of scenes."""
         return int(self.scene[-1]) + 1 if len(self) else 0
 
     def neighbours(self) -> Neighbours:
@@ -128,7 +128,7 @@ def windows(
 
 
 def leave_out(samples: Windows, *names: str) -> tuple[Windows, Windows]:
-    """Return the windows without some recordings, and the windows of those.
+    """Return the windows without some recordings, and the windows of those recordings.
 
     Choices (how long to train, which temperature) made on recordings that were left out of the training do not look
     at the scene of the test.

@@ -1,4 +1,4 @@
-"""One recording: where each person is in each frame, read from a text file and checked."""
+"""One recording: the position of each person in each frame, read from a text file and checked."""
 
 import io
 import zlib
