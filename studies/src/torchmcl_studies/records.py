@@ -14,7 +14,7 @@ class KeyedRecords:
 
     Args:
         owner: the command, for messages.
-        keys: columns that tell rows apart.
+        keys: columns that identify rows.
         path: the file.
         settings: columns that are the same in all rows.
 

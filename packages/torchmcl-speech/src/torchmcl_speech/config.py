@@ -52,7 +52,7 @@ class DataConfig:
 
     Args:
         layout: "tables" (utterances and gains), "wsj0", "librimix", or "speakers" (clean recordings, a folder for each
-            speaker); "auto" recognises it from the folder.
+            speaker); "auto" detects it from the folder.
         root: folder of the data.
         pack: file of packed utterances to read instead of the recordings below `root`.
         tables: for "librimix", part -> metadata table, relative to `root`.
@@ -110,7 +110,7 @@ class ObjectiveConfig:
         temperature: where "amcl" begins, or the one of "sinkhorn", in decibels.
         annealing_epochs: epochs after which the temperature of "amcl" is 0.
         decay: cool "amcl" by this factor an epoch, Eq. (44), instead of linearly, Eq. (43).
-        in_order: let "pit" give n sources to the first n outputs, so that scores can tell how many there are.
+        in_order: let "pit" give n sources to the first n outputs, so that scores can indicate their number.
         score_weight: of the score loss, if the model gives scores.
         limit_db: SI-SDR at which a source is good enough, so that easy ones, a single speaker for example, leave the
             gradient to the others; no limit by default.

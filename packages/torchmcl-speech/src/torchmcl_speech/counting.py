@@ -15,7 +15,7 @@ __all__ = ["count_log_loss", "count_probabilities", "fit_count_temperature", "sc
 def count_probabilities(score_logits: Tensor) -> Tensor:
     """Return the probability of each number of voices, from 0 to all outputs.
 
-    Each score is the probability that its output is a voice, given by the network for each output by itself; taken as
+    Each score is the probability that its output is a voice, given by the network for each output; taken as
     independent, their sum has the distribution that is returned.
 
     Args:

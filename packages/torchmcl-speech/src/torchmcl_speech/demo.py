@@ -39,13 +39,13 @@ def run_speech_demo(
 
     Args:
         out: folder for the files.
-        model: name of a separator that comes with the package, or folder of a saved model.
+        model: name of a bundled separator, or folder of a saved model.
         device: where to compute.
         overwrite: whether to replace files that no earlier demonstration wrote.
         progress: whether to show a bar.
 
     Returns:
-        What was written into `separation.json`: the result of `separate_recording` and, for each true voice in
+        The contents of `separation.json`: the result of `separate_recording` and, for each true voice in
         `references`, its output and the SI-SDR in dB before and after.
 
     Raises:

@@ -41,7 +41,7 @@ def evaluate_separator(
     """Return one record for each whole mixture of a part.
 
     Args:
-        model: name of a separator that comes with the package, or folder of a saved model.
+        model: name of a bundled separator, or folder of a saved model.
         data: where the mixtures are; crops are not taken.
         part: "tt" for the test part.
         out: folder for `evaluation-<part>.jsonl`; nothing is written without.

@@ -30,7 +30,7 @@ class RecordingSeparator:
 
     Args:
         recording: any audio file that soundfile reads.
-        model: name of a separator that comes with the package, or folder of a saved model.
+        model: name of a bundled separator, or folder of a saved model.
         owner: whom errors speak for.
         chunk_seconds: longer recordings are taken in even chunks of this length at most, one after the other.
         device: where to compute; on a GPU, in the precision of the training.

@@ -27,7 +27,7 @@ def copy_weights(model: DPRNN, start: Path | str) -> list[str]:
 
     Args:
         model: changed in place.
-        start: name of a separator that comes with the package, or folder of a saved model.
+        start: name of a bundled separator, or folder of a saved model.
 
     Returns:
         The names of weights that are, in part at least, new.

@@ -21,7 +21,7 @@ class CosineBudget:
         warmup: epochs until it is highest.
         seconds: after which it is 0 in any case, from the making of this object; a training that resumes has as many
             again, and what is left of its epochs.
-        clock: tells the time.
+        clock: returns the time.
 
     Example:
         >>> falling = CosineBudget(1.0, n_epochs=8, warmup=1)

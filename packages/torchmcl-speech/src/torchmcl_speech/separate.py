@@ -35,7 +35,7 @@ def separate_recording(
 ) -> dict[str, Any]:
     """Write a WAV file for each voice, one for the mixture as input of the model, and `separation.json`.
 
-    A model with scores says which of its outputs are voices: as many are written as is most likely, the most likely
+    With a model with scores, the most likely number of outputs is written, the most likely
     first. Without, all are, ordered by the share of the energy they have. The recording is mixed down to mono,
     resampled for the model, and the outputs are resampled back: files have its length and its sample rate, and the
     frequencies that the model hears. If one exceeds full scale, all are turned down.
@@ -43,7 +43,7 @@ def separate_recording(
     Args:
         recording: any audio file that soundfile reads.
         out: folder for the files, `<recording>-<place>.wav` and `<recording>-mixture.wav`.
-        model: name of a separator that comes with the package, or folder of a saved model.
+        model: name of a bundled separator, or folder of a saved model.
         n_voices: outputs to write; the predicted number of speakers by default, or all if the model has no scores.
         chunk_seconds: longer recordings are taken in chunks of this length at most, which share a second.
         device: where to compute; on a GPU, in the precision of the training.
@@ -52,7 +52,7 @@ def separate_recording(
         progress: whether to show a bar.
 
     Returns:
-        What was written into `separation.json`. Of a model with scores, `speakers` has the probability of each number
+        The contents of `separation.json`. Of a model with scores, `speakers` has the probability of each number
         of voices, from 0 on; silence has 0 voices.
 
     Raises:

@@ -82,7 +82,7 @@ def train_separator(
             best on the validation part) and `model-last/`.
         device: "auto", "cpu" or "cuda".
         minutes: stop after the epoch in which this time is over; a later run resumes.
-        start: name of a separator that comes with the package, or folder of a saved model, to begin with: of the same
+        start: name of a bundled separator, or folder of a saved model, to begin with: of the same
             sizes, though the number of outputs may differ.
         progress: whether to show a bar.
         show_records: print the record of each epoch as a line of JSON.

@@ -29,7 +29,7 @@ def in_forward_mode() -> bool:
     """Return whether forward-mode differentiation is active (`torch.autograd.forward_ad`, `torch.func.jacfwd`).
 
     They follow neither `out=` nor fused kernels; and through an `autograd.Function`, even one with a `jvp`, forward
-    mode over forward mode silently gives 0. Plain operations are what they follow.
+    mode over forward mode silently gives 0. They only support plain operations.
     """
     return forward_ad._current_level >= 0
 

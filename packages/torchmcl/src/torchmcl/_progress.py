@@ -39,6 +39,6 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """Close the bar."""
         if self._bar is not None:
             self._bar.close()

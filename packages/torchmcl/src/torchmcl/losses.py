@@ -56,7 +56,7 @@ def mcl_loss(
 ) -> Tensor:
     """Return the loss `sum(weights * cost)` of a matching.
 
-    A NaN or infinite cost of a real target gives NaN, whatever its weight. With a `trained_cost`, the matched cost may
+    A NaN or infinite cost of a real target gives NaN, for any weight. With a `trained_cost`, the matched cost may
     be infinite where the weight is 0: a forbidden pair.
 
     Args:

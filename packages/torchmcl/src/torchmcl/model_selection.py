@@ -115,12 +115,12 @@ def choose_n_hypotheses(
 
     Args:
         factory: makes an untrained module with a given number of hypotheses.
-        inputs: [rows, ...], standardised if the module wants them so.
+        inputs: [rows, ...], standardized if the module requires it.
         targets: [rows, dim], or several for each row, [rows, targets, dim].
         candidates: numbers of hypotheses to try.
         n_epochs: of each training.
         n_folds: each row is held out in one of them.
-        n_restarts: trainings of each fold, from other initial weights.
+        n_restarts: training runs per fold, with different initial weights.
         share: in (0, 1].
         rule: as `Fleet` takes it, `AutoAnnealing()` by default.
         learning_rate: a number or a schedule.

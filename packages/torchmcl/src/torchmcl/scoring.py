@@ -1,7 +1,7 @@
 """Scores: the probability of each hypothesis to win.
 
 The labels are the weights of a second, hard rule on the same cost, so that the score of a
-hypothesis learns the probability mass of its Voronoi cell. `SigmoidScores` judges each hypothesis by itself,
+hypothesis learns the probability mass of its Voronoi cell. `SigmoidScores` treats hypotheses independently,
 `SoftmaxScores` all of them together.
 """
 

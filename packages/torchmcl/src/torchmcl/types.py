@@ -21,7 +21,7 @@ class Batch(NamedTuple):
     """The training data of a step.
 
     Attributes:
-        inputs: [batch, ...], whatever the model takes.
+        inputs: [batch, ...], the argument of the model.
         targets: [batch, targets, dim]; [batch, targets, steps, dim] for sequences; [batch, targets] for class ids.
         mask: [batch, targets], True where a target is real; or [batch, targets, steps], True where a step of it is;
             None when all are.
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """What a model returns.
+    """The output of a model.
 
     Attributes:
         hypotheses: [batch, hypotheses, dim], the answers f_1(x) ... f_n(x); sequences are [batch, hypotheses, steps,
@@ -85,7 +85,7 @@ class StepOutput(NamedTuple):
         assignment_loss: scalar, the weighted cost of the matching.
         score_loss: scalar, or None when the model has no scores.
         matching: cost, weights and mask, for the metrics.
-        predictions: what the model returned.
+        predictions: the output of the model.
         targets: [..., targets, ...], with their axis, and 0 where they are padded; None where steps of them are.
     """
 

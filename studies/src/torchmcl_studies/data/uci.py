@@ -87,7 +87,7 @@ class Fold(NamedTuple):
         train_inputs: [rows, features]
         train_targets: [rows, 1, 1]
         test_inputs: [rows, features]
-        test_targets: [rows, 1, 1], standardised too.
+        test_targets: [rows, 1, 1], standardized too.
         target_mean: of the training part, in the original units.
         target_std: of the training part, in the original units.
     """

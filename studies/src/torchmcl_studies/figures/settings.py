@@ -24,7 +24,7 @@ class FigureSettings:
         n_seeds: networks of each method.
         n_epochs: each with fresh points, the same for all networks.
         n_points: points of an epoch.
-        batch_size: points of a step; the paper does not say how many.
+        batch_size: points of a step; not specified in the paper.
         targets_per_row: where p(y | x) is the same for all x, this many points share one row of input. The gradient is
             that of as many rows; the network is evaluated less often.
         hidden: sizes of the hidden layers.

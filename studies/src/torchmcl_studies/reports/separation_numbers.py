@@ -28,8 +28,8 @@ def over_seeds(runs: Sequence[RunRecords], measure: str) -> dict[str, float]:
 def seeds_apart(groups: Mapping[str, Sequence[float]], ours: str, theirs: str) -> float | None:
     """Return the p-value of Tukey's test of two methods among all, with one mean per training run.
 
-    The spread over trainings of one method is assumed to be equal for all methods. None if a method has one training
-    only, or if all trainings are equal for every method.
+    The spread over runs of one method is assumed to be equal for all methods. None if a method has one run
+    only, or if all training runs are equal for every method.
 
     Example:
         >>> round(seeds_apart({"pit": [1.0, 1.1], "mcl": [1.1, 1.2], "amcl": [2.0, 2.1]}, "amcl", "pit"), 4)

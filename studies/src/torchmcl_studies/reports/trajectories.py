@@ -63,7 +63,7 @@ _EXPLAINED = (
 
 
 class Results(NamedTuple):
-    """What records say.
+    """The results of the records.
 
     Attributes:
         scenes: those there are, in the order of the benchmark.

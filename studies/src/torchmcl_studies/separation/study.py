@@ -61,7 +61,7 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
     """Return every training run of the study, the most important first.
 
     Args:
-        n_seeds: trainings of each method, for the table; the automatic schedule has four seeds, other parts one.
+        n_seeds: training runs of each method, for the table; the automatic schedule has four seeds, other parts one.
         quick: tiny networks and few steps instead.
 
     Example:
@@ -139,9 +139,9 @@ def run_separation_study(
     Args:
         out: folder; each run has one below it.
         parts: which parts of the study.
-        n_seeds: trainings of each method, for the table.
+        n_seeds: training runs of each method, for the table.
         quick: tiny networks, few steps and the first ten test mixtures, to see that everything works.
-        changes: `part.option=value` for all runs, to say where the data is, for example.
+        changes: `part.option=value` for all runs, for example the location of the data.
         device: "cpu" or "cuda".
         limit: evaluate the first test mixtures only.
         progress: whether to show bars.

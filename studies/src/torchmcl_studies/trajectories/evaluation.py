@@ -29,7 +29,7 @@ class Forecast(NamedTuple):
     """The predictions of a method for the test rows.
 
     Attributes:
-        paths: [rows, hypotheses, 12, 2], positions in metres.
+        paths: [rows, hypotheses, 12, 2], positions in meters.
         probabilities: [rows, hypotheses]
         nll: [rows], negative log-likelihood of the true future, if the method has a density.
     """

@@ -46,7 +46,7 @@ class Frame(NamedTuple):
     velocity: Tensor
 
     def offsets(self, future: Tensor) -> Tensor:
-        """Return true positions [..., 12, 2] as offsets from constant velocity, in own axes."""
+        """Return true positions [..., 12, 2] as offsets from constant velocity, in the person's axes."""
         return (future - self.origin.unsqueeze(-2)) @ self.axes - self._straight_on(future)
 
     def positions(self, offsets: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def own_frame(observed: Tensor, near: Tensor) -> tuple[Tensor, Frame]:
     """Return the inputs of the network and the reference frame of its hypotheses.
 
     Args:
-        observed: [..., 8, 2], positions in metres.
+        observed: [..., 8, 2], positions in meters.
         near: [..., 6, 5], of the nearest people: relative position, velocity per step, 1 if there is one.
 
     Returns:

@@ -10,8 +10,8 @@ class Published(NamedTuple):
 
     Attributes:
         name: of the method.
-        min_ade: mean over the scenes, in metres.
-        min_fde: mean over the scenes, in metres.
+        min_ade: mean over the scenes, in meters.
+        min_fde: mean over the scenes, in meters.
         protocol: what its minimum is taken over, where it is not each agent's own.
     """
 

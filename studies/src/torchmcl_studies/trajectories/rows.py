@@ -109,7 +109,7 @@ def _nearest(recording: pedestrians.Recording, frames: np.ndarray, persons: np.n
 
 
 def _velocities(recording: pedestrians.Recording, direction: int) -> np.ndarray:
-    """Return the last step of each row of a recording, in `direction` of time; 0 for who was not there before."""
+    """Return the last step of each row of a recording, in `direction` of time; 0 without an earlier frame."""
     velocities = np.zeros_like(recording.positions)
     steps = np.diff(recording.positions, axis=0)
     follows = (np.diff(recording.persons) == 0) & (np.diff(recording.frames) == recording.step)

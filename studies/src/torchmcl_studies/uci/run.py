@@ -35,7 +35,7 @@ _SEED_STRIDE = 1000
 def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
     """Train the models missing in `out/records.jsonl`, and return all records.
 
-    What is being trained is saved in `out/checkpoints` on the way: a run that was killed resumes in the middle of a
+    Checkpoints are in `out/checkpoints`: a killed run resumes in the middle of a
     fleet, and its records are those of an undisturbed run.
     """
     check_device(study)

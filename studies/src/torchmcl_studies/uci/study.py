@@ -4,7 +4,7 @@ Three protocols:
 
 - `last`: the weights after the last epoch; nothing is selected.
 - `validation`: the last tenth of the training fold is held out, and the epoch with its lowest
-  distortion is reported on the test fold. Honest, with a little less training data.
+  distortion is reported on the test fold. Without selection on test rows, with a little less training data.
 - `test-selected`: the epoch with the lowest loss ON THE TEST FOLD, as the authors' released code does.
   Only for comparison with the published numbers.
 

@@ -164,7 +164,7 @@ def check_samples(path: Path | str, n_samples: int, name: str = "audio_samples")
     """Check that a recording, or a pack of them, is not larger than the limit.
 
     Raises:
-        BadAudio: if it is; it says how to raise the limit.
+        BadAudio: if it is; the message explains how to raise the limit.
     """
     try:
         check_limit("audio", str(path), name, n_samples)

@@ -1,7 +1,7 @@
 """Mixtures of speech as a Dataset of Batch: crops, masks, and fresh mixtures on the fly.
 
-What a sample holds is decided by the seed, the epoch and the index, and by nothing else: not by the
-worker that made it, nor by what was drawn before. A training that resumes after an
+A sample depends only on the seed, the epoch and the index: not on the
+worker that made it, nor on earlier draws. A training that resumes after an
 interruption therefore sees the same samples.
 """
 
@@ -59,7 +59,7 @@ class SpeechMixtures(Dataset[Batch]):
 
     Args:
         mixtures: from `wsj0_mixtures`, `librimix_mixtures` or `table_mixtures`; lists with different
-            numbers of speakers can be joined, the mask tells them apart.
+            numbers of speakers can be joined, the mask distinguishes them.
         store: where the recordings are: an `AudioFolder` or an `AudioPack`.
         crop: seconds of each sample, cut at a random place; mixtures that are shorter are dropped,
             with a count. None for whole mixtures.

@@ -1,6 +1,6 @@
 """Mixtures created on the training device, batch by batch, without loaders and workers.
 
-All recordings lie in the device's memory as int16. What a batch holds is decided by the seed, the epoch and its index
+All recordings lie in the device's memory as int16. A batch depends only on the seed, the epoch and its index
 alone, as in `torchmcl_speech.data.dataset`, so that a training that resumes sees the same batches.
 """
 

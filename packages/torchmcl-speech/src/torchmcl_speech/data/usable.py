@@ -20,7 +20,7 @@ class UsableMixtures(NamedTuple):
         mixtures: those that can be used.
         n_short: how many were dropped because they are shorter than the crop.
         n_bad: how many were dropped because of a recording that cannot be used.
-        bad_files: those recordings, and what is wrong with each.
+        bad_files: those recordings, and the fault of each.
     """
 
     mixtures: list[Mixture]

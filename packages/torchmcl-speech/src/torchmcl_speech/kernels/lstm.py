@@ -5,7 +5,7 @@ takes a tile of sequences through all their steps: the state stays in registers,
 128 units) the recurrent weights on the chip. What does not depend on the previous step, the products with
 the inputs and the gradients of the weights, is left to large matrix products outside.
 
-Rows: the gates, cells and outputs of all (sequence, time) pairs are rows of matrices in whatever order the
+Rows: the gates, cells and outputs of all (sequence, time) pairs are rows of matrices in the order of the
 caller keeps them in memory; sequence (b, s) has its time t in row b * stride_b + s * stride_s + t * stride_t.
 """
 

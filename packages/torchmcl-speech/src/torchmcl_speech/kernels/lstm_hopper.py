@@ -2,7 +2,7 @@
 
 Everything is transposed, units by sequences: so a product can have few sequences, all four gates of a unit meet in one
 thread, and where the gates of a unit are neighbors in memory a thread reads 16 bytes at once: see `lstm_layouts`.
-`lstm_shares` says which program takes which steps of which sequences.
+`lstm_shares` assigns steps of sequences to programs.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Bidirectional LSTMs in C, for inference on CPUs: `lstm.h` in the extension of torchmcl.
 
-What it computes is defined by `nn.LSTM`. Sequences are shared among as many threads as torch has; the calls release the
+`nn.LSTM` is its definition. Sequences are shared among as many threads as torch has; the calls release the
 interpreter's lock.
 """
 

@@ -132,7 +132,7 @@ class FusedBiLSTM(BiLSTM):
     def forward(self, sequences: Tensor) -> Tensor:  # type: ignore[override]
         """Return [..., time, 2 * hidden] for [..., time, features] with one or two leading axes.
 
-        A transposed view is taken as it is: nothing is copied into another order.
+        A transposed view is used without a copy.
         """
         check_tensor("FusedBiLSTM", "sequences", sequences)
         if sequences.ndim not in (3, 4) or sequences.shape[-1] != self.input_size:

@@ -102,7 +102,7 @@ def spectrogram_png(decibels: Array, loudest: float) -> bytes:
 
     Args:
         decibels: [frequencies, columns]
-        loudest: the decibels that get the lightest colour; anything 70 below is black.
+        loudest: the decibels of the lightest color; anything 70 below is black.
     """
     shade = np.clip((decibels - loudest) / _RANGE_DB + 1, 0, 1)
     rows = np.round(255 * shade[::-1]).astype(np.uint8)

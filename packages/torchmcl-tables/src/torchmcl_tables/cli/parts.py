@@ -61,7 +61,7 @@ def check_file(path: Path, *inputs: Path | None) -> None:
 
     Args:
         path: of the file.
-        *inputs: what the command reads, which it must not overwrite.
+        *inputs: the inputs of the command, which it must not overwrite.
 
     Raises:
         ValueError: if it is one of the inputs.

@@ -85,7 +85,7 @@ class UnfinishedTraining:
         """Yield the folder to save to; it is kept if the work ends early and a state was saved.
 
         Raises:
-            Stopped: if a signal ended the work; its message says how to resume.
+            Stopped: if a signal ended the work; its message explains how to resume.
         """
         if restart or not self._holds_state():
             self.discard()

@@ -35,8 +35,8 @@ class Column(ABC):
         name: of the column.
         missing: whether values were missing in the training table.
         kind: one word for it.
-        is_scaled: whether the values are numbers, which are standardised, and not codes.
-        is_plain: whether there is nothing to tell about it.
+        is_scaled: whether the values are numbers, which are standardized, and not codes.
+        is_plain: whether its handling needs no explanation.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Column(ABC):
     def encode(self, values: NDArray[np.float64], inputs: NDArray[np.float32]) -> None:
         """Fill the zero inputs [rows, inputs] from values [rows, values], with standardized numbers.
 
-        A missing number is zero, the mean, with an input that says so if any were missing in training.
+        A missing number is zero, the mean, with an indicator input if any were missing in training.
         """
         n_values = values.shape[1]
         inputs[:, :n_values] = np.nan_to_num(values, nan=0.0)

@@ -19,7 +19,7 @@ _ROWS_AT_ONCE = 32_768
 class ColumnEncoder:
     """Standardizes numbers, marks missing ones, and encodes categories as zeros and ones.
 
-    A missing number becomes the mean, with an input that says so (if any were missing in training); a missing category
+    A missing number becomes the mean, with an indicator input (if any were missing in training); a missing category
     is a category. The fitted state is the mean and the scale of each value; everything else follows from the schema.
 
     Args:

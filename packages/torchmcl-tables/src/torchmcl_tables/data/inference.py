@@ -49,7 +49,7 @@ def infer_schema(
         targets: the columns to predict.
         task: what to predict, "classes" or "numbers"; by default decided by the cells of the targets.
         drop: columns to ignore.
-        categorical: columns to treat as categories, whatever they hold.
+        categorical: columns to treat as categories, for any content.
         numeric: columns to treat as numbers; other cells count as missing.
         date: columns to treat as dates; other cells count as missing.
         keep: columns to use that would be dropped: names of rows, constants.

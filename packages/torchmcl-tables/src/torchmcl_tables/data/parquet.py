@@ -1,4 +1,4 @@
-"""Parquet files through Arrow into a polars data frame.
+"""Reading of Parquet files with Arrow into a polars data frame.
 
 The Parquet reader of polars ends the process when a damaged file asks for more memory than there is; Arrow raises an
 error. Its result is fully validated (offsets, UTF-8) before polars, which assumes that it is valid, sees it.

@@ -23,7 +23,7 @@ class Suspicion:
 
     Attributes:
         name: of the column.
-        reason: what is suspicious about it.
+        reason: the reason for the suspicion.
     """
 
     name: str

@@ -20,7 +20,7 @@ class Table:
         name: the file, for messages.
         frame: a polars data frame; all columns of CSV files are text, and those of lists and structures in Parquet
             files hold nulls.
-        notes: what was decided when it was read.
+        notes: decisions made while reading.
         has_semicolons: whether its fields are separated by semicolons, as where numbers have decimal commas.
     """
 
@@ -49,7 +49,7 @@ class Table:
 
         Args:
             column: of this name in the table.
-            cells: of the column, with what is known of them already.
+            cells: of the column, with cached results.
         """
         if column not in self._readings:
             self._readings[column] = column.read(self.cells(column.name) if cells is None else cells)

@@ -63,7 +63,7 @@ def read_table(path: Path) -> Table:
     """Return the table in a file.
 
     Raises:
-        ValueError: if the file is not what its name says, has no rows, or exceeds the limit of a table.
+        ValueError: if the content does not fit the file name, has no rows, or exceeds the limit of a table.
         OSError: if it cannot be read.
     """
     kind, zipped = table_format(path)

@@ -44,7 +44,7 @@ def read_text(name: str, content: bytes, kind: str, encoding: str = "") -> tuple
         encoding: that the file had before `in_utf8`.
 
     Returns:
-        The columns as text, what was decided about the file, and whether numbers may have decimal commas.
+        The columns as text, the decisions about the file, and whether numbers may have decimal commas.
     """
     content = _tidied(content)
     separators = ("\t",) if kind == "tsv" else tuple(_SEPARATORS)

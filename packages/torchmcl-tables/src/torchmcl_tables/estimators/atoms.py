@@ -112,7 +112,7 @@ def pieces_of_atoms(inside: Tensor, values: NDArray[np.float64]) -> tuple[Tensor
 
     Args:
         inside: [rows, atoms], of each row at least one.
-        values: [atoms], what they are in the units of the ends.
+        values: [atoms], in the units of the ends.
     """
     padded = torch.nn.functional.pad(inside, (1, 1))
     ends = torch.from_numpy(values).expand(inside.shape)

@@ -85,7 +85,7 @@ def fitted_trim(
     A kernel far from all others needs little probability to draw a point to itself, and little is hard to get right.
 
     Args:
-        kernels: of the rows, without what knows nothing.
+        kernels: of the rows, without the background.
         targets: [rows, 1]
         weights: [rows]
         n_points: how many answers there will be.

@@ -51,7 +51,7 @@ class Kernels(NamedTuple):
         """Return them without a share of the probability at each end, with each kernel counted at its value.
 
         Args:
-            share: below 1/2; what is left sums to 1 again.
+            share: below 1/2; the rest is normalized to 1.
         """
         order = self.values.squeeze(-1).argsort(dim=1)
         own = self.probabilities.gather(1, order)

@@ -28,7 +28,7 @@ def evaluated_classes(
         owner: who asks.
         model: to be measured.
         table: rows that it has not learned from.
-        places: [rows], where each row stands in its file, counted from 0; by default as they come.
+        places: [rows], where each row stands in its file, counted from 0; by default in order.
 
     Raises:
         ValueError: if the table lacks a column, has other classes, or no row with a class.
@@ -76,7 +76,7 @@ def measures_of_classes(probabilities: NDArray[np.float64], truth: NDArray[np.in
 def _against_constant(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[str, float]:
     """Return the log-loss of the class frequencies, and the gain of the probabilities over it.
 
-    The frequencies for each half of the rows are those of the other half, so that no row is foreseen by itself.
+    The frequencies for each half of the rows are those of the other half, so no row predicts its own class.
     """
     n_classes = probabilities.shape[1]
     constant = np.empty(len(truth))

@@ -33,7 +33,7 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
         owner: who asks.
         model: to be measured.
         table: rows that it has not learned from.
-        places: [rows], where each row stands in its file, counted from 0; by default as they come.
+        places: [rows], where each row stands in its file, counted from 0; by default in order.
 
     Raises:
         ValueError: if the table lacks a column or has no row with all targets.
@@ -197,7 +197,7 @@ def _by_number(
 def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.float64], n_kept: int) -> NDArray[np.int64]:
     """Return the first answers of each row in the order of their reduction of the expected distortion, [rows, kept].
 
-    Expected as the probabilities say, with the answers themselves as outcomes: the truth is not looked at.
+    The expectation is over the answers with their probabilities; the truth is not used.
     """
     apart = ((values[:, :, None] - values[:, None]) ** 2).sum(axis=-1)  # [rows, outcomes, candidates]
     n_rows, n_hypotheses = probabilities.shape

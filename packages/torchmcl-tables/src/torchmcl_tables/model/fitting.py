@@ -37,7 +37,7 @@ class TableFit:
     Attributes:
         targets: the columns to predict.
         drop: columns to leave out.
-        categorical: columns to take as categories, whatever they hold.
+        categorical: columns to treat as categories, for any content.
         numeric: columns to take as numbers; other cells count as missing.
         date: columns to take as dates; other cells count as missing.
         keep: columns to use that would be dropped.
@@ -85,7 +85,7 @@ def fit_table(
         checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
 
     Raises:
-        ValueError: if the table or a parameter cannot be used; the message says which and what to do.
+        ValueError: if the table or a parameter cannot be used; the message names it and the remedy.
     """
     model = train_table(owner, table, how, progress=progress, checkpoint=checkpoint)
     return measure_table(owner, model, table, how)

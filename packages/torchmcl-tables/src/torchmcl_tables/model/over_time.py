@@ -23,7 +23,7 @@ def over_time(
         model: with the column in its metrics.
         table: the measured rows.
         errors: of each row, [rows, targets].
-        measure: what the errors are, in words.
+        measure: description of the errors.
         power: the mean of a part is that of errors to this power, and its root is taken.
     """
     name = (model.metrics.get("split") or {}).get("dated")

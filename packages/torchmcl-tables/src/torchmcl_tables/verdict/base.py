@@ -21,7 +21,7 @@ class Verdict(NamedTuple):
     Attributes:
         word: "good" or "careful".
         reasons: what there is to be careful about, in plain words; none for "good".
-        evidence: what was measured, in plain words; none for "careful".
+        evidence: the measurements in plain words; none for "careful".
     """
 
     word: str

@@ -50,7 +50,7 @@ class Way(NamedTuple):
     """A faster implementation of a definition.
 
     Attributes:
-        serves: returns whether it can be taken for these arguments in the present mode.
+        serves: returns whether it supports these arguments in the current mode.
         compute: has the signature of the definition, and returns `NotImplemented` for arguments beyond its limits.
     """
 

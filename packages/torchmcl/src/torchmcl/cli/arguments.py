@@ -1,6 +1,6 @@
 """Common arguments of several commands: their types, and a parser with uniform error messages.
 
-A type takes the text of an option and returns its value, or says which rule the text breaks; the parser puts the name
+A type takes the text of an option and returns its value, or the rule that the text breaks; the parser puts the name
 of the command and of the option in front. Nothing here loads torch: options are checked first.
 """
 

@@ -20,8 +20,8 @@ class Centre:
 
     Args:
         from_means: a function of events [rows, hypotheses, ...], the weight of each in each group [rows, groups,
-            hypotheses] and the means of the groups [rows, groups, ...], that returns better centres of the shape of
-            the means. None where no centre is better than the mean.
+            hypotheses] and the means of the groups [rows, groups, ...], that returns better centers of the shape of
+            the means. None where no center is better than the mean.
     """
 
     from_means: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None

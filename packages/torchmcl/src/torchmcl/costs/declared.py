@@ -65,7 +65,7 @@ class CostDeclaration:
         event_dims: axes of one hypothesis; `...` for any number.
         target_dims: axes of one target; those of a hypothesis by default, one fewer for class ids.
         centre: where a weighted group of hypotheses has the lowest cost.
-        formula: its closed form, from which kernels recognise what they compute: they replace the function.
+        formula: its closed form, by which kernels are selected; they replace the function.
         needs: which of `mask`, `scale`, `score_logits` and `event_dims` it takes; by default those among the names of
             its parameters.
     """
@@ -122,7 +122,7 @@ def declares(
 def declaration(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
     """Return the declaration of a cost, with `needs` filled in.
 
-    A `functools.partial` and a wrapper keep the axes of their function; they may change the formula and the centre.
+    A `functools.partial` and a wrapper keep the axes of their function; they may change the formula and the center.
 
     Example:
         >>> from torchmcl import pairwise_ade

@@ -26,7 +26,7 @@ class ModeProblem:
 
     Attributes:
         name: of the problem.
-        n_hypotheses: as many as there are modes, unless the name says otherwise.
+        n_hypotheses: the number of modes, unless the name states another one.
         draw: inputs [rows, n_inputs] and a generator -> targets [rows, dim].
         n_inputs: size of an input, uniform in [-1, 1].
         n_rows: of a training set, of which a tenth is held out.

@@ -202,7 +202,7 @@ def _n_frames(kernels: _Kernels, n_points: int) -> Tensor:
     """Return the number of sets of atoms per kernel of a row, [rows], a power of 2.
 
     Kernels in the same place, or without weight, add no atoms to a row; more than one set where places are fewer than
-    points. Whether centres differ is seen on a line.
+    points. Whether centers differ is seen on a line.
     """
     dim = kernels.centres.shape[-1]
     line = torch.linspace(1, 2, dim).sqrt().to(kernels.centres)

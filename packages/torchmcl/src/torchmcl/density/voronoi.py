@@ -27,7 +27,7 @@ class VoronoiKernels(HypothesisDensity):
     Takes the arguments of `KernelMixture`. The mass of a kernel inside its cell is an integral over directions,
     for the cell is seen from its hypothesis as a radius in each direction: exact in one dimension, to about five
     digits in two, to about three in more, where the directions are random (but always the same). Hypotheses that the
-    precision of their numbers hardly tells apart share the cell of the first of them.
+    precision of their numbers hardly distinguishes share the cell of the first of them.
 
     Samples are exact in one dimension. In more they are found by rejection, and where a cell has little of its kernel,
     after 100 rejections, by the same directions as the masses.

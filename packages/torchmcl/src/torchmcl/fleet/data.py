@@ -279,7 +279,7 @@ class EpochRows:
 
     Attributes:
         batches: slices of the rows, in the order of each model.
-        order: [orders, rows], permutations of the rows in this epoch; None for rows as they are.
+        order: [orders, rows], permutations of the rows in this epoch; None without shuffling.
         order_of_model: [models]
     """
 

@@ -94,7 +94,7 @@ class StackedModules:
     """The state of n models and their common forward pass.
 
     The parameters are rows of one matrix [models, parameters], which lets the optimizer, checkpoints and the best
-    copy work in a handful of operations, whatever the number of layers; the per-layer tensors are views of it. Buffers
+    copy work in a handful of operations, for any number of layers; the per-layer tensors are views of it. Buffers
     (the statistics of BatchNorm, say) have a leading axis of models too. A forward pass does not change them:
     `take_buffers` takes their new values, for those models whose step counts.
 
@@ -203,7 +203,7 @@ class StackedModules:
         """Disable dropout and similar layers inside a `with` block.
 
         Args:
-            stochastic: leave dropout on, and only let normalisations use the statistics of the training.
+            stochastic: leave dropout on, and only let normalizations use the statistics of the training.
         """
         before = {module: module.training for module in self.template.modules()}
         for module in before:

@@ -59,7 +59,7 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 def is_feed_forward(module: nn.Module) -> bool:
     """Return whether a module is known to support leading axes if linear layers do.
 
-    Known types alone do not tell: a hook or a replaced `forward` may do anything, an output activation may name an axis
+    Known types are not enough: a hook or a replaced `forward` may do anything, an output activation may name an axis
     by its number, and layers that share weights cannot be told apart by them.
     """
     parts = list(module.modules())

@@ -96,7 +96,7 @@ class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
     Nothing is expected of them while the temperature is above 0: they are meant to be together then, and part later.
 
     Args:
-        threshold: a hypothesis counts as starved when it wins a smaller share than this.
+        threshold: a hypothesis counts as unused below this share of wins.
     """
 
     def __init__(self, threshold: float = 1e-3) -> None:

@@ -64,7 +64,7 @@ class FiniteGuard:
 
         Args:
             output: what `mcl_step` returned.
-            batch: what it was given.
+            batch: its batch.
             place: the batch in words, "batch 17 of epoch 3" for example.
 
         Raises:

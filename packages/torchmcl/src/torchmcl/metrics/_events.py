@@ -18,7 +18,7 @@ class Compared(NamedTuple):
     Attributes:
         hypotheses: [..., hypotheses, numbers]
         targets: [..., targets, numbers]
-        chances: [..., hypotheses], normalised scores, uniform without scores.
+        chances: [..., hypotheses], normalized scores, uniform without scores.
         real: [..., targets], True where a target counts.
 
     With a mask of steps each target has hypotheses of its own, 0 where it is padded: [..., targets, hypotheses,
@@ -44,7 +44,7 @@ def compared(
 
     Args:
         owner: named in messages.
-        predictions: hypotheses [..., hypotheses, *event]. The score logits tell how many axes are leading; without
+        predictions: hypotheses [..., hypotheses, *event]. The score logits define the leading axes; without
             them the first one is the batch, as in `Predictions`.
         targets: [..., targets, *event]; a single target for each sample may lack the axis of the targets.
         mask: [..., targets], or [..., targets, steps] with the first axes of an event; or None.

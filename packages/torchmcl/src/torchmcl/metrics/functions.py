@@ -74,7 +74,7 @@ def rmse_of_mean(
         tensor(2.)
 
     Reference:
-        The RMSE of the UCI study, with scores normalised to sum to 1.
+        The RMSE of the UCI study, with scores normalized to sum to 1.
     """
     return _parts.squared_errors_of_mean(predictions, targets, mask, scores).mean().sqrt()
 
@@ -161,7 +161,7 @@ def energy_score(
 ) -> Tensor:
     """Return the mean energy score of the scored hypotheses, a proper score: lower is better.
 
-    For a target y and X, X' drawn independently from the hypotheses with their normalised scores it
+    For a target y and X, X' drawn independently from the hypotheses with their normalized scores it
     is E|X - y| - E|X - X'| / 2; in one dimension this is the CRPS.
 
     Args:

@@ -25,7 +25,7 @@ class MultiHypothesisHead(nn.Module):
         scores: whether to give score logits too.
         detach_scores: stop the score loss at the head. With targets of small scale it can dwarf the
             regression loss in the trunk.
-        output_activation: applied to the hypotheses, for example `torch.tanh`; None leaves them as they are.
+        output_activation: applied to the hypotheses, for example `torch.tanh`; None leaves them unchanged.
         scales: whether to give a scale for each coordinate too, so that a hypothesis is a distribution: softplus of
             an output plus `min_scale`, for `pairwise_gaussian_nll` and `pairwise_laplace_nll`.
         min_scale: > 0, the smallest scale; the likelihood of a narrower one could grow without limit.

@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
     """The contents of a file.
 
     Attributes:
-        kind: what it is of, "fleet" for example.
+        kind: the kind of its content, "fleet" for example.
         state: what JSON can hold.
         tensors: by name, on the CPU.
         torchmcl: the version that wrote it.
@@ -49,7 +49,7 @@ def write_checkpoint(path: Path | str, kind: str, *, state: Any, tensors: Mappin
 
     Args:
         path: of the file.
-        kind: what it is of; `read_checkpoint` can insist on it.
+        kind: the kind of its content, which `read_checkpoint` can require.
         state: what JSON can hold; `encode` turns other values into it.
         tensors: by name.
 
@@ -75,7 +75,7 @@ def read_checkpoint(path: Path | str, kind: str | None = None) -> Checkpoint:
 
     Args:
         path: of the file.
-        kind: what it must be of; anything by default.
+        kind: the required kind; any by default.
 
     Raises:
         CheckpointError: if it is not an intact checkpoint, of another kind, or of a newer version.

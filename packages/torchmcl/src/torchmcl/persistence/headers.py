@@ -63,7 +63,7 @@ def read_header(path: Path, kind: str | None = None) -> Header:
 
     Args:
         path: of the file.
-        kind: what it must be; anything by default.
+        kind: the required kind; any by default.
 
     Raises:
         CheckpointError: if it is not a saved file, of another kind, or of a newer version.

@@ -61,7 +61,7 @@ def check_limit(owner: str, argument: str, name: str, count: int) -> None:
     """Check that `count` is within a limit.
 
     Raises:
-        LimitError: if not; it says how to raise the limit.
+        LimitError: if not; the message explains how to raise the limit.
     """
     maximum = limit(name)
     if count > maximum:

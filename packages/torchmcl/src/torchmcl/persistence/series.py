@@ -23,7 +23,7 @@ class CheckpointSeries:
     Args:
         folder: made with the first save.
         kind: of all checkpoints.
-        name: what the files begin with.
+        name: prefix of the files.
         keep: how many are kept; with 1 there is none to fall back on.
 
     Example:

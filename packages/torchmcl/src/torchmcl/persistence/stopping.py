@@ -30,7 +30,7 @@ class Stopped(SystemExit):
     Attributes:
         code: of the exit.
         signal: its number.
-        message: what was saved, and how to resume.
+        message: the saved state, and how to resume.
     """
 
     code: int

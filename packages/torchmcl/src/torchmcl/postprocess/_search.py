@@ -51,7 +51,7 @@ def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
         loss: [rows, candidates, hypotheses], as many candidates as hypotheses.
         weights: [rows, hypotheses]
         k: how many.
-        exchanged: whether to go on with exchanges.
+        exchanged: whether exchanges follow.
     """
     picks = chosen_greedily(loss, weights, k)
     return swapped(loss, weights, picks) if exchanged else picks

@@ -25,7 +25,7 @@ class ScoreCalibration:
     """A fitted calibration, called on predictions. It can be pickled, and saved by `save_fitted`.
 
     Attributes:
-        score_map: what was fitted.
+        score_map: the fitted map.
         scores: how score logits are read.
         error_before: mean |score - frequency of winning| on the rows of the fit, in ten groups of equally many scores.
         error_after: the same after calibration.
@@ -160,7 +160,7 @@ def score_error(probabilities: Tensor, labels: Tensor, weights: Tensor | None = 
     """Return the calibration error of scores in groups of equal size: mean |score - frequency of winning|.
 
     With bins of equal width nearly all scores of many hypotheses would fall into the first, in which scores and wins
-    agree on average whatever the scores are worth.
+    agree on average for any scores.
 
     Args:
         probabilities: [rows, hypotheses]

@@ -24,7 +24,7 @@ __all__ = ["BallScore", "DensityLevels", "Nonconformity", "TubeScore"]
 class Nonconformity(ABC):
     """A number for each target, larger for worse fits; a region contains the values up to a quantile.
 
-    Frozen, and fixed before the calibration rows are seen: what it is fitted on must be other rows.
+    Frozen, and fixed before calibration: it must be fitted on other rows.
 
     Attributes:
         of_cross_sections: whether `volume` is a mean over the steps of an event, and not in the space of events.

@@ -48,9 +48,9 @@ def reduce(
     """Return k hypotheses with a low expected loss if the truth is drawn from the given ones by their scores.
 
     Few possibilities are all tried: up to 512 subsets to choose from, or all groupings of up to 8 hypotheses. The loss
-    is then the lowest there is for subsets, and for groups under `ExpectedCost` of a squared cost, whose best centre is
+    is then the lowest there is for subsets, and for groups under `ExpectedCost` of a squared cost, whose best center is
     the mean. Otherwise each hypothesis chosen is the one that helps most; without `moved` they are exchanged for others
-    as long as that helps, with it they go to the centres of their groups by Lloyd's algorithm. No random numbers are
+    as long as that helps, with it they go to the centers of their groups by Lloyd's algorithm. No random numbers are
     used, and no row depends on the others.
 
     Args:

@@ -36,7 +36,7 @@ class ConformalRegions:
     """Calibrated regions of bounded nonconformity. They can be pickled, and saved by `save_fitted`.
 
     Attributes:
-        nonconformity: what was calibrated.
+        nonconformity: the calibrated nonconformity.
         coverage: the share of fresh targets inside.
         groups: [groups], integers in increasing order; empty without groups.
         levels: [groups], the quantile of each, or a single one.
@@ -139,14 +139,14 @@ def conformal(
         mask: [rows, steps], True where a step of the target is real; `TubeScore` and costs of sequences take it.
         sample_weights: [rows], for fresh rows drawn from another population: in proportion to their density there over
             that of the calibration rows. Coverage is then approximate, and falls short under a strong shift, where a
-            few rows have most of the weight: a fresh row is given the average weight in the place of its own.
+            few rows have most of the weight: a new row gets the average weight instead of its own.
         groups: [rows], integers: each group has a level, and coverage holds within each (Mondrian).
         units: [rows], integers: rows of the same unit, frames of one person for example, are not independent, and count
             together as one row.
         scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
 
     Raises:
-        ValueError: for too few rows, in words that say how many are needed; other shapes; NaN; a mask that the
+        ValueError: for too few rows, with the required number; other shapes; NaN; a mask that the
             nonconformity does not take.
 
     Example:

@@ -1,7 +1,7 @@
 """Assignment rules: functions from a pairwise cost to detached weights of the same shape.
 
 Every method of the family is such a rule, and the loss is always `sum(weights * cost)`. The rules
-here treat each target by itself; those that couple several targets are in `torchmcl.rules.transport`.
+here treat targets independently; rules that couple several targets are in `torchmcl.rules.transport`.
 """
 
 import math

@@ -172,7 +172,7 @@ def distortion(self: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
 def transform(self: Any, X: Any) -> NDArray[Any]:
     """Return hypotheses and probabilities as columns, [rows, hypotheses * outputs + hypotheses].
 
-    The answers of several networks are sorted (one output) or in no order: a column says nothing across rows.
+    The answers of several networks are sorted (one output) or in no order: columns are not comparable across rows.
     `get_feature_names_out` has their names, and `set_output(transform="pandas")` makes a data frame of them.
     """
     values, probabilities = predict_hypotheses(self, X)

@@ -18,7 +18,7 @@ def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bo
     Args:
         estimator: named in messages; its columns are compared with those of X.
         X: an array, or a data frame with columns of numbers.
-        y: targets, checked as `how` says; None is returned for them by default.
+        y: targets, checked according to `how`; None is returned for them by default.
         reset: whether X decides on the columns; otherwise it must have those of the fit.
         **how: further arguments of scikit-learn's `validate_data`.
     """

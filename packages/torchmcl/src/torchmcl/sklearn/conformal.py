@@ -1,7 +1,7 @@
 """Split-conformal calibration of highest-density sets.
 
 The conformity score of a target is the mass of the predicted density above it: the smaller, the better the target
-conforms. The score of a fresh row is below the calibrated quantile with probability 1 - alpha, whatever the density
+conforms. The score of a fresh row is below the calibrated quantile with probability 1 - alpha, for any density
 is worth, for rows that are exchangeable with the calibration rows.
 """
 

@@ -50,7 +50,7 @@ class Preprocessor:
 
     Attributes:
         encoder: of the columns.
-        targets: of a regressor; None for class ids, which stay as they are.
+        targets: of a regressor; None for class ids, which stay unchanged.
     """
 
     encoder: Encoder

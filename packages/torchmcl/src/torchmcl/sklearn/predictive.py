@@ -46,11 +46,11 @@ class Predictive:
     around all of their hypotheses.
 
     Attributes:
-        modules: the networks, on encoded columns and standardised targets.
+        modules: the networks, on encoded columns and standardized targets.
         encoder: of the columns.
         targets: their units.
         kind: of density.
-        bandwidth: of the kernels around all hypotheses, in standardised units.
+        bandwidth: of the kernels around all hypotheses, in standardized units.
         bandwidth_of_kind: of the density around the answers.
         device: where to compute.
     """

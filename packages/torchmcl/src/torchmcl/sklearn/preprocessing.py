@@ -58,7 +58,7 @@ class Scaler:
         return len(self.mean)
 
     def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
-        """Return standardised rows."""
+        """Return standardized rows."""
         standardised = (filled(rows, self.mean) - self.mean) / self.scale
         if dtype == np.float32:
             standardised = np.clip(standardised, -_MOST_DEVIATIONS, _MOST_DEVIATIONS)

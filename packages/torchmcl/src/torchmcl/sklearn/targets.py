@@ -29,7 +29,7 @@ class Targets:
         owner: the estimator, named in messages.
         names: of the outputs.
         is_flat: whether y was [rows] and not [rows, outputs].
-        scaler: networks learn standardised targets.
+        scaler: networks learn standardized targets.
         bounds: [2, outputs], the lowest and highest value of each output, in the units of y.
     """
 
@@ -66,7 +66,7 @@ class Targets:
     def restored(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standardized values [..., outputs] in the units of y, within the bounds.
 
-        The bounds are kept in these units: moved back from standardised ones, a bound of 0 may become 1e-17.
+        The bounds are kept in these units: moved back from standardized ones, a bound of 0 may become 1e-17.
         """
         return np.clip(self.scaler.inverse(values), *self.bounds)
 

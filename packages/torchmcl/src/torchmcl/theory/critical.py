@@ -6,8 +6,8 @@ prediction is exact.
 
 Why a free energy: hypotheses that follow annealed MCL stop where the gradient with fixed weights
 vanishes. These points are the stationary points of F, and F splits at 2 lambda_max. The soft
-distortion D(q_T, f) alone, minimised over f with the weights following, leaves the mean earlier
-(from 4 lambda_max when n = 2); D*(T) in Eq. (14) is therefore to be read at the minimiser of F.
+distortion D(q_T, f) alone, minimized over f with the weights following, leaves the mean earlier
+(from 4 lambda_max when n = 2); D*(T) in Eq. (14) is therefore to be read at the minimizer of F.
 """
 
 from typing import NamedTuple
@@ -182,7 +182,7 @@ def next_critical_temperatures(
         tensor([2., 0.])
 
     Reference:
-        Eq. (13) in the place of C(x) in Eq. (14), after Rose, Gurewitz and Fox (1990).
+        Eq. (13) instead of C(x) in Eq. (14), after Rose, Gurewitz and Fox (1990).
     """
     _check_samples("next_critical_temperatures", samples)
     cost = pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples)
@@ -193,7 +193,7 @@ def next_critical_temperatures(
 def thermal_tolerance(temperature: float | Tensor) -> Tensor:
     """Return the distance below which two hypotheses count as one at a temperature, 0.1 sqrt(T).
 
-    Below sqrt(T) two hypotheses hardly tell samples apart. A tenth of it sees the split of a Gaussian
+    Below sqrt(T) two hypotheses hardly differ for samples. A tenth of it sees the split of a Gaussian
     half a percent below its critical temperature, and scales with the data as it should. At T = 0
     only equal hypotheses are one.
 
@@ -210,7 +210,7 @@ def distinct_representatives(hypotheses: Tensor, tolerance: float | Tensor = 0.0
 
     Taken in order, a hypothesis represents its place unless it is within `tolerance` of an earlier representative.
     Every hypothesis is then within `tolerance` of a representative, and representatives are further
-    apart than that; a chain of close neighbours is not taken for one place.
+    apart than that; a chain of close neighbors does not count as one position.
 
     Args:
         hypotheses: [..., hypotheses, dim]

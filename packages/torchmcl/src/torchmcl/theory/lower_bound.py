@@ -29,7 +29,7 @@ def shannon_lower_bound(distortion: float | Tensor, *, entropy: float | Tensor, 
         dim: d, the number of coordinates of Y.
 
     Returns:
-        The bound, negative where it says nothing.
+        The bound, negative where it is uninformative.
 
     Example:
         >>> h = 0.5 * math.log2(2 * math.pi * math.e)  # of N(0, 1)
@@ -57,7 +57,7 @@ def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:
 
     Args:
         samples: [..., samples, dim], more than `n_neighbors` of them.
-        n_neighbors: which neighbour to use. A larger number gives a smoother estimate, with more bias.
+        n_neighbors: the neighbor to use. A larger number gives a smoother estimate, with more bias.
 
     Returns:
         [...]

@@ -2,7 +2,7 @@
 
 R(D) is the smallest mutual information, in bits, of any soft assignment whose distortion is at most D.
 Along the curve dR/dD = -1 / (T ln 2) in bits (-1 / T in nats, Prop. 3 (ii)), so every point is found
-at its temperature by minimising D + T I. With n hypotheses no rate above log2 n can be used.
+at its temperature by minimizing D + T I. With n hypotheses no rate above log2 n can be used.
 
 The Lagrangian D + T I is the free energy of `torchmcl.theory.free_energy` where hypotheses have
 masses r_k that are learned too: weights r_k exp(-cost_k / T) / Z. With the fixed equal masses of

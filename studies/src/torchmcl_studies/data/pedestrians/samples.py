@@ -33,7 +33,7 @@ class Windows:
     Windows of the same recording and the same first frame are a scene: people who walk at the same time.
 
     Attributes:
-        observed: [windows, observed steps, 2], float32, in metres
+        observed: [windows, observed steps, 2], float32, in meters
         future: [windows, future steps, 2]; after a person has left, the last position again.
         mask: [windows, future steps], True while the person is there; all True without `partial`.
         scene: [windows], from 0 and never decreasing

@@ -27,7 +27,7 @@ class Recording:
         name: of the recording.
         frames: [rows], int64
         persons: [rows], int64
-        positions: [rows, 2], float64, in metres
+        positions: [rows, 2], float64, in meters
         step: difference between consecutive frames, in the units of `frames`.
     """
 

@@ -1,7 +1,7 @@
 """The C extension: its availability and its functions.
 
 The sources are in the folder `c`; `c/native.h` declares the structures that Python declares again. Where the
-extension could not be built everything takes the plain way, and `torchmcl --version --verbose` says so.
+extension is missing the plain formulas are used, as shown by `torchmcl --version --verbose`.
 """
 
 import ctypes
@@ -90,7 +90,7 @@ def floats(names: str) -> list[tuple[str, type[c_float]]]:
 def aligned(n_floats: int, *, zeroed: bool = True) -> Tensor:
     """Return memory for at least this many floats, aligned for vectors.
 
-    What C reads and writes is of one type and in main memory, whatever the defaults of torch are.
+    C code reads and writes one type in main memory, independent of the defaults of torch.
     """
     n_taken = n_floats + _ALIGNMENT // 4
     memory = (torch.zeros if zeroed else torch.empty)(n_taken, dtype=torch.float32, device="cpu")

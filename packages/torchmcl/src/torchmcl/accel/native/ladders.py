@@ -1,4 +1,4 @@
-"""Inputs with cumulative columns, such as bins of a table: the compiled step sums weights instead of a product."""
+"""Inputs with cumulative columns, such as bins of a table, whose product the compiled step replaces by sums."""
 
 import itertools
 from typing import NamedTuple

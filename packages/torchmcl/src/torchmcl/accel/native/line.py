@@ -1,6 +1,6 @@
 """Mixtures of normal kernels on the line in C, row by row: best points, highest-density sets, masses above values.
 
-They are in the same extension as the training step, `c/line.h`; `torchmcl.density` defines what they compute. Rows
+They are in the same extension as the training step, `c/line.h`; `torchmcl.density` has their definitions. Rows
 are shared among as many threads as torch has, and none depends on another.
 """
 

@@ -1,6 +1,6 @@
 """The step of one target per sample in C: `c/one_target.h`.
 
-`mcl_step` defines what it computes. One pass over memory gives the cost, the weights, both losses and, where they may
+`mcl_step` is its definition. One pass over memory gives the cost, the weights, both losses and, where they may
 be needed, the gradients of these, which the backward pass hands out.
 """
 
@@ -57,7 +57,7 @@ def one_target_losses(
         targets: [n, 1, dim]
         logits: [n, hypotheses]; without them the last result is None.
         temperature: of soft weights, finite; 0 for hard ones.
-        epsilon: what the winner leaves to the others under hard weights.
+        epsilon: the weight shared by the other hypotheses under hard weights.
     """
     if hypotheses.shape[-1] > MAX_TURNS or hypotheses.shape[-2] > MAX_HYPOTHESES:
         return NotImplemented

@@ -4,7 +4,7 @@ An epoch of a small network launched part by part is some hundred kernels of a f
 the weights from memory and takes them back. Here a model's weights stay in registers from batch to batch and from
 epoch to epoch; only rows and moments come and go, from caches.
 
-The networks have one hidden layer; `network.py` says how their weights lie.
+The networks have one hidden layer; `network.py` describes the layout of their weights.
 """
 
 import triton
