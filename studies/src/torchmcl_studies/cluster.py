@@ -50,7 +50,7 @@ def results_from(
 ) -> Iterator[tuple[_Item, _Result]]:
     """Return items with their results, in the order of completion.
 
-    What a worker was doing when it went away is given to another one; results that have come in are not asked for
+    The task of a lost worker is given to another one; finished results are not requested
     again.
 
     Args:

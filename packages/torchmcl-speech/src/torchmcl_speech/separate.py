@@ -106,7 +106,7 @@ def count_speakers(
 
     Args:
         recording: any audio file that soundfile reads.
-        model: a separator with scores: name of one that comes with the package, or folder of a saved model.
+        model: a separator with scores: name of a bundled one, or folder of a saved model.
         chunk_seconds: longer recordings are taken in chunks of this length at most, with one answer: in each output
             a chunk counts by the energy that the output has there.
         device: where to compute; on a GPU, in the precision of the training.

@@ -126,7 +126,7 @@ class Drawing:
     Args:
         rows: forwards in time.
         backwards: the same rows in reverse.
-        group_size: 1 draws windows. A larger number draws scenes of up to so many people, padded to it with rows whose
+        group_size: 1 draws windows. A larger number draws scenes of up to that size, padded to it with rows whose
             mask is False; all people of a scene are turned, scaled and reversed together, and batches of a multiple of
             the size hold whole scenes.
 

@@ -82,7 +82,7 @@ class StreamingSeparator:
     def score_logits(self) -> Tensor | None:
         """The mean score logits of the chunks so far, [batch, outputs]; None for a model without scores.
 
-        A chunk counts by the energy of the output in it: whoever speaks for a while is no less a voice in the rest.
+        A chunk counts by the energy of the output in it, so a person who speaks only briefly is still a voice.
         """
         return None if self._logits is None else self._logits / self._weight
 

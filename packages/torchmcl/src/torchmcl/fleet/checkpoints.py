@@ -162,7 +162,7 @@ def fingerprint_of(
 ) -> dict[str, Any]:
     """Return the fingerprint of a training run as JSON, for comparison with a folder of checkpoints.
 
-    Whatever decides the result counts by its values (learning rates and rules at every epoch, the structure of the
+    All that decides the result counts by value (learning rates and rules at every epoch, the structure of the
     modules, the rows), and functions by their code and closures, not by their names.
 
     Args:

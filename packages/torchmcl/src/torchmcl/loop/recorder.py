@@ -30,7 +30,7 @@ class Recorder:
     It records temperature, distortion, soft distortion, entropy, free energy, rate, usage, and hypotheses, from which
     the number of distinct ones follows. All but the hypotheses at `probes` come from what the step computed, and
     nothing is read on the host until many records are waiting. The model answers for the probes in evaluation mode,
-    whatever mode it is in: recording changes neither its statistics nor its random numbers.
+    in any mode: recording changes neither its statistics nor its random numbers.
 
     Args:
         every: steps between records.

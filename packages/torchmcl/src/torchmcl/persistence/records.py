@@ -21,7 +21,7 @@ def read_records(owner: str, path: Path, check: Callable[[Record], object] | Non
     Args:
         owner: whom errors speak for.
         path: of the file.
-        check: called with each record; what it raises is reported with the line.
+        check: called with each record; its errors are reported with the line.
 
     Raises:
         ValueError: if the file is too large or a line is not a record; it names the line.

@@ -34,7 +34,7 @@ def coincide_by_chance(columns: Sequence[NDArray[Any]], counts: NDArray[np.int64
     """Return which distinct rows occur repeatedly by chance, and not as copies.
 
     If chance explains most of the further rows, it is taken to explain all: a category that is rare and always goes
-    with the same answer stands in one row only, and cannot be judged by itself. Else it explains those rows of which
+    with the same answer stands in one row only, and cannot be judged alone. Else it explains those rows of which
     about as many are expected as there are.
 
     Args:

@@ -3,7 +3,7 @@
 Rows are ordered by a hash of their contents, and copies of a row become one row with a larger weight. So a fit
 depends neither on the order of the rows nor on whether a row stands twice or has weight 2, to the last bit.
 
-A split deals *units*: a row with all its copies, or a group with all its rows. Calibration says nothing about fresh
+A split deals *units*: a row with all its copies, or a group with all its rows. Calibration is uninformative about fresh
 rows if copies of its rows were trained on. Units are dealt by their number and not by their weight, so that each is as
 likely as any other to calibrate, as conformal prediction requires.
 

@@ -95,7 +95,7 @@ def windows(
         future: steps to come.
         stride: steps between the first frames, counted from the first frame of a recording, so that people of a scene
             stay together.
-        partial: also take people who leave before the window ends, after at least one future step; `mask` says when.
+        partial: also take people who leave before the window ends, after at least one future step; see `mask`.
 
     Raises:
         ValueError: for a number below 1, no recording, or recordings of two frame steps.

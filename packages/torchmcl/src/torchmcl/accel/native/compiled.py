@@ -40,7 +40,7 @@ class Mixture:
 
     Attributes:
         crps: weight of the continuous ranked probability score beside the negative log-likelihood.
-        min_scale: of a hypothesis, beside softplus of what the network says.
+        min_scale: of a hypothesis, added to the softplus of the network's output.
     """
 
     crps: float
