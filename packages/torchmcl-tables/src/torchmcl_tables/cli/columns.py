@@ -16,11 +16,11 @@ __all__ = ["add_column_options", "chosen_columns", "print_decisions", "schema_of
 
 # Options, their names in `infer_schema`, and what they are for.
 _OPTIONS = {
-    "--drop": ("drop", "columns to leave out"),
-    "--categorical": ("categorical", "columns to take as categories, whatever they hold"),
-    "--numeric": ("numeric", "columns to take as numbers; other cells count as missing"),
-    "--date": ("date", "columns to take as dates; other cells count as missing"),
-    "--keep-column": ("keep", "columns to use that would be dropped: constants, names of rows"),
+    "--drop": ("drop", "columns to drop"),
+    "--categorical": ("categorical", "columns to read as categories, for any content"),
+    "--numeric": ("numeric", "columns to read as numbers; other cells count as missing"),
+    "--date": ("date", "columns to read as dates; other cells count as missing"),
+    "--keep-column": ("keep", "columns to keep that would be dropped: constants, row names"),
 }
 
 

@@ -102,7 +102,7 @@ def _measures(
 
 
 def constant_nearest_rmse(targets: NDArray[np.float64], n_answers: int) -> float | None:
-    """Return the error of the nearest of constant answers; None for several targets.
+    """Return the error of the best of constant answers; None for several targets.
 
     The answers for each half of the rows are made from the other half, by Lloyd's algorithm from quantiles.
 

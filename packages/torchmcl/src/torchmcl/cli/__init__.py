@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_epilog(),
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    parser.add_argument("--verbose", action="store_true", help="with --version: all that a bug report needs")
+    parser.add_argument("--verbose", action="store_true", help="with --version: details for a bug report")
     parser.set_defaults(check=None, run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     add_demo_commands(commands)

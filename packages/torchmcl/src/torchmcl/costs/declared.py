@@ -1,4 +1,4 @@
-"""Declared properties of a cost, for the parts of the package that use more of a cost than its values.
+"""Declared properties of a cost, for parts of the package that need more than its values.
 
 `declares` attaches them to a function, `declaration` looks them up for any cost. An undeclared cost works everywhere
 that needs nothing but values: `mcl_step` then infers the axes of a target from the shapes, `reduce` moves hypotheses to

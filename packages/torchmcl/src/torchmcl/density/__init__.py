@@ -3,7 +3,7 @@
 Two families, both `torch.distributions.Distribution`s over [..., dim]:
 
 - `KernelMixture`: a Gaussian kernel around each hypothesis; smooth, with closed forms for everything.
-- `VoronoiKernels`: the same kernels, each cut off at the border of its hypothesis' cell and renormalised, so that
+- `VoronoiKernels`: the same kernels, each cut off at the border of its hypothesis' cell and renormalized, so that
   the mass of a cell is exactly the probability of its hypothesis.
 
 Distances are taken after dividing each coordinate by `scale`, so that outputs of different units can share a

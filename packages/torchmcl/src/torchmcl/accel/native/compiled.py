@@ -36,7 +36,7 @@ def _pointer(tensor: Tensor | None) -> int | None:
 
 @dataclass(frozen=True)
 class Mixture:
-    """How mixtures are scored.
+    """The score of mixtures.
 
     Attributes:
         crps: weight of the continuous ranked probability score beside the negative log-likelihood.

@@ -75,7 +75,7 @@ def best_points(mixtures: Mixtures, n_points: int) -> tuple[Tensor, Tensor, Tens
 
 
 def mass_above(mixtures: Mixtures, values: Tensor) -> Tensor:
-    """Return the mass with a higher density than at the values [rows], [rows] in double precision."""
+    """Return the mass of the region denser than at the values [rows], [rows] in double precision."""
     mixtures, values = _contiguous(mixtures), values.double().contiguous()
     masses = torch.empty(len(values), **_DOUBLE)
 
