@@ -1,4 +1,4 @@
-"""The run of the study: missing records are trained as fleets, one set at a time."""
+"""The run of the study: missing results are computed by fleets, one set at a time."""
 
 import importlib.util
 import shutil

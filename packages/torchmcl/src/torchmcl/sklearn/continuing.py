@@ -59,7 +59,7 @@ class Continuation:
         costs_of: Callable[[nn.Module, Examples], Tensor] | None = None,
         n_coordinates: int = 1,
     ) -> "tuple[list[nn.Module], Continuation]":
-        """Return networks after one more epoch, and the state then.
+        """Return networks after one more epoch, and the new state.
 
         Args:
             trainer: rule, rate and decay over its number of epochs, the horizon of schedules.

@@ -19,7 +19,7 @@ _MAX_BINNED = 128
 
 
 def check_numbers(name: str, numbers: Any, *, positive: bool = False) -> None:
-    """Check that the numbers of a fitted part are finite, and positive if asked.
+    """Check that the numbers of a fitted part are finite, and optionally positive.
 
     Raises:
         ValueError: if not.
